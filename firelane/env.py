@@ -1,0 +1,47 @@
+"""The only reader of the environment. Every variable that Firelane knows is a field of `Environment`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from firelane.errors import UsageError
+
+PREFIX = "FIRELANE_"
+
+
+@dataclass(frozen=True, kw_only)
+class Environment:
+    """Settings taken from the environment.
+
+    cache_dir: FIRELANE_CACHE_DIR, where compiled kernels and packed weights lie (default ~/.cache/firelane).
+    isa: FIRELANE_ISA, force a CPU target: avx512bf16, avx512, avx2, neon or portable ("" = the best the machine has).
+    cxx: FIRELANE_CXX, the C++ compiler command ("" = search for g++, clang++, c++, then the ziglang package).
+    log_level: FIRELANE_LOG_LEVEL, debug, info, warning or error.
+    """
+
+    cache_dir: Path
+    isa: str = ""
+    cxx: str = ""
+    log_level: str = "info"
+
+
+KNOWN = {"CACHE_DIR", "ISA", "CXX", "LOG_LEVEL"}
+
+
+def read(environ: Mapping[str, str] = os.environ) -> Environment:
+    """Parse the environment. Raises UsageError on an unknown FIRELANE_* variable."""
+    mine = {k.removeprefix(PREFIX): v for k, v in environ.items() if k.startswith(PREFIX)}
+    unknown = sorted(set(mine) - KNOWN)
+    if unknown:
+        names = ", ".join(PREFIX + n for n in sorted(KNOWN))
+        raise UsageError(f"unknown environment variable {PREFIX}{unknown[0]}: unset it; known are {names}")
+    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "/")) / ".cache")
+    return Environment(
+        cache_dir=Path(mine.get("CACHE_DIR") or Path(base) / "firelane"),
+        isa=mine.get("ISA", ""),
+        cxx=mine.get("CXX", ""),
+        log_level=mine.get("LOG_LEVEL", "info"),
+    )

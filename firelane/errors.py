@@ -1,0 +1,104 @@
+"""Every exception that Firelane raises on purpose. Each message is one line: what, where, and what to do.
+
+FirelaneError                     exit code 1
+├── UsageError                    exit code 2: a wrong option, environment variable or value
+├── ModelError                    the model cannot be served
+│   ├── ModelNotFoundError        no such directory, hub id or file
+│   ├── UnsupportedModelError     architecture, config key or dtype that Firelane does not implement
+│   ├── CheckpointError           damaged or inconsistent weights
+│   └── TokenizerError            tokenizer or chat template missing, damaged or not of this model
+├── MachineError                  the machine cannot do it
+│   ├── CompilerError             no compiler, or it failed
+│   ├── OutOfMemoryError          too little memory for the weights or for one sequence
+│   ├── CacheError                cache directory not usable, or disk full
+│   └── AddressInUseError         the port is taken
+├── EngineDeadError               the engine process ended while work was in flight (HTTP 503)
+└── RequestError                  a client's request cannot be served (HTTP 4xx)
+    ├── QueueFullError            no room in the queue: try again later (HTTP 429)
+    └── ContextLengthError        prompt plus output longer than the model allows (HTTP 400)
+"""
+
+from __future__ import annotations
+
+
+class FirelaneError(Exception):
+    """Base of all errors raised on purpose. `exit_code` is what a command ends with."""
+
+    exit_code = 1
+
+
+class UsageError(FirelaneError):
+    exit_code = 2
+
+
+class ModelError(FirelaneError):
+    pass
+
+
+class ModelNotFoundError(ModelError):
+    pass
+
+
+class UnsupportedModelError(ModelError):
+    pass
+
+
+class CheckpointError(ModelError):
+    pass
+
+
+class TokenizerError(ModelError):
+    pass
+
+
+class MachineError(FirelaneError):
+    pass
+
+
+class CompilerError(MachineError):
+    pass
+
+
+class OutOfMemoryError(MachineError):
+    pass
+
+
+class CacheError(MachineError):
+    pass
+
+
+class AddressInUseError(MachineError):
+    pass
+
+
+class EngineDeadError(FirelaneError):
+    pass
+
+
+class RequestError(FirelaneError):
+    """A request that cannot be served.
+
+    `status` is the HTTP status, `param` the name of the offending field or None, `code` a machine-readable word or None.
+    """
+
+    status = 400
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class QueueFullError(RequestError):
+    """`retry_after_s` is the value of the Retry-After header, in seconds."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message, code="queue_full")
+        self.retry_after_s = retry_after_s
+
+
+class ContextLengthError(RequestError):
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")

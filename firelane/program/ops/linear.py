@@ -1,0 +1,30 @@
+"""Linear: a matrix product with optional bias and residual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firelane.program.values import DType, Value, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """out = x · weightᵀ + bias + residual. weight: [out.width, x.width]; x has the weight's dtype; out and residual are F32
+    (accumulated in float32, in increasing order of k). `residual` may be the same value as a former input: a new value is made.
+    """
+
+    x: Value
+    weight: Weight
+    bias: Weight | None = None
+    residual: Value | None = None
+    out: Value
+
+    def __post_init__(self) -> None:
+        assert self.weight.shape == (self.out.width, self.x.width), (
+            f"Linear {self.out.name}: weight {self.weight.shape}, x {self.x.width}, out {self.out.width}"
+        )
+        assert self.out.dtype is DType.F32, f"Linear {self.out.name}: out is F32"
+        if self.bias is not None:
+            assert self.bias.shape == (self.out.width,), f"Linear {self.out.name}: bias {self.bias.shape}"
+        if self.residual is not None:
+            assert self.residual.width == self.out.width, f"Linear {self.out.name}: residual {self.residual.width}"

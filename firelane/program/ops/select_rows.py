@@ -1,0 +1,20 @@
+"""SelectRows: from one row a token to one row for each position whose logits are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firelane.program.values import Rows, Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectRows:
+    """out[r] = x[row_token[r]]."""
+
+    x: Value
+    out: Value
+
+    def __post_init__(self) -> None:
+        assert self.x.rows is Rows.TOKEN, "SelectRows: x has TOKEN rows"
+        assert self.out.rows is Rows.OUTPUT, "SelectRows: out has OUTPUT rows"
+        assert (self.x.width, self.x.dtype) == (self.out.width, self.out.dtype), "SelectRows: x and out differ"

@@ -1,0 +1,164 @@
+"""Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
+
+Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Progress while it loads, Ready once, then one
+StepFrame per step, and Rejected for requests that it cannot take. One StepFrame carries the new tokens of all sequences of
+a step: a per-step cost, not a per-token one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+PROTOCOL_VERSION = 1
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """How the tokens of one request are drawn. Defaults mean: plain sampling from the model's distribution.
+
+    temperature 0 is greedy; top_k 0, top_p 1.0 and min_p 0.0 are off. seed keys the counter-based generator together with
+    the position, so that the same request gives the same tokens anywhere. logprobs: how many alternatives to report for
+    each generated token (-1 = none, 0 = only the chosen token); prompt_logprobs the same for the prompt's tokens.
+    Until min_tokens are generated, stop_token_ids cannot be drawn.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: list[tuple[int, float]] = []
+    seed: int = 0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    logprobs: int = -1
+    prompt_logprobs: int = -1
+
+
+class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One sequence to generate. `prompt` holds the token ids as little-endian int32; `salt` starts the hash chain of its
+    KV blocks: only requests of equal salt share a prefix. `id` is unique for the life of the connection."""
+
+    id: int
+    prompt: bytes
+    sampling: Sampling
+    salt: bytes = b""
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+    requests: list[NewRequest]
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """Stop these requests. Unknown or finished ids are ignored: the client may have lost a race."""
+
+    ids: list[int]
+
+
+class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
+    """Finish what runs for at most `timeout_s` seconds, fail the rest with reason "abort", then exit."""
+
+    timeout_s: float
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+    """Load progress: `stage` is "pack", "compile", "load" …; done and total are in `unit`s."""
+
+    stage: str
+    done: float
+    total: float
+    unit: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):
+    """The engine serves. The figures describe what it can take."""
+
+    protocol: int
+    pid: int
+    model: str
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int
+    weights_bytes: int
+    kv_bytes: int
+    load_s: float
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """The engine could not start: the one-line error and the exit code that the command should end with."""
+
+    message: str
+    exit_code: int
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True):
+    """The request's prefill has begun; `cached_tokens` of its prompt came from the prefix cache."""
+
+    id: int
+    cached_tokens: int
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """The request has ended; a token in the same frame is its last one. Stop tokens are among the reported tokens."""
+
+    id: int
+    reason: FinishReason
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one token under the model's raw distribution, and the best alternatives, best first.
+
+    `position` is the token's index in prompt + output; entries below the prompt's length answer prompt_logprobs.
+    """
+
+    id: int
+    position: int
+    token: int
+    logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """State after a step; counters grow from the engine's start."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_used_blocks: int = 0
+    kv_total_blocks: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
+    steps: int = 0
+
+
+class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+    """All that one step produced: `ids[i]` got `tokens[i]` (parallel lists, at most one token a request)."""
+
+    step: int
+    ids: list[int]
+    tokens: list[int]
+    started: list[Started]
+    finished: list[Finished]
+    logprobs: list[TokenLogprobs]
+    stats: EngineStats
+
+
+class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
+    """The engine cannot take this request; the sequence does not exist."""
+
+    id: int
+    message: str
+
+
+ToEngine = Submit | Abort | Drain
+FromEngine = Progress | Ready | Failed | StepFrame | Rejected
