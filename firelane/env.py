@@ -12,7 +12,7 @@ from firelane.errors import UsageError
 PREFIX = "FIRELANE_"
 
 
-@dataclass(frozen=True, kw_only)
+@dataclass(frozen=True, kw_only=True)
 class Environment:
     """Settings taken from the environment.
 

@@ -1,8 +1,8 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Progress while it loads, Ready once,
-then one StepFrame per step, and Rejected for requests that it cannot take. One StepFrame carries the new tokens of
-all sequences of a step: a per-step cost, not a per-token one.
+Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Progress while it loads, Ready
+once, then one StepFrame per step, and Rejected for requests that it cannot take. One StepFrame carries the new
+tokens of all sequences of a step: a per-step cost, not a per-token one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     temperature 0 is greedy; top_k 0, top_p 1.0 and min_p 0.0 are off. seed keys the counter-based generator
     together with the position, so that the same request gives the same tokens anywhere. logprobs: how many
-    alternatives to report for each generated token (-1 = none, 0 = only the chosen token); prompt_logprobs the
-    same for the prompt's tokens. Until min_tokens are generated, stop_token_ids cannot be drawn.
+    alternatives to report for each generated token (-1 = none, 0 = only the chosen token); prompt_logprobs
+    the same for the prompt's tokens. Until min_tokens are generated, stop_token_ids cannot be drawn.
     """
 
     temperature: float = 1.0
@@ -41,8 +41,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """One sequence to generate. `prompt` holds the token ids as little-endian int32; `salt` starts the hash chain
-    of its KV blocks: only requests of equal salt share a prefix. `id` is unique for the life of the connection."""
+    """One sequence to generate. `prompt` holds the token ids as little-endian int32; `salt` starts the hash
+    chain of its KV blocks: only requests of equal salt share a prefix. `id` is unique on its connection."""
 
     id: int
     prompt: bytes
@@ -106,7 +106,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """The request has ended; a token in the same frame is its last one. Stop tokens are among the reported ones."""
+    """The request has ended; a token in the same frame is its last one. Stop tokens are reported too."""
 
     id: int
     reason: FinishReason
@@ -115,7 +115,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probability of one token under the model's raw distribution, and the best alternatives, best first.
 
-    `position` is the token's index in prompt + output; those below the prompt's length answer prompt_logprobs.
+    `position` is the token's index in prompt + output; below the prompt's length it answers prompt_logprobs.
     """
 
     id: int
