@@ -1,8 +1,8 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
 Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Progress while it loads, Ready
-once, then one StepFrame per step, and Rejected for requests that it cannot take. One StepFrame carries the new
-tokens of all sequences of a step: a per-step cost, not a per-token one.
+once, then one StepFrame per step, and Rejected for requests that it cannot take. One StepFrame carries the
+new tokens of all sequences of a step: a per-step cost, not a per-token one.
 """
 
 from __future__ import annotations
