@@ -6,8 +6,8 @@
     arguments (fields of an op kind)          7     10
     base classes                              1      1
 
-A generated table or a kernel may say why it is exempt: `# limits: exempt (reason)` on the line of the `def` or
-`class`, or within the first five lines of the file for its length. Usage: check_limits.py [DIRECTORY ...]
+A generated table or a kernel may say why it is exempt: `# limits: exempt (reason)` on the line of the `def`
+or `class`, or within the first five lines of the file for its length. Usage: check_limits.py [DIRECTORY ...]
 """
 
 from __future__ import annotations
