@@ -11,7 +11,9 @@ from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayer:
-    """Keys and values of one attention layer: kv_heads x head_dim each a token, in `dtype`; window 0 = all positions."""
+    """Keys and values of one attention layer: kv_heads x head_dim each a token, in `dtype`; window 0 = all
+    positions.
+    """
 
     layer: int
     shape: HeadShape

@@ -17,8 +17,8 @@ class DType(Enum):
 
 
 class Rows(Enum):
-    """What one row of a value stands for. TOKEN: one row a token of the step. OUTPUT: one row for each position whose
-    logits are wanted, usually the last token of a sequence."""
+    """What one row of a value stands for. TOKEN: one row a token of the step. OUTPUT: one row for each
+    position whose logits are wanted, usually the last token of a sequence."""
 
     TOKEN = "token"
     OUTPUT = "output"
@@ -52,7 +52,9 @@ class Weight:
 
     def __post_init__(self) -> None:
         assert len(self.tensors) == len(self.parts) >= 1, self.name
-        assert sum(self.parts) == self.shape[0], f"{self.name}: parts {self.parts} do not add up to {self.shape}"
+        assert sum(self.parts) == self.shape[0], (
+            f"{self.name}: parts {self.parts} do not add up to {self.shape}"
+        )
 
     @property
     def nbytes(self) -> int:
@@ -64,8 +66,8 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
-    """The size of one step, for costs. `attended` is the sum over token rows of the positions that each may see
-    (before any window); `context` the sum over sequences of their length after the step."""
+    """The size of one step, for costs. `attended` is the sum over token rows of the positions that each may
+    see (before any window); `context` the sum over sequences of their length after the step."""
 
     tokens: int
     outputs: int
@@ -73,14 +75,22 @@ class StepShape:
     context: int
     sequences: int
 
+    def rows(self, kind: Rows) -> int:
+        """How many rows a value of this kind has."""
+        return self.tokens if kind is Rows.TOKEN else self.outputs
+
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations, and bytes moved from and to main memory (weights and KV; activations stay in cache)."""
+    """Floating-point operations, and bytes moved from and to main memory (weights and KV; activations stay in
+    cache).
+    """
 
     flops: float = 0.0
     weight_bytes: float = 0.0
     kv_bytes: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.weight_bytes + other.weight_bytes, self.kv_bytes + other.kv_bytes)
+        return Cost(
+            self.flops + other.flops, self.weight_bytes + other.weight_bytes, self.kv_bytes + other.kv_bytes
+        )

@@ -1,17 +1,27 @@
-"""Attention: causal softmax attention over the paged cache (Vaswani et al., 2017; Ainslie et al., "GQA", 2023)."""
+"""Attention: causal softmax attention over the paged cache (Vaswani et al., 2017; Ainslie et al., "GQA",
+2023).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from firelane.program.ops.rope import HeadShape
-from firelane.program.values import Value
+from firelane.program.values import Cost, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """out = softmax(scale * q · Kᵀ) · V for each head, over positions p - window < j <= p (window 0: all j <= p).
-    Scores and sums in float32; the probabilities are rounded to out's dtype before the product with V."""
+    """out = softmax(scale * q · Kᵀ) · V for each head, over positions p - window < j <= p (window 0: all j <=
+    p). Scores and sums in float32; exp(score - max) is rounded to out's dtype before the product with V, and
+    the product is divided by the sum of the unrounded exponentials."""
 
     q: Value
     layer: int
@@ -22,5 +32,49 @@ class Attention:
 
     def __post_init__(self) -> None:
         width = self.shape.heads * self.shape.head_dim
-        assert self.q.width == self.out.width == width, f"Attention {self.layer}: q {self.q.width}, out {self.out.width}"
+        assert self.q.width == self.out.width == width, (
+            f"Attention {self.layer}: q {self.q.width}, out {self.out.width}"
+        )
         assert self.q.dtype is self.out.dtype, f"Attention {self.layer}: q and out differ in dtype"
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.q,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return ()
+
+    def cost(self, shape: StepShape) -> Cost:
+        s, attended, context = self.shape, shape.attended, shape.context
+        if self.window:
+            attended = min(attended, shape.tokens * self.window)
+            context = min(context, shape.sequences * self.window + shape.tokens)
+        read = 2 * s.kv_heads * s.head_dim * self.out.dtype.itemsize
+        return Cost(flops=4.0 * attended * s.heads * s.head_dim, kv_bytes=float(context * read))
+
+    def reference(self, step: ReferenceStep) -> None:
+        q = step.read(self.q).reshape(-1, self.shape.kv_heads, self.shape.group, self.shape.head_dim)
+        out = np.empty_like(q)
+        for t, (slot, position) in enumerate(zip(step.slots, step.positions, strict=True)):
+            first = max(0, position - self.window + 1) if self.window else 0
+            keys, values = step.read_cache(self.layer, int(slot), int(first), int(position) + 1)
+            out[t] = self._attend(q[t], keys, values, step)
+        step.write(self.out, out.reshape(len(q), -1))
+
+    def _attend(
+        self,
+        q: NDArray[np.float32],
+        keys: NDArray[np.float32],
+        values: NDArray[np.float32],
+        step: ReferenceStep,
+    ) -> NDArray[np.float32]:
+        """q: [kv_heads, group, head_dim]; keys and values: [context, kv_heads, head_dim]."""
+        scores = np.einsum("hgd,chd->hgc", q, keys) * np.float32(self.scale)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        rounded = step.rounded(weights, self.out.dtype)
+        return np.einsum("hgc,chd->hgd", rounded, values) / weights.sum(axis=-1, keepdims=True)

@@ -17,7 +17,9 @@ F32 = NDArray[np.float32]
 
 
 class Op(Protocol):
-    """One operation over named values. Its constructor checks shapes (AssertionError names the op and the shapes)."""
+    """One operation over named values. Its constructor checks shapes (AssertionError names the op and the
+    shapes).
+    """
 
     @property
     def inputs(self) -> tuple[Value, ...]: ...
@@ -31,5 +33,7 @@ class Op(Protocol):
     def cost(self, shape: StepShape) -> Cost: ...
 
     def reference(self, step: ReferenceStep) -> None:
-        """Compute the outputs from the inputs in NumPy, slowly and plainly, in float32; the oracle of kernel tests."""
+        """Compute the outputs from the inputs in NumPy, slowly and plainly, in float32; the oracle of kernel
+        tests.
+        """
         ...

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from firelane.program.values import Rows, Value, Weight
+from firelane.program.values import Cost, Rows, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,3 +21,21 @@ class Embed:
     def __post_init__(self) -> None:
         assert self.out.rows is Rows.TOKEN, "Embed: out has one row a token"
         assert self.table.shape[1] == self.out.width, f"Embed: table {self.table.shape}, out {self.out.width}"
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return ()
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return (self.table,)
+
+    def cost(self, shape: StepShape) -> Cost:
+        return Cost(weight_bytes=float(shape.tokens * self.out.width * self.table.dtype.itemsize))
+
+    def reference(self, step: ReferenceStep) -> None:
+        step.write(self.out, step.weight(self.table)[step.token_ids])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from firelane.program.values import DType, Value, Weight
+from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """out = x · weightᵀ + bias + residual. weight: [out.width, x.width]; x has the weight's dtype; out and residual are F32
-    (accumulated in float32, in increasing order of k). `residual` may be the same value as a former input: a new value is made.
+    """out = x · weightᵀ + bias + residual. weight: [out.width, x.width]; x has the weight's dtype; out and
+    residual are F32 (accumulated in float32, in increasing order of k). `residual` may be the same value as a
+    former input: a new value is made.
     """
 
     x: Value
@@ -27,4 +32,30 @@ class Linear:
         if self.bias is not None:
             assert self.bias.shape == (self.out.width,), f"Linear {self.out.name}: bias {self.bias.shape}"
         if self.residual is not None:
-            assert self.residual.width == self.out.width, f"Linear {self.out.name}: residual {self.residual.width}"
+            assert self.residual.width == self.out.width, (
+                f"Linear {self.out.name}: residual {self.residual.width}"
+            )
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.x,) if self.residual is None else (self.x, self.residual)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    def cost(self, shape: StepShape) -> Cost:
+        rows, (n, k) = shape.rows(self.x.rows), self.weight.shape
+        return Cost(flops=2.0 * rows * n * k, weight_bytes=float(sum(w.nbytes for w in self.weights)))
+
+    def reference(self, step: ReferenceStep) -> None:
+        out = step.read(self.x) @ step.weight(self.weight).T
+        if self.bias is not None:
+            out += step.weight(self.bias)
+        if self.residual is not None:
+            out += step.read(self.residual)
+        step.write(self.out, out)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from firelane.program.values import Value, Weight
+import numpy as np
+
+from firelane.program.values import Cost, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNorm:
-    """out = x / sqrt(mean(x^2) + eps) * weight, computed in float32. x: F32; weight: [width]; same rows and width."""
+    """out = x / sqrt(mean(x^2) + eps) * weight, computed in float32. x: F32; weight: [width]; same rows and
+    width.
+    """
 
     x: Value
     weight: Weight
@@ -17,5 +25,29 @@ class RMSNorm:
     out: Value
 
     def __post_init__(self) -> None:
-        assert self.x.width == self.out.width == self.weight.shape[0], f"RMSNorm {self.out.name}: widths differ"
+        assert self.x.width == self.out.width == self.weight.shape[0], (
+            f"RMSNorm {self.out.name}: widths differ"
+        )
         assert self.x.rows is self.out.rows, f"RMSNorm {self.out.name}: row kinds differ"
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return (self.weight,)
+
+    def cost(self, shape: StepShape) -> Cost:
+        return Cost(
+            flops=4.0 * shape.rows(self.x.rows) * self.x.width, weight_bytes=float(self.weight.nbytes)
+        )
+
+    def reference(self, step: ReferenceStep) -> None:
+        x = step.read(self.x)
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        step.write(self.out, x / np.sqrt(mean_square + np.float32(self.eps)) * step.weight(self.weight))

@@ -1,22 +1,35 @@
-"""RopeAndCache: rotate queries and keys by position (Su et al., "RoFormer", 2021), and write keys and values to the cache."""
+"""RopeAndCache: rotate queries and keys by position (Su et al., "RoFormer", 2021), and write keys and values
+to the cache.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from firelane.program.values import DType, Value, Weight
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShape:
-    """heads query heads in groups of heads // kv_heads share one of kv_heads key/value heads; each is head_dim wide."""
+    """heads query heads in groups of heads // kv_heads share one of kv_heads key/value heads; each is
+    head_dim wide.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
 
     def __post_init__(self) -> None:
-        assert self.heads % self.kv_heads == 0, f"{self.heads} heads do not share {self.kv_heads} kv heads evenly"
+        assert self.heads % self.kv_heads == 0, (
+            f"{self.heads} heads do not share {self.kv_heads} kv heads evenly"
+        )
         assert self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd"
 
     @property
@@ -26,17 +39,28 @@ class HeadShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Inverse frequencies, one for each pair of dimensions (i, i + head_dim / 2), in radians a position; float32 exact.
-    cos and sin are computed in float64 from the float32 frequency times the position, times `scale`, then rounded to float32."""
+    """Inverse frequencies, one for each pair of dimensions (i, i + head_dim / 2), in radians a position;
+    float32 exact. cos and sin are computed in float64 from the float32 frequency times the position, times
+    `scale`, then rounded to float32."""
 
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
 
+    def rotate(self, x: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        """x: float32 [tokens, heads, head_dim], rotated by positions: int64 [tokens]."""
+        angle = positions[:, None].astype(np.float64) * np.array(self.inverse_frequencies)
+        cos = (np.cos(angle) * self.scale).astype(np.float32)[:, None, :]
+        sin = (np.sin(angle) * self.scale).astype(np.float32)[:, None, :]
+        half = x.shape[-1] // 2
+        low, high = x[..., :half], x[..., half:]
+        return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RopeAndCache:
-    """qkv rows hold [q heads | k heads | v heads]. Optionally each q and k head is RMS-normalised (q_norm, k_norm: [head_dim]),
-    then rotated. q goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`."""
+    """qkv rows hold [q heads | k heads | v heads]. Optionally each q and k head is RMS-normalised (q_norm,
+    k_norm: [head_dim]), then rotated. q goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to
+    the cache of `layer`."""
 
     qkv: Value
     layer: int
@@ -49,9 +73,51 @@ class RopeAndCache:
 
     def __post_init__(self) -> None:
         s = self.shape
-        assert self.qkv.width == (s.heads + 2 * s.kv_heads) * s.head_dim, f"RopeAndCache {self.layer}: qkv {self.qkv.width}"
+        assert self.qkv.width == (s.heads + 2 * s.kv_heads) * s.head_dim, (
+            f"RopeAndCache {self.layer}: qkv {self.qkv.width}"
+        )
         assert self.out.width == s.heads * s.head_dim, f"RopeAndCache {self.layer}: out {self.out.width}"
         assert self.qkv.dtype is DType.F32, f"RopeAndCache {self.layer}: qkv is F32"
-        assert len(self.rotary.inverse_frequencies) == s.head_dim // 2, f"RopeAndCache {self.layer}: frequencies"
+        assert len(self.rotary.inverse_frequencies) == s.head_dim // 2, (
+            f"RopeAndCache {self.layer}: frequencies"
+        )
         for norm in (self.q_norm, self.k_norm):
             assert norm is None or norm.shape == (s.head_dim,), f"RopeAndCache {self.layer}: norm"
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.qkv,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(w for w in (self.q_norm, self.k_norm) if w is not None)
+
+    def cost(self, shape: StepShape) -> Cost:
+        s, tokens = self.shape, shape.tokens
+        written = 2 * s.kv_heads * s.head_dim * self.out.dtype.itemsize
+        return Cost(
+            flops=3.0 * tokens * (s.heads + s.kv_heads) * s.head_dim,
+            weight_bytes=float(sum(w.nbytes for w in self.weights)),
+            kv_bytes=float(tokens * written),
+        )
+
+    def reference(self, step: ReferenceStep) -> None:
+        s, qkv = self.shape, step.read(self.qkv)
+        heads = qkv.reshape(len(qkv), -1, s.head_dim)
+        q, k, v = np.split(heads, [s.heads, s.heads + s.kv_heads], axis=1)
+        q = self.rotary.rotate(self._normed(q, self.q_norm, step), step.positions)
+        k = self.rotary.rotate(self._normed(k, self.k_norm, step), step.positions)
+        step.write(self.out, q.reshape(len(q), -1))
+        step.write_cache(self.layer, k, v)
+
+    def _normed(
+        self, x: NDArray[np.float32], norm: Weight | None, step: ReferenceStep
+    ) -> NDArray[np.float32]:
+        if norm is None:
+            return x
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + np.float32(self.norm_eps)) * step.weight(norm)

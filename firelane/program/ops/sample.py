@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from firelane.program.values import DType, Rows, Value
+from firelane.program.values import Cost, DType, Rows, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Draws one token for each row of logits (F32, OUTPUT rows), as the row's slot asks. Log-probabilities are those of the raw logits.
+    """Draws one token for each row of logits (F32, OUTPUT rows), as the row's slot asks. Log-probabilities
+    are those of the raw logits.
 
-    Order: raw log-softmax for logprobs; repetition, then frequency and presence penalties; bias; stop tokens banned until
-    stop_from; temperature 0 takes the largest (lowest id on a tie); else logits / temperature, softmax, min_p, top_k, top_p,
-    and the draw: the first token, in increasing id, at which the kept mass summed so far exceeds u * total kept mass, where u
-    comes from Philox4x32-10 (Salmon et al., 2011) with key = seed and counter = (position of the drawn token, 0, 0, 0).
+    Order: raw log-softmax for logprobs; repetition, then frequency and presence penalties; bias; stop tokens
+    banned until stop_from; temperature 0 takes the largest (lowest id on a tie); else logits / temperature,
+    softmax, min_p, top_k, top_p, and the draw: the first token, in increasing id, at which the kept mass
+    summed so far exceeds u * total kept mass, where u = (x0 >> 8) * 2^-24 and x0 is the first word of
+    Philox4x32-10 (Salmon et al., 2011) with key = (seed's low 32 bits, its high 32 bits) and counter =
+    (position of the drawn token, 0, 0, 0).
+
+    Repetition: over the tokens of prompt and output, a positive logit is divided by the penalty, another
+    multiplied by it.
+    Frequency and presence: over the output alone. min_p keeps p >= min_p * max p. top_k keeps the k largest
+    of those. top_p keeps, from the largest down, the tokens before which less than top_p of the mass kept so
+    far lies (always one at least). Equal logits are ordered by increasing id.
     """
 
     logits: Value
@@ -22,3 +35,21 @@ class Sample:
     def __post_init__(self) -> None:
         assert self.logits.rows is Rows.OUTPUT, "Sample: logits have OUTPUT rows"
         assert self.logits.dtype is DType.F32, "Sample: logits are F32"
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.logits,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return ()
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return ()
+
+    def cost(self, shape: StepShape) -> Cost:
+        return Cost(flops=4.0 * shape.outputs * self.logits.width)
+
+    def reference(self, step: ReferenceStep) -> None:
+        step.sample(step.read(self.logits))

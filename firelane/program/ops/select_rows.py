@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from firelane.program.values import Rows, Value
+from firelane.program.values import Cost, Rows, StepShape, Value, Weight
+
+if TYPE_CHECKING:
+    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,4 +21,24 @@ class SelectRows:
     def __post_init__(self) -> None:
         assert self.x.rows is Rows.TOKEN, "SelectRows: x has TOKEN rows"
         assert self.out.rows is Rows.OUTPUT, "SelectRows: out has OUTPUT rows"
-        assert (self.x.width, self.x.dtype) == (self.out.width, self.out.dtype), "SelectRows: x and out differ"
+        assert (self.x.width, self.x.dtype) == (self.out.width, self.out.dtype), (
+            "SelectRows: x and out differ"
+        )
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return ()
+
+    def cost(self, shape: StepShape) -> Cost:  # noqa: ARG002 - activations stay in cache
+        return Cost()
+
+    def reference(self, step: ReferenceStep) -> None:
+        step.write(self.out, step.read(self.x)[step.row_token])

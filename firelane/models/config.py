@@ -1,0 +1,135 @@
+"""ConfigReader: strict reads of a checkpoint's config.json. What is not understood is refused by name, never
+ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from firelane.errors import UnsupportedModelError
+from firelane.program.values import DType
+
+# Keys that do not change what the model computes: bookkeeping, training, generation defaults, and tokens
+# (which the gateway reads from the tokenizer and generation_config.json).
+HARMLESS = frozenset(
+    """ architectures attention_dropout attn_implementation bad_words_ids begin_suppress_tokens
+    chunk_size_feed_forward decoder_start_token_id do_sample early_stopping embd_pdrop
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task hidden_dropout id2label
+    initializer_range is_decoder is_llama_config label2id length_penalty max_length min_length model_type
+    name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
+    output_attentions output_hidden_states output_router_logits output_scores prefix pretraining_tp
+    problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
+    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torchscript
+    transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
+    vocab_file """.split()
+)
+DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F32}
+MAX_INT = 2**31 - 1
+
+
+class ConfigReader:
+    """Reads keys with their type and default, and remembers which were read; `finish()` refuses the rest.
+
+    A value of null stands for an absent key. All methods raise UnsupportedModelError naming the key.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, where: str = "config.json") -> None:
+        self._config = config
+        self._where = where
+        self._read: set[str] = set()
+
+    def has(self, key: str) -> bool:
+        return self._config.get(key) is not None
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_INT:
+            raise self.refusal(key, value, "a positive integer is needed")
+        return value
+
+    def count(self, key: str, default: int) -> int:
+        """An integer of zero or more."""
+        value = self._get(key, default)
+        return 0 if value == 0 and not isinstance(value, bool) else self.integer(key, default)
+
+    def integer_or_none(self, key: str, default: int) -> int | None:
+        """A positive integer; null means None here, and only an absent key the default."""
+        if key in self._config and self._config[key] is None:
+            self._read.add(key)
+            return None
+        return self.integer(key, default)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite positive number."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.refusal(key, value, "a positive number is needed")
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.refusal(key, value, "true or false is needed")
+        return value
+
+    def choice(self, key: str, default: str | None, *, among: tuple[str, ...]) -> str:
+        value = self._get(key, default)
+        if value not in among:
+            raise self.refusal(key, value, f"supported: {', '.join(among)}")
+        return value
+
+    def strings(self, key: str) -> list[str]:
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.refusal(key, value, "a list of strings is needed")
+        return list(value)
+
+    def section(self, key: str) -> ConfigReader | None:
+        """The object at `key` with a reader of its own (which has to be finished too), or None."""
+        value = self._get(key, {})
+        if not isinstance(value, dict):
+            raise self.refusal(key, value, "an object is needed")
+        return ConfigReader(value, where=f"{self._where}, {key}") if value else None
+
+    def ignore(self, *keys: str) -> None:
+        """These keys have no effect in this configuration."""
+        self._read.update(keys)
+
+    def finish(self) -> None:
+        """Refuse every key that was not read, is not known to be harmless and is not switched off."""
+        self._refuse_code_and_quantization()
+        for key, value in self._config.items():
+            known = key in self._read or key in HARMLESS or key.startswith("_") or key.endswith("_token_id")
+            if not known and value not in (None, False, 0, "", [], {}):
+                raise self.refusal(key, value, "this key is unknown and may change the result")
+
+    def _refuse_code_and_quantization(self) -> None:
+        for key, why in (
+            ("quantization_config", "quantized checkpoints are not supported; use the bf16 checkpoint"),
+            ("auto_map", "models that bring code of their own are not supported"),
+        ):
+            if self._config.get(key):
+                raise self.refusal(key, self._config[key], why)
+
+    def refusal(self, key: str, value: Any, why: str) -> UnsupportedModelError:
+        shown = repr(value) if value is not None else "missing"
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return UnsupportedModelError(f"{self._where}: {key} = {shown}: {why}")
+
+    def _get(self, key: str, default: Any) -> Any:
+        self._read.add(key)
+        value = self._config.get(key)
+        return default if value is None else value
+
+
+def read_dtype(config: ConfigReader) -> DType:
+    """The dtype of matrices and activations: bf16 stays BF16; fp32 is F32; fp16 is widened exactly to F32
+    (bf16 could not hold its mantissa); a checkpoint that does not say is taken as F32, which holds any of the
+    three exactly."""
+    key = "dtype" if config.has("dtype") else "torch_dtype"
+    name = config.choice(key, "float32", among=tuple(DTYPES))
+    config.ignore("dtype", "torch_dtype")
+    return DTYPES[name]
