@@ -17,7 +17,7 @@ class Environment:
     """Settings taken from the environment.
 
     cache_dir: FIRELANE_CACHE_DIR, where compiled kernels and packed weights lie (default ~/.cache/firelane).
-    isa: FIRELANE_ISA, force a CPU target: avx512bf16, avx512, avx2, neon or portable ("" = the machine's best).
+    isa: FIRELANE_ISA, force a CPU target: avx512bf16, avx512, avx2, neon, portable ("" = the best here).
     cxx: FIRELANE_CXX, the C++ compiler command ("" = search for g++, clang++, c++, then the ziglang package).
     log_level: FIRELANE_LOG_LEVEL, debug, info, warning or error.
     """
@@ -45,3 +45,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
         cxx=mine.get("CXX", ""),
         log_level=mine.get("LOG_LEVEL", "info"),
     )
+
+
+def for_child(**changes: str) -> dict[str, str]:
+    """The environment of a child process: this process's own, with `changes`."""
+    return {**os.environ, **changes}
