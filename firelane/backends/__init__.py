@@ -1,6 +1,7 @@
 """Backends: each compiles a model for one kind of device and gives an Executor (see contract.py).
 
-A backend is a package with one function, `load(model_dir, request, progress) -> Executor`, imported on first use.
+A backend is a package with one function, `load(model_dir, request, progress) -> Executor`, imported on
+first use.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ BACKENDS = {"cpu": "firelane.backends.cpu", "null": "firelane.backends.null"}
 def create_executor(
     backend: str, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
 ) -> Executor:
-    """Load `model_dir` on the named backend. Raises UsageError for an unknown name, else what the backend raises."""
+    """Load `model_dir` on the named backend. Raises UsageError for an unknown name, else what the backend
+    raises."""
     module = BACKENDS.get(backend)
     if module is None:
         raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted(BACKENDS))}")

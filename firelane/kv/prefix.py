@@ -1,0 +1,41 @@
+"""The name of a block's content: a chain of hashes that starts from the tenant's salt.
+
+Block i is named by the hash of the name of block i - 1 and its own token ids, so equal names mean equal
+salts and equal
+tokens from the first one on. The digest is long enough that no tenant can search for a collision.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+DIGEST_BYTES = 32
+
+
+class PrefixChain:
+    """Names of the leading full blocks of one sequence; it only grows, and outlives preemption."""
+
+    __slots__ = ("_block_size", "_names", "_root")
+
+    def __init__(self, salt: bytes, block_size: int) -> None:
+        self._root = blake2b(salt, digest_size=DIGEST_BYTES, person=b"firelane-kv").digest()
+        self._block_size = block_size
+        self._names: list[bytes] = []
+
+    def names(self, tokens: NDArray[np.int32], num_blocks: int) -> list[bytes]:
+        """Names of the first `num_blocks` blocks of `tokens` (int32, contiguous, at least that many tokens).
+
+        The list belongs to the chain and may hold more names than asked for; do not change it.
+        """
+        names = self._names
+        size = self._block_size
+        name = names[-1] if names else self._root
+        for block in range(len(names), num_blocks):
+            name = blake2b(
+                name + tokens[block * size : (block + 1) * size].tobytes(), digest_size=DIGEST_BYTES
+            ).digest()
+            names.append(name)
+        return names
