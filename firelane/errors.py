@@ -14,6 +14,7 @@ FirelaneError                     exit code 1
 │   └── AddressInUseError         the port is taken
 ├── EngineDeadError               the engine process ended while work was in flight (HTTP 503)
 └── RequestError                  a client's request cannot be served (HTTP 4xx)
+    ├── ModelNotServedError       no model of that name is served here (HTTP 404)
     ├── QueueFullError            no room in the queue: try again later (HTTP 429)
     └── ContextLengthError        prompt plus output longer than the model allows (HTTP 400)
 """
@@ -87,6 +88,10 @@ class RequestError(FirelaneError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+class ModelNotServedError(RequestError):
+    status = 404
 
 
 class QueueFullError(RequestError):
