@@ -1,0 +1,189 @@
+"""A Program as one C++ translation unit: a struct whose run() calls one kernel template after another, shapes as constants."""
+
+from __future__ import annotations
+
+import math
+from functools import singledispatch
+
+from firelane.backends.cpu.layout import LANES, PANEL, Layout
+from firelane.program.ops import (
+    Attention,
+    Embed,
+    GatedLinear,
+    Linear,
+    Op,
+    RMSNorm,
+    RopeAndCache,
+    Sample,
+    SelectRows,
+)
+from firelane.program.values import DType, Rows, Value, Weight
+
+TEMPLATE = """\
+// Generated from the program of {name}.
+#include "runtime.h"
+
+namespace firelane {{
+
+struct Model {{
+  static constexpr int kOps = {ops};
+  static constexpr std::size_t kScratchBytes = {scratch};
+
+  static void run(Executor<Model>& e, Context& c, int thread) {{
+    const int tokens = c.step.num_tokens, outputs = c.step.num_rows;
+{body}
+  }}
+}};
+
+}}  // namespace firelane
+
+FIRELANE_EXPORTS(firelane::Model)
+"""
+
+
+def generate(layout: Layout) -> str:
+    """The source of `layout.program`: one call and one barrier for each op."""
+    calls: list[str] = []
+    scratch = ["std::size_t(64)"]
+    for index, op in enumerate(layout.program.ops):
+        calls.append(f"    {call(op, layout, index)}\n    e.sync({index}, thread);")
+        scratch += scratch_of(op, layout)
+    sizes = ", ".join(dict.fromkeys(scratch))
+    return TEMPLATE.format(
+        name=layout.program.name,
+        ops=len(layout.program.ops),
+        scratch=f"(std::max({{{sizes}}}) + 63) / 64 * 64",
+        body="\n".join(calls),
+    )
+
+
+@singledispatch
+def call(op: Op, layout: Layout, index: int) -> str:
+    """The C++ statement that runs `op`."""
+    raise NotImplementedError(f"no CPU kernel for {type(op).__name__}")
+
+
+def scratch_of(op: Op, layout: Layout) -> list[str]:
+    """C++ expressions of the bytes of scratch that a thread needs for `op`."""
+    if isinstance(op, Attention):
+        return [f"sizeof({_attention(op, layout)}::Scratch)"]
+    if isinstance(op, Sample):
+        return [f"kSampleScratchBytes<{op.logits.width}>"]
+    return []
+
+
+def _tag(dtype: DType) -> str:
+    return "Bf16" if dtype is DType.BF16 else "F32"
+
+
+def _rows(value: Value) -> str:
+    return "tokens" if value.rows is Rows.TOKEN else "outputs"
+
+
+def _at(value: Value, layout: Layout) -> str:
+    kind = "float" if value.dtype is DType.F32 else "Bf16::act"
+    return f"c.at<{kind}>({layout.placement.offsets[value]})"
+
+
+def _vector(weight: Weight | None, layout: Layout) -> str:
+    return "nullptr" if weight is None else f"c.weight<float>({layout.weight_index[weight]})"
+
+
+def _matrix(weight: Weight, layout: Layout) -> str:
+    return f"c.weight<{_tag(weight.dtype)}::word>({layout.weight_index[weight]})"
+
+
+def _flag(value: object) -> str:
+    return "false" if value is None else "true"
+
+
+@call.register
+def _(op: Embed, layout: Layout, index: int) -> str:
+    vocab, width = op.table.shape
+    shape = f"{_tag(op.table.dtype)}, {vocab}, {width}, {layout.stride(op.out)}"
+    return f"embed<{shape}>(c, thread, {_matrix(op.table, layout)}, {_at(op.out, layout)});"
+
+
+@call.register
+def _(op: RMSNorm, layout: Layout, index: int) -> str:
+    shape = f"{_tag(op.out.dtype)}, {op.x.width}, {layout.stride(op.x)}, {layout.stride(op.out)}"
+    arguments = f"{_at(op.x, layout)}, {_vector(op.weight, layout)}, {_float(op.eps)}, {_at(op.out, layout)}"
+    return f"rms_norm<{shape}>(c, thread, {_rows(op.x)}, {arguments});"
+
+
+@call.register
+def _(op: SelectRows, layout: Layout, index: int) -> str:
+    shape = f"{op.x.width}, {layout.stride(op.x)}, {layout.stride(op.out)}"
+    return f"select_rows<{shape}>(c, thread, {_at(op.x, layout)}, {_at(op.out, layout)});"
+
+
+def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
+    shape = f"{_tag(op.weight.dtype)}, {panels}, {op.x.width}, {layout.stride(op.x)}"
+    arguments = f"{_rows(op.x)}, {_at(op.x, layout)}, {_matrix(op.weight, layout)}, {store}"
+    return f"linear<{shape}>(c, thread, {arguments});"
+
+
+@call.register
+def _(op: Linear, layout: Layout, index: int) -> str:
+    residual = op.residual
+    stride = layout.stride(op.out) if residual is None else layout.stride(residual)
+    shape = f"{layout.stride(op.out)}, {stride}, {_flag(op.bias)}, {_flag(residual)}"
+    source = "nullptr" if residual is None else _at(residual, layout)
+    store = f"StoreF32<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}, {source}}}"
+    return _product(op, -(-op.out.width // PANEL), store, layout)
+
+
+@call.register
+def _(op: GatedLinear, layout: Layout, index: int) -> str:
+    shape = f"{_tag(op.out.dtype)}, {layout.stride(op.out)}, {_flag(op.bias)}"
+    store = f"StoreGated<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}}}"
+    return _product(op, -(-op.out.width // LANES), store, layout)
+
+
+@call.register
+def _(op: RopeAndCache, layout: Layout, index: int) -> str:
+    tag, s = _tag(op.out.dtype), op.shape
+    shape = (
+        f"{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {layout.limits.block_size}, "
+        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_flag(op.q_norm)}, {_flag(op.k_norm)}"
+    )
+    fields = [
+        _at(op.qkv, layout),
+        f"c.rotary[{layout.rotary_index[op.rotary]}]",
+        _vector(op.q_norm, layout),
+        _vector(op.k_norm, layout),
+        _float(op.norm_eps),
+        *_cache(op.layer, tag, layout),
+        _at(op.out, layout),
+    ]
+    return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
+
+
+def _cache(layer: int, tag: str, layout: Layout) -> list[str]:
+    keys = layout.cache_index[layer]
+    return [f"static_cast<{tag}::cache*>(c.cache[{i}])" for i in (keys, keys + 1)]
+
+
+def _attention(op: Attention, layout: Layout) -> str:
+    s = op.shape
+    return (
+        f"Attention<{_tag(op.out.dtype)}, {s.heads}, {s.kv_heads}, {s.head_dim}, {layout.limits.block_size}, "
+        f"{layout.stride(op.q)}, {layout.stride(op.out)}, {op.window}>"
+    )
+
+
+@call.register
+def _(op: Attention, layout: Layout, index: int) -> str:
+    scale = _float(op.scale * math.log2(math.e))
+    fields = [_at(op.q, layout), *_cache(op.layer, _tag(op.out.dtype), layout), scale, _at(op.out, layout)]
+    return f"{_attention(op, layout)}{{{', '.join(fields)}}}.run(c, thread, {index});"
+
+
+@call.register
+def _(op: Sample, layout: Layout, index: int) -> str:
+    shape = f"{op.logits.width}, {layout.stride(op.logits)}"
+    return f"sample<{shape}>(c, thread, {_at(op.logits, layout)}, {index});"
+
+
+def _float(value: float) -> str:
+    return f"float({value!r})"

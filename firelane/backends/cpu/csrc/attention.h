@@ -1,0 +1,186 @@
+// Causal attention over the paged cache, tiled with an online softmax (Milakov and Gimelshein, 2018; Dao et al., "FlashAttention", 2022).
+//
+// A work item is a run of query tokens of one chunk and one key/value head: (tokens x group) rows. Keys are walked in tiles of
+// kKeys positions that start at multiples of kKeys whatever the chunk, and a row's sums run over lanes and tiles in one
+// fixed order; positions that a row may not see add exact zeros. So a row's bits do not depend on the chunk it came in.
+#pragma once
+
+#include "rope.h"
+
+namespace firelane {
+
+constexpr int kKeys = 64;
+constexpr int kItemRows = 48;  // rows of a work item that has several tokens
+
+template <class T, int M, int V, int LDX, int STRIDE>
+FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V], int words) {
+  for (int k = 0; k < words; ++k) {
+    const typename T::word* at[V];
+    for (int v = 0; v < V; ++v) at[v] = w[v] + std::size_t(k) * STRIDE;
+    T::template step<M, V, LDX>(acc, x + k * T::kPerWord, at);
+  }
+}
+
+template <class T, int HEADS, int KV_HEADS, int D, int BS, int LDQ, int LDO, int WINDOW>
+struct Attention {
+  using word = typename T::word;
+  using act = typename T::act;
+  static constexpr int GROUP = HEADS / KV_HEADS;
+  static constexpr int P = T::kPerWord;
+  static constexpr int TOKENS = GROUP >= kItemRows ? 1 : kItemRows / GROUP;
+  static constexpr int ROWS = TOKENS * GROUP;
+  static constexpr int LDD = D + 32;  // padded row of the query copy
+  static constexpr int LDK = kKeys + 16;
+  static_assert(D % 16 == 0 && BS % 16 == 0 && kKeys % BS % kKeys % 16 == 0);
+
+  struct Scratch {
+    alignas(64) act query[ROWS * LDD];
+    alignas(64) act probs[ROWS * LDK];
+    alignas(64) float scores[ROWS * kKeys];
+    alignas(64) float out[ROWS * D];
+    float max[ROWS], sum[ROWS], alpha[ROWS];
+  };
+
+  const act* q;
+  const typename T::cache *keys, *values;
+  float scale;  // of the exponent in base 2: softmax scale times log2(e)
+  act* out;
+
+  struct Item {
+    const std::int32_t* blocks;
+    int row, position, tokens, head;  // first token row and its position
+  };
+
+  FL_INLINE const word* key_words(const Item& it, int position) const {
+    const auto base = keys + cache_block<KV_HEADS, D, BS>(it.blocks[position / BS], it.head);
+    return reinterpret_cast<const word*>(base) + position % BS;
+  }
+  FL_INLINE const word* value_words(const Item& it, int position) const {
+    const auto base = values + cache_block<KV_HEADS, D, BS>(it.blocks[position / BS], it.head);
+    return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
+  }
+
+  template <int M>
+  FL_INLINE void score_rows(const Item& it, Scratch& s, int row, int start, int vectors) const {
+    for (int v = 0; v < vectors; v += 2) {
+      const bool pair = v + 1 < vectors;
+      const word* first = key_words(it, start + v * 16);
+      const word* const w[2] = {first, pair ? key_words(it, start + v * 16 + 16) : first};
+      f32x16 acc[M][2] = {};
+      cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P);
+      for (int m = 0; m < M; ++m) {
+        store(s.scores + (row + m) * kKeys + v * 16, acc[m][0]);
+        if (pair) store(s.scores + (row + m) * kKeys + v * 16 + 16, acc[m][1]);
+      }
+    }
+  }
+
+  // Masks and scales a row of scores, updates its running maximum and sum, and leaves its probabilities.
+  FL_INLINE void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
+    const int position = it.position + row / GROUP;
+    const i32x16 newest = splat_i(position), oldest = splat_i(WINDOW ? position - WINDOW : -1);
+    f32x16 x[kKeys / 16], top = splat(-1e30f);
+    i32x16 seen[kKeys / 16];
+    for (int v = 0; v < vectors; ++v) {
+      const i32x16 at = lane_index() + (start + v * 16);
+      seen[v] = (at <= newest) & (at > oldest);
+      x[v] = seen[v] ? load(s.scores + row * kKeys + v * 16) * scale : splat(-1e30f);
+      top = firelane::max(top, x[v]);
+    }
+    const float before = s.max[row], now = std::max(before, hmax(top));
+    f32x16 total = {};
+    for (int v = 0; v < vectors; ++v) {
+      const f32x16 p = seen[v] ? exp2_16(x[v] - now) : f32x16{};
+      total += p;
+      T::store_act(s.probs + row * LDK + v * 16, p);
+    }
+    s.alpha[row] = exp2_16(splat(before - now))[0];
+    s.sum[row] = s.sum[row] * s.alpha[row] + firelane::sum(total);
+    s.max[row] = now;
+  }
+
+  template <int M, int V>
+  FL_INLINE void weigh_columns(const Item& it, Scratch& s, int row, int d, int start, int words) const {
+    f32x16 acc[M][V];
+    for (int m = 0; m < M; ++m)
+      for (int v = 0; v < V; ++v) acc[m][v] = load(s.out + (row + m) * D + d + v * 16) * s.alpha[row + m];
+    constexpr int per_block = BS / P;
+    for (int k = 0; k < words; k += per_block) {
+      const word* first = value_words(it, start + k * P) + d;
+      const word* w[V];
+      for (int v = 0; v < V; ++v) w[v] = first + v * 16;
+      const word* const (&cw)[V] = reinterpret_cast<const word* const (&)[V]>(w);
+      cache_tile<T, M, V, LDK, D>(acc, s.probs + row * LDK + k * P, cw, std::min(per_block, words - k));
+    }
+    for (int m = 0; m < M; ++m)
+      for (int v = 0; v < V; ++v) store(s.out + (row + m) * D + d + v * 16, acc[m][v]);
+  }
+
+  template <int M>
+  __attribute__((noinline)) void tile_rows(const Item& it, Scratch& s, int row, int start, int vectors, int words) const {
+    score_rows<M>(it, s, row, start, vectors);
+    for (int m = 0; m < M; ++m) softmax_row(it, s, row + m, start, vectors);
+    for (int d = 0; d + 32 <= D; d += 32) weigh_columns<M, 2>(it, s, row, d, start, words);
+    if constexpr (D % 32 != 0) weigh_columns<M, 1>(it, s, row, D - 16, start, words);
+  }
+
+  template <int M = kTileRows>
+  FL_INLINE void tile_any(const Item& it, Scratch& s, int rows, int row, int start, int vectors, int words) const {
+    if constexpr (M >= 1) {
+      if (rows == M) return tile_rows<M>(it, s, row, start, vectors, words);
+      tile_any<M - 1>(it, s, rows, row, start, vectors, words);
+    }
+  }
+
+  FL_INLINE void begin(const Item& it, Scratch& s, int rows) const {
+    for (int r = 0; r < rows; ++r) {
+      const act* from = q + std::size_t(it.row + r / GROUP) * LDQ + (it.head * GROUP + r % GROUP) * D;
+      std::memcpy(s.query + r * LDD, from, D * sizeof(act));
+      s.max[r] = -1e30f;
+      s.sum[r] = 0.0f;
+    }
+    std::memset(s.out, 0, sizeof(float) * rows * D);
+  }
+
+  FL_INLINE void finish(const Item& it, const Scratch& s, int rows) const {
+    for (int r = 0; r < rows; ++r) {
+      const float inverse = 1.0f / s.sum[r];
+      act* to = out + std::size_t(it.row + r / GROUP) * LDO + (it.head * GROUP + r % GROUP) * D;
+      for (int d = 0; d < D; d += 16) T::store_act(to + d, load(s.out + r * D + d) * inverse);
+    }
+  }
+
+  void item(const Item& it, Scratch& s) const {
+    const int rows = it.tokens * GROUP, newest = it.position + it.tokens - 1;
+    const int oldest = WINDOW ? std::max(0, it.position - WINDOW + 1) : 0;
+    const int tiles = (rows + kTileRows - 1) / kTileRows;
+    begin(it, s, rows);
+    for (int start = oldest / kKeys * kKeys; start <= newest; start += kKeys) {
+      const int count = std::min(kKeys, newest - start + 1);
+      const int vectors = (count + 15) / 16, words = (count + P - 1) / P;
+      for (int i = 0; i < tiles; ++i) {
+        const Range r = split(rows, i, tiles);
+        tile_any(it, s, r.end - r.begin, r.begin, start, vectors, words);
+      }
+    }
+    finish(it, s, rows);
+  }
+
+  // Items are numbered chunk by chunk, then by head, then by run of tokens; threads take the next one as they get free.
+  void run(const Context& c, int thread, int op) const {
+    Scratch& s = *reinterpret_cast<Scratch*>(c.thread_scratch(thread));
+    int first = 0, row = 0, mine = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
+    for (int i = 0; i < c.step.num_chunks; ++i) {
+      const int length = c.step.chunk_len[i], runs = (length + TOKENS - 1) / TOKENS, items = runs * KV_HEADS;
+      while (mine < first + items) {
+        const int at = (mine - first) % runs * TOKENS;
+        item({c.block_table(c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at), (mine - first) / runs}, s);
+        mine = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
+      }
+      first += items;
+      row += length;
+    }
+  }
+};
+
+}  // namespace firelane

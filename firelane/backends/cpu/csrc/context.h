@@ -1,0 +1,67 @@
+// The arrays that cross from Python, and what every kernel sees of a step. Layouts mirror firelane/backends/contract.py.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "team.h"
+
+namespace firelane {
+
+struct Limits {
+  std::int32_t max_num_seqs, max_num_batched_tokens, max_output_rows, max_model_len, block_size, num_blocks, blocks_per_seq, threads;
+};
+
+// Fixed for the life of an executor; the memory belongs to the Python side.
+struct CreateArgs {
+  Limits limits;
+  const void* const* weights;   // by weight index of the generated code
+  void* const* cache;           // by layer: K then V
+  const float* const* rotary;   // by table: [max_model_len][head_dim] = cos then sin of each frequency
+  std::uint8_t* arena;          // activations
+  std::uint8_t* scratch;        // per thread, kScratchBytes each
+  std::int32_t* tokens;
+  const std::int32_t* block_tables;
+  const void* sampling;
+  const std::int32_t* bias_ids;
+  const float* bias_values;
+  const std::int32_t* stop_ids;
+  double* op_seconds;           // by op, accumulated by thread 0; the last entry counts steps
+};
+
+struct StepArgs {
+  std::int32_t num_chunks, num_tokens, num_rows, pad;
+  const std::int32_t *chunk_slot, *chunk_start, *chunk_len;
+  const std::int32_t *row_token, *row_slot, *row_position, *row_kind;
+  std::int32_t* out_tokens;
+  float* out_logprobs;
+  std::int32_t* out_top_ids;
+  float* out_top_logprobs;
+};
+
+struct Context : CreateArgs {
+  StepArgs step;
+  std::int32_t* token_slot;      // by token row
+  std::int32_t* token_position;  // by token row
+  std::int32_t* token_last;      // by token row: 1 for the last token of its chunk
+  std::atomic<int>* next_item;   // by op: the next work item of kernels that share items out as they go
+  std::size_t scratch_stride;
+
+  std::uint8_t* thread_scratch(int thread) const { return scratch + scratch_stride * thread; }
+
+  int threads() const { return limits.threads; }
+  const std::int32_t* block_table(int slot) const { return block_tables + std::size_t(slot) * limits.blocks_per_seq; }
+  std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
+  template <class T> T* at(std::size_t offset) const { return reinterpret_cast<T*>(arena + offset); }
+  template <class T> const T* weight(int i) const { return static_cast<const T*>(weights[i]); }
+};
+
+// The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.
+struct Range {
+  int begin, end;
+};
+FL_INLINE Range split(int n, int t, int threads) {
+  return {int(std::int64_t(n) * t / threads), int(std::int64_t(n) * (t + 1) / threads)};
+}
+
+}  // namespace firelane

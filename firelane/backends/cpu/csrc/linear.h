@@ -1,0 +1,96 @@
+// Matrix products of a few to a few hundred rows with packed weights.
+//
+// A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs stays
+// in registers for the whole of k, which is summed in increasing order: an output's bits do not depend on the other rows.
+#pragma once
+
+#include <algorithm>
+
+#include "context.h"
+
+namespace firelane {
+
+// Weight words that lie within this many bytes are walked panel by panel for one tile of rows before the next tile: they
+// stay in the second-level cache while rows stream past.
+constexpr std::int64_t kPanelGroupBytes = 512 * 1024;
+
+template <class T, int M, int K, int LDX>
+FL_INLINE void panel_tile(f32x16 (&acc)[M][2], const typename T::act* x, const typename T::word* panel, const char* ahead) {
+  for (int m = 0; m < M; ++m) acc[m][0] = acc[m][1] = f32x16{};
+#pragma GCC unroll 4
+  for (int k = 0; k < K / T::kPerWord; ++k) {
+    const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
+    __builtin_prefetch(reinterpret_cast<const char*>(w[0]) + 2048, 0, 3);
+    __builtin_prefetch(reinterpret_cast<const char*>(w[1]) + 2048, 0, 3);
+    T::template step<M, 2, LDX>(acc, x + k * T::kPerWord, w);
+  }
+  (void)ahead;
+}
+
+template <class T, int M, int K, int LDX, class Store>
+__attribute__((noinline)) void tile_rows(const typename T::act* x, const typename T::word* panel, int row, int p, const Store& store) {
+  f32x16 acc[M][2];
+  panel_tile<T, M, K, LDX>(acc, x + std::size_t(row) * LDX, panel, nullptr);
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) store(row + m, p, acc[m][0], acc[m][1]);
+}
+
+template <class T, int K, int LDX, class Store, int M = kTileRows>
+FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, int row, int p, const Store& store) {
+  if constexpr (M >= 1) {
+    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, row, p, store);
+    tile_any<T, K, LDX, Store, M - 1>(rows, x, panel, row, p, store);
+  }
+}
+
+// store(row, panel, lanes 0-15, lanes 16-31) for every row and every panel of this thread.
+template <class T, int PANELS, int K, int LDX, class Store>
+void linear(const Context& c, int thread, int rows, const typename T::act* x, const typename T::word* weights, const Store& store) {
+  constexpr std::size_t panel_words = std::size_t(K / T::kPerWord) * 32;
+  constexpr int group = int(std::max<std::int64_t>(1, kPanelGroupBytes / std::int64_t(panel_words * 4)));
+  const Range mine = split(PANELS, thread, c.threads());
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int p0 = mine.begin; p0 < mine.end; p0 += group) {
+    const int p1 = std::min(p0 + group, mine.end);
+    for (int i = 0; i < tiles; ++i) {
+      const Range r = split(rows, i, tiles);
+      for (int p = p0; p < p1; ++p) tile_any<T, K, LDX>(r.end - r.begin, x, weights + p * panel_words, r.begin, p, store);
+    }
+  }
+}
+
+template <int LDO, int LDR, bool BIAS, bool RESIDUAL>
+struct StoreF32 {
+  float* out;
+  const float* bias;
+  const float* residual;
+  FL_INLINE void operator()(int row, int panel, f32x16 a, f32x16 b) const {
+    if constexpr (BIAS) {
+      a += load(bias + panel * 32);
+      b += load(bias + panel * 32 + 16);
+    }
+    if constexpr (RESIDUAL) {
+      a += load(residual + std::size_t(row) * LDR + panel * 32);
+      b += load(residual + std::size_t(row) * LDR + panel * 32 + 16);
+    }
+    firelane::store(out + std::size_t(row) * LDO + panel * 32, a);
+    firelane::store(out + std::size_t(row) * LDO + panel * 32 + 16, b);
+  }
+};
+
+// A panel of 16 gate and 16 up outputs gives 16 values silu(gate) * up.
+template <class T, int LDO, bool BIAS>
+struct StoreGated {
+  typename T::act* out;
+  const float* bias;
+  FL_INLINE void operator()(int row, int panel, f32x16 gate, f32x16 up) const {
+    if constexpr (BIAS) {
+      gate += load(bias + panel * 32);
+      up += load(bias + panel * 32 + 16);
+    }
+    const f32x16 silu = gate / (1.0f + exp_16(-max(gate, splat(-87.0f))));
+    T::store_act(out + std::size_t(row) * LDO + panel * 16, silu * up);
+  }
+};
+
+}  // namespace firelane

@@ -1,0 +1,62 @@
+// Kernels that work row by row: Embed, RMSNorm, SelectRows. Widths are multiples of 16 in memory (rows are padded).
+#pragma once
+
+#include <cmath>
+
+#include "context.h"
+
+namespace firelane {
+
+FL_INLINE float widen(const Bf16*, const Bf16::word* lane, int k) {
+  return bf16_to_f32(std::uint16_t(lane[(k >> 1) * 32] >> (16 * (k & 1))));
+}
+FL_INLINE float widen(const F32*, const F32::word* lane, int k) { return lane[k * 32]; }
+
+// A row of the table is one lane of a panel: the same packed weight serves the logits of a tied model.
+template <class T, int VOCAB, int K, int LDO>
+void embed(const Context& c, int thread, const typename T::word* table, float* out) {
+  const Range mine = split(c.step.num_tokens, thread, c.threads());
+  for (int row = mine.begin; row < mine.end; ++row) {
+    int id = c.slot_tokens(c.token_slot[row])[c.token_position[row]];
+    if (id < 0 || id >= VOCAB) id = 0;
+    const typename T::word* lane = table + std::size_t(id / 32) * (K / T::kPerWord) * 32 + id % 32;
+    for (int k = 0; k < K; ++k) out[std::size_t(row) * LDO + k] = widen(static_cast<const T*>(nullptr), lane, k);
+  }
+}
+
+// WIDTH need not be a multiple of 16: lanes past it are masked out of the sum.
+template <int WIDTH>
+FL_INLINE float mean_square(const float* x) {
+  f32x16 s[2] = {};
+  int i = 0;
+  for (; i + 32 <= WIDTH; i += 32) {
+    const f32x16 a = load(x + i), b = load(x + i + 16);
+    s[0] = fmadd(a, a, s[0]);
+    s[1] = fmadd(b, b, s[1]);
+  }
+  for (; i < WIDTH; i += 16) {
+    f32x16 a = load(x + i);
+    if (i + 16 > WIDTH) a = lane_index() < splat_i(WIDTH - i) ? a : f32x16{};
+    s[0] = fmadd(a, a, s[0]);
+  }
+  return sum(s[0] + s[1]) / float(WIDTH);
+}
+
+template <class T, int WIDTH, int LDX, int LDO>
+void rms_norm(const Context& c, int thread, int rows, const float* x, const float* weight, float eps, typename T::act* out) {
+  const Range mine = split(rows, thread, c.threads());
+  for (int row = mine.begin; row < mine.end; ++row) {
+    const float* in = x + std::size_t(row) * LDX;
+    const float scale = 1.0f / std::sqrt(mean_square<WIDTH>(in) + eps);
+    for (int i = 0; i < WIDTH; i += 16) T::store_act(out + std::size_t(row) * LDO + i, load(in + i) * scale * load(weight + i));
+  }
+}
+
+template <int WIDTH, int LDX, int LDO>
+void select_rows(const Context& c, int thread, const float* x, float* out) {
+  const Range mine = split(c.step.num_rows, thread, c.threads());
+  for (int row = mine.begin; row < mine.end; ++row)
+    std::memcpy(out + std::size_t(row) * LDO, x + std::size_t(c.step.row_token[row]) * LDX, WIDTH * sizeof(float));
+}
+
+}  // namespace firelane

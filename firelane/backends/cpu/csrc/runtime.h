@@ -1,0 +1,86 @@
+// The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes and run().
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "rope.h"
+#include "rows.h"
+#include "sample.h"
+
+namespace firelane {
+
+FL_INLINE double seconds_now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+template <class Program>
+class Executor {
+ public:
+  explicit Executor(const CreateArgs& args)
+      : slot_(args.limits.max_num_batched_tokens), position_(slot_.size()), last_(slot_.size()), next_item_(Program::kOps) {
+    static_cast<CreateArgs&>(context_) = args;
+    context_.token_slot = slot_.data();
+    context_.token_position = position_.data();
+    context_.token_last = last_.data();
+    context_.next_item = next_item_.data();
+    context_.scratch_stride = Program::kScratchBytes;
+    team_ = std::make_unique<Team>(args.limits.threads, &Executor::work, this);
+  }
+
+  void submit(const StepArgs& step) {
+    context_.step = step;
+    int row = 0;
+    for (int i = 0; i < step.num_chunks; ++i)
+      for (int t = 0; t < step.chunk_len[i]; ++t, ++row) {
+        slot_[row] = step.chunk_slot[i];
+        position_[row] = step.chunk_start[i] + t;
+        last_[row] = t + 1 == step.chunk_len[i];
+      }
+    for (auto& n : next_item_) n.store(0, std::memory_order_relaxed);
+    team_->submit();
+  }
+
+  void wait() { team_->wait(); }
+
+  // Ends an op: every thread has finished it. Thread 0 notes the time.
+  void sync(int op, int thread) {
+    team_->sync();
+    if (thread == 0) {
+      const double now = seconds_now();
+      context_.op_seconds[op] += now - mark_;
+      mark_ = now;
+    }
+  }
+
+ private:
+  static void work(void* self, int thread) {
+    auto& executor = *static_cast<Executor*>(self);
+    if (thread == 0) executor.mark_ = seconds_now();
+    Program::run(executor, executor.context_, thread);
+    if (thread == 0) executor.context_.op_seconds[Program::kOps] += 1;
+  }
+
+  Context context_{};
+  std::vector<std::int32_t> slot_, position_, last_;
+  std::vector<std::atomic<int>> next_item_;
+  double mark_ = 0;
+  std::unique_ptr<Team> team_;
+};
+
+}  // namespace firelane
+
+#define FIRELANE_EXPORT extern "C" __attribute__((visibility("default")))
+#define FIRELANE_EXPORTS(MODEL)                                                                                       \
+  using FirelaneExecutor = firelane::Executor<MODEL>;                                                                 \
+  FIRELANE_EXPORT void* firelane_create(const firelane::CreateArgs* a) { return new (std::nothrow) FirelaneExecutor(*a); } \
+  FIRELANE_EXPORT void firelane_submit(void* e, const firelane::StepArgs* s) { static_cast<FirelaneExecutor*>(e)->submit(*s); } \
+  FIRELANE_EXPORT void firelane_wait(void* e) { static_cast<FirelaneExecutor*>(e)->wait(); }                          \
+  FIRELANE_EXPORT void firelane_destroy(void* e) { delete static_cast<FirelaneExecutor*>(e); }                        \
+  FIRELANE_EXPORT long long firelane_scratch_bytes() { return (long long)MODEL::kScratchBytes; }

@@ -1,0 +1,117 @@
+// A fixed team of threads that runs one step at a time. Waiting spins for some tens of microseconds, then sleeps in the kernel.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "vec.h"
+
+namespace firelane {
+
+FL_INLINE void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+// A number that threads wait on to change.
+class Signal {
+ public:
+  std::uint32_t value() const { return word_.load(std::memory_order_acquire); }
+
+  void advance() {
+    word_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst)) syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+
+  // Returns once the value differs from `seen`.
+  void wait(std::uint32_t seen, int spins) {
+    for (int i = 0; i < spins; ++i) {
+      if (value() != seen) return;
+      cpu_relax();
+    }
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    while (word_.load(std::memory_order_seq_cst) == seen)
+      syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+ private:
+  alignas(64) std::atomic<std::uint32_t> word_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+};
+
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+
+  void arrive_and_wait() {
+    const std::uint32_t seen = phase_.value();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      phase_.advance();
+    } else {
+      phase_.wait(seen, kSpins);
+    }
+  }
+
+ private:
+  static constexpr int kSpins = 20000;
+  const int threads_;
+  alignas(64) std::atomic<int> arrived_{0};
+  Signal phase_;
+};
+
+// Runs `work(arg, thread)` on every thread of the team for each submit(); wait() returns when all have ended.
+class Team {
+ public:
+  using Work = void (*)(void*, int);
+
+  Team(int threads, Work work, void* arg) : barrier_(threads), work_(work), arg_(arg) {
+    for (int t = 0; t < threads; ++t) threads_.emplace_back([this, t] { serve(t); });
+  }
+  ~Team() {
+    stop_ = true;
+    start_.advance();
+    for (auto& t : threads_) t.join();
+  }
+  void submit() {
+    seen_done_ = done_.value();
+    start_.advance();
+  }
+  void wait() { done_.wait(seen_done_, kSpins); }
+  void sync() { barrier_.arrive_and_wait(); }
+  int size() const { return int(threads_.size()); }
+
+ private:
+  static constexpr int kSpins = 200;  // the host's thread and idle workers: do not take a core from the compute
+
+  void serve(int thread) {
+    for (std::uint32_t seen = 0;; ++seen) {
+      start_.wait(seen, kSpins);
+      if (stop_) return;
+      work_(arg_, thread);
+      barrier_.arrive_and_wait();
+      if (thread == 0) done_.advance();
+    }
+  }
+
+  Barrier barrier_;
+  Signal start_, done_;
+  Work work_;
+  void* arg_;
+  std::atomic<bool> stop_{false};
+  std::uint32_t seen_done_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace firelane

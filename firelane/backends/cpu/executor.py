@@ -1,0 +1,148 @@
+"""The CPU executor: owns the compiled program, its memory and its threads, and runs one native call per step."""
+
+from __future__ import annotations
+
+import ctypes as ct
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.backends.contract import SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.memory import zeroed
+from firelane.backends.cpu.native import (
+    CreateStruct,
+    Library,
+    StepStruct,
+    address,
+    limits_struct,
+    pointers,
+    state_addresses,
+    step_struct,
+)
+from firelane.program.ops import Rotary
+from firelane.program.program import CacheLayer
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+class Weights(Protocol):
+    """Packed weights in memory (weights.loader.PackedWeights)."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def address(self, name: str) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def rotary_table(rotary: Rotary, positions: int) -> NDArray[np.float32]:
+    """float32 [positions, head_dim]: the cosines of each frequency, then the sines."""
+    frequencies = np.array(rotary.inverse_frequencies, np.float64)
+    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32) * np.float32(
+        rotary.scale
+    )
+
+
+class CpuExecutor:
+    """See contract.Executor. All memory is placed here, before the first step."""
+
+    def __init__(self, *, library: Library, layout: Layout, weights: Weights, threads: int) -> None:
+        limits, program = layout.limits, layout.program
+        self._library, self._layout, self._weights = library, layout, weights
+        self._state = SlotState.allocate(limits)
+        self._cache = [
+            zeroed(limits.num_blocks * limits.block_size * layer.bytes_per_token // 2)
+            for layer in program.cache_layers
+            for _ in ("keys", "values")
+        ]
+        self._rotary = [rotary_table(r, limits.max_model_len) for r in layout.rotary_index]
+        self._arena = zeroed(layout.placement.nbytes)
+        self._scratch = zeroed(library.scratch_bytes * threads)
+        self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
+        self._outputs = [StepOutputs.allocate(limits), StepOutputs.allocate(limits)]
+        self._steps: dict[tuple[int, int], tuple[StepStruct, StepInputs]] = {}
+        self._turn = 0
+        self._handle: int | None = self._create(threads)
+
+    def _create(self, threads: int) -> int:
+        program = self._layout.program
+        # The pointer arrays must live until firelane_create has returned, and the tables as long as the executor.
+        self._tables = [
+            pointers([self._weights.address(w.name) for w in program.weights]),
+            pointers([address(c) for c in self._cache]),
+            pointers([address(r) for r in self._rotary]),
+        ]
+        weights, cache, rotary = (ct.cast(t, ct.c_void_p) for t in self._tables)
+        arguments = CreateStruct(
+            limits=limits_struct(self._layout.limits, threads),
+            weights=weights,
+            cache=cache,
+            rotary=rotary,
+            arena=address(self._arena),
+            scratch=address(self._scratch),
+            op_seconds=address(self.op_seconds),
+            **state_addresses(self._state),
+        )
+        return self._library.create(ct.byref(arguments))
+
+    @property
+    def limits(self) -> StepLimits:
+        return self._layout.limits
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    @property
+    def state(self) -> SlotState:
+        return self._state
+
+    @property
+    def vocab_size(self) -> int:
+        return self._layout.program.vocab_size
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._weights.nbytes
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(c.nbytes for c in self._cache)
+
+    def cache_of(self, layer: CacheLayer) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The bytes of a layer's keys and values, laid out as csrc/rope.h says."""
+        at = self._layout.cache_index[layer.layer]
+        return self._cache[at], self._cache[at + 1]
+
+    def submit(self, inputs: StepInputs) -> None:
+        step = self._struct(inputs)
+        step.num_chunks, step.num_tokens, step.num_rows = (
+            inputs.num_chunks,
+            inputs.num_tokens,
+            inputs.num_rows,
+        )
+        self._library.submit(self._handle, ct.byref(step))
+
+    def _struct(self, inputs: StepInputs) -> StepStruct:
+        key = (id(inputs), self._turn)
+        found = self._steps.get(key)
+        if found is None:
+            # The inputs are kept with the struct that points into them, so their id stays theirs.
+            found = self._steps[key] = (step_struct(inputs, self._outputs[self._turn]), inputs)
+        return found[0]
+
+    def wait(self) -> StepOutputs:
+        self._library.wait(self._handle)
+        outputs = self._outputs[self._turn]
+        self._turn ^= 1
+        return outputs
+
+    def release(self) -> None:
+        if self._handle is not None:
+            self._library.destroy(self._handle)
+            self._handle = None
+            self._weights.close()

@@ -1,0 +1,80 @@
+"""Where everything lies that a compiled program touches: row strides, activation offsets, indices of weights and tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from firelane.backends.contract import StepLimits
+from firelane.errors import UnsupportedModelError
+from firelane.program.liveness import Placement, place
+from firelane.program.ops import Attention, GatedLinear, Linear, RopeAndCache, Rotary
+from firelane.program.program import Program
+from firelane.program.values import DType, Rows, Value, Weight
+
+LANES = 16
+PANEL = 32
+CACHE_LINE_BYTES = 64
+ALIAS_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The memory layout of `program` for `limits` on `isa`."""
+
+    program: Program
+    limits: StepLimits
+    isa: str
+
+    def __post_init__(self) -> None:
+        """Raises UnsupportedModelError for shapes that the kernels do not take."""
+        for op in self.program.ops:
+            if isinstance(op, Attention) and op.shape.head_dim % LANES:
+                raise UnsupportedModelError(
+                    f"head_dim {op.shape.head_dim}: the CPU kernels need a multiple of {LANES}"
+                )
+            if isinstance(op, Linear | GatedLinear) and op.x.width % 2:
+                raise UnsupportedModelError(
+                    f"{op.weight.name}: the CPU kernels need an even number of inputs"
+                )
+
+    def element_bytes(self, dtype: DType) -> int:
+        """BF16 activations are kept as floats where there is no bf16 dot instruction."""
+        return 2 if dtype is DType.BF16 and self.isa == "avx512bf16" else 4
+
+    def row_bytes(self, value: Value) -> int:
+        """Bytes from one row to the next. Rows are padded to whole panels, and never a multiple of 256 bytes apart:
+        the rows of a tile would fall into the same few sets of the first-level cache."""
+        wide = -(-value.width // PANEL) * PANEL * self.element_bytes(value.dtype)
+        padded = -(-wide // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        return padded + CACHE_LINE_BYTES if padded % ALIAS_BYTES == 0 else padded
+
+    def stride(self, value: Value) -> int:
+        """Elements from one row to the next."""
+        return self.row_bytes(value) // self.element_bytes(value.dtype)
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Byte offsets of all activations in one arena."""
+        return place(
+            self.program,
+            row_bytes=self.row_bytes,
+            max_rows={
+                Rows.TOKEN: self.limits.max_num_batched_tokens,
+                Rows.OUTPUT: self.limits.max_output_rows,
+            },
+        )
+
+    @cached_property
+    def weight_index(self) -> dict[Weight, int]:
+        return {w: i for i, w in enumerate(self.program.weights)}
+
+    @cached_property
+    def cache_index(self) -> dict[int, int]:
+        """Layer number to the index of its keys among the cache pointers; its values follow."""
+        return {layer.layer: 2 * i for i, layer in enumerate(self.program.cache_layers)}
+
+    @cached_property
+    def rotary_index(self) -> dict[Rotary, int]:
+        tables = dict.fromkeys(op.rotary for op in self.program.ops if isinstance(op, RopeAndCache))
+        return {table: i for i, table in enumerate(tables)}

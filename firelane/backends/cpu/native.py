@@ -1,0 +1,113 @@
+"""The C interface of a compiled program (csrc/context.h), through ctypes. Calls release the GIL."""
+
+from __future__ import annotations
+
+import ctypes as ct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from firelane.backends.contract import SlotState, StepInputs, StepLimits, StepOutputs
+
+
+class LimitsStruct(ct.Structure):
+    _fields_ = [  # noqa: RUF012
+        (name, ct.c_int32)
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_output_rows",
+            "max_model_len",
+            "block_size",
+            "num_blocks",
+            "blocks_per_seq",
+            "threads",
+        )
+    ]
+
+
+class CreateStruct(ct.Structure):
+    _fields_ = [  # noqa: RUF012
+        ("limits", LimitsStruct),
+        *(
+            (name, ct.c_void_p)
+            for name in (
+                "weights",
+                "cache",
+                "rotary",
+                "arena",
+                "scratch",
+                "tokens",
+                "block_tables",
+                "sampling",
+                "bias_ids",
+                "bias_values",
+                "stop_ids",
+                "op_seconds",
+            )
+        ),
+    ]
+
+
+STEP_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "row_token", "row_slot", "row_position", "row_kind")
+OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs")
+
+
+class StepStruct(ct.Structure):
+    _fields_ = [  # noqa: RUF012
+        *((name, ct.c_int32) for name in ("num_chunks", "num_tokens", "num_rows", "pad")),
+        *((name, ct.c_void_p) for name in STEP_ARRAYS),
+        *((f"out_{name}", ct.c_void_p) for name in OUTPUT_ARRAYS),
+    ]
+
+
+def address(array: NDArray[Any]) -> int:
+    return array.ctypes.data
+
+
+def limits_struct(limits: StepLimits, threads: int) -> LimitsStruct:
+    return LimitsStruct(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_output_rows=limits.max_output_rows,
+        max_model_len=limits.max_model_len,
+        block_size=limits.block_size,
+        num_blocks=limits.num_blocks,
+        blocks_per_seq=limits.blocks_per_seq,
+        threads=threads,
+    )
+
+
+def state_addresses(state: SlotState) -> dict[str, int]:
+    names = ("tokens", "block_tables", "sampling", "bias_ids", "bias_values", "stop_ids")
+    return {name: address(getattr(state, name)) for name in names}
+
+
+def step_struct(inputs: StepInputs, outputs: StepOutputs) -> StepStruct:
+    """A struct that points at the arrays; the counts are set at each step."""
+    arrays = {name: address(getattr(inputs, name)) for name in STEP_ARRAYS}
+    results = {f"out_{name}": address(getattr(outputs, name)) for name in OUTPUT_ARRAYS}
+    return StepStruct(**arrays, **results)
+
+
+def pointers(addresses: Sequence[int]) -> ct.Array[ct.c_void_p]:
+    return (ct.c_void_p * max(1, len(addresses)))(*addresses)
+
+
+class Library:
+    """A compiled program, loaded."""
+
+    def __init__(self, path: Path) -> None:
+        lib = ct.CDLL(str(path))
+        self.create = lib.firelane_create
+        self.create.restype, self.create.argtypes = ct.c_void_p, [ct.POINTER(CreateStruct)]
+        self.submit = lib.firelane_submit
+        self.submit.restype, self.submit.argtypes = None, [ct.c_void_p, ct.POINTER(StepStruct)]
+        self.wait = lib.firelane_wait
+        self.wait.restype, self.wait.argtypes = None, [ct.c_void_p]
+        self.destroy = lib.firelane_destroy
+        self.destroy.restype, self.destroy.argtypes = None, [ct.c_void_p]
+        lib.firelane_scratch_bytes.restype = ct.c_longlong
+        self.scratch_bytes: int = lib.firelane_scratch_bytes()

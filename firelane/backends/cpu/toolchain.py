@@ -1,0 +1,201 @@
+"""The C++ compiler, the machine it compiles for, and the cache of compiled kernels.
+
+A compiled kernel lies in `cache_dir/kernels/<key>.so`, beside its source `<key>.cpp` and, where the compiler
+failed, `<key>.log`. The key is a hash of all that the result depends on. A file under its final name is whole:
+written elsewhere, sealed with a digest of its bytes, then renamed; the seal is checked before each use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firelane import env
+from firelane.errors import CacheError, CompilerError, UsageError
+
+BASE_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-ffp-contract=off",  # fused multiply-add only where the source asks: same bits from every compiler
+    "-Wno-psabi",
+)
+COMPILERS = ("g++", "clang++", "c++")
+INSTALL_HINT = "install g++ (or clang++), or `pip install 'firelane[compiler]'`"
+SEAL_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """A C++ compiler. `command` is its argument vector, `version` the first line of its --version."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_zig(self) -> bool:
+        """Whether it is clang driven by zig, which names machine features in its own way."""
+        return any("zig" in Path(word).name for word in self.command)
+
+    def build(
+        self,
+        source: str,
+        *,
+        include_dirs: Sequence[Path],
+        flags: Sequence[str],
+        cache_dir: Path,
+        cpu_key: str,
+        name: str,
+    ) -> Path:
+        """Compile one C++20 translation unit to a shared library, or find it in the cache; returns its path.
+
+        Safe when several processes ask for the same library at once: one compiles, the others wait for it.
+        `name` is for messages.
+        Raises CompilerError when the compiler fails, CacheError when the cache cannot be written.
+        """
+        key = self._key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
+        library = cache_dir / "kernels" / f"{key}.so"
+        if is_sealed(library):
+            return library
+        with _cache_errors(library.parent):
+            library.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(library.with_suffix(".lock")):
+                if not is_sealed(library):
+                    arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
+                    self._compile(source, library=library, arguments=arguments, name=name)
+        return library
+
+    def _key(self, source: str, *, include_dirs: Sequence[Path], flags: Sequence[str], cpu_key: str) -> str:
+        digest = hashlib.sha256()
+        parts = [source, cpu_key, self.version, *self.command, *BASE_FLAGS, *flags]
+        for header in (h for d in include_dirs for h in sorted(d.rglob("*.h"))):
+            parts += [header.name, header.read_text()]
+        for part in parts:
+            encoded = part.encode()
+            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        return digest.hexdigest()[:32]
+
+    def _compile(self, source: str, *, library: Path, arguments: Sequence[str], name: str) -> None:
+        unit = library.with_suffix(".cpp")
+        partial = library.with_suffix(f".{os.getpid()}.tmp")
+        unit.write_text(source)
+        flags = zig_flags([*BASE_FLAGS, *arguments]) if self.is_zig else [*BASE_FLAGS, *arguments]
+        command = [*self.command, *flags, str(unit), "-o", str(partial)]
+        try:
+            self._run(command, log=library.with_suffix(".log"), name=name)
+            seal(partial)
+            partial.replace(library)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
+        environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(log.parent.parent / "zig"))
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environ,
+        )
+        if done.returncode == 0:
+            return
+        if "No space left on device" in done.stdout:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        log.write_text(f"{shlex.join(command)}\n{done.stdout}")
+        reason = first_error(done.stdout) or f"exit code {done.returncode}"
+        raise CompilerError(f"{command[0]} failed on {name}: {reason}; the full log is {log}")
+
+
+def find_compiler(settings: env.Environment) -> Toolchain:
+    """FIRELANE_CXX, else g++, clang++ or c++ on PATH, else the ziglang package.
+
+    Raises UsageError when FIRELANE_CXX names no program, CompilerError when there is none or it cannot run.
+    """
+    if settings.cxx:
+        command = tuple(shlex.split(settings.cxx))
+        if not command or shutil.which(command[0]) is None:
+            raise UsageError(f"FIRELANE_CXX={settings.cxx!r} is not on PATH: unset it, or {INSTALL_HINT}")
+        return Toolchain(command=command, version=_version(command))
+    for candidate in COMPILERS:
+        path = shutil.which(candidate)
+        if path is not None:
+            return Toolchain(command=(path,), version=_version((path,)))
+    if importlib.util.find_spec("ziglang") is not None:
+        command = (sys.executable, "-m", "ziglang", "c++")
+        return Toolchain(command=command, version=_version(command))
+    raise CompilerError(f"no C++ compiler: {INSTALL_HINT}")
+
+
+def _version(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, check=True, env=env.for_child(LC_ALL="C")
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CompilerError(f"{shlex.join(command)} --version failed ({error}): {INSTALL_HINT}") from error
+    return (done.stdout.splitlines() or ["unknown"])[0]
+
+
+def zig_flags(flags: Sequence[str]) -> list[str]:
+    """Flags as `zig c++` wants them: for the host unless told, machine features in one -mcpu."""
+    kept = [f for f in flags if not f.startswith("-m")]
+    if "-march=native" in flags:
+        return [*kept, "-mcpu=native"]
+    features = [f.removeprefix("-m") for f in flags if f.startswith("-m")]
+    return [*kept, "-mcpu=" + "+".join(["baseline", *features])]
+
+
+def first_error(log: str) -> str:
+    """The first line of a compiler's output that tells an error, or ''."""
+    return next((line.strip() for line in log.splitlines() if "error" in line), "")
+
+
+def seal(path: Path) -> None:
+    """Append the digest of the file's bytes (a dynamic loader ignores what follows the last section)."""
+    with path.open("r+b") as file:
+        digest = hashlib.sha256(file.read()).digest()
+        file.write(digest)
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether the file is there and whole: it ends with the digest of the bytes before."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-SEAL_BYTES]).digest() == content[-SEAL_BYTES:]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    with path.open("w") as file:
+        # Without locks (some network file systems) two processes may both compile: wasteful, not wrong.
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _cache_errors(directory: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CacheError(
+            f"cannot write compiled kernels to {directory}: {error.strerror}; "
+            "free space, make it writable, or set FIRELANE_CACHE_DIR to another directory"
+        ) from error
