@@ -1,0 +1,156 @@
+"""Everything that decides how Firelane runs on this machine, as one record and as text."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from firelane import __version__
+from firelane.backends.cpu.machine import cpu_identity, supported_isas
+from firelane.backends.cpu.toolchain import find_compiler
+from firelane.doctor.limits import Limits, measure_limits
+from firelane.env import Environment
+from firelane.errors import FirelaneError
+
+PACKAGES = ("numpy", "tokenizers", "msgspec", "jinja2", "httptools", "uvloop", "huggingface_hub")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheReport:
+    """`problem` says why the directory cannot be used, or is ""."""
+
+    directory: str
+    used_bytes: int
+    free_bytes: int
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """`isas` best first; `limits` is None, and `compiler` "", where `problems` says why. Memory in bytes."""
+
+    versions: dict[str, str]
+    cpu: str
+    cores: int
+    isas: tuple[str, ...]
+    caches: dict[str, str]
+    memory_bytes: int
+    available_bytes: int
+    compiler: str
+    cache: CacheReport
+    limits: Limits | None
+    problems: tuple[str, ...]
+
+
+def examine(settings: Environment) -> Report:
+    """Look at the machine and measure it. What is missing becomes a problem of the report, no exception."""
+    cpu = cpu_identity()
+    memory = read_meminfo(_read(Path("/proc/meminfo")))
+    cache = examine_cache(settings.cache_dir)
+    problems = [cache.problem] if cache.problem else []
+    compiler, limits = "", None
+    try:
+        found = find_compiler(settings)
+        compiler = f"{found.version} ({' '.join(found.command)})"
+        limits = measure_limits(settings)
+    except FirelaneError as error:
+        problems.append(str(error))
+    return Report(
+        versions=versions(),
+        cpu=cpu.model,
+        cores=cpu.usable_cores,
+        isas=supported_isas(cpu),
+        caches=cache_sizes(),
+        memory_bytes=memory.get("MemTotal", 0),
+        available_bytes=memory.get("MemAvailable", 0),
+        compiler=compiler,
+        cache=cache,
+        limits=limits,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def versions() -> dict[str, str]:
+    found = {"firelane": __version__, "python": platform.python_version(), "system": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def read_meminfo(text: str) -> dict[str, int]:
+    """The text of /proc/meminfo, in bytes."""
+    lines = (line.split() for line in text.splitlines())
+    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines if len(words) == 3}
+
+
+def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, str]:
+    """Size of each cache that the first core has or shares: {"L1d": "48K", "L2": "1024K", ...}."""
+    found: dict[str, str] = {}
+    for index in sorted(root.glob("index*")):
+        kind = _read(index / "type").strip()
+        suffix = {"Data": "d", "Instruction": "i"}.get(kind, "")
+        found[f"L{_read(index / 'level').strip()}{suffix}"] = _read(index / "size").strip()
+    return found
+
+
+def examine_cache(directory: Path) -> CacheReport:
+    """What lies in the cache directory, and whether it can be written; it is not made."""
+    existing = directory
+    while not existing.exists():
+        existing = existing.parent
+    problem = ""
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"cannot write to {existing}: make it writable, or set FIRELANE_CACHE_DIR elsewhere"
+    files = (p for p in directory.rglob("*") if p.is_file()) if not problem and directory.is_dir() else ()
+    return CacheReport(
+        directory=str(directory),
+        used_bytes=sum(p.stat().st_size for p in files),
+        free_bytes=shutil.disk_usage(existing).free,
+        problem=problem,
+    )
+
+
+def format_report(report: Report) -> str:
+    """The report as text, one fact a line."""
+    gib = 1 << 30
+    rows = [
+        ("versions", ", ".join(f"{k} {v}" for k, v in report.versions.items())),
+        ("cpu", f"{report.cpu}, {report.cores} usable cores"),
+        ("targets", f"{', '.join(report.isas)} (best first)"),
+        ("caches", ", ".join(f"{k} {v}" for k, v in report.caches.items()) or "unknown"),
+        ("memory", f"{report.memory_bytes / gib:.1f} GiB, {report.available_bytes / gib:.1f} GiB available"),
+        ("compiler", report.compiler or "none"),
+        (
+            "cache",
+            f"{report.cache.directory}: {report.cache.used_bytes / gib:.2f} GiB used, "
+            f"{report.cache.free_bytes / gib:.1f} GiB free",
+        ),
+    ]
+    if report.limits is not None:
+        rows += _limit_rows(report.limits)
+    rows += [("problem", problem) for problem in report.problems]
+    return "\n".join(f"{name:<10}{text}" for name, text in rows)
+
+
+def _limit_rows(limits: Limits) -> list[tuple[str, str]]:
+    team = f"{limits.threads} threads"
+    dot = f"{limits.dot_gflops_1:.0f} GFLOP/s with 1 thread, {limits.dot_gflops:.0f} with {team}"
+    return [
+        ("read", f"{limits.read_gbps_1:.1f} GB/s with 1 thread, {limits.read_gbps:.1f} with {team}"),
+        ("bf16 dot", dot if limits.dot_gflops else "no such instruction"),
+        ("f32 fma", f"{limits.fma_gflops_1:.0f} GFLOP/s with 1 thread, {limits.fma_gflops:.0f} with {team}"),
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
