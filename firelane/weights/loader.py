@@ -1,0 +1,112 @@
+"""load_packed: weights ready for the kernels, from the cache if they lie there, packed into it if not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from firelane.errors import CacheError
+from firelane.program.program import Program
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.packed import Manifest, PackedWeights, open_packed
+from firelane.weights.packer import Packer
+from firelane.weights.plan import PackedWeight, plan
+from firelane.weights.progress import Progress, silent
+
+SUFFIX = ".weights"
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def load_packed(
+    program: Program, checkpoint_dir: Path, cache_dir: Path, *, progress: Progress = silent, threads: int = 2
+) -> PackedWeights:
+    """The program's weights, packed. The first call for a checkpoint packs them into `cache_dir`, later ones
+    map that file.
+
+    Any number of processes may call it at once: one packs, the others wait for it. Raises CheckpointError
+    when checkpoint and program disagree or a weight is not finite, CacheError when the cache cannot be
+    written or the disk is full; nothing half written is left.
+    """
+    checkpoint = Checkpoint.open(checkpoint_dir)
+    checkpoint.check_against(program)
+    placed = plan(program)
+    manifest = Manifest.of(placed, checkpoint.fingerprint)
+    path = cache_dir / "weights" / f"{manifest.key}{SUFFIX}"
+    packed = open_packed(path, placed, manifest)
+    if packed is not None:
+        return packed
+    with _cache_errors(path), _locked(path):
+        packed = open_packed(path, placed, manifest)  # another process may have packed it meanwhile
+        if packed is None:
+            _pack(path, checkpoint, placed, manifest, progress=progress, threads=threads)
+            packed = open_packed(path, placed, manifest)
+    if packed is None:
+        raise CacheError(
+            f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
+        )
+    return packed
+
+
+def _pack(
+    path: Path,
+    checkpoint: Checkpoint,
+    placed: tuple[PackedWeight, ...],
+    manifest: Manifest,
+    *,
+    progress: Progress,
+    threads: int,
+) -> None:
+    """Pack into a temporary file beside `path`, then rename it. The caller holds the lock."""
+    for stale in path.parent.glob(f"{manifest.key}.*.tmp"):
+        stale.unlink(missing_ok=True)  # of a process that was killed
+    fd, name = tempfile.mkstemp(prefix=f"{manifest.key}.", suffix=".tmp", dir=path.parent)
+    try:
+        _reserve(fd, manifest.file_bytes)
+        Packer(checkpoint, fd, total_bytes=manifest.payload_bytes, progress=progress).run(
+            placed, threads=threads
+        )
+        os.pwrite(fd, manifest.footer(), manifest.payload_bytes)
+        Path(name).rename(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Claim the disk space now: a full disk is better met before the work than in the middle of it."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.ftruncate(fd, size)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file beside `path`. The kernel drops the lock when its holder ends, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:  # without locks both pack, and the last rename wins
+                raise
+        yield
+
+
+@contextlib.contextmanager
+def _cache_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what = "no room on this disk for the packed weights; free some space or"
+        else:
+            what = f"packed weights cannot be written: {error.strerror}; make it writable or"
+        raise CacheError(f"{path.parent}: {what} set FIRELANE_CACHE_DIR to another directory") from error
