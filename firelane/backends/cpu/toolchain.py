@@ -1,7 +1,7 @@
 """The C++ compiler, the machine it compiles for, and the cache of compiled kernels.
 
 A compiled kernel lies in `cache_dir/kernels/<key>.so`, beside its source `<key>.cpp` and, where the compiler
-failed, `<key>.log`. The key is a hash of all that the result depends on. A file under its final name is whole:
+failed, `<key>.log`. The key hashes all that the result depends on. A file under its final name is whole:
 written elsewhere, sealed with a digest of its bytes, then renamed; the seal is checked before each use.
 """
 
