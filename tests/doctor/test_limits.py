@@ -44,7 +44,7 @@ def test_measured_with_every_thread(monkeypatch: pytest.MonkeyPatch, settings: E
 
         dot_gflops = fma_gflops = read_gbps
 
-    monkeypatch.setattr("firelane.doctor.limits.build_probe", lambda settings: Counting())
+    monkeypatch.setattr("firelane.doctor.limits.build_probe", lambda _: Counting())
     limits = measure_limits(settings, threads=3)
     assert limits.threads == 3
     assert sorted(asked) == [1, 1, 1, 3, 3, 3]

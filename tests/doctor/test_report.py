@@ -22,7 +22,7 @@ LIMITS = Limits(
 
 
 def test_report_of_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "measure_limits", lambda settings: LIMITS)
+    monkeypatch.setattr(doctor, "measure_limits", lambda _: LIMITS)
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "a.so").write_bytes(b"x" * 100)
     report = doctor.examine(Environment(cache_dir=tmp_path))
