@@ -1,5 +1,5 @@
 """The CPU backend: C++ generated for the Program, compiled for this machine, one native call per step."""
 
-from firelane.backends.cpu.load import load
+from firelane.backends.cpu.loader import load
 
 __all__ = ["load"]

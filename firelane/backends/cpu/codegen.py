@@ -82,7 +82,7 @@ def _rows(value: Value) -> str:
 
 def _at(value: Value, layout: Layout) -> str:
     kind = "float" if value.dtype is DType.F32 else "Bf16::act"
-    return f"c.at<{kind}>({layout.placement.offsets[value]})"
+    return f"c.at<{kind}>({layout.value_index[value]})"
 
 
 def _vector(weight: Weight | None, layout: Layout) -> str:

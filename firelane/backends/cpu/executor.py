@@ -71,18 +71,21 @@ class CpuExecutor:
     def _create(self, threads: int) -> int:
         program = self._layout.program
         # The pointer arrays must live until firelane_create has returned, and the tables as long as the executor.
+        offsets = [self._layout.placement.offsets[v] for v in self._layout.value_index]
         self._tables = [
+            pointers(offsets),
             pointers([self._weights.address(w.name) for w in program.weights]),
             pointers([address(c) for c in self._cache]),
             pointers([address(r) for r in self._rotary]),
         ]
-        weights, cache, rotary = (ct.cast(t, ct.c_void_p) for t in self._tables)
+        offsets_table, weights, cache, rotary = (ct.cast(t, ct.c_void_p) for t in self._tables)
         arguments = CreateStruct(
             limits=limits_struct(self._layout.limits, threads),
             weights=weights,
             cache=cache,
             rotary=rotary,
             arena=address(self._arena),
+            offsets=offsets_table,
             scratch=address(self._scratch),
             op_seconds=address(self.op_seconds),
             **state_addresses(self._state),

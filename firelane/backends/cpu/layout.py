@@ -66,6 +66,11 @@ class Layout:
         )
 
     @cached_property
+    def value_index(self) -> dict[Value, int]:
+        """Values by number: compiled code asks for offsets by it, so that it does not depend on the limits."""
+        return {v: i for i, v in enumerate(v for op in self.program.ops for v in op.outputs)}
+
+    @cached_property
     def weight_index(self) -> dict[Weight, int]:
         return {w: i for i, w in enumerate(self.program.weights)}
 

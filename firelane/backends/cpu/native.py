@@ -38,6 +38,7 @@ class CreateStruct(ct.Structure):
                 "cache",
                 "rotary",
                 "arena",
+                "offsets",
                 "scratch",
                 "tokens",
                 "block_tables",

@@ -19,6 +19,7 @@ struct CreateArgs {
   void* const* cache;           // by layer: K then V
   const float* const* rotary;   // by table: [max_model_len][head_dim] = cos then sin of each frequency
   std::uint8_t* arena;          // activations
+  const std::size_t* offsets;   // by value: where its rows begin in the arena
   std::uint8_t* scratch;        // per thread, kScratchBytes each
   std::int32_t* tokens;
   const std::int32_t* block_tables;
@@ -52,7 +53,7 @@ struct Context : CreateArgs {
   int threads() const { return limits.threads; }
   const std::int32_t* block_table(int slot) const { return block_tables + std::size_t(slot) * limits.blocks_per_seq; }
   std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
-  template <class T> T* at(std::size_t offset) const { return reinterpret_cast<T*>(arena + offset); }
+  template <class T> T* at(int value) const { return reinterpret_cast<T*>(arena + offsets[value]); }
   template <class T> const T* weight(int i) const { return static_cast<const T*>(weights[i]); }
 };
 
