@@ -4,29 +4,98 @@ ignored.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from firelane.errors import UnsupportedModelError
+from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.program.values import DType
 
 # Keys that do not change what the model computes: bookkeeping, training, generation defaults, and tokens
 # (which the gateway reads from the tokenizer and generation_config.json).
 HARMLESS = frozenset(
-    """ architectures attention_dropout attn_implementation bad_words_ids begin_suppress_tokens
-    chunk_size_feed_forward decoder_start_token_id do_sample early_stopping embd_pdrop
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task hidden_dropout id2label
-    initializer_range is_decoder is_llama_config label2id length_penalty max_length min_length model_type
-    name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
-    output_attentions output_hidden_states output_router_logits output_scores prefix pretraining_tp
-    problem_type remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate
-    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torchscript
-    transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
-    vocab_file """.split()
+    [
+        "architectures",
+        "attention_dropout",
+        "attn_implementation",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "chunk_size_feed_forward",
+        "decoder_start_token_id",
+        "do_sample",
+        "early_stopping",
+        "embd_pdrop",
+        "encoder_no_repeat_ngram_size",
+        "exponential_decay_length_penalty",
+        "finetuning_task",
+        "hidden_dropout",
+        "id2label",
+        "initializer_range",
+        "is_decoder",
+        "is_llama_config",
+        "label2id",
+        "length_penalty",
+        "max_length",
+        "min_length",
+        "model_type",
+        "name_or_path",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_labels",
+        "num_return_sequences",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "output_scores",
+        "prefix",
+        "pretraining_tp",
+        "problem_type",
+        "remove_invalid_values",
+        "repetition_penalty",
+        "resid_pdrop",
+        "return_dict",
+        "return_dict_in_generate",
+        "suppress_tokens",
+        "task_specific_params",
+        "temperature",
+        "tf_legacy_loss",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torchscript",
+        "transformers.js_config",
+        "transformers_version",
+        "typical_p",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_bfloat16",
+        "use_cache",
+        "vocab_file",
+    ]
 )
 DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F32}
 MAX_INT = 2**31 - 1
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The content of config.json. Raises ModelNotFoundError without one, CheckpointError if it is not a JSON
+    object.
+    """
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{path}: no such file; give a model directory in Hugging Face layout"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return cast(dict[str, Any], config)
 
 
 class ConfigReader:
@@ -53,7 +122,9 @@ class ConfigReader:
     def count(self, key: str, default: int) -> int:
         """An integer of zero or more."""
         value = self._get(key, default)
-        return 0 if value == 0 and not isinstance(value, bool) else self.integer(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT:
+            raise self.refusal(key, value, "an integer of zero or more is needed")
+        return value
 
     def integer_or_none(self, key: str, default: int) -> int | None:
         """A positive integer; null means None here, and only an absent key the default."""

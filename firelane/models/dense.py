@@ -33,7 +33,7 @@ from firelane.program.values import DType, Rows, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class DenseSpec:
-    """All that the dense families differ in. `windows` has one entry a layer (0 = attends to all positions)."""
+    """All that the dense families differ in. `windows` has one entry a layer (0: all positions)."""
 
     name: str
     vocab_size: int

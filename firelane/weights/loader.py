@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from firelane.errors import CacheError
@@ -88,7 +88,7 @@ def _reserve(fd: int, size: int) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Generator[None]:
     """Hold the lock file beside `path`. The kernel drops the lock when its holder ends, however it ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
@@ -101,7 +101,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _cache_errors(path: Path) -> Iterator[None]:
+def _cache_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:

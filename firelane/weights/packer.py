@@ -127,7 +127,7 @@ def _pieces(p: PackedWeight, first: int, last: int) -> list[list[Segment]]:
 
 
 def _write(fd: int, array: NDArray[Any], offset: int) -> int:
-    data = memoryview(array.reshape(-1)).cast("B")
+    data = array.reshape(-1).view(np.uint8).data
     done = 0
     while done < len(data):
         done += os.pwrite(fd, data[done:], offset + done)

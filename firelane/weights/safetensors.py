@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,8 @@ def _header_bytes(path: Path, data: mmap.mmap) -> bytes:
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER_BYTES or length > len(data) - 8:
         raise CheckpointError(
-            f"{path}: header of {length} bytes in a file of {len(data)}: truncated or not safetensors; download it again"
+            f"{path}: header of {length} bytes in a file of {len(data)}: "
+            "truncated or not safetensors; download it again"
         )
     return data[8 : 8 + length]
 
@@ -135,7 +136,7 @@ def _tensor_info(path: Path, name: str, entry: Any, start: int) -> TensorInfo:
     return TensorInfo(dtype=dtype, shape=tuple(shape), begin=start + offsets[0], end=start + offsets[1])
 
 
-def _are_counts(numbers: Any) -> bool:
+def _are_counts(numbers: Any) -> TypeGuard[list[int]]:
     """A list of integers >= 0 (and below 2^63, so that no later sum can surprise)."""
     return isinstance(numbers, list) and all(
         isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63
@@ -149,7 +150,8 @@ def _check_tiling(path: Path, tensors: dict[str, TensorInfo], *, start: int, end
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if info.end > end:
             raise CheckpointError(
-                f"{path}: tensor {name} ends at byte {info.end} of {end}: the file is truncated; download it again"
+                f"{path}: tensor {name} ends at byte {info.end} of {end}: "
+                "the file is truncated; download it again"
             )
         if info.begin != at:
             what = "overlaps another" if info.begin < at else "leaves a hole before it"
