@@ -1,0 +1,44 @@
+"""The error envelope of the OpenAI API: {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+import msgspec
+
+from firelane.errors import EngineDeadError, RequestError
+
+_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """`type` groups errors by what the client can do, `param` names the field at fault, `code` is for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | int | None = None
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    error: ErrorBody
+
+
+def envelope(status: int, message: str, *, param: str | None = None, code: str | None = None) -> bytes:
+    """The JSON body of an error response with HTTP status `status`."""
+    kind = _TYPES.get(status, "invalid_request_error")
+    body = ErrorBody(message=message, type=kind, param=param, code=code if code is not None else status)
+    return msgspec.json.encode(ErrorEnvelope(body))
+
+
+def describe(error: Exception) -> tuple[int, bytes]:
+    """HTTP status and envelope for an error. Anything unforeseen is a 500 that tells the client no internals."""
+    if isinstance(error, RequestError):
+        return error.status, envelope(error.status, str(error), param=error.param, code=error.code)
+    if isinstance(error, EngineDeadError):
+        return 503, envelope(503, str(error), code="engine_unavailable")
+    return 500, envelope(500, "internal error: see the server's log", code="internal_error")

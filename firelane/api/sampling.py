@@ -1,0 +1,138 @@
+"""Fields that completions and chat share: how to draw tokens, when to stop, what to report.
+
+Three kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...); and those
+that would change the result but are not implemented, which are refused unless they hold a neutral value. A field of no
+known name is refused too: a misspelt `temprature` must not pass in silence.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from firelane.errors import RequestError
+
+INT64 = Meta(ge=-(2**63), le=2**63 - 1)
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+Object = Annotated[dict[str, Any], Meta(max_length=64)]
+
+# Values of unimplemented fields that ask for nothing; None is always neutral.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "detokenize": (True,),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "guided_choice": ([],),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "structured_outputs": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1.0,),
+    "logits_processors": ([],),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`include_usage` adds a last chunk with the usage; `continuous_usage_stats` (neutral: false) is refused."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: Literal[False] | None = None
+    include_obfuscation: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Ranges are those of the OpenAI API; fields that it lacks have the names and ranges of vLLM's."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    max_tokens: Count | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    seed: Annotated[int, INT64] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[Count, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    add_special_tokens: bool | None = None
+
+    # Harmless: they change nothing about the answer.
+    user: Any = None
+    store: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    spaces_between_special_tokens: Any = None
+    request_id: Any = None
+    priority: Any = None
+
+    # Not implemented: see NEUTRAL.
+    best_of: Any = None
+    detokenize: Any = None
+    functions: Any = None
+    function_call: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    structured_outputs: Any = None
+    include_stop_str_in_output: Any = None
+    length_penalty: Any = None
+    logits_processors: Any = None
+    prompt_logprobs: Any = None
+    reasoning_effort: Any = None
+    response_format: Any = None
+    skip_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+
+    def stop_strings(self) -> list[str]:
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+
+def refuse_unsupported(fields: SamplingFields, neutral: dict[str, tuple[Any, ...]]) -> None:
+    """Raises RequestError for the first field of `neutral` that asks for something not implemented."""
+    for name, values in neutral.items():
+        value = getattr(fields, name)
+        if value is not None and value not in values:
+            raise RequestError(
+                f"`{name}` is not supported by this server: leave it out",
+                param=name,
+                code="unsupported_parameter",
+            )
+
+
+def check_shared(fields: SamplingFields) -> None:
+    """Rules that hold between fields. Raises RequestError."""
+    refuse_unsupported(fields, NEUTRAL)
+    if fields.stream_options is not None and not fields.stream:
+        raise RequestError("`stream_options` is only allowed when `stream` is true", param="stream_options")
+    limit = fields.max_tokens
+    if fields.min_tokens and limit is not None and fields.min_tokens > limit:
+        raise RequestError(
+            f"`min_tokens` ({fields.min_tokens}) is more than `max_tokens` ({limit})", param="min_tokens"
+        )

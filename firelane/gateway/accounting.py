@@ -1,0 +1,114 @@
+"""What the gateway counts: latencies, tokens, ends. Metric names are vLLM's where the meaning is the same."""
+
+from __future__ import annotations
+
+from firelane.gateway.engine_link import EngineLink
+from firelane.telemetry.metrics import Counter, Registry
+from firelane.wire.frames import EngineStats, StepFrame
+
+TTFT_BOUNDS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+ITL_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+E2E_BOUNDS_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+TOKEN_BOUNDS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+
+
+class Accounting:
+    """Metrics of one gateway. `gaps` gathers, within a frame, how many sequences had their last token at which time:
+    all tokens of a frame come at one moment, so a frame costs a few observations, not one a token."""
+
+    def __init__(self, registry: Registry, link: EngineLink) -> None:
+        self.registry = registry
+        self.gaps: dict[float, int] = {}
+        self._ttft = registry.histogram(
+            "vllm:time_to_first_token_seconds",
+            "From the request's arrival to its first token.",
+            TTFT_BOUNDS_S,
+        )
+        self._itl = registry.histogram(
+            "vllm:inter_token_latency_seconds", "Between two tokens of one sequence.", ITL_BOUNDS_S
+        )
+        self._e2e = registry.histogram(
+            "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", E2E_BOUNDS_S
+        )
+        self._prompt_sizes = registry.histogram(
+            "vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BOUNDS
+        )
+        self._output_sizes = registry.histogram(
+            "vllm:request_generation_tokens", "Generated tokens of a sequence.", TOKEN_BOUNDS
+        )
+        self._prompt_tokens = registry.counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
+        self._generated = registry.counter("vllm:generation_tokens", "Tokens that the engine generated.")
+        self._ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
+        self._responses = registry.counter("firelane:http_responses", "Answers by HTTP status.", "status")
+        self._engine = _EngineCounters(registry)
+        _engine_gauges(registry, link)
+
+    def started(self, prompt_tokens: int) -> None:
+        self._prompt_tokens.add(prompt_tokens)
+        self._prompt_sizes.observe(prompt_tokens)
+
+    def first_token(self, after_s: float) -> None:
+        self._ttft.observe(after_s)
+
+    def ended(self, reason: str, after_s: float, generated_tokens: int) -> None:
+        self._ends.add(1, reason)
+        self._e2e.observe(after_s)
+        self._output_sizes.observe(generated_tokens)
+
+    def responded(self, status: int) -> None:
+        self._responses.add(1, str(status))
+
+    def on_frame(self, frame: StepFrame, now_s: float) -> None:
+        """Settle what the frame's tokens left in `gaps`."""
+        self._generated.add(len(frame.ids))
+        for last_s, times in self.gaps.items():
+            self._itl.observe(now_s - last_s, times)
+        self.gaps.clear()
+        self._engine.update(frame.stats)
+
+    def engine_restarted(self) -> None:
+        """The engine's own counters start from zero again."""
+        self._engine.last = EngineStats()
+
+
+class _EngineCounters:
+    """Counters that live in the engine, kept growing over its restarts."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.last = EngineStats()
+        self._counters: dict[str, Counter] = {
+            "prefix_queries": registry.counter(
+                "vllm:prefix_cache_queries", "Prompt tokens looked up in the cache."
+            ),
+            "prefix_hits": registry.counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache."),
+            "preemptions": registry.counter(
+                "vllm:num_preemptions", "Sequences put back for want of KV blocks."
+            ),
+            "steps": registry.counter("firelane:engine_steps", "Steps that the engine has run."),
+        }
+
+    def update(self, stats: EngineStats) -> None:
+        last, self.last = self.last, stats
+        for name, counter in self._counters.items():
+            counter.add(getattr(stats, name) - getattr(last, name))
+
+
+def _engine_gauges(registry: Registry, link: EngineLink) -> None:
+    def kv_usage() -> float:
+        stats = link.stats
+        return stats.kv_used_blocks / stats.kv_total_blocks if stats.kv_total_blocks else 0.0
+
+    registry.gauge("vllm:num_requests_running", "Sequences in the batch.", lambda: link.stats.running)
+    registry.gauge("vllm:num_requests_waiting", "Sequences in the queue.", lambda: link.stats.waiting)
+    registry.gauge("vllm:kv_cache_usage_perc", "Used part of the KV blocks, 1 = all.", kv_usage)
+    registry.gauge("firelane:sequences_in_flight", "Submitted and not ended.", lambda: link.in_flight)
+    registry.gauge("firelane:engine_up", "1 when the engine serves.", lambda: float(link.ready is not None))

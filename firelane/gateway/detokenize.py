@@ -1,0 +1,111 @@
+"""Tokens to text as they come, and stop strings in that text.
+
+Text once given out is never taken back: bytes of an unfinished character and a possible beginning of a stop string are
+held until the next token decides, or the end does.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Protocol
+
+from tokenizers.decoders import DecodeStream
+
+from firelane.gateway.tokenizer import Tokenizer
+
+
+class Detokenizer(Protocol):
+    def push(self, token: int) -> str:
+        """The text that `token` completes, often "" or more than the token's own."""
+        ...
+
+    def flush(self) -> str:
+        """What is still held when the sequence ends; an unfinished character becomes U+FFFD."""
+        ...
+
+
+class PieceDetokenizer:
+    """By table: nearly every token is whole characters and costs one look-up."""
+
+    __slots__ = ("_bytes_of", "_decoder", "_pending", "_texts_of")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        assert tokenizer.bytes_of is not None
+        assert tokenizer.texts_of is not None
+        self._bytes_of = tokenizer.bytes_of
+        self._texts_of = tokenizer.texts_of
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._pending = False
+
+    def push(self, token: int) -> str:
+        if not self._pending:
+            text = self._texts_of[token]
+            if text is not None:
+                return text
+        return self._push_bytes(self._bytes_of[token])
+
+    def _push_bytes(self, piece: bytes) -> str:
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = self._decoder.decode(piece)
+        self._pending = bool(self._decoder.getstate()[0])
+        return text
+
+    def flush(self) -> str:
+        self._pending = False
+        return self._decoder.decode(b"", True) if self._decoder is not None else ""
+
+
+class StreamDetokenizer:
+    """By the tokenizers library, for decoders that look at more than one token."""
+
+    __slots__ = ("_core", "_stream")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._core = tokenizer.core
+        self._stream = DecodeStream(skip_special_tokens=True)
+
+    def push(self, token: int) -> str:
+        return self._stream.step(self._core, token) or ""
+
+    def flush(self) -> str:
+        return ""
+
+
+def make_detokenizer(tokenizer: Tokenizer) -> Detokenizer:
+    return StreamDetokenizer(tokenizer) if tokenizer.bytes_of is None else PieceDetokenizer(tokenizer)
+
+
+class StopMatcher:
+    """Finds the first stop string in a text that comes in pieces."""
+
+    __slots__ = ("_held", "_longest", "_stops")
+
+    def __init__(self, stops: list[str]) -> None:
+        self._stops = stops
+        self._longest = max(map(len, stops))
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """(text that is certain, whether a stop string was found). The stop string itself is never given out."""
+        text = self._held + text
+        found = [at for at in map(text.find, self._stops) if at >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)], True
+        keep = self._held_chars(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def _held_chars(self, text: str) -> int:
+        """Length of the longest end of `text` that begins a stop string."""
+        for size in range(min(len(text), self._longest - 1), 0, -1):
+            end = text[-size:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return size
+        return 0
+
+    def flush(self) -> str:
+        """What was held, now that no more text comes."""
+        held, self._held = self._held, ""
+        return held

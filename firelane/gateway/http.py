@@ -1,0 +1,360 @@
+"""HTTP/1.1 on an asyncio protocol and httptools: requests in, responses and event streams out.
+
+One Connection per socket; one Exchange per request, answered in the order of arrival. A handler is a plain function: it
+answers at once or keeps the Exchange and writes to it later from wherever the data comes, so a token costs no task switch.
+Limits: header size 431, body size 413, a silent or unread client is cut off by the server's sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from firelane.api.errors import envelope
+
+log = logging.getLogger(__name__)
+LINGER_S = 2.0
+END_OF_CHUNKS = b"0\r\n\r\n"
+JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
+_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+    """What one connection may take. receive_s: for a whole request to arrive; stall_s: how long a client may leave
+    its stream unread; idle_s: an open connection without a request; pipelined: requests waiting behind one."""
+
+    header_bytes: int = 64 << 10
+    body_bytes: int = 32 << 20
+    buffer_bytes: int = 256 << 10
+    max_buffer_bytes: int = 8 << 20
+    pipelined: int = 32
+    receive_s: float = 60.0
+    stall_s: float = 30.0
+    idle_s: float = 75.0
+
+
+class Request:
+    """One request. Header names are in lower case; of a repeated header the last one counts."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "refusal", "version")
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.path = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.version = "1.1"
+        self.keep_alive = False
+        self.refusal: tuple[int, str] | None = None
+
+
+class Exchange:
+    """One request and the way to answer it: `respond` once, or `start_stream`, `send` ..., `end`.
+
+    `on_gone` is called when the client goes away before the end. Writes after that are ignored.
+    """
+
+    __slots__ = ("_chunked", "_connection", "_transport", "gone", "on_gone", "request", "started")
+
+    def __init__(self, request: Request, connection: Connection, transport: asyncio.Transport) -> None:
+        self.request = request
+        self.started = False
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+        self._connection = connection
+        self._transport = transport
+        self._chunked = True
+
+    def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        """A whole response. `headers`: further header lines, each ended by CRLF."""
+        if self.gone:
+            return
+        self.started = True
+        keep = self._connection.keeps_alive(self.request)
+        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n" % (
+            _STATUS_LINES[status],
+            content_type,
+            len(body),
+            headers,
+            b"" if keep else b"connection: close\r\n",
+        )
+        self._transport.write(head if self.request.method == b"HEAD" else head + body)
+        self._finish(keep)
+
+    def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:
+        self.started = True
+        if self.gone:
+            return
+        self._chunked = self.request.version != "1.0"
+        framing = b"transfer-encoding: chunked\r\n" if self._chunked else b"connection: close\r\n"
+        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n" % (content_type, framing))
+
+    def send(self, data: bytes) -> None:
+        """One piece of a stream; not empty."""
+        if self.gone:
+            return
+        if self._chunked:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """The stream is complete."""
+        if self.gone:
+            return
+        if self._chunked:
+            self._transport.write(END_OF_CHUNKS)
+        self._finish(self._chunked and self._connection.keeps_alive(self.request))
+
+    def cut(self) -> None:
+        """Break the connection off: the client must see that the response is not complete."""
+        if not self.gone:
+            self._transport.abort()
+
+    def _finish(self, keep_alive: bool) -> None:
+        self.gone = True
+        self.on_gone = None
+        self._connection.exchange_done(keep_alive)
+
+    def lost(self) -> None:
+        """The connection is gone (called by it)."""
+        self.gone = True
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
+
+
+Handler = Callable[[Exchange], None]
+
+
+class Connection(asyncio.Protocol):
+    """Parses one client's bytes. States: reading a request, answering, lingering (after a refusal, until the client
+    has read it), closed. `deadline_s` is when the sweep closes it."""
+
+    def __init__(self, owner: ConnectionSet) -> None:
+        self._owner = owner
+        self._limits = owner.limits
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._incoming: Request | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._header_bytes = 0
+        self._in_headers = True
+        self._waiting: deque[Request] = deque()
+        self._exchange: Exchange | None = None
+        self._pumping = False
+        self._lingering = False
+        self._refused = False
+        self._stalled_since_s: float | None = None
+        self._deadline_s = 0.0
+
+    @property
+    def busy(self) -> bool:
+        return self._exchange is not None or self._incoming is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.buffer_bytes)
+        self._deadline_s = self._owner.now_s() + self._limits.idle_s
+        self._owner.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.discard(self)
+        self._waiting.clear()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.lost()
+
+    def eof_received(self) -> bool:
+        return False  # a client that has sent its last byte is gone: its stream is freed
+
+    def pause_writing(self) -> None:
+        self._stalled_since_s = self._owner.now_s()
+
+    def resume_writing(self) -> None:
+        self._stalled_since_s = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering or self._refused:
+            return
+        if self._in_headers:
+            self._header_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refused = True  # served as a plain request; what follows is not HTTP/1.1
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"malformed HTTP request: {error}")
+        if self._in_headers and self._header_bytes > self._limits.header_bytes:
+            self._refuse(431, f"request headers are over {self._limits.header_bytes} bytes")
+        self._pump()
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        self._incoming = Request()
+        self._deadline_s = self._owner.now_s() + self._limits.receive_s
+        self._body, self._body_bytes = [], 0
+
+    def on_url(self, url: bytes) -> None:
+        if self._incoming is not None:
+            self._incoming.path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._incoming is not None:
+            self._incoming.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        request = self._incoming
+        if request is None:
+            return
+        request.method = self._parser.get_method()
+        request.version = self._parser.get_http_version()
+        request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        length = request.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > self._limits.body_bytes:
+            self._refuse_body()
+        elif request.headers.get(b"expect", b"").lower() == b"100-continue" and not self.busy_answering:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.body_bytes:
+            self._refuse_body()
+        elif not self._refused:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request, self._incoming = self._incoming, None
+        self._in_headers, self._header_bytes = True, 0
+        if request is None or self._refused:
+            return
+        request.path = request.path.partition(b"?")[0]
+        request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body = []
+        self._waiting.append(request)
+        if len(self._waiting) > self._limits.pipelined:
+            self._refuse(429, f"more than {self._limits.pipelined} requests wait on one connection")
+
+    # Answering.
+
+    @property
+    def busy_answering(self) -> bool:
+        return self._exchange is not None or bool(self._waiting)
+
+    def _refuse_body(self) -> None:
+        self._refuse(413, f"the body is over {self._limits.body_bytes} bytes")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what waits, then this error, then close."""
+        if self._refused:
+            return
+        self._refused = True
+        self._incoming = None
+        self._body = []
+        refusal = Request()
+        refusal.refusal = (status, message)
+        self._waiting.append(refusal)
+
+    def _pump(self) -> None:
+        if self._pumping or self._transport is None:
+            return
+        self._pumping = True
+        while self._waiting and self._exchange is None and not self._transport.is_closing():
+            request = self._waiting.popleft()
+            self._exchange = exchange = Exchange(request, self, self._transport)
+            if request.refusal is not None:
+                status, message = request.refusal
+                exchange.respond(status, envelope(status, message))
+            else:
+                self._owner.handle(exchange)
+        self._pumping = False
+
+    def keeps_alive(self, request: Request) -> bool:
+        return request.keep_alive and not self._owner.closing
+
+    def exchange_done(self, keep_alive: bool) -> None:
+        """The current exchange is complete (called by it)."""
+        self._exchange = None
+        now_s = self._owner.now_s()
+        if keep_alive:
+            self._deadline_s = now_s + self._limits.idle_s
+            self._pump()
+            return
+        self._lingering = True
+        self._waiting.clear()
+        self._deadline_s = now_s + LINGER_S
+        assert self._transport is not None
+        if not self._refused and self._incoming is None:
+            self._transport.close()
+        elif self._transport.can_write_eof():
+            self._transport.write_eof()  # let the client read the refusal before its own writes fail
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def sweep(self, now_s: float) -> None:
+        """Close when a deadline has passed; called about once a second."""
+        assert self._transport is not None
+        if self._stalled_since_s is not None:
+            over = self._transport.get_write_buffer_size() > self._limits.max_buffer_bytes
+            if over or now_s - self._stalled_since_s > self._limits.stall_s:
+                log.info("client_not_reading: connection aborted")
+                self._transport.abort()
+        elif self._exchange is None and now_s > self._deadline_s:
+            self._transport.abort() if self._incoming else self._transport.close()
+
+    def close_if_idle(self) -> None:
+        if not self.busy and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class ConnectionSet:
+    """All open connections of a server, their handler and limits."""
+
+    def __init__(self, handle: Handler, limits: HttpLimits, now_s: Callable[[], float]) -> None:
+        self.handle = handle
+        self.limits = limits
+        self.now_s = now_s
+        self.closing = False
+        self._open: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, connection: Connection) -> None:
+        self._open.add(connection)
+
+    def discard(self, connection: Connection) -> None:
+        self._open.discard(connection)
+
+    def sweep(self) -> None:
+        now_s = self.now_s()
+        for connection in list(self._open):
+            connection.sweep(now_s)
+
+    def close_idle(self) -> None:
+        """No connection is kept alive from now on."""
+        self.closing = True
+        for connection in list(self._open):
+            connection.close_if_idle()
+
+    def abort_all(self) -> None:
+        for connection in list(self._open):
+            connection.abort()

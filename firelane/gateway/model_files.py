@@ -1,0 +1,87 @@
+"""The small files of a model directory that a gateway needs: chat template, special tokens, generation defaults."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from firelane.errors import TokenizerError
+
+_SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """eos_ids: tokens that end a sequence. defaults: sampling values that the model's author advises, used where a
+    request is silent. specials: names of special tokens for the chat template. template: its source, or None."""
+
+    template: str | None = None
+    template_path: str = ""
+    specials: dict[str, str] = field(default_factory=dict[str, str])
+    eos_ids: tuple[int, ...] = ()
+    defaults: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def read_model_files(model_dir: Path) -> ModelFiles:
+    """Raises TokenizerError when one of the files is damaged; a missing file is as an empty one."""
+    tokenizer_config = _read_json(model_dir / "tokenizer_config.json")
+    generation = _read_json(model_dir / "generation_config.json")
+    config = _read_json(model_dir / "config.json")
+    template, where = _find_template(model_dir, tokenizer_config)
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    return ModelFiles(
+        template=template,
+        template_path=where,
+        specials=_specials(tokenizer_config),
+        eos_ids=tuple(eos if isinstance(eos, list) else [] if eos is None else [eos]),
+        defaults=_defaults(generation),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path} is not valid JSON ({error}): fetch it again") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path} does not hold a JSON object: fetch it again")
+    return cast(dict[str, Any], value)
+
+
+def _find_template(model_dir: Path, tokenizer_config: dict[str, Any]) -> tuple[str | None, str]:
+    """In the order of Hugging Face: a file of its own, an older JSON file, the tokenizer's config."""
+    path = model_dir / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8"), str(path)
+    path = model_dir / "chat_template.json"
+    value = _read_json(path).get("chat_template")
+    if value is None:
+        path = model_dir / "tokenizer_config.json"
+        value = tokenizer_config.get("chat_template")
+    if isinstance(value, list):  # several named templates
+        named = {entry.get("name"): entry.get("template") for entry in cast(list[dict[str, Any]], value)}
+        value = named.get("default")
+    if value is not None and not isinstance(value, str):
+        raise TokenizerError(f"chat_template in {path} is not a text: fetch it again")
+    return value, str(path)
+
+
+def _specials(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    specials: dict[str, str] = {}
+    for name in _SPECIALS:
+        value = tokenizer_config.get(name)
+        if isinstance(value, dict):  # an added token written out in full
+            value = cast(dict[str, Any], value).get("content")
+        if isinstance(value, str):
+            specials[name] = value
+    return specials
+
+
+def _defaults(generation: dict[str, Any]) -> dict[str, float]:
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    found = {name: generation.get(name) for name in names}
+    return {name: v for name, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool)}

@@ -1,0 +1,164 @@
+"""Hop 3: messages and texts to token ids, and the request's fields to what the engine is told."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import secrets
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from firelane.api.chat import ChatRequest
+from firelane.api.completions import CompletionRequest
+from firelane.api.sampling import SamplingFields
+from firelane.errors import ContextLengthError, RequestError
+from firelane.gateway.model_files import ModelFiles
+from firelane.gateway.template import ChatTemplate
+from firelane.gateway.tokenizer import Tokenizer
+from firelane.wire.frames import Ready, Sampling
+
+SEED_MASK = 2**63 - 1
+DEFAULT_COMPLETION_TOKENS = 16
+LONG_TEXT_CHARS = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of one prompt; `text` is what the client sent, None when it sent ids."""
+
+    ids: list[int]
+    text: str | None
+
+
+class PromptBuilder:
+    """Knows the model's tokenizer, chat template and generation defaults."""
+
+    def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
+        self.tokenizer = tokenizer
+        self._files = files
+        self._template: ChatTemplate | None = None
+        if files.template is not None:
+            self._template = ChatTemplate(files.template, files.specials, files.template_path)
+
+    async def completion(self, request: CompletionRequest) -> list[Prompt]:
+        """One Prompt per prompt of the request. Long texts are tokenised off the event loop."""
+        special = request.add_special_tokens is not False
+        prompts: list[Prompt] = []
+        for item in request.prompts():
+            if isinstance(item, str):
+                prompts.append(await self._encode(item, special))
+            elif item:
+                prompts.append(Prompt(item, None))
+            else:
+                raise RequestError("`prompt` holds an empty list of token ids", param="prompt")
+        return prompts
+
+    async def chat(self, request: ChatRequest) -> Prompt:
+        text = self.render(request)
+        return await self._encode(text, request.add_special_tokens is True)
+
+    def render(self, request: ChatRequest) -> str:
+        """The chat template's text. Raises RequestError."""
+        if self._template is None:
+            raise RequestError(
+                "this model has no chat template: use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        messages: list[dict[str, Any]] = []
+        for i, message in enumerate(request.messages):
+            role = "system" if message.role == "developer" else message.role
+            entry: dict[str, Any] = {"role": role, "content": message.text(f"messages[{i}]")}
+            if message.name is not None:
+                entry["name"] = message.name
+            messages.append(entry)
+        variables = dict(request.chat_template_kwargs or {})
+        variables["add_generation_prompt"] = request.add_generation_prompt is not False
+        return self._template.render(messages, variables)
+
+    async def _encode(self, text: str, special: bool) -> Prompt:
+        if len(text) > LONG_TEXT_CHARS:
+            encode = self.tokenizer.encode
+            ids = await asyncio.to_thread(encode, text, add_special_tokens=special)
+        else:
+            ids = self.tokenizer.encode(text, add_special_tokens=special)
+        if not ids:
+            raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
+        return Prompt(ids, text)
+
+    def sampling(
+        self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]
+    ) -> Sampling:
+        """What the engine is told, with the seed of choice 0. `reports`: logprobs of output and prompt, as in Sampling.
+
+        Raises ContextLengthError and RequestError when the engine could not take the request.
+        """
+        max_tokens = self._max_tokens(fields, prompt, ready.max_model_len)
+        self._check_ids(fields, prompt, ready.vocab_size)
+        get = self._value
+        stop_ids = set(fields.stop_token_ids or ())
+        if not fields.ignore_eos:
+            stop_ids.update(self._files.eos_ids)
+        seed = secrets.randbits(63) if fields.seed is None else fields.seed & SEED_MASK
+        return Sampling(
+            temperature=get(fields, "temperature", 1.0),
+            top_k=max(0, int(get(fields, "top_k", 0))),
+            top_p=max(1e-6, get(fields, "top_p", 1.0)),
+            min_p=get(fields, "min_p", 0.0),
+            repetition_penalty=get(fields, "repetition_penalty", 1.0),
+            presence_penalty=fields.presence_penalty or 0.0,
+            frequency_penalty=fields.frequency_penalty or 0.0,
+            logit_bias=sorted((fields.logit_bias or {}).items()),
+            seed=seed,
+            max_tokens=max_tokens,
+            min_tokens=min(fields.min_tokens or 0, max_tokens),
+            stop_token_ids=sorted(stop_ids),
+            logprobs=reports[0],
+            prompt_logprobs=reports[1],
+        )
+
+    def _value(self, fields: SamplingFields, name: str, default: float) -> float:
+        value = getattr(fields, name)
+        return float(self._files.defaults.get(name, default) if value is None else value)
+
+    def _max_tokens(self, fields: SamplingFields, prompt: Prompt, max_model_len: int) -> int:
+        """A silent chat gets the rest of the context, a silent completion 16 tokens as with OpenAI."""
+        chat = isinstance(fields, ChatRequest)
+        used, room = len(prompt.ids), max_model_len - len(prompt.ids)
+        asked = fields.max_tokens
+        part = "messages" if chat else "prompt"
+        limit = f"This model's maximum context length is {max_model_len} tokens. However, "
+        if room < 1:
+            raise ContextLengthError(
+                f"{limit}your {part} resulted in {used} tokens. Please reduce the length of the {part}.",
+                param=part,
+            )
+        if asked is None:
+            return room if chat else min(room, DEFAULT_COMPLETION_TOKENS)
+        if asked > room:
+            raise ContextLengthError(
+                f"{limit}you requested {used + asked} tokens ({used} in the {part}, {asked} in the completion). "
+                f"Please reduce the length of the {part} or completion.",
+                param=part,
+            )
+        return max(asked, 1)  # 0 only with echo, whose one drawn token is not shown
+
+    def _check_ids(self, fields: SamplingFields, prompt: Prompt, vocab_size: int) -> None:
+        named = {"logit_bias": fields.logit_bias or (), "stop_token_ids": fields.stop_token_ids or ()}
+        if prompt.text is None:
+            named["prompt"] = prompt.ids
+        for name, ids in named.items():
+            if ids and max(ids) >= vocab_size:
+                raise RequestError(
+                    f"`{name}` has token id {max(ids)}, but the vocabulary has {vocab_size} entries",
+                    param=name,
+                )
+
+
+def pack_ids(ids: list[int]) -> bytes:
+    """Token ids as little-endian int32, the form of NewRequest.prompt."""
+    packed = array.array("i", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

@@ -1,0 +1,165 @@
+"""The gateway as a whole: made from its config and a link to an engine, started, drained, closed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import firelane
+from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
+from firelane.gateway.accounting import Accounting
+from firelane.gateway.admission import Admission
+from firelane.gateway.app import App, Parts
+from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.http import Connection, ConnectionSet, HttpLimits
+from firelane.gateway.model_files import read_model_files
+from firelane.gateway.prompt import PromptBuilder
+from firelane.gateway.router import Router
+from firelane.gateway.tokenizer import load_tokenizer
+from firelane.telemetry.metrics import Registry
+from firelane.wire.frames import Ready, StepFrame
+
+log = logging.getLogger(__name__)
+SWEEP_S = 1.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig:
+    """served_model_names: the first one is reported, all are accepted. model_dir: where tokenizer.json and the chat
+    template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any free one."""
+
+    model_dir: Path
+    served_model_names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_queue: int = 1024
+    limits: HttpLimits = field(default_factory=HttpLimits)
+
+    def __post_init__(self) -> None:
+        if not self.served_model_names:
+            raise UsageError("no served model name: give at least one")
+        if self.max_queue < 0:
+            raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
+        if not 0 <= self.port < 65536:
+            raise UsageError(f"--port is {self.port}: use 0 to 65535")
+
+
+class Gateway:
+    """Serves HTTP for one engine link. The link is attached by the supervisor, before or after `start`.
+
+    `on_fatal(error)` is called when the engine that became ready does not suit this gateway's tokenizer.
+    """
+
+    def __init__(
+        self, config: GatewayConfig, link: EngineLink, on_fatal: Callable[[FirelaneError], None] | None = None
+    ) -> None:
+        """Reads the model's small files. Raises TokenizerError. Needs a running event loop."""
+        self._config = config
+        self._link = link
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        tokenizer = load_tokenizer(config.model_dir)
+        prompts = PromptBuilder(tokenizer, read_model_files(config.model_dir))
+        self._tokenizer = tokenizer
+        self._accounting = Accounting(Registry({"model_name": config.served_model_names[0]}), link)
+        self._admission = Admission(config.served_model_names, config.max_queue)
+        parts = Parts(
+            admission=self._admission,
+            prompts=prompts,
+            router=Router(link),
+            link=link,
+            accounting=self._accounting,
+            served_names=config.served_model_names,
+            version=firelane.__version__,
+        )
+        self.app = App(parts)
+        self._connections = ConnectionSet(self.app.handle, config.limits, self._loop.time)
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.port = config.port
+        link.events = self
+        if link.ready is not None:
+            self.on_ready(link.ready)
+
+    async def start(self) -> None:
+        """Listen. Sets `port`. Raises AddressInUseError when the port is taken, UsageError on a wrong address."""
+        config = self._config
+        try:
+            self._server = await self._loop.create_server(
+                lambda: Connection(self._connections), config.host, config.port, backlog=1024
+            )
+        except OSError as error:
+            raise _listen_error(error, config) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        log.info("listening address=http://%s:%d", config.host, self.port)
+
+    def _sweep(self) -> None:
+        self._connections.sweep()
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def on_ready(self, ready: Ready) -> None:
+        """The engine serves (called by the link)."""
+        self._accounting.engine_restarted()
+        try:
+            self._tokenizer.check_vocab(ready.vocab_size)
+        except TokenizerError as error:
+            log.error("tokenizer_mismatch %s", error)
+            self._link.close()
+            if self._on_fatal is not None:
+                self._on_fatal(error)
+
+    def on_frame(self, frame: StepFrame, now_s: float) -> None:
+        """A step's tokens are out (called by the link)."""
+        self._accounting.on_frame(frame, now_s)
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences admitted and not ended."""
+        return self._admission.held
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Accept nothing new and let what is in flight end, for at most `timeout_s`. True when all ended."""
+        self.app.draining = True
+        if self._server is not None:
+            self._server.close()
+        self._connections.close_idle()
+        deadline_s = self._loop.time() + timeout_s
+        while self.in_flight and self._loop.time() < deadline_s:
+            await asyncio.sleep(POLL_S)
+        return not self.in_flight
+
+    async def close(self) -> None:
+        """End at once: requests in flight fail with 503 or an error event, then the connections close."""
+        self.app.draining = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        await self.app.cancel_tasks()
+        self._link.close()
+        self._connections.close_idle()
+        await asyncio.sleep(POLL_S)  # the last writes leave
+        self._connections.abort_all()
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+
+def _listen_error(error: OSError, config: GatewayConfig) -> FirelaneError:
+    where = f"{config.host}:{config.port}"
+    if error.errno == errno.EADDRINUSE or "address already in use" in str(error):
+        return AddressInUseError(f"{where} is taken by another process: choose another --port")
+    return UsageError(f"cannot listen on {where}: {error.strerror or error}")
+
+
+async def serve(config: GatewayConfig, link: EngineLink) -> Gateway:
+    """A started gateway."""
+    gateway = Gateway(config, link)
+    await gateway.start()
+    return gateway

@@ -1,0 +1,173 @@
+"""An engine without a model: speaks the frames over a socket pair, draws the tokens that the test scripts."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from firelane.wire.codec import FrameReader, encode
+from firelane.wire.frames import (
+    PROTOCOL_VERSION,
+    Abort,
+    Drain,
+    EngineStats,
+    Finished,
+    NewRequest,
+    Ready,
+    Rejected,
+    Started,
+    StepFrame,
+    Submit,
+    ToEngine,
+    TokenLogprobs,
+)
+
+
+@dataclass
+class Running:
+    request: NewRequest
+    prompt: list[int]
+    answer: list[int]
+    sent: int = 0
+
+
+@dataclass
+class FakeEngine:
+    """`answer(prompt, sampling)` gives a request's tokens, repeated until its limit. One step per loop turn unless `held`."""
+
+    answer: Callable[[list[int], Any], list[int]]
+    vocab_size: int
+    max_model_len: int = 512
+    max_num_seqs: int = 8
+    cached_tokens: int = 0
+    held: bool = False
+    reject: str = ""
+    submitted: list[NewRequest] = field(default_factory=list)
+    submit_frames: int = 0
+    aborted: list[int] = field(default_factory=list)
+    drained_s: float | None = None
+    running: dict[int, Running] = field(default_factory=dict)
+    steps: int = 0
+    generated: int = 0
+    frame: Callable[[StepFrame], StepFrame] = lambda frame: frame
+
+    def connect(self) -> socket.socket:
+        """The gateway's end of a fresh connection."""
+        mine, theirs = socket.socketpair()
+        mine.setblocking(False)
+        self.loop = asyncio.get_running_loop()
+        self.sock = mine
+        self.reader: FrameReader[ToEngine] = FrameReader(ToEngine)
+        self.loop.add_reader(mine, self._read)
+        return theirs
+
+    def ready(self, **changes: Any) -> Ready:
+        values: dict[str, Any] = {
+            "protocol": PROTOCOL_VERSION,
+            "pid": 1,
+            "model": "toy",
+            "vocab_size": self.vocab_size,
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": self.max_num_seqs,
+            "block_size": 16,
+            "num_blocks": 100,
+            "weights_bytes": 1,
+            "kv_bytes": 1,
+            "load_s": 0.1,
+        }
+        return Ready(**{**values, **changes})
+
+    def send(self, frame: Any) -> None:
+        self.sock.setblocking(True)
+        self.sock.sendall(encode(frame))
+        self.sock.setblocking(False)
+
+    def die(self) -> None:
+        if self.sock.fileno() >= 0:
+            self.loop.remove_reader(self.sock)
+            self.sock.close()
+        self.running.clear()
+
+    def _read(self) -> None:
+        data = self.sock.recv(1 << 20)
+        if not data:
+            self.die()
+            return
+        for frame in self.reader.feed(data):
+            if isinstance(frame, Submit):
+                self._submit(frame)
+            elif isinstance(frame, Abort):
+                self.aborted.extend(frame.ids)
+                for request_id in frame.ids:
+                    self.running.pop(request_id, None)
+            elif isinstance(frame, Drain):
+                self.drained_s = frame.timeout_s
+
+    def _submit(self, frame: Submit) -> None:
+        self.submit_frames += 1
+        self.submitted.extend(frame.requests)
+        for request in frame.requests:
+            if self.reject:
+                self.send(Rejected(request.id, self.reject))
+                continue
+            prompt = array.array("i", request.prompt).tolist()
+            self.running[request.id] = Running(request, prompt, self.answer(prompt, request.sampling))
+        if not self.held:
+            self.loop.call_soon(self.step_on)
+
+    def step_on(self) -> None:
+        if self.running and not self.held and self.sock.fileno() >= 0:
+            self.step()
+            self.loop.call_soon(self.step_on)
+
+    def step(self) -> None:
+        """One token for each running request."""
+        self.steps += 1
+        rows = list(self.running.values())[: self.max_num_seqs]
+        frame = StepFrame(self.steps, [], [], [], [], [], EngineStats())
+        for row in rows:
+            self._advance(row, frame)
+        self.generated += len(frame.ids)
+        stats = EngineStats(
+            running=len(self.running),
+            kv_used_blocks=5,
+            kv_total_blocks=100,
+            steps=self.steps,
+            generated_tokens=self.generated,
+            prefix_queries=10 * self.steps,
+            prefix_hits=4 * self.steps,
+        )
+        self.send(
+            self.frame(
+                StepFrame(
+                    self.steps, frame.ids, frame.tokens, frame.started, frame.finished, frame.logprobs, stats
+                )
+            )
+        )
+
+    def _advance(self, row: Running, frame: StepFrame) -> None:
+        request, sampling = row.request, row.request.sampling
+        if row.sent == 0:
+            frame.started.append(Started(request.id, self.cached_tokens))
+            if sampling.prompt_logprobs >= 0:
+                for position, token in enumerate(row.prompt[1:], 1):
+                    frame.logprobs.append(self._report(request.id, position, token, sampling.prompt_logprobs))
+        token = row.answer[row.sent % len(row.answer)]
+        row.sent += 1
+        frame.ids.append(request.id)
+        frame.tokens.append(token)
+        if sampling.logprobs >= 0:
+            position = len(row.prompt) + row.sent - 1
+            frame.logprobs.append(self._report(request.id, position, token, sampling.logprobs))
+        stop = token in sampling.stop_token_ids and row.sent > sampling.min_tokens
+        if stop or row.sent >= sampling.max_tokens:
+            frame.finished.append(Finished(request.id, "stop" if stop else "length"))
+            del self.running[request.id]
+
+    def _report(self, request_id: int, position: int, token: int, top: int) -> TokenLogprobs:
+        tops = [(token + i) % self.vocab_size for i in range(top)]
+        return TokenLogprobs(request_id, position, token, -0.5, tops, [-0.5 - i for i in range(top)])
