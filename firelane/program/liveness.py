@@ -21,8 +21,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Life:
-    """A value is alive from the op that makes it to the last op that reads it, both included: so an op's output never
-    overlaps its inputs."""
+    """A value is alive from the op that makes it to the last op that reads it, both included: so an op's
+    output never overlaps its inputs."""
 
     value: Value
     first: int
@@ -42,8 +42,8 @@ def lives(program: Program, nbytes: Callable[[Value], int]) -> list[Life]:
 def place(program: Program, *, row_bytes: Callable[[Value], int], max_rows: Mapping[Rows, int]) -> Placement:
     """Offsets for `max_rows` rows of each kind, `row_bytes` from one row of a value to the next.
 
-    First fit in order of decreasing size (a greedy interval colouring): each value goes to the lowest gap among those
-    placed before that are alive at the same time.
+    First fit in order of decreasing size (a greedy interval colouring): each value goes to the lowest gap
+    among those placed before that are alive at the same time.
     """
 
     def nbytes(value: Value) -> int:

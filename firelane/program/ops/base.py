@@ -1,4 +1,4 @@
-"""What every op kind has. An op kind is one frozen dataclass in one file: shape rule, cost, NumPy reference."""
+"""What every op kind has. An op kind is one frozen dataclass in one file: shapes, cost, NumPy reference."""
 
 from __future__ import annotations
 

@@ -54,5 +54,5 @@ class GatedLinear:
         if self.bias is not None:
             both += step.weight(self.bias)
         gate, up = both[:, : self.out.width], both[:, self.out.width :]
-        sigmoid = 0.5 * (1 + np.tanh(0.5 * gate))  # this form does not overflow
-        step.write(self.out, gate * sigmoid * up)
+        sigmoid = np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * gate))  # this form does not overflow
+        step.write(self.out, (gate * sigmoid * up).astype(np.float32))

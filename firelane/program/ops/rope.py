@@ -49,11 +49,14 @@ class Rotary:
     def rotate(self, x: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """x: float32 [tokens, heads, head_dim], rotated by positions: int64 [tokens]."""
         angle = positions[:, None].astype(np.float64) * np.array(self.inverse_frequencies)
-        cos = (np.cos(angle) * self.scale).astype(np.float32)[:, None, :]
-        sin = (np.sin(angle) * self.scale).astype(np.float32)[:, None, :]
+        cos: NDArray[np.float32] = (np.cos(angle) * self.scale).astype(np.float32)[:, None, :]
+        sin: NDArray[np.float32] = (np.sin(angle) * self.scale).astype(np.float32)[:, None, :]
         half = x.shape[-1] // 2
         low, high = x[..., :half], x[..., half:]
-        return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+        out = np.empty_like(x)
+        out[..., :half] = low * cos - high * sin
+        out[..., half:] = high * cos + low * sin
+        return out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,224 @@
+"""The slow NumPy run of a Program: the oracle of every kernel test.
+
+All arithmetic is float32. A value of dtype BF16 is rounded to nearest even when it is written, and so are
+keys and values when they go to the cache. The cache is plain: per layer, one row of positions a slot, NaN
+where nothing was written yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.program.program import Program
+from firelane.program.sampling_reference import TOP, RowSampling, sample_row
+from firelane.program.values import DType, Rows, Value, Weight
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+class Slots(Protocol):
+    """Per-slot state, as in backends.contract.SlotState; `tokens` is written by Sample."""
+
+    @property
+    def tokens(self) -> I32: ...
+    @property
+    def sampling(self) -> NDArray[Any]: ...
+    @property
+    def bias_ids(self) -> I32: ...
+    @property
+    def bias_values(self) -> F32: ...
+    @property
+    def stop_ids(self) -> I32: ...
+
+
+class Inputs(Protocol):
+    """What a step computes, as in backends.contract.StepInputs."""
+
+    num_chunks: int
+    num_rows: int
+    chunk_slot: I32
+    chunk_start: I32
+    chunk_len: I32
+    row_token: I32
+    row_slot: I32
+    row_position: I32
+    row_kind: I32
+
+
+@dataclass(frozen=True)
+class ReferenceOutputs:
+    """As backends.contract.StepOutputs, with logprobs of every row; top_ids and top_logprobs: [rows, TOP]."""
+
+    tokens: I32
+    logprobs: F32
+    top_ids: I32
+    top_logprobs: F32
+
+
+@dataclass
+class ReferenceCache:
+    """Keys and values by layer: float32 [slots, positions, kv_heads, head_dim], holding values of the cache
+    dtype.
+    """
+
+    keys: dict[int, F32]
+    values: dict[int, F32]
+    dtypes: dict[int, DType]
+
+    @classmethod
+    def allocate(cls, program: Program, *, slots: int, positions: int) -> ReferenceCache:
+        def empty() -> dict[int, F32]:
+            shapes = {
+                c.layer: (slots, positions, c.shape.kv_heads, c.shape.head_dim) for c in program.cache_layers
+            }
+            return {layer: np.full(shape, np.nan, np.float32) for layer, shape in shapes.items()}
+
+        dtypes = {c.layer: c.dtype for c in program.cache_layers}
+        return cls(keys=empty(), values=empty(), dtypes=dtypes)
+
+
+@dataclass(kw_only=True)
+class ReferenceStep:
+    """What an op sees while it runs: the token rows, the weights, the cache, and all values made so far.
+
+    token_ids, slots, positions: int64 [tokens]; row_token: int64 [rows]; weights: float32 by name, as the
+    Program shapes them. inputs and state are needed by Sample alone.
+    """
+
+    token_ids: I64
+    slots: I64
+    positions: I64
+    row_token: I64
+    weights: Mapping[str, F32]
+    cache: ReferenceCache
+    inputs: Inputs | None = None
+    state: Slots | None = None
+    values: dict[Value, F32] = field(default_factory=dict[Value, F32])
+    outputs: ReferenceOutputs | None = None
+
+    def read(self, value: Value) -> F32:
+        return self.values[value]
+
+    def write(self, value: Value, array: F32) -> None:
+        """Round to the value's dtype and keep."""
+        rows = len(self.token_ids) if value.rows is Rows.TOKEN else len(self.row_token)
+        assert array.shape == (rows, value.width), f"{value.name}: {array.shape} is not {(rows, value.width)}"
+        self.values[value] = rounded(array, value.dtype)
+
+    def weight(self, weight: Weight) -> F32:
+        return self.weights[weight.name]
+
+    def rounded(self, array: F32, dtype: DType) -> F32:
+        return rounded(array, dtype)
+
+    def write_cache(self, layer: int, keys: F32, values: F32) -> None:
+        """keys, values: [tokens, kv_heads, head_dim], to each token's slot and position."""
+        dtype = self.cache.dtypes[layer]
+        self.cache.keys[layer][self.slots, self.positions] = rounded(keys, dtype)
+        self.cache.values[layer][self.slots, self.positions] = rounded(values, dtype)
+
+    def read_cache(self, layer: int, slot: int, start: int, stop: int) -> tuple[F32, F32]:
+        """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, head_dim] each."""
+        return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
+
+    def sample(self, logits: F32) -> None:
+        """Draw or score each output row; drawn tokens go to the slots' tokens."""
+        assert self.inputs is not None
+        assert self.state is not None
+        self.outputs = _sample(logits, self.inputs, self.state)
+
+
+class ReferenceExecutor:
+    """Runs whole steps of a Program, with the semantics of backends.contract, except that block tables are
+    not used.
+    """
+
+    def __init__(self, program: Program, weights: Mapping[str, F32], *, slots: int, max_len: int) -> None:
+        self.program = program
+        self.weights = weights
+        self.cache = ReferenceCache.allocate(program, slots=slots, positions=max_len)
+
+    def step(self, inputs: Inputs, state: Slots) -> ReferenceStep:
+        """Run one step; `outputs` of the result holds what was sampled, `values` every intermediate."""
+        step = self.begin(inputs, state)
+        for op in self.program.ops:
+            op.reference(step)
+        return step
+
+    def begin(self, inputs: Inputs, state: Slots) -> ReferenceStep:
+        """The step before its first op, for tests that run op by op."""
+        chunks = range(inputs.num_chunks)
+        lens = [int(inputs.chunk_len[i]) for i in chunks]
+        slots = np.repeat(inputs.chunk_slot[: inputs.num_chunks].astype(np.int64), lens)
+        ranges = [
+            np.arange(inputs.chunk_start[i], inputs.chunk_start[i] + inputs.chunk_len[i]) for i in chunks
+        ]
+        positions = np.concatenate([np.empty(0, np.int64), *ranges]).astype(np.int64)
+        return ReferenceStep(
+            token_ids=state.tokens[slots, positions].astype(np.int64),
+            slots=slots,
+            positions=positions,
+            row_token=inputs.row_token[: inputs.num_rows].astype(np.int64),
+            weights=self.weights,
+            cache=self.cache,
+            inputs=inputs,
+            state=state,
+        )
+
+
+def reference_weights(program: Program, tensor: Callable[[str], NDArray[Any]]) -> dict[str, F32]:
+    """All weights of the Program in float32, from checkpoint tensors by name (float32, float16, or bf16 bits
+    as uint16).
+    """
+    return {w.name: np.concatenate([widened(tensor(t)) for t in w.tensors]) for w in program.weights}
+
+
+def widened(tensor: NDArray[Any]) -> F32:
+    """Exactly in float32; uint16 stands for the bits of bf16."""
+    if tensor.dtype == np.uint16:
+        return (tensor.astype(np.uint32) << 16).view(np.float32)
+    return tensor.astype(np.float32)
+
+
+def rounded(array: F32, dtype: DType) -> F32:
+    """Float32 holding only values of `dtype`: to nearest, ties to even; NaN stays NaN."""
+    array = np.ascontiguousarray(array, np.float32)
+    if dtype is not DType.BF16:
+        return array
+    bits = array.view(np.uint32)
+    upper = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(array), array, upper.view(np.float32))
+
+
+def _sample(logits: F32, inputs: Inputs, state: Slots) -> ReferenceOutputs:
+    rows = len(logits)
+    out = ReferenceOutputs(
+        tokens=np.zeros(rows, np.int32),
+        logprobs=np.zeros(rows, np.float32),
+        top_ids=np.zeros((rows, TOP), np.int32),
+        top_logprobs=np.zeros((rows, TOP), np.float32),
+    )
+    for r in range(rows):
+        slot, position = int(inputs.row_slot[r]), int(inputs.row_position[r])
+        row = RowSampling(
+            position=position + 1,
+            draws=int(inputs.row_kind[r]) == 0,
+            tokens=state.tokens[slot],
+            params=state.sampling[slot],
+            bias_ids=state.bias_ids[slot],
+            bias_values=state.bias_values[slot],
+            stop_ids=state.stop_ids[slot],
+        )
+        result = sample_row(logits[r], row)
+        state.tokens[slot, position + 1] = out.tokens[r] = result.token
+        out.logprobs[r] = result.logprob
+        count = len(result.top_ids)
+        out.top_ids[r, :count], out.top_logprobs[r, :count] = result.top_ids, result.top_logprobs
+    return out
