@@ -33,7 +33,9 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of earlier answers that clients send back (`refusal`, `annotations` ...) are allowed when empty."""
+    """Fields of earlier answers that clients send back (`refusal`, `annotations` ...) are allowed when
+    empty.
+    """
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -47,7 +49,9 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning_content: Any = None
 
     def text(self, where: str) -> str:
-        """The content as one text. `where` names the message in errors. Raises RequestError on other content."""
+        """The content as one text. `where` names the message in errors. Raises RequestError on other
+        content.
+        """
         if isinstance(self.content, str):
             return self.content
         if self.content is None:
@@ -79,7 +83,9 @@ def _part_text(part: ContentPart, where: str) -> str:
 
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the template."""
+    """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
+    template.
+    """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)]
     max_completion_tokens: Count | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.sampling import NEUTRAL, Count, SamplingFields, check_shared
+from firelane.api.sampling import Count, SamplingFields, check_shared
 from firelane.api.usage import Usage
 from firelane.errors import RequestError
 
@@ -15,10 +15,11 @@ Prompt = str | list[Any]
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
-    """`prompt`: a text, a list of texts, a list of token ids, or a list of lists of token ids. `logprobs`: how many
-    alternatives to report for each token (0 = only the chosen one)."""
+    """`prompt`: a text, a list of texts, a list of token ids, or a list of lists of token ids. `logprobs`:
+    how many alternatives to report for each token (0 = only the chosen one).
+    """
 
-    prompt: Annotated[str, Meta()] | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
+    prompt: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     suffix: str | None = None

@@ -1,4 +1,6 @@
-"""Request bodies to structs; every way in which JSON can be wrong becomes one RequestError that names the field."""
+"""Request bodies to structs; every way in which JSON can be wrong becomes one RequestError that names the
+field.
+"""
 
 from __future__ import annotations
 

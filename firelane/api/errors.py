@@ -16,7 +16,9 @@ _TYPES = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """`type` groups errors by what the client can do, `param` names the field at fault, `code` is for programs."""
+    """`type` groups errors by what the client can do, `param` names the field at fault, `code` is for
+    programs.
+    """
 
     message: str
     type: str
@@ -36,7 +38,9 @@ def envelope(status: int, message: str, *, param: str | None = None, code: str |
 
 
 def describe(error: Exception) -> tuple[int, bytes]:
-    """HTTP status and envelope for an error. Anything unforeseen is a 500 that tells the client no internals."""
+    """HTTP status and envelope for an error. Anything unforeseen is a 500 that tells the client no
+    internals.
+    """
     if isinstance(error, RequestError):
         return error.status, envelope(error.status, str(error), param=error.param, code=error.code)
     if isinstance(error, EngineDeadError):

@@ -1,8 +1,8 @@
 """Fields that completions and chat share: how to draw tokens, when to stop, what to report.
 
-Three kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...); and those
-that would change the result but are not implemented, which are refused unless they hold a neutral value. A field of no
-known name is refused too: a misspelt `temprature` must not pass in silence.
+Three kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...);
+and those that would change the result but are not implemented, which are refused unless they hold a neutral
+value. A field of no known name is refused too: a misspelt `temprature` must not pass in silence.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`include_usage` adds a last chunk with the usage; `continuous_usage_stats` (neutral: false) is refused."""
+    """`include_usage` adds a last chunk with the usage; `continuous_usage_stats` (neutral: false) is
+    refused.
+    """
 
     include_usage: bool | None = None
     continuous_usage_stats: Literal[False] | None = None

@@ -10,7 +10,9 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """All counts are tokens; `completion_tokens` is summed over the choices, a prompt counts once for its n choices."""
+    """All counts are tokens; `completion_tokens` is summed over the choices, a prompt counts once for its n
+    choices.
+    """
 
     prompt_tokens: int
     completion_tokens: int

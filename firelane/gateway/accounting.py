@@ -22,8 +22,10 @@ TOKEN_BOUNDS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
 
 class Accounting:
-    """Metrics of one gateway. `gaps` gathers, within a frame, how many sequences had their last token at which time:
-    all tokens of a frame come at one moment, so a frame costs a few observations, not one a token."""
+    """Metrics of one gateway. `gaps` gathers, within a frame, how many sequences had their last token at
+    which time: all tokens of a frame come at one moment, so a frame costs a few observations, not one a
+    token.
+    """
 
     def __init__(self, registry: Registry, link: EngineLink) -> None:
         self.registry = registry

@@ -10,7 +10,9 @@ from firelane.errors import ModelNotServedError, QueueFullError, RequestError
 
 @dataclass(slots=True)
 class Admitted:
-    """Room for `sequences`, held until `release`. `tenant_salt` keeps the tenant's KV blocks apart from others'."""
+    """Room for `sequences`, held until `release`. `tenant_salt` keeps the tenant's KV blocks apart from
+    others'.
+    """
 
     tenant_salt: bytes
     sequences: int
@@ -24,7 +26,9 @@ class Admitted:
 
 
 class Admission:
-    """Counts sequences between admission and end. Room is what the engine runs at once plus `max_queue` waiting."""
+    """Counts sequences between admission and end. Room is what the engine runs at once plus `max_queue`
+    waiting.
+    """
 
     def __init__(self, served_names: tuple[str, ...], max_queue: int) -> None:
         self._served_names = frozenset(served_names)

@@ -1,7 +1,7 @@
 """Tokens to text as they come, and stop strings in that text.
 
-Text once given out is never taken back: bytes of an unfinished character and a possible beginning of a stop string are
-held until the next token decides, or the end does.
+Text once given out is never taken back: bytes of an unfinished character and a possible beginning of a stop
+string are held until the next token decides, or the end does.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """(text that is certain, whether a stop string was found). The stop string itself is never given out."""
+        """(text that is certain, whether a stop string was found). The stop string itself is never given
+        out.
+        """
         text = self._held + text
         found = [at for at in map(text.find, self._stops) if at >= 0]
         if found:

@@ -1,4 +1,6 @@
-"""The gateway's side of the frames to one engine process: one connection at a time, made again after a restart."""
+"""The gateway's side of the frames to one engine process: one connection at a time, made again after a
+restart.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Receives what one engine request produces. Calls come from the event loop, in this order within a frame:
-    on_started, on_logprobs, ending, on_token, on_end. Nothing follows on_end or on_failed."""
+    """Receives what one engine request produces. Calls come from the event loop, in this order within a
+    frame: on_started, on_logprobs, ending, on_token, on_end. Nothing follows on_end or on_failed.
+    """
 
     def on_started(self, cached_tokens: int) -> None: ...
     def on_logprobs(self, entry: TokenLogprobs) -> None: ...
@@ -60,8 +63,8 @@ class LinkEvents(Protocol):
 class EngineLink:
     """State of one engine as the gateway sees it, and the requests in flight there.
 
-    `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and calls
-    `attach` with its socket. Ids stay unique over restarts.
+    `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
+    calls `attach` with its socket. Ids stay unique over restarts.
     """
 
     def __init__(self, on_down: Callable[[str], None] | None = None) -> None:
@@ -95,7 +98,7 @@ class EngineLink:
         loop = asyncio.get_running_loop()
         make = loop.create_unix_connection if sock.family == socket.AF_UNIX else loop.create_connection
         _, connection = await make(lambda: _Connection(self), sock=sock)  # pyright: ignore[reportCallIssue]
-        self._connection = cast(_Connection, connection)
+        self._connection = connection
 
     def next_id(self) -> int:
         """A request id that this link has not used before."""
@@ -103,7 +106,9 @@ class EngineLink:
         return self._next_id - 1
 
     def submit(self, request: NewRequest, sink: Sink) -> None:
-        """Queue a request; all of one event-loop turn travel in one frame. Raises EngineDeadError unless ready."""
+        """Queue a request; all of one event-loop turn travel in one frame. Raises EngineDeadError unless
+        ready.
+        """
         if self.state is not LinkState.READY:
             raise EngineDeadError(f"the engine does not serve: {self.reason}")
         self._sinks[request.id] = sink
@@ -117,7 +122,9 @@ class EngineLink:
             self._schedule_flush()
 
     def drain(self, timeout_s: float) -> None:
-        """Ask the engine to finish what runs within `timeout_s` and exit. Does nothing when it is not connected."""
+        """Ask the engine to finish what runs within `timeout_s` and exit. Does nothing when it is not
+        connected.
+        """
         self._flush()
         if self._connection is not None:
             self._connection.write(encode(Drain(timeout_s)))

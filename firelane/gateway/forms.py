@@ -38,8 +38,9 @@ class ChoiceResult:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What all chunks of one answer repeat. created: Unix time in seconds. usage_in_chunks: chunks say `usage: null`
-    because the last one will hold it."""
+    """What all chunks of one answer repeat. created: Unix time in seconds. usage_in_chunks: chunks say
+    `usage: null` because the last one will hold it.
+    """
 
     id: str
     created: int
@@ -48,8 +49,9 @@ class Identity:
 
 
 class Form(Protocol):
-    """How one kind of answer is written. `reports` is None when the client did not ask for logprobs; `offset` counts the
-    characters of the choice before these reports."""
+    """How one kind of answer is written. `reports` is None when the client did not ask for logprobs;
+    `offset` counts the characters of the choice before these reports.
+    """
 
     def opening(self, index: int) -> bytes:
         """The event before a choice's first text, or b""."""
@@ -192,10 +194,11 @@ class ChatForm:
         content: list[ChatLogprob] = []
         for report in reports:
             assert report.logprob is not None
-            tops = [TopLogprob(**self._entry(token, logprob)) for token, logprob in report.top]
-            content.append(ChatLogprob(top_logprobs=tops, **self._entry(report.token, report.logprob)))
+            tops = [TopLogprob(token=t, logprob=lp, bytes=b) for t, lp, b in map(self._entry, report.top)]
+            token, logprob, piece = self._entry((report.token, report.logprob))
+            content.append(ChatLogprob(token=token, logprob=logprob, bytes=piece, top_logprobs=tops))
         return ChatLogprobs(content=content)
 
-    def _entry(self, token: int, logprob: float) -> dict[str, object]:
-        piece = self._tokenizer.token_bytes(token)
-        return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
+    def _entry(self, entry: tuple[int, float]) -> tuple[str, float, list[int]]:
+        piece = self._tokenizer.token_bytes(entry[0])
+        return piece.decode("utf-8", "replace"), entry[1], list(piece)

@@ -1,8 +1,9 @@
 """HTTP/1.1 on an asyncio protocol and httptools: requests in, responses and event streams out.
 
-One Connection per socket; one Exchange per request, answered in the order of arrival. A handler is a plain function: it
-answers at once or keeps the Exchange and writes to it later from wherever the data comes, so a token costs no task switch.
-Limits: header size 431, body size 413, a silent or unread client is cut off by the server's sweep.
+One Connection per socket; one Exchange per request, answered in the order of arrival. A handler is a plain
+function: it answers at once or keeps the Exchange and writes to it later from wherever the data comes, so a
+token costs no task switch. Limits: header size 431, body size 413, a silent or unread client is cut off by
+the server's sweep.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-    """What one connection may take. receive_s: for a whole request to arrive; stall_s: how long a client may leave
-    its stream unread; idle_s: an open connection without a request; pipelined: requests waiting behind one."""
+    """What one connection may take. receive_s: for a whole request to arrive; stall_s: how long a client
+    may leave its stream unread; idle_s: an open connection without a request; pipelined: requests waiting
+    behind one.
+    """
 
     header_bytes: int = 64 << 10
     body_bytes: int = 32 << 20
@@ -137,8 +140,9 @@ Handler = Callable[[Exchange], None]
 
 
 class Connection(asyncio.Protocol):
-    """Parses one client's bytes. States: reading a request, answering, lingering (after a refusal, until the client
-    has read it), closed. `deadline_s` is when the sweep closes it."""
+    """Parses one client's bytes. States: reading a request, answering, lingering (after a refusal, until
+    the client has read it), closed. `deadline_s` is when the sweep closes it.
+    """
 
     def __init__(self, owner: ConnectionSet) -> None:
         self._owner = owner
@@ -168,7 +172,7 @@ class Connection(asyncio.Protocol):
         self._deadline_s = self._owner.now_s() + self._limits.idle_s
         self._owner.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.discard(self)
         self._waiting.clear()
         exchange, self._exchange = self._exchange, None

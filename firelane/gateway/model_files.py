@@ -1,4 +1,6 @@
-"""The small files of a model directory that a gateway needs: chat template, special tokens, generation defaults."""
+"""The small files of a model directory that a gateway needs: chat template, special tokens, generation
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """eos_ids: tokens that end a sequence. defaults: sampling values that the model's author advises, used where a
-    request is silent. specials: names of special tokens for the chat template. template: its source, or None."""
+    """eos_ids: tokens that end a sequence. defaults: sampling values that the model's author advises, used
+    where a request is silent. specials: names of special tokens for the chat template. template: its
+    source, or None.
+    """
 
     template: str | None = None
     template_path: str = ""

@@ -1,8 +1,9 @@
 """Vocabulary entries as bytes, so that a stream of tokens is decoded at a table look-up a token.
 
-The tokenizers library decodes a list of tokens as one text; its decoders that matter here work token by token:
-byte-level BPE (GPT-2's byte-to-character table), and the SentencePiece kind (a replaced space marker, <0xNN> for single
-bytes). For any other decoder there is no table and the library's own DecodeStream is used.
+The tokenizers library decodes a list of tokens as one text; its decoders that matter here work token by
+token: byte-level BPE (GPT-2's byte-to-character table), and the SentencePiece kind (a replaced space
+marker, <0xNN> for single bytes). For any other decoder there is no table and the library's own DecodeStream
+is used.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_level_table() -> dict[str, int]:
-    """GPT-2's map of printable characters to bytes: printable bytes are themselves, the others lie from U+0100 on."""
+    """GPT-2's map of printable characters to bytes: printable bytes are themselves, the others lie from
+    U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(b): b for b in printable}
     others = (b for b in range(256) if b not in set(printable))
@@ -64,7 +67,9 @@ def _sequence_rule(steps: list[dict[str, Any]]) -> Rule | None:
 
 
 def piece_rule(decoder: dict[str, Any] | None) -> Rule | None:
-    """How a vocabulary entry becomes bytes under the decoder of a tokenizer.json, or None if not entry by entry."""
+    """How a vocabulary entry becomes bytes under the decoder of a tokenizer.json, or None if not entry by
+    entry.
+    """
     kind = decoder["type"] if decoder else None
     if decoder is None:
         return None

@@ -90,7 +90,8 @@ class PromptBuilder:
     def sampling(
         self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]
     ) -> Sampling:
-        """What the engine is told, with the seed of choice 0. `reports`: logprobs of output and prompt, as in Sampling.
+        """What the engine is told, with the seed of choice 0. `reports`: logprobs of output and prompt, as
+        in Sampling.
 
         Raises ContextLengthError and RequestError when the engine could not take the request.
         """

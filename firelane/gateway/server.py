@@ -30,8 +30,10 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayConfig:
-    """served_model_names: the first one is reported, all are accepted. model_dir: where tokenizer.json and the chat
-    template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any free one."""
+    """served_model_names: the first one is reported, all are accepted. model_dir: where tokenizer.json and
+    the chat template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any
+    free one.
+    """
 
     model_dir: Path
     served_model_names: tuple[str, ...]
@@ -87,7 +89,9 @@ class Gateway:
             self.on_ready(link.ready)
 
     async def start(self) -> None:
-        """Listen. Sets `port`. Raises AddressInUseError when the port is taken, UsageError on a wrong address."""
+        """Listen. Sets `port`. Raises AddressInUseError when the port is taken, UsageError on a wrong
+        address.
+        """
         config = self._config
         try:
             self._server = await self._loop.create_server(

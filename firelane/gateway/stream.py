@@ -1,7 +1,8 @@
 """Hop 10: tokens to text to bytes on the client's connection.
 
-A Generation is one client request; it has one Choice for each sequence that the engine runs for it. A choice's tokens come
-straight from the frame handler and leave as one write; there is no task and no queue between.
+A Generation is one client request; it has one Choice for each sequence that the engine runs for it. A
+choice's tokens come straight from the frame handler and leave as one write; there is no task and no queue
+between.
 """
 
 from __future__ import annotations
@@ -348,7 +349,9 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class GenerationContext:
-    """What all generations of a gateway share. now_s: the event loop's clock, which frames are stamped with."""
+    """What all generations of a gateway share. now_s: the event loop's clock, which frames are stamped
+    with.
+    """
 
     tokenizer: Tokenizer
     accounting: Accounting

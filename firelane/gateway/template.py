@@ -1,9 +1,9 @@
 """Chat templates: Jinja source that comes with a model and is not trusted.
 
-The sandbox forbids attributes that lead out of the template. Here every loop pass and call is also charged to a budget,
-and the size of what an operator builds is bounded, so that no template can hold the process or fill its memory.
-The environment offers what Hugging Face templates expect: trimmed blocks, `break` and `continue`, `tojson` without HTML
-escapes, `raise_exception`, `strftime_now` and the `generation` block.
+The sandbox forbids attributes that lead out of the template. Here every loop pass and call is also charged
+to a budget, and the size of what an operator builds is bounded, so that no template can hold the process or
+fill its memory. The environment offers what Hugging Face templates expect: trimmed blocks, `break` and
+`continue`, `tojson` without HTML escapes, `raise_exception`, `strftime_now` and the `generation` block.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**"})
 
-    def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+    def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
         _charge()
         return super().call(context, obj, *args, **kwargs)
 
@@ -96,8 +96,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             if isinstance(times, int) and len(items) * times > MAX_SIZE:
                 raise _TooMuchError
         elif operator == "**" and (abs(left) > 2**16 or abs(right) > 64):
-            raise _TooMuchError
-        elif operator == "%" and isinstance(left, str) and len(left) > 256:
             raise _TooMuchError
         return _sized(super().call_binop(context, operator, left, right))
 
@@ -124,8 +122,10 @@ def _tojson(
 
 def _environment() -> _Sandbox:
     env = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-    env.filters.update(tojson=_tojson, _metered=_metered, _sized=_sized)
-    env.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+    filters: dict[str, Any] = {"tojson": _tojson, "_metered": _metered, "_sized": _sized}
+    env.filters.update(filters)
+    functions: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    env.globals.update(functions)
     return env
 
 

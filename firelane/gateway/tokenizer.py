@@ -1,4 +1,6 @@
-"""Text to token ids and back, on tokenizer.json alone. Pieces of vocabulary are bytes: a token may end inside a character."""
+"""Text to token ids and back, on tokenizer.json alone. Pieces of vocabulary are bytes: a token may end
+inside a character.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ class LineFormatter(logging.Formatter):
 
 
 def set_up(level: str) -> None:
-    """Send the logs of `firelane` to standard error. Raises ValueError on an unknown level. May be called again."""
+    """Send the logs of `firelane` to standard error. Raises ValueError on an unknown level. May be called
+    again.
+    """
     if level not in LEVELS:
         raise ValueError(f"log level is {level!r}: use one of {', '.join(LEVELS)}")
     logger = logging.getLogger("firelane")

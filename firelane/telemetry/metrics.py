@@ -1,7 +1,7 @@
 """Metric instruments that are cheap to write and are read only when scraped.
 
-An instrument belongs to one thread (an event loop); there are no locks. prometheus_client renders them, and is imported at
-the first scrape.
+An instrument belongs to one thread (an event loop); there are no locks. prometheus_client renders them, and
+is imported at the first scrape.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class Registry:
             yield from instrument.families(self._labels)
 
     def render(self) -> bytes:
-        """All values in the Prometheus text format, with the process's own CPU time, memory and descriptors."""
+        """All values in the Prometheus text format, with the process's own CPU time, memory and
+        descriptors.
+        """
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.exposition import generate_latest
 

@@ -72,7 +72,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Service:
-    """A running gateway and its engine. `text` is what the engine answers; set it, `script` or the engine's fields."""
+    """A running gateway and its engine. `text` is what the engine answers; set it, `script` or the engine's
+    fields.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, core: tokenizers.Tokenizer, config: GatewayConfig

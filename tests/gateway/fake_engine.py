@@ -37,7 +37,9 @@ class Running:
 
 @dataclass
 class FakeEngine:
-    """`answer(prompt, sampling)` gives a request's tokens, repeated until its limit. One step per loop turn unless `held`."""
+    """`answer(prompt, sampling)` gives a request's tokens, repeated until its limit. One step per loop turn
+    unless `held`.
+    """
 
     answer: Callable[[list[int], Any], list[int]]
     vocab_size: int
