@@ -18,11 +18,9 @@ class ExecutorRequest:
     """Sizes that the caller wants; the backend answers with StepLimits.
 
     threads: None = all cores of this process. max_model_len: None = the model's own. kv_cache_bytes: None =
-    the
-    backend's choice; the executor must hold at least one sequence of max_model_len tokens, else
-    OutOfMemoryError
-    (where max_model_len is None the backend may lower it to what fits). max_num_batched_tokens is at least
-    max_num_seqs, so that every sequence can decode in every step.
+    the backend's choice; the executor must hold at least one sequence of max_model_len tokens, else
+    OutOfMemoryError (where max_model_len is None the backend may lower it to what fits).
+    max_num_batched_tokens is at least max_num_seqs, so that every sequence can decode in every step.
     """
 
     threads: int | None = None

@@ -2,9 +2,8 @@
 
 Each block is in exactly one place:
 
-    blank   nobody uses it and it holds nothing worth keeping          given out first
-    cached  nobody uses it, but it is named: a later prompt may ask    given out last, least recently used
-    first
+    blank   nobody uses it, it holds nothing worth keeping       given out first
+    cached  nobody uses it, but a later prompt may ask for it    given out last, the least recently used first
     in use  reference count > 0, named or not
 
 Every operation is O(1) a block.

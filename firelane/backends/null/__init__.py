@@ -1,0 +1,5 @@
+"""The null backend: the same contract without a model, to test and measure all that surrounds one."""
+
+from firelane.backends.null.executor import NullExecutor, load
+
+__all__ = ["NullExecutor", "load"]

@@ -1,0 +1,146 @@
+"""An Executor that draws each token from a hash of (seed, position), at once or after a modelled time.
+
+It needs the Program for its sizes alone, and costs the host next to nothing. A logit bias of 100 or more
+forces its token, as it does with a real model: so a test can steer what is drawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.backends.contract import (
+    MAX_LOGPROBS,
+    SAMPLE,
+    SlotState,
+    StepInputs,
+    StepLimits,
+    StepOutputs,
+)
+from firelane.backends.request import ExecutorRequest, ProgressCallback
+from firelane.errors import OutOfMemoryError
+from firelane.program.program import Program
+
+DEFAULT_KV_TOKENS = 1 << 20
+FORCING_BIAS = 100.0
+StepTime = Callable[[StepInputs], float]
+"""Seconds that a step takes."""
+
+
+def load(
+    program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
+) -> NullExecutor:
+    """Raises OutOfMemoryError where kv_cache_bytes cannot hold one sequence of max_model_len tokens."""
+    del model_dir
+    progress("load", 0.0, 0.0, "B")
+    max_model_len = request.max_model_len or program.max_model_len
+    return NullExecutor(_limits(program, request, max_model_len), program.vocab_size)
+
+
+def _limits(program: Program, request: ExecutorRequest, max_model_len: int) -> StepLimits:
+    block_bytes = program.kv_bytes_per_token * request.block_size
+    num_blocks = max(DEFAULT_KV_TOKENS, max_model_len) // request.block_size + 1
+    if request.kv_cache_bytes is not None:
+        num_blocks = request.kv_cache_bytes // block_bytes
+    if num_blocks * request.block_size < max_model_len and request.max_model_len is None and num_blocks:
+        max_model_len = num_blocks * request.block_size
+    if num_blocks * request.block_size < max_model_len:
+        raise OutOfMemoryError(
+            f"the KV cache has room for {num_blocks * request.block_size} tokens, one sequence needs "
+            f"{max_model_len}: give it more memory or lower max_model_len"
+        )
+    return StepLimits(
+        max_num_seqs=request.max_num_seqs,
+        max_num_batched_tokens=request.max_num_batched_tokens,
+        max_output_rows=request.max_output_rows,
+        max_model_len=max_model_len,
+        block_size=request.block_size,
+        num_blocks=num_blocks,
+    )
+
+
+class NullExecutor:
+    """step_time: seconds of a step that begins when it is submitted; None answers at once."""
+
+    weights_bytes = 0
+    kv_bytes = 0
+
+    def __init__(self, limits: StepLimits, vocab_size: int, step_time: StepTime | None = None) -> None:
+        self.limits = limits
+        self.vocab_size = vocab_size
+        self.state = SlotState.allocate(limits)
+        self._step_time = step_time
+        self._outputs = (StepOutputs.allocate(limits), StepOutputs.allocate(limits))
+        self._turn = 0
+        self._ends_s: float | None = None
+
+    def submit(self, inputs: StepInputs) -> None:
+        assert self._ends_s is None, "a step is in flight"
+        self._turn ^= 1
+        self._run(inputs, self._outputs[self._turn])
+        self._ends_s = time.monotonic() + self._step_time(inputs) if self._step_time else 0.0
+
+    def wait(self) -> StepOutputs:
+        assert self._ends_s is not None, "no step is in flight"
+        left_s = self._ends_s - time.monotonic() if self._ends_s else 0.0
+        if left_s > 0:
+            time.sleep(left_s)
+        self._ends_s = None
+        return self._outputs[self._turn]
+
+    def release(self) -> None:
+        self._ends_s = None
+
+    def _run(self, inputs: StepInputs, outputs: StepOutputs) -> None:
+        rows = inputs.num_rows
+        state, sampling = self.state, self.state.sampling
+        slots, positions = inputs.row_slot[:rows], inputs.row_position[:rows]
+        tokens = outputs.tokens[:rows]
+        tokens[:] = mix(sampling["seed"][slots], positions + 1) % np.uint64(self.vocab_size)
+        scored = inputs.row_kind[:rows] != SAMPLE
+        if scored.any():
+            tokens[scored] = state.tokens[slots[scored], positions[scored] + 1]
+        sampled = ~scored
+        self._force(tokens, slots, sampled & (sampling["num_bias"][slots] > 0))
+        self._avoid_stops(tokens, slots, sampled & (positions + 1 < sampling["stop_from"][slots]))
+        state.tokens[slots, positions + 1] = tokens
+        self._score(outputs, np.flatnonzero(scored | (sampling["logprobs"][slots] >= 0)))
+
+    def _force(self, tokens: NDArray[np.int32], slots: NDArray[np.int32], rows: NDArray[np.bool_]) -> None:
+        for row in np.flatnonzero(rows):
+            slot, count = slots[row], self.state.sampling["num_bias"][slots[row]]
+            best = int(self.state.bias_values[slot, :count].argmax())
+            if self.state.bias_values[slot, best] >= FORCING_BIAS:
+                tokens[row] = self.state.bias_ids[slot, best]
+
+    def _avoid_stops(
+        self, tokens: NDArray[np.int32], slots: NDArray[np.int32], rows: NDArray[np.bool_]
+    ) -> None:
+        """Take the next id that is not a stop token."""
+        for row in np.flatnonzero(rows):
+            slot = slots[row]
+            stops = set(self.state.stop_ids[slot, : self.state.sampling["num_stop_ids"][slot]].tolist())
+            while int(tokens[row]) in stops:
+                tokens[row] = (int(tokens[row]) + 1) % self.vocab_size
+
+    def _score(self, outputs: StepOutputs, rows: NDArray[np.int64]) -> None:
+        """Log-probabilities that look real: the token is the best one, each alternative half as likely."""
+        if rows.size:
+            ranks = np.arange(MAX_LOGPROBS, dtype=np.int32)
+            tokens = outputs.tokens[rows]
+            outputs.logprobs[rows] = -0.7 - (tokens % 7) * 0.1
+            outputs.top_ids[rows] = (tokens[:, None] + ranks) % self.vocab_size
+            outputs.top_logprobs[rows] = outputs.logprobs[rows, None] - 0.7 * ranks
+
+
+def mix(seeds: NDArray[np.uint64], positions: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """One well-mixed 64-bit number for each (seed, position): the SplitMix64 output function (Steele et al.
+    2014)."""
+    z = seeds + positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,154 @@
+"""Turns the outputs of a step into what the gateway is told, and the table's state into what the next plan
+needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.backends.contract import SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
+from firelane.engine.plan import StepPlan
+from firelane.engine.scheduler import Scheduler
+from firelane.engine.sequence import Sequence, Status
+from firelane.engine.table import SequenceTable
+from firelane.kv import KvCache
+from firelane.wire.frames import EngineStats, Finished, FinishReason, Started, StepFrame, TokenLogprobs
+
+
+class Committer:
+    """Commits steps in order. What happens between two steps (an abort) is reported in the next frame."""
+
+    def __init__(self, table: SequenceTable, kv: KvCache, scheduler: Scheduler, state: SlotState) -> None:
+        self._table = table
+        self._kv = kv
+        self._scheduler = scheduler
+        self._state = state
+        self._started: list[Started] = []
+        self._finished: list[Finished] = []
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._generated_tokens = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Something is to be reported without waiting for a step."""
+        return bool(self._finished)
+
+    def commit(self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs) -> StepFrame:
+        """Append the tokens, publish full blocks, end what has ended. Tokens of ended sequences are
+        dropped."""
+        table = self._table
+        self._note_started(plan)
+        self._publish(inputs)
+        sampled = np.flatnonzero(inputs.row_kind[: inputs.num_rows] == SAMPLE)
+        slots = inputs.row_slot[sampled]
+        wanted = table.reporting[slots]
+        if not wanted.all():
+            sampled, slots = sampled[wanted], slots[wanted]
+        tokens = outputs.tokens[sampled]
+        ids = table.ids[slots].tolist()
+        logprobs = self._logprobs(inputs, outputs, sampled[table.logprobs[slots] >= 0])
+        self._end_sequences(plan, slots, tokens)
+        table.settle(plan.step)
+        self._steps += 1
+        self._generated_tokens += len(ids)
+        return self._frame(plan.step, ids, tokens.tolist(), logprobs)
+
+    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A live sequence ends now."""
+        self._table.finish(sequence)
+        self._finished.append(Finished(sequence.id, reason))
+
+    def report(self) -> StepFrame:
+        """The news alone, while no step runs."""
+        return self._frame(self._steps, [], [], [])
+
+    def _note_started(self, plan: StepPlan) -> None:
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if chunk.admitted and not sequence.started:
+                sequence.started = True
+                self._prompt_tokens += sequence.prompt_len
+                self._started.append(Started(sequence.id, chunk.start))
+
+    def _publish(self, inputs: StepInputs) -> None:
+        """Give the prefix cache the blocks that this step has filled. All of their tokens are known by
+        now."""
+        table, chunks = self._table, inputs.num_chunks
+        slots = inputs.chunk_slot[:chunks]
+        full = (inputs.chunk_start[:chunks] + inputs.chunk_len[:chunks]) // self._kv.block_size
+        for index in np.flatnonzero(full > table.published[slots]).tolist():
+            slot, num_blocks = int(slots[index]), int(full[index])
+            sequence = table.sequences[slot]
+            if sequence is not None and sequence.status is Status.RUNNING and sequence.blocks is not None:
+                self._kv.publish(sequence.blocks, sequence.chain, self._state.tokens[slot], num_blocks)
+                table.published[slot] = num_blocks
+
+    def _end_sequences(self, plan: StepPlan, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+        """Stop tokens first: a stop token at the length's end is a stop."""
+        table = self._table
+        stopped = (self._state.stop_ids[slots] == tokens[:, None]).any(axis=1)
+        ended = table.ending_step[slots] == plan.step
+        for row in np.flatnonzero(stopped | ended).tolist():
+            sequence = table.sequences[slots[row]]
+            assert sequence is not None
+            self.end(sequence, "stop" if stopped[row] else "length")
+        for chunk in plan.chunks:
+            scored_only = not chunk.samples and table.ending_step[chunk.slot] == plan.step
+            if scored_only and chunk.sequence.status is Status.RUNNING:
+                self.end(chunk.sequence, "length")
+
+    def _logprobs(
+        self, inputs: StepInputs, outputs: StepOutputs, sampled: NDArray[np.int64]
+    ) -> list[TokenLogprobs]:
+        rows = inputs.num_rows
+        scored = np.flatnonzero(inputs.row_kind[:rows] == SCORE)
+        if not len(sampled) and not len(scored):
+            return []
+        scored = scored[self._table.reporting[inputs.row_slot[scored]]]
+        return [self._row_logprobs(inputs, outputs, row) for row in [*scored.tolist(), *sampled.tolist()]]
+
+    def _row_logprobs(self, inputs: StepInputs, outputs: StepOutputs, row: int) -> TokenLogprobs:
+        sequence: Any = self._table.sequences[inputs.row_slot[row]]
+        sampling = sequence.sampling
+        count = sampling.logprobs if inputs.row_kind[row] == SAMPLE else sampling.prompt_logprobs
+        return TokenLogprobs(
+            sequence.id,
+            int(inputs.row_position[row]) + 1,
+            int(outputs.tokens[row]),
+            float(outputs.logprobs[row]),
+            outputs.top_ids[row, :count].tolist(),
+            outputs.top_logprobs[row, :count].tolist(),
+        )
+
+    def _frame(
+        self, step: int, ids: list[int], tokens: list[int], logprobs: list[TokenLogprobs]
+    ) -> StepFrame:
+        started, self._started = self._started, []
+        finished, self._finished = self._finished, []
+        return StepFrame(
+            step=step,
+            ids=ids,
+            tokens=tokens,
+            started=started,
+            finished=finished,
+            logprobs=logprobs,
+            stats=self._stats(),
+        )
+
+    def _stats(self) -> EngineStats:
+        table, scheduler = self._table, self._scheduler
+        return EngineStats(
+            running=len(table.running),
+            waiting=len(table.waiting),
+            kv_used_blocks=self._kv.num_used_blocks,
+            kv_total_blocks=self._kv.num_blocks,
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated_tokens,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            preemptions=scheduler.preemptions,
+            steps=self._steps,
+        )

@@ -1,0 +1,68 @@
+"""From a NewRequest to a Sequence: what can never be served is refused here, so that no step has to check
+it again."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.backends.contract import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, StepLimits
+from firelane.engine.sequence import Sequence
+from firelane.errors import ContextLengthError, RequestError
+from firelane.kv import KvCache
+from firelane.wire.frames import NewRequest, Sampling
+
+FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: KvCache) -> Sequence:
+    """Raises RequestError where the request can never be served. max_tokens is clipped to what the context
+    holds."""
+    prompt = _prompt(request.prompt, vocab_size)
+    _check_sampling(request.sampling, vocab_size)
+    longest = min(limits.max_model_len, limits.num_blocks * limits.block_size + 1)
+    end = min(len(prompt) + request.sampling.max_tokens, longest)
+    if len(prompt) + min(request.sampling.max_tokens, 1) > longest:
+        why = "the model's context" if longest == limits.max_model_len else "the KV cache"
+        raise ContextLengthError(
+            f"the prompt has {len(prompt)} tokens: with one token of output it exceeds {why} "
+            f"of {longest} tokens"
+        )
+    return Sequence(request.id, prompt, sampling=request.sampling, end=end, chain=kv.chain(request.salt))
+
+
+def _prompt(data: bytes, vocab_size: int) -> NDArray[np.int32]:
+    if not data or len(data) % 4:
+        raise RequestError(f"the prompt has {len(data)} bytes: it must be one or more int32 token ids")
+    prompt = np.frombuffer(data, np.dtype("<i4")).astype(np.int32)
+    lowest, highest = int(prompt.min()), int(prompt.max())
+    if lowest < 0 or highest >= vocab_size:
+        bad = lowest if lowest < 0 else highest
+        raise RequestError(f"token id {bad} is not in the vocabulary of {vocab_size} tokens")
+    return prompt
+
+
+def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
+    for name in FLOATS:
+        if not math.isfinite(getattr(sampling, name)):
+            raise RequestError(f"{name} is {getattr(sampling, name)}: it must be a finite number", param=name)
+    if len(sampling.logit_bias) > MAX_BIAS:
+        raise RequestError(f"logit_bias has {len(sampling.logit_bias)} entries: at most {MAX_BIAS} are taken")
+    if len(sampling.stop_token_ids) > MAX_STOP_IDS:
+        raise RequestError(f"{len(sampling.stop_token_ids)} stop token ids: at most {MAX_STOP_IDS} are taken")
+    for name, top, bottom in (
+        ("logprobs", MAX_LOGPROBS, -1),
+        ("prompt_logprobs", MAX_LOGPROBS, -1),
+        ("max_tokens", 2**31 - 1, 0),
+        ("min_tokens", 2**30, 0),
+        ("top_k", 2**31 - 1, 0),
+    ):
+        if not bottom <= getattr(sampling, name) <= top:
+            raise RequestError(
+                f"{name} is {getattr(sampling, name)}: {bottom} to {top} are taken", param=name
+            )
+    for token in [*sampling.stop_token_ids, *(token for token, _ in sampling.logit_bias)]:
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"token id {token} is not in the vocabulary of {vocab_size} tokens")

@@ -1,0 +1,72 @@
+"""One request inside the engine, from its arrival to its end."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.kv import BlockTable, PrefixChain
+from firelane.wire.frames import Sampling
+
+
+class Status(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """State of one request. What changes in every decode step lies in the SequenceTable's row of its slot
+    instead.
+
+    tokens: int32, the prompt and all tokens generated before it was last admitted; while the sequence runs,
+    the
+        executor's `tokens[slot]` is the record. end: the length at which it is finished. computed: leading
+        tokens whose K/V is computed or planned. scored: leading prompt positions whose prompt
+        log-probability is planned or reported. slot: -1 where it has none. blocks: None where it holds
+        none.
+    """
+
+    __slots__ = (
+        "arrival",
+        "blocks",
+        "chain",
+        "computed",
+        "end",
+        "id",
+        "prompt_len",
+        "sampling",
+        "scored",
+        "slot",
+        "started",
+        "status",
+        "tokens",
+    )
+
+    def __init__(
+        self, request_id: int, prompt: NDArray[np.int32], *, sampling: Sampling, end: int, chain: PrefixChain
+    ) -> None:
+        self.id = request_id
+        self.arrival = -1
+        self.prompt_len = len(prompt)
+        self.tokens = prompt
+        self.sampling = sampling
+        self.end = end
+        self.chain = chain
+        self.status = Status.WAITING
+        self.slot = -1
+        self.blocks: BlockTable | None = None
+        self.computed = 0
+        self.scored = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
+        self.started = False
+
+    @property
+    def reusable_tokens(self) -> int:
+        """Leading tokens that may come from the prefix cache: a position still to be scored must be
+        computed."""
+        return len(self.tokens) if self.scored == self.prompt_len - 1 else self.scored
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.id} {self.status.name} slot={self.slot} computed={self.computed}/{self.end}>"
