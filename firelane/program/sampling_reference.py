@@ -35,7 +35,7 @@ class RowSampling:
 
 @dataclass(frozen=True)
 class RowResult:
-    """logprob and top_logprobs are of the raw distribution; top_ids: best first, TOP or the whole vocabulary."""
+    """logprob and top_logprobs are of the raw distribution; top_ids: best first, at most TOP."""
 
     token: int
     logprob: float

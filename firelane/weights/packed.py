@@ -60,7 +60,7 @@ class Manifest:
 
 
 class PackedWeights:
-    """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive by themselves."""
+    """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive too."""
 
     __slots__ = ("_bytes", "_map", "_placed", "path")
 
