@@ -73,10 +73,11 @@ void block_maxima(const float* x, float* maxima) {
   }
 }
 
-// The lowest index of the largest of x; 0 where all are NaN.
+// The lowest index of the largest of x; 0 where none is above -inf.
 template <int VOCAB>
 int first_largest(const float* x) {
   const float best = largest<VOCAB>(x);
+  if (best == kNegInf) return 0;
   const f32x16 wanted = splat(best);
   for (int b = 0; b < blocks_of(VOCAB); ++b) {
     f32x16 v[4];

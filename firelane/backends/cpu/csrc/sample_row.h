@@ -47,7 +47,7 @@ template <int VOCAB>
 class Sampler {
  public:
   // The row of `position`: kSample draws the token of position + 1, kScore takes the one that stands there. logits[VOCAB] is read
-  // only. NaN logits are taken for -inf; a row of nothing else gives token 0 and log-probability NaN.
+  // only. NaN logits are taken for -inf; a row of nothing else gives token 0 and a log-probability of NaN.
   void run(const float* logits, const SamplingSlot& slot, std::int32_t position, std::int32_t kind, const SampledRow& out) {
     const std::int32_t token = kind == kScore ? slot.tokens[position + 1] : draw(logits, slot, position);
     *out.token = token;
