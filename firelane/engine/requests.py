@@ -22,14 +22,19 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
     holds."""
     prompt = _prompt(request.prompt, vocab_size)
     _check_sampling(request.sampling, vocab_size)
-    longest = min(limits.max_model_len, limits.num_blocks * limits.block_size + 1)
-    end = min(len(prompt) + request.sampling.max_tokens, longest)
-    if len(prompt) + min(request.sampling.max_tokens, 1) > longest:
-        why = "the model's context" if longest == limits.max_model_len else "the KV cache"
+    capacity = limits.num_blocks * limits.block_size
+    needed = len(prompt) + min(request.sampling.max_tokens, 1)
+    if needed > limits.max_model_len:
         raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens: with one token of output it exceeds {why} "
-            f"of {longest} tokens"
+            f"the prompt has {len(prompt)} tokens: with its output it exceeds the model's context "
+            f"of {limits.max_model_len} tokens"
         )
+    if len(prompt) > capacity:
+        raise ContextLengthError(
+            f"the prompt has {len(prompt)} tokens: the KV cache has room for {capacity}; give it more memory"
+        )
+    # The last token of a sequence is never computed, so it needs no room in the cache.
+    end = min(len(prompt) + request.sampling.max_tokens, limits.max_model_len, capacity + 1)
     return Sequence(request.id, prompt, sampling=request.sampling, end=end, chain=kv.chain(request.salt))
 
 
