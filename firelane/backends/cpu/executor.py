@@ -60,7 +60,7 @@ class CpuExecutor:
             for _ in ("keys", "values")
         ]
         self._rotary = [rotary_table(r, limits.max_model_len) for r in layout.rotary_index]
-        self._arena = zeroed(layout.placement.nbytes)
+        self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
         self._outputs = [StepOutputs.allocate(limits), StepOutputs.allocate(limits)]
@@ -84,7 +84,7 @@ class CpuExecutor:
             weights=weights,
             cache=cache,
             rotary=rotary,
-            arena=address(self._arena),
+            arena=address(self.arena),
             offsets=offsets_table,
             scratch=address(self._scratch),
             op_seconds=address(self.op_seconds),

@@ -1,0 +1,177 @@
+"""Small programs with random weights on the CPU backend, driven step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane import env
+from firelane.backends.contract import SAMPLE, SCORE, StepInputs, StepLimits, StepOutputs
+from firelane.backends.cpu.executor import CpuExecutor
+from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.loader import build
+from firelane.backends.cpu.machine import choose_isa, cpu_identity
+from firelane.backends.cpu.native import Library
+from firelane.models.dense import DenseSpec, dense_program
+from firelane.program.liveness import Placement
+from firelane.program.ops import HeadShape, Rotary
+from firelane.program.program import Program
+from firelane.program.values import DType, Weight
+from firelane.weights.formats import pack
+from firelane.weights.plan import plan
+
+HERE = choose_isa("", cpu_identity())
+
+
+def small_spec(**changes: Any) -> DenseSpec:
+    """A decoder with awkward shapes: widths that are no multiple of a panel, groups of three heads, tiny vocabulary."""
+    heads = changes.pop("heads", HeadShape(heads=6, kv_heads=2, head_dim=48))
+    frequencies = 10000.0 ** -(np.arange(0, heads.head_dim, 2, dtype=np.float32) / heads.head_dim)
+    settings: dict[str, Any] = {
+        "name": "small",
+        "vocab_size": 331,
+        "max_model_len": 512,
+        "hidden_size": 104,
+        "mlp_size": 200,
+        "heads": heads,
+        "rotary": Rotary(inverse_frequencies=tuple(float(f) for f in frequencies)),
+        "windows": (0, 0),
+        "norm_eps": 1e-5,
+        "dtype": DType.BF16,
+    }
+    return DenseSpec(**{**settings, **changes})
+
+
+def round_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def widen_bf16(x: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+class RandomWeights:
+    """Seeded weights, packed in memory; `values` holds them unpacked as float32."""
+
+    def __init__(self, program: Program, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.values: dict[str, NDArray[np.float32]] = {}
+        self._packed: dict[str, NDArray[Any]] = {}
+        for placed in plan(program):
+            raw = self._draw(rng, placed.weight)
+            bits = round_bf16(raw) if placed.weight.dtype is DType.BF16 else raw
+            parts = np.split(bits, np.cumsum(placed.weight.parts)[:-1])
+            packed = pack(list(parts), placed.format, interleave=placed.interleave)
+            self.values[placed.weight.name] = widen_bf16(bits) if bits.dtype == np.uint16 else bits
+            self._packed[placed.weight.name] = aligned(packed)
+
+    @staticmethod
+    def _draw(rng: np.random.Generator, weight: Weight) -> NDArray[np.float32]:
+        if len(weight.shape) == 1:
+            offset = 0.0 if "bias" in weight.name else 1.0
+            return (offset + 0.2 * rng.standard_normal(weight.shape)).astype(np.float32)
+        return (rng.standard_normal(weight.shape) * 1.2 * weight.shape[1] ** -0.5).astype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(p.nbytes for p in self._packed.values())
+
+    def address(self, name: str) -> int:
+        return self._packed[name].ctypes.data
+
+    def close(self) -> None:
+        pass
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy at a 64-byte boundary, with a page of NaN bytes behind it that no kernel may let into a result."""
+    raw = np.full(array.nbytes + 64 + 4096, 0xFF, np.uint8)
+    start = -raw.ctypes.data % 64
+    view = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
+
+
+def limits(**changes: int) -> StepLimits:
+    settings = {
+        "max_num_seqs": 32,
+        "max_num_batched_tokens": 256,
+        "max_output_rows": 40,
+        "max_model_len": 320,
+        "block_size": 16,
+        "num_blocks": 700,
+    }
+    return StepLimits(**{**settings, **changes})
+
+
+@dataclass
+class Chunk:
+    slot: int
+    start: int
+    length: int
+    sample: bool = True
+    score: bool = False
+
+
+@dataclass
+class Machine:
+    """An executor and the inputs that drive it; slot s owns the blocks that `blocks[s]` names."""
+
+    executor: CpuExecutor
+    weights: RandomWeights
+    inputs: StepInputs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = StepInputs.allocate(self.executor.limits)
+
+    def give_blocks(self, slot: int, blocks: Sequence[int]) -> None:
+        self.executor.state.block_tables[slot, : len(blocks)] = blocks
+
+    def greedy(self, slot: int, prompt: Sequence[int], logprobs: int = 5) -> None:
+        """Set up a slot for greedy decoding."""
+        state = self.executor.state
+        state.tokens[slot, : len(prompt)] = prompt
+        row = state.sampling[slot]
+        row["temperature"], row["top_p"], row["repetition_penalty"] = 0.0, 1.0, 1.0
+        row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
+
+    def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
+        """Each chunk samples after its last token (unless its prompt goes on), or scores every token of it."""
+        inputs, row, token = self.inputs, 0, 0
+        for i, c in enumerate(chunks):
+            inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
+            first = 0 if c.score else c.length - 1 if c.sample else c.length
+            for at in range(first, c.length):
+                inputs.row_token[row], inputs.row_slot[row] = token + at, c.slot
+                inputs.row_position[row] = c.start + at
+                inputs.row_kind[row] = SCORE if c.score else SAMPLE
+                row += 1
+            token += c.length
+        inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), token, row
+        self.executor.submit(inputs)
+        return self.executor.wait()
+
+
+def machine(
+    spec: DenseSpec,
+    cache_dir: Path,
+    *,
+    isa: str = HERE,
+    sizes: StepLimits | None = None,
+    threads: int = 2,
+    place: Callable[[Layout], Placement] | None = None,
+) -> Machine:
+    program = dense_program(spec)
+    layout = Layout(program=program, limits=sizes or limits(), isa=isa)
+    if place is not None:
+        vars(layout)["placement"] = place(layout)  # where the cached property keeps its value
+    library = build(layout, cache_dir, env.read({"HOME": "/"}), lambda *_: None)
+    weights = RandomWeights(program)
+    executor = CpuExecutor(library=Library(library), layout=layout, weights=weights, threads=threads)
+    return Machine(executor, weights)

@@ -1,0 +1,112 @@
+"""Every op kind against its NumPy reference: on each instruction set, in each dtype, at awkward shapes and row counts.
+
+The program runs once with no two values sharing memory, so that every intermediate value can be read. Then each op's
+reference runs on the very inputs that the kernel had, and the outputs are compared: the bound is one op's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_harness import Chunk, Machine, limits, machine, small_spec, widen_bf16
+from numpy.typing import NDArray
+
+from firelane.backends.cpu.machine import cpu_identity, supported_isas
+from firelane.program.liveness import Placement
+from firelane.program.ops import HeadShape, Sample
+from firelane.program.reference import ReferenceExecutor
+from firelane.program.values import DType, Rows, Value
+
+SPECS = {
+    "bf16": small_spec(windows=(0, 20), qkv_bias=True, output_bias=True, mlp_bias=True),
+    "bf16-norms-wide-head": small_spec(
+        heads=HeadShape(heads=4, kv_heads=1, head_dim=80), qk_norm=True, tied_embeddings=True
+    ),
+    "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
+}
+STEPS = {
+    "one-token": [[Chunk(0, 0, 1)]],
+    "prompt-then-decode": [[Chunk(1, 0, 70)], [Chunk(1, 70, 1)]],
+    "mixed": [[Chunk(0, 0, 33), Chunk(2, 0, 64)], [Chunk(2, 64, 1), Chunk(0, 33, 100), Chunk(3, 0, 13)]],
+    "score": [[Chunk(0, 0, 20, score=True)]],
+}
+# Relative to the largest output of the op: one rounding of bf16 is 2^-9 of a value, and a sum of products of bf16
+# numbers in float32, in another order than NumPy's, errs far less.
+BOUNDS = {DType.F32: 2e-5, DType.BF16: 2.0**-8}
+
+
+@pytest.fixture(
+    scope="module", params=[f"{isa}/{s}" for isa in supported_isas(cpu_identity()) for s in SPECS]
+)
+def driven(request: pytest.FixtureRequest, kernel_cache) -> Iterator[Machine]:
+    isa, spec = request.param.split("/")
+    m = machine(SPECS[spec], kernel_cache, isa=isa, place=apart)
+    yield m
+    m.executor.release()
+
+
+def apart(layout) -> Placement:
+    """Every value in a place of its own."""
+    rows = {Rows.TOKEN: layout.limits.max_num_batched_tokens, Rows.OUTPUT: layout.limits.max_output_rows}
+    values = list(layout.value_index)
+    sizes = [-(-layout.row_bytes(v) * rows[v.rows] // 64) * 64 for v in values]
+    starts = np.cumsum([0, *sizes])
+    return Placement(offsets=dict(zip(values, starts[:-1].tolist(), strict=True)), nbytes=int(starts[-1]))
+
+
+def read(m: Machine, value: Value, rows: int) -> NDArray[np.float32]:
+    """What the kernels left in `value`, as float32 [rows, width]."""
+    layout = m.executor.layout
+    start, row_bytes = layout.placement.offsets[value], layout.row_bytes(value)
+    raw = m.executor.arena[start : start + rows * row_bytes]
+    kind: Any = np.uint16 if layout.element_bytes(value.dtype) == 2 else np.float32
+    matrix = raw.view(kind).reshape(rows, -1)[:, : value.width]
+    return widen_bf16(np.ascontiguousarray(matrix)) if kind is np.uint16 else matrix.copy()
+
+
+def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) -> None:
+    m.executor.arena[:] = 0xFF
+    state = m.executor.state
+    tokens = state.tokens.copy()
+    m.step(chunks)
+    state.tokens[...] = tokens
+    step = reference.begin(m.inputs, state)
+    counts = {Rows.TOKEN: m.inputs.num_tokens, Rows.OUTPUT: m.inputs.num_rows}
+    for op in m.executor.layout.program.ops:
+        if isinstance(op, Sample):
+            continue
+        op.reference(step)
+        for value in op.outputs:
+            mine = read(m, value, counts[value.rows])
+            expected = step.read(value)
+            assert np.isfinite(mine).all(), f"{value.name} is not finite"
+            error = np.abs(mine - expected).max() / np.abs(expected).max()
+            assert error <= BOUNDS[value.dtype], f"{type(op).__name__} {value.name}: error {error:.2e}"
+            step.values[value] = mine  # the next op's reference starts from what its kernel had
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_ops_agree_with_their_references(driven: Machine, name: str) -> None:
+    sizes = driven.executor.limits
+    program = driven.executor.layout.program
+    reference = ReferenceExecutor(
+        program, driven.weights.values, slots=sizes.max_num_seqs, max_len=sizes.max_model_len
+    )
+    rng = np.random.default_rng(3)
+    for slot in range(4):
+        driven.greedy(slot, rng.integers(0, program.vocab_size, 200).tolist())
+        driven.give_blocks(slot, rng.permutation(100)[: sizes.blocks_per_seq] + 100 * slot)
+    for chunks in STEPS[name]:
+        check_step(driven, reference, chunks)
+
+
+def test_limits_are_used_to_the_last_row(driven: Machine) -> None:
+    """A step as large as the limits allow touches nothing beyond them (the arena's end would show it)."""
+    sizes = limits()
+    driven.greedy(0, [1] * sizes.max_num_batched_tokens)
+    driven.give_blocks(0, range(sizes.blocks_per_seq))
+    outputs = driven.step([Chunk(0, 0, sizes.max_num_batched_tokens)])
+    assert 0 <= outputs.tokens[0] < driven.executor.vocab_size
