@@ -1,0 +1,1 @@
+"""Builds the model that ships in the package; the command is ``tools.train_embedded``."""
