@@ -1,7 +1,8 @@
-"""Toy checkpoints of every supported family, written to disk as a hub would hold them: config, weights, tokenizer.
+"""Toy checkpoints of every supported family, written to disk as a hub would hold them: config, weights,
+tokenizer.
 
-Sizes are small and awkward (no multiple of a panel). Weights are drawn so that activations stay near one and logits spread
-over several units: the margin of the best token is then far above rounding noise.
+Sizes are small and awkward (no multiple of a panel). Weights are drawn so that activations stay near one and
+logits spread over several units: the margin of the best token is then far above rounding noise.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def _base(architecture: str, model_type: str) -> Config:
 
 def llama2() -> Config:
     """Multi-head attention, untied, with the keys of older configs."""
-    config = _base("LlamaForCausalLM", "llama") | {"rope_theta": 10000.0, "rope_scaling": None, "pretraining_tp": 1}
+    config = _base("LlamaForCausalLM", "llama") | {
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "pretraining_tp": 1,
+    }
     del config["num_key_value_heads"]
     return config
 
@@ -136,7 +141,9 @@ FAMILIES: dict[str, Callable[[], Config]] = {
 
 
 def make_checkpoint(name: str, dtype: str, directory: Path, seed: int = 0) -> Path:
-    """Write family `name` with random weights in `dtype` (bfloat16, float32 or float16); returns the directory."""
+    """Write family `name` with random weights in `dtype` (bfloat16, float32 or float16); returns the
+    directory.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = FAMILIES[name]() | {"torch_dtype": dtype}
     (directory / "config.json").write_text(json.dumps(config, indent=2))
@@ -189,7 +196,11 @@ def _write_tokenizer(directory: Path) -> None:
 
 def bytes_to_unicode() -> dict[int, str]:
     """The printable stand-in of each byte in byte-level vocabularies (GPT-2's table)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     table = {b: chr(b) for b in printable}
     others = (b for b in range(256) if b not in table)
     return table | {b: chr(256 + i) for i, b in enumerate(others)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from families import FAMILIES, MAX_LEN, VOCAB_SIZE, WINDOW, make_checkpoint
 
 from firelane.backends.contract import SCORE, SlotState, StepInputs, StepLimits
 from firelane.models.config import read_config
@@ -16,13 +17,18 @@ from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor, reference_weights
 from firelane.weights.checkpoint import Checkpoint
+from tests.models.families import FAMILIES, MAX_LEN, VOCAB_SIZE, WINDOW, make_checkpoint
 
-LENGTHS = [1, 2, 7, WINDOW, WINDOW + 1, 100]
-# Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone. bf16 keeps 8
-# bits of mantissa (relative error 2^-9 a rounding) in some 8 roundings a layer.
+# Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone.
+# bf16 keeps 8 bits of mantissa (relative error 2^-9 a rounding) in some 8 roundings a layer.
 F32_BOUND, BF16_BOUND = 1e-4, 0.15
 LIMITS = StepLimits(
-    max_num_seqs=2, max_num_batched_tokens=256, max_output_rows=256, max_model_len=MAX_LEN, block_size=16, num_blocks=32
+    max_num_seqs=2,
+    max_num_batched_tokens=256,
+    max_output_rows=256,
+    max_model_len=MAX_LEN,
+    block_size=16,
+    num_blocks=32,
 )
 
 
@@ -62,25 +68,43 @@ def prompt(length: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     base = tmp_path_factory.mktemp("families")
-    return {
-        (name, dtype): make_checkpoint(name, dtype, base / f"{name}-{dtype}")
-        for name in FAMILIES
-        for dtype in ("float32", "bfloat16", "float16")
-    }
+    return cache(lambda name, dtype: make_checkpoint(name, dtype, base / f"{name}-{dtype}"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("dtype", "bound"), [("float32", F32_BOUND), ("float16", F32_BOUND), ("bfloat16", BF16_BOUND)]
 )
-def test_logits(checkpoints: dict[tuple[str, str], Path], family: str, dtype: str, bound: float) -> None:
-    directory = checkpoints[family, dtype]
-    program = load_program(read_config(directory))
-    for length in LENGTHS:
-        tokens = prompt(length)
-        want = oracle_logits(directory, tokens)
-        got = logits_of(program, directory, tokens, [length])
-        assert np.ptp(want) > 8  # else the bounds mean nothing
-        np.testing.assert_allclose(got, want, rtol=0, atol=bound, err_msg=f"{family} {dtype} {length}")
+def test_logits(checkpoints: Callable[[str, str], Path], family: str, dtype: str, bound: float) -> None:
+    """Row i of the logits is what a prompt of i + 1 tokens gives: lengths from 1 to several windows in one
+    run.
+    """
+    directory = checkpoints(family, dtype)
+    tokens = prompt(4 * WINDOW)
+    want = oracle_logits(directory, tokens)
+    got = logits_of(load_program(read_config(directory)), directory, tokens, [len(tokens)])
+    assert np.ptp(want) > 8  # else the bounds mean nothing
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("family", ["llama3", "mistral"])
+def test_chunks_and_cache(checkpoints: Callable[[str, str], Path], family: str) -> None:
+    """Prefill in chunks, then single tokens, through the cache."""
+    directory = checkpoints(family, "float32")
+    program, tokens = load_program(read_config(directory)), prompt(60)
+    whole = logits_of(program, directory, tokens, [60])
+    parts = logits_of(program, directory, tokens, [1, 7, WINDOW, WINDOW, 1, 1, 1, 1])
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=F32_BOUND)
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+def test_window_matters(checkpoints: Callable[[str, str], Path], family: str) -> None:
+    """Without its windows the model gives other logits past the window, and the same before it."""
+    directory = checkpoints(family, "float32")
+    config, tokens = read_config(directory), prompt(2 * WINDOW)
+    windowed = logits_of(load_program(config), directory, tokens, [len(tokens)])
+    open_ = logits_of(load_program(config | {"sliding_window": None}), directory, tokens, [len(tokens)])
+    np.testing.assert_array_equal(windowed[:WINDOW], open_[:WINDOW])
+    assert np.abs(windowed[WINDOW:] - open_[WINDOW:]).max() > 0.1

@@ -25,7 +25,11 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray], dtype: str = "
     for name, values in tensors.items():
         kind = "bfloat16" if values.dtype == np.uint16 else dtype
         blobs[name] = encode(values, kind)
-        header[name] = {"dtype": NAMES[kind], "shape": list(values.shape), "data_offsets": [at, at + len(blobs[name])]}
+        header[name] = {
+            "dtype": NAMES[kind],
+            "shape": list(values.shape),
+            "data_offsets": [at, at + len(blobs[name])],
+        }
         at += len(blobs[name])
     write_raw(path, json.dumps(header).encode(), b"".join(blobs.values()))
 
