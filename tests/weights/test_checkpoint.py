@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firelane.errors import CheckpointError, ModelNotFoundError
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
+from firelane.program.program import Program
+from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from tests.models.families import FAMILIES, make_checkpoint, random_tensors
+from tests.weights.files import write_safetensors
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_checkpoint("llama2", "float32", tmp_path / "m")
+
+
+@pytest.fixture
+def program(model: Path) -> Program:
+    return load_program(read_config(model))
+
+
+def rewrite(model: Path, **changes: np.ndarray | None) -> Checkpoint:
+    """The checkpoint with some tensors replaced or (None) left out; dots in names are written as __."""
+    tensors = random_tensors(FAMILIES["llama2"](), 0)
+    for name, values in changes.items():
+        tensors.pop(name.replace("__", "."), None)
+        if values is not None:
+            tensors[name.replace("__", ".")] = values
+    write_safetensors(model / SINGLE, tensors)
+    return Checkpoint.open(model)
+
+
+def shard(model: Path) -> dict[str, str]:
+    """Split the single file in two; returns the index's weight_map."""
+    tensors = random_tensors(FAMILIES["llama2"](), 0)
+    names = sorted(tensors)
+    weight_map = {name: f"model-0000{1 + (i % 2)}-of-00002.safetensors" for i, name in enumerate(names)}
+    for file in set(weight_map.values()):
+        write_safetensors(model / file, {n: tensors[n] for n in names if weight_map[n] == file})
+    (model / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (model / SINGLE).unlink()
+    return weight_map
+
+
+def test_good(model: Path, program: Program) -> None:
+    checkpoint = Checkpoint.open(model)
+    checkpoint.check_against(program)
+    assert checkpoint.tensor("model.norm.weight").shape == (80,)
+
+
+def test_missing_tensor(model: Path, program: Program) -> None:
+    checkpoint = rewrite(model, model__norm__weight=None)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight is missing"):
+        checkpoint.check_against(program)
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight is missing"):
+        checkpoint.tensor("model.norm.weight")
+
+
+def test_wrong_shape(model: Path, program: Program) -> None:
+    checkpoint = rewrite(model, lm_head__weight=np.zeros((3, 80), np.float32))
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight has shape \[3, 80\], not \[261, 80\]"):
+        checkpoint.check_against(program)
+
+
+def test_wrong_dtype(model: Path) -> None:
+    bf16 = load_program(FAMILIES["llama2"]() | {"torch_dtype": "bfloat16"})
+    with pytest.raises(CheckpointError, match=r"has dtype F32, not BF16.* and \d+ more"):
+        Checkpoint.open(model).check_against(bf16)
+
+
+def test_unknown_tensor(model: Path, program: Program) -> None:
+    checkpoint = rewrite(model, model__layers__0__self_attn__q_proj__bias=np.zeros(80, np.float32))
+    with pytest.raises(CheckpointError, match=r"q_proj\.bias is not part of this model"):
+        checkpoint.check_against(program)
+
+
+def test_derived_tensors_are_ignored(model: Path, program: Program) -> None:
+    rewrite(model, model__rotary_emb__inv_freq=np.zeros(8, np.float32)).check_against(program)
+
+
+def test_shards(model: Path, program: Program) -> None:
+    whole = Checkpoint.open(model)
+    want = {name: whole.tensor(name).copy() for name in whole.names}
+    shard(model)
+    sharded = Checkpoint.open(model)
+    sharded.check_against(program)
+    for name, values in want.items():
+        np.testing.assert_array_equal(sharded.tensor(name), values)
+
+
+def test_missing_shard(model: Path) -> None:
+    name = next(iter(shard(model).values()))
+    (model / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        Checkpoint.open(model)
+
+
+def test_index_names_a_tensor_that_is_not_there(model: Path) -> None:
+    weight_map = shard(model)
+    weight_map["model.extra.weight"] = next(iter(weight_map.values()))
+    (model / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match=r"model\.extra\.weight is missing"):
+        Checkpoint.open(model)
+
+
+def test_tensor_in_two_shards(model: Path) -> None:
+    weight_map = shard(model)
+    first, second = sorted(set(weight_map.values()))
+    tensors = {n: np.zeros(1, np.float32) for n in weight_map}
+    write_safetensors(model / first, tensors)
+    write_safetensors(model / second, tensors)
+    with pytest.raises(CheckpointError, match="is also in"):
+        Checkpoint.open(model)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"weight_map": 3}',
+        '{"weight_map": {"a": "../../etc/passwd"}}',
+        '{"weight_map": {"a": 1}}',
+    ],
+)
+def test_hostile_index(tmp_path: Path, index: str) -> None:
+    (tmp_path / INDEX).write_text(index)
+    with pytest.raises(CheckpointError, match="index"):
+        Checkpoint.open(tmp_path)
+
+
+def test_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelNotFoundError, match="only safetensors"):
+        Checkpoint.open(tmp_path)
+
+
+def test_fingerprint_changes_with_the_file(model: Path) -> None:
+    first = Checkpoint.open(model).fingerprint
+    assert Checkpoint.open(model).fingerprint == first
+    os.utime(model / SINGLE, ns=(1, 1))
+    assert Checkpoint.open(model).fingerprint != first

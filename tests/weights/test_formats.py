@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firelane.weights.formats import GROUP_ROWS, PANEL_ROWS, Format, pack, segments, unpack
+
+SHAPES = [(1, 1), (32, 2), (33, 7), (64, 64), (80, 136), (261, 81)]
+
+
+def random_bits(shape: tuple[int, ...], format_: Format, seed: int = 0) -> np.ndarray:
+    """Any bits at all: NaN payloads, infinities and denormals too."""
+    rng = np.random.default_rng(seed)
+    if format_ is Format.PANEL_BF16:
+        return rng.integers(0, 2**16, shape, np.uint16)
+    return rng.integers(0, 2**32, shape, np.uint32).view(np.float32)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("format_", [Format.PANEL_BF16, Format.PANEL_F32])
+@pytest.mark.parametrize("interleave", [False, True])
+def test_round_trip(shape: tuple[int, int], format_: Format, interleave: bool) -> None:
+    parts = [random_bits(shape, format_, seed) for seed in range(2)]
+    packed = pack(parts, format_, interleave=interleave)
+    again = unpack(packed, format_, (shape[0], shape[0]), shape[1], interleave=interleave)
+    assert all(same_bits(a, b) for a, b in zip(parts, again, strict=True))
+
+
+@given(n=st.lists(st.integers(1, 100), min_size=1, max_size=3), k=st.integers(1, 9))
+def test_round_trip_of_stacks(n: list[int], k: int) -> None:
+    parts = [random_bits((rows, k), Format.PANEL_BF16, rows) for rows in n]
+    again = unpack(pack(parts, Format.PANEL_BF16), Format.PANEL_BF16, tuple(n), k)
+    assert all(same_bits(a, b) for a, b in zip(parts, again, strict=True))
+
+
+def test_panel_bf16_layout() -> None:
+    """Element (n, k) lies at [n / 32][k / 2][n % 32][k % 2]; padding is zero."""
+    w = np.arange(1, 40 * 5 + 1, dtype=np.uint16).reshape(40, 5)
+    packed = pack([w], Format.PANEL_BF16)
+    assert packed.shape == (2, 3, 32, 2)
+    for n, k in np.ndindex(40, 5):
+        assert packed[n // 32, k // 2, n % 32, k % 2] == w[n, k]
+    assert np.count_nonzero(packed) == w.size
+
+
+def test_panel_f32_layout() -> None:
+    w = np.arange(1, 40 * 5 + 1, dtype=np.float32).reshape(40, 5)
+    packed = pack([w], Format.PANEL_F32)
+    assert packed.shape == (2, 6, 32)
+    for n, k in np.ndindex(40, 5):
+        assert packed[n // 32, k, n % 32] == w[n, k]
+    assert np.count_nonzero(packed) == w.size
+
+
+@pytest.mark.parametrize("width", [16, 40, 136])
+def test_interleaved_layout(width: int) -> None:
+    """Output i of a gated pair: gate in row 32 * (i / 16) + i % 16, up 16 rows later; weights and bias alike."""
+    gate = np.arange(1, width + 1, dtype=np.float32)
+    up = -gate
+    bias = pack([gate, up], Format.VECTOR_F32, interleave=True)
+    matrix = pack([gate[:, None], up[:, None]], Format.PANEL_F32, interleave=True)
+    rows = matrix[:, 0, :].reshape(-1)
+    assert len(bias) == len(rows) == 32 * -(-width // 16)
+    for i in range(width):
+        at = 32 * (i // 16) + i % 16
+        assert bias[at] == rows[at] == gate[i]
+        assert bias[at + 16] == rows[at + 16] == up[i]
+    assert np.count_nonzero(bias) == 2 * width
+
+
+def test_vector_layout() -> None:
+    packed = pack([np.ones(40, np.float32), np.full(3, 2, np.float32)], Format.VECTOR_F32)
+    assert packed.shape == (64,)
+    assert packed.tolist() == [1] * 40 + [2] * 3 + [0] * 21
+
+
+@given(st.integers(1, 200))
+def test_segments_cover_each_row_once(width: int) -> None:
+    for interleave in (False, True):
+        found = segments((width, width), interleave=interleave)
+        rows = [(s.part, s.source + i) for s in found for i in range(s.count)]
+        places = [s.row + i for s in found for i in range(s.count)]
+        assert sorted(rows) == [(p, i) for p in (0, 1) for i in range(width)]
+        assert len(set(places)) == 2 * width
+        assert places == sorted(places)
+    assert GROUP_ROWS * 2 == PANEL_ROWS

@@ -1,0 +1,229 @@
+"""Packing into the cache and mapping it again, and every way in which that goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firelane.errors import CacheError, CheckpointError
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
+from firelane.program.program import Program
+from firelane.weights import loader
+from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.formats import Format, pack, unpack
+from firelane.weights.loader import load_packed
+from firelane.weights.packed import PackedWeights
+from firelane.weights.packer import Packer
+from firelane.weights.plan import plan
+from tests.models.families import FAMILIES, make_checkpoint, random_tensors
+from tests.weights.files import to_bf16, write_safetensors
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_checkpoint("llama_bias", "bfloat16", tmp_path / "model")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def load(model: Path, cache: Path) -> PackedWeights:
+    return load_packed(load_program(read_config(model)), model, cache)
+
+
+def files(cache: Path, suffix: str) -> list[Path]:
+    return sorted((cache / "weights").glob(f"*{suffix}"))
+
+
+def widen(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_comes_back(tmp_path: Path, family: str, dtype: str) -> None:
+    model = make_checkpoint(family, dtype, tmp_path / "model")
+    program = load_program(read_config(model))
+    packed, checkpoint = load(model, tmp_path), Checkpoint.open(model)
+    for p in plan(program):
+        w = p.weight
+        parts = unpack(packed.array(w.name), p.format, w.parts, w.shape[-1], interleave=p.interleave)
+        for name, values in zip(w.tensors, parts, strict=True):
+            want = checkpoint.tensor(name)
+            if want.dtype == np.uint16 and p.format is not Format.PANEL_BF16:
+                want = widen(want)
+            np.testing.assert_array_equal(values, want.astype(values.dtype))
+
+
+def test_parallel_packing_in_small_tasks_gives_the_plain_result(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", 1)
+    program, checkpoint = load_program(read_config(model)), Checkpoint.open(model)
+    packed = load_packed(program, model, cache, threads=4)
+    for p in plan(program):
+        if p.format is Format.PANEL_BF16:
+            parts = [checkpoint.tensor(name) for name in p.weight.tensors]
+            np.testing.assert_array_equal(
+                packed.array(p.weight.name), pack(parts, p.format, interleave=p.interleave)
+            )
+
+
+def test_plan_is_aligned_and_addresses_follow_it(model: Path, cache: Path) -> None:
+    program = load_program(read_config(model))
+    packed, end = load(model, cache), 0
+    base = packed.address(program.weights[0].name)
+    for p in plan(program):
+        assert p.offset % (4096 if len(p.weight.shape) == 2 else 64) == 0
+        assert p.offset >= end
+        assert packed.address(p.weight.name) - base == p.offset
+        assert packed.array(p.weight.name).ctypes.data == packed.address(p.weight.name)
+        end = p.offset + p.nbytes
+    assert packed.nbytes == sum(p.nbytes for p in plan(program))
+
+
+def test_second_load_maps_the_file(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(model, cache)
+    monkeypatch.setattr(Packer, "run", None)
+    second = load(model, cache)
+    assert second.path == first.path
+    np.testing.assert_array_equal(first.array("norm"), second.array("norm"))
+
+
+def test_a_cache_that_cannot_be_written_still_serves_what_it_holds(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(model, cache)
+    monkeypatch.setattr(loader, "_locked", None)
+    load(model, cache)
+
+
+def test_changed_checkpoint_is_packed_anew(model: Path, cache: Path) -> None:
+    first = load(model, cache).array("norm")
+    make_checkpoint("llama_bias", "bfloat16", model, seed=1)
+    second = load(model, cache).array("norm")
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "longer", "footer", "empty", "other manifest"])
+def test_damaged_file_is_packed_anew(model: Path, cache: Path, damage: str) -> None:
+    weights = load(model, cache)
+    want = weights.array("layers.0.qkv").copy()
+    data = bytearray(weights.path.read_bytes())
+    if damage == "footer":
+        data[-1] ^= 1
+    elif damage == "other manifest":
+        data = data.replace(b'"format_version": ', b'"format_version":9')
+    data = {"truncated": data[:-100], "longer": data + b"x", "empty": bytearray()}.get(damage, data)
+    weights.path.unlink()
+    weights.path.write_bytes(data)
+    np.testing.assert_array_equal(load(model, cache).array("layers.0.qkv"), want)
+    assert len(files(cache, ".weights")) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
+def test_bad_weight_is_named(tmp_path: Path, cache: Path, bad: float, dtype: str, name: str) -> None:
+    model = make_checkpoint("llama2", dtype, tmp_path / "model")
+    tensors = random_tensors(FAMILIES["llama2"](), 0)
+    if dtype == "bfloat16":
+        tensors = {n: to_bf16(t) for n, t in tensors.items()}
+        tensors[name].reshape(-1)[-1] = {"nan": 0x7FC0, "inf": 0x7F80, "-inf": 0xFF80}[str(bad)]
+    else:
+        tensors[name].reshape(-1)[-1] = bad
+    write_safetensors(model / SINGLE, tensors, dtype)
+    with pytest.raises(CheckpointError, match=f"{name} holds NaN or infinite"):
+        load(model, cache)
+    assert files(cache, ".weights") == files(cache, ".tmp") == []
+
+
+def test_disk_full_before_packing(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(CacheError, match=r"no room .* FIRELANE_CACHE_DIR"):
+        load(model, cache)
+    assert files(cache, ".weights") == files(cache, ".tmp") == []
+
+
+def test_disk_full_while_packing(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real write error in the middle: the kernel refuses to let the file grow."""
+    monkeypatch.setattr(loader, "_reserve", lambda _fd, _size: None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(CacheError, match="FIRELANE_CACHE_DIR"):
+            load(model, cache)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files(cache, ".weights") == files(cache, ".tmp") == []
+    load(model, cache)
+
+
+def test_cache_directory_is_a_file(model: Path, cache: Path) -> None:
+    cache.write_text("not a directory")
+    with pytest.raises(CacheError, match=r"cannot be written.* FIRELANE_CACHE_DIR") as caught:
+        load(model, cache)
+    assert "\n" not in str(caught.value)
+
+
+def test_leavings_of_a_killed_process_are_removed(model: Path, cache: Path) -> None:
+    path = load(model, cache).path
+    path.unlink()
+    stale = path.with_suffix(".abc.tmp")
+    stale.write_bytes(b"half")
+    load(model, cache)
+    assert not stale.exists()
+
+
+def _load_in_child(model: Path, cache: Path, packed: multiprocessing.Queue) -> None:
+    """Reports whether this process packed."""
+    stages: list[str] = []
+    program: Program = load_program(read_config(model))
+    weights = load_packed(program, model, cache, progress=lambda stage, *_: stages.append(stage))
+    packed.put((bool(stages), float(weights.array("norm").sum())))
+
+
+def test_processes_that_start_together_pack_once(model: Path, cache: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    children = [context.Process(target=_load_in_child, args=(model, cache, results)) for _ in range(3)]
+    for child in children:
+        child.start()
+    answers = [results.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert sorted(packed for packed, _ in answers) == [False, False, True]
+    assert len({total for _, total in answers}) == 1
+    assert files(cache, ".tmp") == []
+
+
+def test_progress(model: Path, cache: Path) -> None:
+    seen: list[tuple[str, float, float, str]] = []
+    program = load_program(read_config(model))
+    load_packed(program, model, cache, progress=lambda *args: seen.append(args), threads=1)
+    assert {(stage, unit) for stage, _, _, unit in seen} == {("pack", "B")}
+    done = [d for _, d, _, _ in seen]
+    assert done == sorted(done)
+    assert done[-1] <= seen[-1][2]
+
+
+def test_close(model: Path, cache: Path) -> None:
+    weights = load(model, cache)
+    kept = weights.array("norm")
+    weights.close()
+    weights.close()
+    assert np.isfinite(kept).all()
+    with pytest.raises(CheckpointError, match="closed"):
+        weights.address("norm")
