@@ -1,0 +1,21 @@
+"""python -m firelane.engine FD CONFIG: serve frames on an inherited socket; CONFIG is an EngineConfig as
+JSON."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from firelane.engine.process import run
+from firelane.wire.engine_config import EngineConfig
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        print("usage: python -m firelane.engine FD CONFIG (started by `firelane serve`)", file=sys.stderr)
+        return 2
+    return run(socket.socket(fileno=int(arguments[0])), EngineConfig.from_json(arguments[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

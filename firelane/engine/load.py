@@ -1,0 +1,43 @@
+"""From an EngineConfig to an Executor: config.json -> Program -> backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from firelane.backends import create_executor
+from firelane.backends.contract import Executor
+from firelane.backends.request import ExecutorRequest, ProgressCallback
+from firelane.errors import CheckpointError, ModelNotFoundError
+from firelane.models.registry import load_program
+from firelane.wire.engine_config import EngineConfig
+
+
+def load_executor(config: EngineConfig, progress: ProgressCallback) -> Executor:
+    """Raises a FirelaneError that says what is wrong with the model, the machine or the sizes."""
+    request = ExecutorRequest(
+        threads=config.threads,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        kv_cache_bytes=config.kv_cache_bytes,
+        block_size=config.block_size,
+        cache_dir=config.cache_dir,
+    )
+    program = load_program(read_model_config(config.model_dir))
+    return create_executor(config.backend, program, config.model_dir, request, progress)
+
+
+def read_model_config(model_dir: Path) -> dict[str, Any]:
+    """The content of config.json. Raises ModelNotFoundError or CheckpointError."""
+    path = model_dir / "config.json"
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelNotFoundError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds no JSON object: fetch it again")
+    return cast(dict[str, Any], value)

@@ -1,0 +1,148 @@
+"""The engine process: loads the model, says Ready, then serves frames from one socket until it drains or is
+left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+
+from firelane.backends.contract import Executor
+from firelane.backends.request import ProgressCallback
+from firelane.engine.core import EngineCore
+from firelane.engine.load import load_executor
+from firelane.errors import FirelaneError
+from firelane.wire.engine_config import EngineConfig
+from firelane.wire.frames import (
+    PROTOCOL_VERSION,
+    Abort,
+    Failed,
+    Progress,
+    Ready,
+    Rejected,
+    StepFrame,
+    Submit,
+    ToEngine,
+)
+from firelane.wire.transport import Channel, ConnectionClosedError
+
+TERMINATE_DRAIN_S = 1.0
+LAST_FLUSH_S = 1.0
+
+
+class SocketPort:
+    """Feeds the core from the socket, and knows when the engine has to end."""
+
+    def __init__(self, channel: Channel[ToEngine]) -> None:
+        self._channel = channel
+        self._deadline_s: float | None = None
+        self._terminated = False
+        self._is_busy = False
+
+    @property
+    def is_draining(self) -> bool:
+        return self._deadline_s is not None
+
+    def send(self, frame: StepFrame | Rejected) -> None:
+        self._channel.send(frame)
+
+    def receive(self, core: EngineCore, *, idle: bool) -> None:
+        """Act on all frames that have arrived; an idle engine waits for the next one."""
+        if self._terminated and not self.is_draining:
+            self._drain(TERMINATE_DRAIN_S)
+        self._is_busy = not idle
+        frames = self._channel.receive(None if idle and not self.is_draining else 0.0)
+        self._is_busy = True
+        for frame in frames:
+            self._act(frame, core)
+        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            core.abort_all()
+
+    def terminate(self, *_: object) -> None:
+        """Signal handler: end at once where nothing runs, else drain quickly."""
+        if not self._is_busy:
+            raise SystemExit(0)
+        self._terminated = True
+
+    def _act(self, frame: ToEngine, core: EngineCore) -> None:
+        if isinstance(frame, Submit):
+            for request in frame.requests:
+                if self.is_draining:
+                    self.send(Rejected(request.id, "the engine is draining: send the request elsewhere"))
+                else:
+                    core.submit(request)
+        elif isinstance(frame, Abort):
+            for request_id in frame.ids:
+                core.abort(request_id)
+        else:
+            self._drain(frame.timeout_s)
+
+    def _drain(self, timeout_s: float) -> None:
+        self._deadline_s = time.monotonic() + max(0.0, timeout_s)
+
+
+def run(sock: socket.socket, config: EngineConfig) -> int:
+    """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
+    socket."""
+    channel: Channel[ToEngine] = Channel(sock, ToEngine)
+    port = SocketPort(channel)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
+    signal.signal(signal.SIGTERM, port.terminate)
+    try:
+        return _load_and_serve(channel, port, config)
+    except ConnectionClosedError:
+        return 0
+    except (FirelaneError, MemoryError) as error:
+        return _fail(channel, f"{error}" or "out of memory", getattr(error, "exit_code", 1))
+    except Exception as error:
+        _fail(channel, f"internal error: {type(error).__name__}: {error}", 1)
+        raise
+    finally:
+        channel.close()
+
+
+def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: EngineConfig) -> int:
+    began_s = time.monotonic()
+    executor = load_executor(config, _progress_to(channel))
+    try:
+        channel.send(_ready(executor, config, time.monotonic() - began_s))
+        core = EngineCore(executor, port, prefix_cache=config.prefix_cache)
+        while not (port.is_draining and core.is_idle):
+            core.step()
+        channel.flush(LAST_FLUSH_S)
+    finally:
+        executor.release()
+    return 0
+
+
+def _progress_to(channel: Channel[ToEngine]) -> ProgressCallback:
+    def report(stage: str, done: float, total: float, unit: str) -> None:
+        channel.send(Progress(stage, done, total, unit))
+
+    return report
+
+
+def _ready(executor: Executor, config: EngineConfig, load_s: float) -> Ready:
+    limits = executor.limits
+    return Ready(
+        protocol=PROTOCOL_VERSION,
+        pid=os.getpid(),
+        model=config.model_dir.name,
+        vocab_size=executor.vocab_size,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        block_size=limits.block_size,
+        num_blocks=limits.num_blocks,
+        weights_bytes=executor.weights_bytes,
+        kv_bytes=executor.kv_bytes,
+        load_s=load_s,
+    )
+
+
+def _fail(channel: Channel[ToEngine], message: str, exit_code: int) -> int:
+    with contextlib.suppress(ConnectionClosedError):
+        channel.send(Failed(message, exit_code))
+        channel.flush(LAST_FLUSH_S)
+    return exit_code

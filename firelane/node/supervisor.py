@@ -1,0 +1,173 @@
+"""Keeps one engine process alive: starts it, hands its socket to the gateway, notices its death, starts it
+again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from firelane.wire.engine_config import EngineConfig
+
+OnSocket = Callable[[socket.socket], Awaitable[None] | None]
+OnGivenUp = Callable[["EngineExit"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartPolicy:
+    """Waits double from first_delay_s to max_delay_s while engines die young; an engine that has lived for
+    stable_after_s counts as sound again. After max_deaths deaths in a row the supervisor gives up."""
+
+    first_delay_s: float = 0.2
+    max_delay_s: float = 10.0
+    stable_after_s: float = 60.0
+    max_deaths: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineExit:
+    """How an engine process ended. `exit_code` is what a command that depends on it should end with."""
+
+    pid: int
+    return_code: int
+    lived_s: float
+
+    @property
+    def exit_code(self) -> int:
+        return self.return_code if self.return_code > 0 else 1
+
+    def __str__(self) -> str:
+        if self.return_code < 0:
+            return f"engine process {self.pid} was killed by {_signal_name(-self.return_code)}"
+        return f"engine process {self.pid} exited with code {self.return_code}"
+
+
+class EngineSupervisor:
+    """Owns the engine process. All methods belong to one event loop.
+
+    on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
+    of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
+    the first engine ended with an error before `mark_ready` was called, or too many died in a row.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_socket: OnSocket,
+        *,
+        on_exit: Callable[[EngineExit], None] | None = None,
+        on_given_up: OnGivenUp | None = None,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._config = config
+        self._on_socket = on_socket
+        self._on_exit = on_exit
+        self._on_given_up = on_given_up
+        self._policy = policy or RestartPolicy()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._was_ready = False
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running engine, or None between two."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Start the first engine; returns when the process exists and on_socket has its connection."""
+        began_s = time.monotonic()
+        await self._spawn()
+        self._watch = asyncio.create_task(self._keep_alive(began_s))
+
+    def mark_ready(self) -> None:
+        """The engine has said Ready: from now on a death leads to a restart, not to giving up."""
+        self._was_ready = True
+
+    async def stop(self, timeout_s: float = 5.0) -> None:
+        """End the engine and wait for it: what a Drain frame began may go on for `timeout_s`, then SIGTERM,
+        then SIGKILL. Without a Drain frame give 0."""
+        self._stopping = True
+        for action, patience_s in ((None, timeout_s), (signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+            process = self._process
+            if process is None:
+                break
+            if action is not None:
+                process.send_signal(action)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), patience_s)
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+
+    async def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno())]
+            self._process = subprocess.Popen([*command, self._config.to_json()], pass_fds=[theirs.fileno()])
+        self._ended.clear()
+        handled = self._on_socket(ours)
+        if handled is not None:
+            await handled
+
+    async def _keep_alive(self, began_s: float) -> None:
+        deaths, delay_s = 0, self._policy.first_delay_s
+        while True:
+            ended = await self._wait_for_exit(began_s)
+            if self._stopping:
+                return
+            if ended.lived_s >= self._policy.stable_after_s:
+                deaths, delay_s = 0, self._policy.first_delay_s
+            deaths += 1
+            if self._on_exit is not None:
+                self._on_exit(ended)
+            if not self._was_ready or deaths >= self._policy.max_deaths:
+                if self._on_given_up is not None:
+                    self._on_given_up(ended)
+                return
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, self._policy.max_delay_s)
+            began_s = time.monotonic()
+            self.restarts += 1
+            await self._spawn()
+
+    async def _wait_for_exit(self, began_s: float) -> EngineExit:
+        """Waits on the process itself: its socket may close before it has ended, or stay open in a child."""
+        process = self._process
+        assert process is not None
+        code = await _exited(process)
+        self._process = None
+        self._ended.set()
+        return EngineExit(pid=process.pid, return_code=code, lived_s=time.monotonic() - began_s)
+
+
+async def _exited(process: subprocess.Popen[bytes]) -> int:
+    """The return code, without a thread where the system has process file descriptors."""
+    if not hasattr(os, "pidfd_open"):
+        return await asyncio.to_thread(process.wait)
+    loop, fd = asyncio.get_running_loop(), os.pidfd_open(process.pid)
+    ended = loop.create_future()
+    loop.add_reader(fd, lambda: ended.done() or ended.set_result(None))
+    try:
+        await ended
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    return process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

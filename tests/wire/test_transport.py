@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from firelane.wire.codec import WireError, encode
+from firelane.wire.frames import Abort, Drain, FromEngine, Rejected, ToEngine
+from firelane.wire.transport import Channel, ConnectionClosedError
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, ToEngine)
+    yield channel, theirs
+    channel.close()
+    theirs.close()
+
+
+def test_receives_all_that_has_arrived(pair):
+    channel, peer = pair
+    assert channel.receive() == []
+    peer.sendall(encode(Abort([1])) + encode(Drain(2.0)) + encode(Abort([3]))[:5])
+    assert channel.receive() == [Abort([1]), Drain(2.0)]
+    peer.sendall(encode(Abort([3]))[5:])
+    assert channel.receive(None) == [Abort([3])]
+
+
+def test_waits_no_longer_than_asked(pair):
+    channel, _ = pair
+    assert channel.receive(0.001) == []
+
+
+def test_waits_for_a_frame(pair):
+    channel, peer = pair
+    sender = threading.Timer(0.02, peer.sendall, [encode(Abort([1]))])
+    sender.start()
+    assert channel.receive(None) == [Abort([1])]
+    sender.join()
+
+
+def test_end_of_stream(pair):
+    channel, peer = pair
+    peer.close()
+    with pytest.raises(ConnectionClosedError):
+        channel.receive()
+    with pytest.raises(ConnectionClosedError):
+        channel.send(Rejected(1, "x" * 10))
+
+
+def test_garbage(pair):
+    channel, peer = pair
+    peer.sendall(b"\3\0\0\0abc")
+    with pytest.raises(WireError):
+        channel.receive()
+
+
+def test_slow_peer_does_not_block_and_loses_nothing(pair):
+    channel, peer = pair
+    other = Channel(peer, FromEngine)
+    frames = [Rejected(i, "x" * 5000) for i in range(200)]
+    for frame in frames:
+        channel.send(frame)
+    got = []
+    while len(got) < len(frames):
+        got += other.receive()
+        channel.flush(0.1)
+    assert got == frames
+
+
+def test_too_slow_peer_blocks_instead_of_eating_memory(pair):
+    _, peer = pair
+    channel = Channel(peer, FromEngine, max_unsent_bytes=1000)
+    other = Channel(pair[0]._sock, FromEngine)
+    got = []
+
+    def read():
+        while len(got) < 300:
+            got.extend(other.receive(1.0))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for i in range(300):
+        channel.send(Rejected(i, "x" * 5000))
+        assert len(channel._unsent) <= 1000
+    channel.flush(5.0)
+    reader.join()
+    assert len(got) == 300
