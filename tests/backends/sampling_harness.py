@@ -32,7 +32,11 @@ using namespace firelane;
         {token, logprob, top_ids, top_logprobs}); }
 %(samplers)s
 EXPORT void exponential(const float* x, float* y, int n) {
-  for (int i = 0; i < n; i += 16) store(y + i, exp_unfused(load(x + i)));
+  for (int i = 0; i < n; i += 16) {
+    Block block = load_block<16>(x + i, 0);
+    for (Lanes& v : block.v) v = exp_unfused(v);
+    std::memcpy(y + i, &block, 64);
+  }
 }
 EXPORT void philox(const unsigned* c, const unsigned* k, unsigned* out) {
   const auto words = philox4x32({c[0], c[1], c[2], c[3]}, {k[0], k[1]});
@@ -50,7 +54,7 @@ EXPORT void layout(int* out) {
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one row is asked: fields of SAMPLING_DTYPE, the slot's lists, position and kind. Greedy by default."""
+    """What one row is asked: fields of SAMPLING_DTYPE, the slot's lists, position, kind."""
 
     temperature: float = 0.0
     top_p: float = 1.0

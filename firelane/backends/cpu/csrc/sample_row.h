@@ -150,11 +150,9 @@ class Sampler {
   int collect(const float* x, float bound, float floor) {
     int n = 0;
     for (int b = 0; b < kBlocks; ++b) {
-      f32x16 v[4];
-      load_block<VOCAB>(v, x, b);
-      const float* w = weights_ + b * kBlock;
-      i32x16 mask = {};
-      for (int j = 0; j < 4; ++j) mask |= (v[j] >= bound) & (load(w + 16 * j) >= floor);
+      const Block in = load_block<VOCAB>(x, b), w = load_block<kBlocks * kBlock>(weights_, b);
+      LaneMask mask = {};
+      for (int j = 0; j < kVectors; ++j) mask |= (in.v[j] >= bound) & (w.v[j] >= floor);
       if (!any(mask)) continue;
       const int end = b + 1 == kBlocks ? VOCAB : (b + 1) * kBlock;
       for (int i = b * kBlock; i < end; ++i) {
@@ -170,20 +168,31 @@ class Sampler {
     return apply_cut(x, candidates_, n, select(x, candidates_, n, measure, target, pending_, histogram_));
   }
 
+  // The mass of candidates [begin, end), at most kBlock of them: four sums side by side.
+  double run_mass(int begin, int end) const {
+    double part[4] = {};
+    for (int i = begin; i < end; ++i) part[i % 4] += weights_[candidates_[i]];
+    return (part[0] + part[1]) + (part[2] + part[3]);
+  }
+
   double candidate_mass(int n) const {
     double mass = 0;
-    for (int i = 0; i < n; ++i) mass += weights_[candidates_[i]];
+    for (int i = 0; i < n; i += kBlock) mass += run_mass(i, i + kBlock < n ? i + kBlock : n);
     return mass;
   }
 
   std::int32_t draw_from_candidates(int n, float u) const {
     const double target = u * candidate_mass(n);
     double reached = 0;
-    for (int i = 0; i < n; ++i) {
-      reached += weights_[candidates_[i]];
-      if (reached > target) return candidates_[i];
+    int i = 0;
+    for (; i + kBlock < n; i += kBlock) {
+      const double mass = run_mass(i, i + kBlock);
+      if (reached + mass > target) break;
+      reached += mass;
     }
-    return candidates_[n - 1];  // not reached: target < candidate_mass(n), summed in the same order
+    const int last = i + kBlock < n ? i + kBlock - 1 : n - 1;
+    while (i < last && !((reached += weights_[candidates_[i]]) > target)) ++i;
+    return candidates_[i];
   }
 
   std::int32_t draw_from_all(double target) const {

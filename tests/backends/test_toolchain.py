@@ -1,0 +1,224 @@
+"""Finding a compiler, and the cache of compiled kernels. The compiler is a script that counts its runs."""
+
+from __future__ import annotations
+
+import ctypes as ct
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from firelane import env
+from firelane.backends.cpu import toolchain
+from firelane.backends.cpu.machine import compile_flags, cpu_identity, supported_isas
+from firelane.backends.cpu.toolchain import Toolchain, find_compiler, first_error, is_sealed, seal, zig_flags
+from firelane.errors import CacheError, CompilerError, UsageError
+
+ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return %d; }\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """A fake compiler that copies its source to its output, and a cache directory."""
+
+    root: Path
+
+    @property
+    def runs(self) -> int:
+        log = self.root / "runs"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    def compiler(self, script: str = "") -> Toolchain:
+        path = self.root / "cxx"
+        copy = f'echo run >> {self.root}/runs\nwhile [ "$1" != -o ]; do src=$1; shift; done\ncp "$src" "$2"\n'
+        path.write_text(
+            f'#!/bin/sh\ncase "$*" in *--version) echo "fake 1.0"; exit 0;; esac\n{script}\n{copy}'
+        )
+        path.chmod(0o755)
+        return Toolchain(command=(str(path),), version="fake 1.0")
+
+    def build(self, tool: Toolchain, source: str = "int x;", **changes: object) -> Path:
+        settings = {
+            "include_dirs": [],
+            "flags": ["-O1"],
+            "cpu_key": "cpu",
+            "cache_dir": self.cache,
+            "name": "it",
+        }
+        return tool.build(source, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    return Workshop(root=tmp_path)
+
+
+# ---- the cache
+
+
+def test_second_build_is_found(shop: Workshop) -> None:
+    tool = shop.compiler()
+    first = shop.build(tool)
+    assert first == shop.build(tool)
+    assert first.parent == shop.cache / "kernels"
+    assert shop.runs == 1
+
+
+def test_all_that_matters_is_in_the_key(shop: Workshop, tmp_path: Path) -> None:
+    tool, headers = shop.compiler(), tmp_path / "include"
+    headers.mkdir()
+    (headers / "a.h").write_text("int a;")
+    paths = [
+        shop.build(tool),
+        shop.build(tool, source="int y;"),
+        shop.build(tool, flags=["-O2"]),
+        shop.build(tool, cpu_key="another"),
+        shop.build(replace(tool, version="fake 2.0")),
+        shop.build(tool, include_dirs=[headers]),
+    ]
+    (headers / "a.h").write_text("int b;")
+    paths.append(shop.build(tool, include_dirs=[headers]))
+    assert len(set(paths)) == shop.runs == len(paths)
+
+
+def test_the_name_is_not_in_the_key(shop: Workshop) -> None:
+    assert shop.build(shop.compiler(), name="a") == shop.build(shop.compiler(), name="b")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 35, -1])
+def test_a_cut_off_library_is_compiled_again(shop: Workshop, keep: int) -> None:
+    tool = shop.compiler()
+    library = shop.build(tool, source="int x;" * 10)
+    whole = library.read_bytes()
+    library.write_bytes(whole[:keep])
+    assert shop.build(tool, source="int x;" * 10).read_bytes() == whole
+    assert shop.runs == 2
+
+
+def test_a_flipped_bit_breaks_the_seal(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"some bytes")
+    assert not is_sealed(path)
+    seal(path)
+    assert is_sealed(path)
+    path.write_bytes(b"S" + path.read_bytes()[1:])
+    assert not is_sealed(path)
+
+
+def test_builds_at_the_same_time_compile_once(shop: Workshop) -> None:
+    tool = shop.compiler()
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _: shop.build(tool), range(16)))
+    assert len(paths) == 1
+    assert shop.runs == 1
+
+
+def test_a_build_leaves_nothing_half_done(shop: Workshop) -> None:
+    shop.build(shop.compiler())
+    with pytest.raises(CompilerError):
+        shop.build(shop.compiler("echo half > /dev/null; exit 3"), source="int z;")
+    assert not list(shop.cache.rglob("*.tmp"))
+    assert len(list(shop.cache.rglob("*.so"))) == 1
+
+
+# ---- errors
+
+
+def test_a_failing_compiler_tells_its_first_error_and_the_log(shop: Workshop) -> None:
+    tool = shop.compiler('echo "note: hm"; echo "a.cpp:3: error: no such thing" >&2; exit 1')
+    with pytest.raises(
+        CompilerError, match=r"failed on it: a.cpp:3: error: no such thing; the full log is"
+    ) as info:
+        shop.build(tool)
+    assert "\n" not in str(info.value)
+    log = Path(str(info.value).rsplit(" ", 1)[1])
+    assert "note: hm" in log.read_text()
+
+
+def test_a_killed_compiler_is_an_error(shop: Workshop) -> None:
+    with pytest.raises(CompilerError, match="exit code -9"):
+        shop.build(shop.compiler("kill -9 $$"))
+
+
+def test_first_error() -> None:
+    assert first_error("a\n  b: fatal error: c\nd error") == "b: fatal error: c"
+    assert first_error("all is well") == ""
+
+
+def test_an_unusable_cache_directory(shop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match=r"cannot write compiled kernels to .*FIRELANE_CACHE_DIR"):
+        shop.build(shop.compiler(), cache_dir=tmp_path / "file")
+
+
+def test_a_full_disk(shop: Workshop) -> None:
+    tool = shop.compiler('echo "as: cannot write: No space left on device"; exit 1')
+    with pytest.raises(CacheError, match="No space left on device; free space"):
+        shop.build(tool)
+
+
+def settings_of(cxx: str = "") -> env.Environment:
+    return env.Environment(cache_dir=Path("/nowhere"), cxx=cxx)
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain.shutil, "which", lambda _: None)
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(
+        CompilerError, match=r"no C\+\+ compiler: install g\+\+.*pip install 'firelane\[compiler\]'"
+    ):
+        find_compiler(settings_of())
+
+
+def test_ziglang_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain.shutil, "which", lambda _: None)
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(toolchain, "_version", lambda command: " ".join(command[1:]))
+    found = find_compiler(settings_of())
+    assert found.command == (sys.executable, "-m", "ziglang", "c++")
+    assert found.is_zig
+
+
+def test_compiler_from_the_environment(shop: Workshop) -> None:
+    command = (*shop.compiler().command, "-Dx")
+    assert find_compiler(settings_of(" ".join(command))) == Toolchain(command=command, version="fake 1.0")
+    with pytest.raises(UsageError, match="FIRELANE_CXX='/no/such' is not on PATH"):
+        find_compiler(settings_of("/no/such"))
+
+
+def test_a_compiler_that_does_not_run(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(CompilerError, match="--version failed"):
+        find_compiler(settings_of(str(broken)))
+
+
+# ---- real compilers
+
+
+def test_zig_flags() -> None:
+    assert zig_flags(["-O3", "-march=native"]) == ["-O3", "-mcpu=native"]
+    assert zig_flags(["-mavx2", "-O3", "-mfma"]) == ["-O3", "-mcpu=baseline+avx2+fma"]
+    assert zig_flags(["-O3"]) == ["-O3", "-mcpu=baseline"]
+
+
+@pytest.mark.parametrize("isa", supported_isas(cpu_identity()))
+def test_a_real_compiler_builds_a_library_that_loads(kernel_cache: Path, isa: str) -> None:
+    cpu = cpu_identity()
+    source = f"#ifndef FIRELANE_ISA_{isa.upper()}\n#error wrong target\n#endif\n" + ANSWER % 42
+    path = find_compiler(env.read()).build(
+        source,
+        include_dirs=[],
+        flags=compile_flags(isa, cpu),
+        cache_dir=kernel_cache,
+        cpu_key=cpu.key,
+        name="answer",
+    )
+    assert ct.CDLL(str(path)).answer() == 42
