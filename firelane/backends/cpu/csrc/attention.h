@@ -75,28 +75,41 @@ struct Attention {
     }
   }
 
-  // Masks and scales a row of scores, updates its running maximum and sum, and leaves its probabilities.
+  // Scales a row of scores, masks it unless WHOLE says that all its positions may be seen, updates its running maximum and
+  // sum, and leaves its probabilities.
+  template <bool WHOLE>
   FL_INLINE void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     const int position = it.position + row / GROUP;
     const i32x16 newest = splat_i(position), oldest = splat_i(WINDOW ? position - WINDOW : -1);
     f32x16 x[kKeys / 16], top = splat(-1e30f);
     i32x16 seen[kKeys / 16];
-    for (int v = 0; v < vectors; ++v) {
-      const i32x16 at = lane_index() + (start + v * 16);
-      seen[v] = (at <= newest) & (at > oldest);
-      x[v] = seen[v] ? load(s.scores + row * kKeys + v * 16) * scale : splat(-1e30f);
+    const int count = WHOLE ? kKeys / 16 : vectors;
+    for (int v = 0; v < count; ++v) {
+      x[v] = load(s.scores + row * kKeys + v * 16) * scale;
+      if constexpr (!WHOLE) {
+        const i32x16 at = lane_index() + (start + v * 16);
+        seen[v] = (at <= newest) & (at > oldest);
+        x[v] = seen[v] ? x[v] : splat(-1e30f);
+      }
       top = firelane::max(top, x[v]);
     }
     const float before = s.max[row], now = std::max(before, hmax(top));
     f32x16 total = {};
-    for (int v = 0; v < vectors; ++v) {
-      const f32x16 p = seen[v] ? exp2_16(x[v] - now) : f32x16{};
+    for (int v = 0; v < count; ++v) {
+      f32x16 p = exp2_16(x[v] - now);
+      if constexpr (!WHOLE) p = seen[v] ? p : f32x16{};
       total += p;
       T::store_act(s.probs + row * LDK + v * 16, p);
     }
     s.alpha[row] = exp2_16(splat(before - now))[0];
     s.sum[row] = s.sum[row] * s.alpha[row] + firelane::sum(total);
     s.max[row] = now;
+  }
+
+  // Whether rows row .. row + m - 1 may see all of the keys from `start` on.
+  FL_INLINE bool whole(const Item& it, int row, int m, int start) const {
+    const int first = it.position + row / GROUP, last = it.position + (row + m - 1) / GROUP;
+    return start + kKeys - 1 <= first && (WINDOW == 0 || start > last - WINDOW);
   }
 
   template <int M, int V>
@@ -119,7 +132,10 @@ struct Attention {
   template <int M>
   __attribute__((noinline)) void tile_rows(const Item& it, Scratch& s, int row, int start, int vectors, int words) const {
     score_rows<M>(it, s, row, start, vectors);
-    for (int m = 0; m < M; ++m) softmax_row(it, s, row + m, start, vectors);
+    if (whole(it, row, M, start))
+      for (int m = 0; m < M; ++m) softmax_row<true>(it, s, row + m, start, vectors);
+    else
+      for (int m = 0; m < M; ++m) softmax_row<false>(it, s, row + m, start, vectors);
     for (int d = 0; d + 32 <= D; d += 32) weigh_columns<M, 2>(it, s, row, d, start, words);
     if constexpr (D % 32 != 0) weigh_columns<M, 1>(it, s, row, D - 16, start, words);
   }

@@ -12,34 +12,40 @@ namespace firelane {
 
 // Weight words that lie within this many bytes are walked panel by panel for one tile of rows before the next tile: they
 // stay in the second-level cache while rows stream past.
-constexpr std::int64_t kPanelGroupBytes = 512 * 1024;
+constexpr int kPanelGroupBytes = 128 * 1024;
 
-template <class T, int M, int K, int LDX>
-FL_INLINE void panel_tile(f32x16 (&acc)[M][2], const typename T::act* x, const typename T::word* panel, const char* ahead) {
-  for (int m = 0; m < M; ++m) acc[m][0] = acc[m][1] = f32x16{};
+// How far ahead a single tile of rows fetches: it waits for memory, and the hardware stops at page ends.
+constexpr int kAheadBytes = 8192;
+
+// What a tile fetches into the second-level cache while it computes: `stride` bytes further for each word of k.
+struct Ahead {
+  const char* from;
+  int stride;
+};
+
+template <class T, int M, int K, int LDX, class Store>
+__attribute__((noinline)) void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
+                                         const Store& store) {
+  f32x16 acc[M][2] = {};
+  x += std::size_t(row) * LDX;
 #pragma GCC unroll 4
   for (int k = 0; k < K / T::kPerWord; ++k) {
     const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
-    __builtin_prefetch(reinterpret_cast<const char*>(w[0]) + 2048, 0, 3);
-    __builtin_prefetch(reinterpret_cast<const char*>(w[1]) + 2048, 0, 3);
+    __builtin_prefetch(ahead.from, 0, 2);
+    __builtin_prefetch(ahead.from + 64, 0, 2);
+    ahead.from += ahead.stride;
     T::template step<M, 2, LDX>(acc, x + k * T::kPerWord, w);
   }
-  (void)ahead;
-}
-
-template <class T, int M, int K, int LDX, class Store>
-__attribute__((noinline)) void tile_rows(const typename T::act* x, const typename T::word* panel, int row, int p, const Store& store) {
-  f32x16 acc[M][2];
-  panel_tile<T, M, K, LDX>(acc, x + std::size_t(row) * LDX, panel, nullptr);
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) store(row + m, p, acc[m][0], acc[m][1]);
 }
 
 template <class T, int K, int LDX, class Store, int M = kTileRows>
-FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, int row, int p, const Store& store) {
+FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
+                        const Store& store) {
   if constexpr (M >= 1) {
-    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, row, p, store);
-    tile_any<T, K, LDX, Store, M - 1>(rows, x, panel, row, p, store);
+    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, row, p, store);
+    tile_any<T, K, LDX, Store, M - 1>(rows, x, panel, ahead, row, p, store);
   }
 }
 
@@ -47,14 +53,22 @@ FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::wo
 template <class T, int PANELS, int K, int LDX, class Store>
 void linear(const Context& c, int thread, int rows, const typename T::act* x, const typename T::word* weights, const Store& store) {
   constexpr std::size_t panel_words = std::size_t(K / T::kPerWord) * 32;
-  constexpr int group = int(std::max<std::int64_t>(1, kPanelGroupBytes / std::int64_t(panel_words * 4)));
+  constexpr int panel_bytes = int(panel_words * 4);
+  constexpr int group = std::max(1, kPanelGroupBytes / panel_bytes);
   const Range mine = split(PANELS, thread, c.threads());
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   for (int p0 = mine.begin; p0 < mine.end; p0 += group) {
     const int p1 = std::min(p0 + group, mine.end);
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
-      for (int p = p0; p < p1; ++p) tile_any<T, K, LDX>(r.end - r.begin, x, weights + p * panel_words, r.begin, p, store);
+      for (int p = p0; p < p1; ++p) {
+        const auto* panel = weights + p * panel_words;
+        const auto* bytes = reinterpret_cast<const char*>(panel);
+        // One tile: what it will need itself a little later. Several: a share of the panel that follows this group.
+        const Ahead ahead = tiles == 1 ? Ahead{bytes + kAheadBytes, 128}
+                                       : Ahead{bytes + std::size_t(group) * panel_bytes + std::size_t(panel_bytes) * i / tiles, (128 + tiles - 1) / tiles};
+        tile_any<T, K, LDX>(r.end - r.begin, x, panel, ahead, r.begin, p, store);
+      }
     }
   }
 }

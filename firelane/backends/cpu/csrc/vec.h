@@ -45,19 +45,23 @@ FL_INLINE f32x16 fmadd(f32x16 a, f32x16 b, f32x16 c) {
 FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 // Horizontal reductions in one fixed tree: lanes 8 apart, then 4, 2, 1.
+FL_INLINE f32x16 rotate8(f32x16 v) { return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); }
+FL_INLINE f32x16 rotate4(f32x16 v) { return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); }
+FL_INLINE f32x16 rotate2(f32x16 v) { return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); }
+FL_INLINE f32x16 rotate1(f32x16 v) { return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); }
 FL_INLINE float sum(f32x16 v) {
-  float t[16];
-  store(t, v);
-  for (int w = 8; w; w >>= 1)
-    for (int i = 0; i < w; ++i) t[i] += t[i + w];
-  return t[0];
+  v += rotate8(v);
+  v += rotate4(v);
+  v += rotate2(v);
+  v += rotate1(v);
+  return v[0];
 }
 FL_INLINE float hmax(f32x16 v) {
-  float t[16];
-  store(t, v);
-  for (int w = 8; w; w >>= 1)
-    for (int i = 0; i < w; ++i) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
-  return t[0];
+  v = max(v, rotate8(v));
+  v = max(v, rotate4(v));
+  v = max(v, rotate2(v));
+  v = max(v, rotate1(v));
+  return v[0];
 }
 
 // 2^x for x <= 127, relative error below 2e-7 on [-126, 127]; 0 below -126. exp2_16(0) is exactly 1.
