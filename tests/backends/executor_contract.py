@@ -1,0 +1,191 @@
+"""What every Executor must do, whatever it computes. A backend's test file makes a subclass with
+`make_executor`:
+
+class TestNull(ExecutorContract):
+    def make_executor(self, **sizes): return NullExecutor(StepLimits(**LIMITS | sizes), 100)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from firelane.backends.contract import SAMPLE, SCORE, StepInputs
+
+LIMITS = {
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 32,
+    "max_output_rows": 16,
+    "max_model_len": 64,
+    "block_size": 16,
+    "num_blocks": 32,
+}
+
+
+class Batch:
+    """Builds StepInputs from chunks and rows, and owns the block tables of a few sequences."""
+
+    def __init__(self, executor):
+        self.executor = executor
+        self.limits = executor.limits
+        self.sets = [StepInputs.allocate(self.limits) for _ in range(2)]
+        self.turn = 0
+        self.free = list(range(self.limits.num_blocks))
+
+    def install(self, slot, prompt, *, seed=0, temperature=1.0, logprobs=-1, stop_ids=(), min_tokens=0):
+        state = self.executor.state
+        blocks = self.limits.blocks_per_seq
+        table, self.free = self.free[:blocks], self.free[blocks:] + self.free[:blocks]
+        state.block_tables[slot, :blocks] = table
+        state.tokens[slot, : len(prompt)] = prompt
+        state.stop_ids[slot, : len(stop_ids)] = stop_ids
+        row = state.sampling[slot]
+        row["temperature"], row["top_p"], row["min_p"], row["repetition_penalty"] = temperature, 1.0, 0.0, 1.0
+        row["presence_penalty"] = row["frequency_penalty"] = 0.0
+        row["top_k"], row["logprobs"], row["seed"], row["prompt_len"] = 0, logprobs, seed, len(prompt)
+        row["stop_from"], row["num_stop_ids"], row["num_bias"] = len(prompt) + min_tokens, len(stop_ids), 0
+
+    def submit(self, *chunks):
+        """Each chunk: (slot, start, length, kinds of output rows by position)."""
+        inputs = self.sets[self.turn]
+        self.turn ^= 1
+        inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), 0, 0
+        for i, (slot, start, length, rows) in enumerate(chunks):
+            inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = slot, start, length
+            for position, kind in rows.items():
+                r = inputs.num_rows
+                inputs.row_token[r] = inputs.num_tokens + position - start
+                inputs.row_slot[r], inputs.row_position[r], inputs.row_kind[r] = slot, position, kind
+                inputs.num_rows += 1
+            inputs.num_tokens += length
+        self.executor.submit(inputs)
+
+    def step(self, *chunks):
+        self.submit(*chunks)
+        return self.executor.wait()
+
+    def generate(self, slot, prompt, count, **sampling):
+        """Tokens of one sequence alone, as the outputs report them."""
+        self.install(slot, prompt, **sampling)
+        start, length, tokens = 0, len(prompt), []
+        for _ in range(count):
+            last = start + length - 1
+            tokens.append(int(self.step((slot, start, length, {last: SAMPLE})).tokens[0]))
+            start, length = last + 1, 1
+        return tokens
+
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+class ExecutorContract:
+    def make_executor(self, **sizes):
+        raise NotImplementedError
+
+    @pytest.fixture
+    def executor(self):
+        executor = self.make_executor()
+        yield executor
+        executor.release()
+
+    @pytest.fixture
+    def batch(self, executor):
+        return Batch(executor)
+
+    def test_describes_itself(self, executor):
+        assert executor.vocab_size > 10
+        assert executor.weights_bytes >= 0
+        assert executor.kv_bytes >= 0
+        assert executor.limits.max_output_rows >= executor.limits.max_num_seqs
+        state, limits = executor.state, executor.limits
+        assert state.tokens.shape == (limits.max_num_seqs, limits.max_model_len + 1)
+        assert state.block_tables.shape == (limits.max_num_seqs, limits.blocks_per_seq)
+
+    def test_tokens_are_in_the_vocabulary_and_written_in_place(self, executor, batch):
+        tokens = batch.generate(2, PROMPT, 9)
+        assert all(0 <= t < executor.vocab_size for t in tokens)
+        assert executor.state.tokens[2, :17].tolist() == PROMPT + tokens
+
+    def test_the_next_step_reads_the_token_that_the_host_has_not_seen(self, executor, batch):
+        expected = batch.generate(0, PROMPT, 4)
+        batch.install(1, PROMPT)
+        executor.state.tokens[1, len(PROMPT) :] = 0
+        batch.step((1, 0, 8, {7: SAMPLE}))
+        for position in (8, 9, 10):
+            batch.step((1, position, 1, {position: SAMPLE}))
+        assert executor.state.tokens[1, 8:12].tolist() == expected
+
+    def test_same_seed_same_tokens_in_any_slot_and_chunking(self, batch):
+        expected = batch.generate(0, PROMPT, 5, seed=7)
+        assert batch.generate(3, PROMPT, 5, seed=7) == expected
+        batch.install(1, PROMPT, seed=7)
+        batch.step((1, 0, 3, {}))
+        batch.step((1, 3, 4, {}))
+        assert batch.step((1, 7, 1, {7: SAMPLE})).tokens[0] == expected[0]
+
+    def test_company_changes_nothing(self, batch):
+        prompts = [[5, 6, 7], PROMPT, [9], [8] * 11]
+        alone = [batch.generate(slot, p, 3, seed=slot) for slot, p in enumerate(prompts)]
+        for slot, prompt in enumerate(prompts):
+            batch.install(slot, prompt, seed=slot)
+        together = [[] for _ in prompts]
+        chunks = [(slot, 0, len(p), {len(p) - 1: SAMPLE}) for slot, p in enumerate(prompts)]
+        for _ in range(3):
+            outputs = batch.step(*chunks)
+            for slot in range(4):
+                together[slot].append(int(outputs.tokens[slot]))
+            chunks = [(slot, start + n, 1, {start + n: SAMPLE}) for slot, start, n, _ in chunks]
+        assert together == alone
+
+    def test_outputs_stay_until_the_second_next_wait(self, batch):
+        batch.install(0, PROMPT, logprobs=3)
+        first = batch.step((0, 0, 8, {7: SAMPLE}))
+        kept = [
+            a.copy()
+            for a in (first.tokens[:1], first.logprobs[:1], first.top_ids[:1], first.top_logprobs[:1])
+        ]
+        batch.submit((0, 8, 1, {8: SAMPLE}))
+        now = (first.tokens[:1], first.logprobs[:1], first.top_ids[:1], first.top_logprobs[:1])
+        assert all((a == b).all() for a, b in zip(kept, now, strict=True))
+        batch.executor.wait()
+        assert all((a == b).all() for a, b in zip(kept, now, strict=True))
+
+    def test_score_rows_report_the_token_that_is_there(self, executor, batch):
+        batch.install(0, PROMPT, logprobs=5)
+        outputs = batch.step((0, 0, 8, {p: SCORE for p in range(7)} | {7: SAMPLE}))
+        assert outputs.tokens[:7].tolist() == PROMPT[1:]
+        assert executor.state.tokens[0, :8].tolist() == PROMPT
+        assert (outputs.logprobs[:8] <= 0).all()
+        assert np.isfinite(outputs.logprobs[:8]).all()
+
+    def test_alternatives_are_sorted_and_distinct(self, executor, batch):
+        batch.install(0, PROMPT, logprobs=5)
+        outputs = batch.step((0, 0, 8, {6: SCORE, 7: SAMPLE}))
+        for row in range(2):
+            ids, values = outputs.top_ids[row, :5], outputs.top_logprobs[row, :5]
+            assert len(set(ids.tolist())) == 5
+            assert ((ids >= 0) & (ids < executor.vocab_size)).all()
+            assert (np.diff(values) <= 0).all()
+            assert (values <= 0).all()
+
+    def test_stop_ids_are_not_drawn_too_early(self, batch):
+        free = batch.generate(0, PROMPT, 6, seed=1)
+        stops = sorted(set(free))
+        held = batch.generate(0, PROMPT, 6, seed=1, stop_ids=stops, min_tokens=4)
+        assert not set(held[:4]) & set(stops)
+
+    def test_a_slot_can_be_used_again(self, batch):
+        expected = batch.generate(1, PROMPT, 3, seed=2)
+        batch.generate(1, [7] * 20, 3, seed=5, temperature=0.0)
+        assert batch.generate(1, PROMPT, 3, seed=2) == expected
+
+    def test_the_last_position_of_the_context(self, executor, batch):
+        length = executor.limits.max_model_len
+        batch.install(0, [1] * length)
+        for start in range(0, length, 32):
+            outputs = batch.step((0, start, 32, {start + 31: SAMPLE} if start + 32 == length else {}))
+        assert executor.state.tokens[0, length] == outputs.tokens[0]
+
+    def test_release_twice(self, executor):
+        executor.release()
+        executor.release()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from executor_contract import LIMITS, PROMPT, Batch, ExecutorContract
+
+from firelane.backends import create_executor
+from firelane.backends.contract import SAMPLE, StepLimits
+from firelane.backends.null import NullExecutor
+from firelane.backends.null.executor import mix
+from firelane.backends.request import ExecutorRequest
+from firelane.errors import OutOfMemoryError, UsageError
+from firelane.models.registry import load_program
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "bfloat16",
+}
+
+
+class TestNull(ExecutorContract):
+    def make_executor(self, **sizes):
+        return NullExecutor(StepLimits(**LIMITS | sizes), vocab_size=100)
+
+
+def load(tmp_path, **sizes):
+    request = ExecutorRequest(cache_dir=tmp_path, max_num_seqs=4, **sizes)
+    return create_executor("null", load_program(CONFIG), tmp_path, request, lambda *_: None)
+
+
+def test_sizes_come_from_the_program(tmp_path):
+    executor = load(tmp_path)
+    assert executor.vocab_size == 512
+    assert executor.limits.max_model_len == 256
+    assert executor.limits.max_output_rows == 36
+
+
+def test_cache_too_small_for_one_sequence(tmp_path):
+    with pytest.raises(OutOfMemoryError, match="one sequence needs 256"):
+        load(tmp_path, max_model_len=256, kv_cache_bytes=20_000)
+    assert load(tmp_path, kv_cache_bytes=20_000).limits.max_model_len < 256
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"max_num_batched_tokens": 3}, "below max_num_seqs"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"threads": 0}, "threads is 0"),
+    ],
+)
+def test_senseless_sizes(tmp_path, sizes, message):
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path, **sizes)
+
+
+def test_unknown_backend(tmp_path):
+    with pytest.raises(UsageError, match="choose one of cpu, null"):
+        create_executor("tpu", load_program(CONFIG), tmp_path, ExecutorRequest(cache_dir=tmp_path), print)
+
+
+def test_tokens_spread_over_the_vocabulary():
+    tokens = mix(np.full(20_000, 3, np.uint64), np.arange(20_000, dtype=np.int32)) % np.uint64(100)
+    counts = np.bincount(tokens.astype(int), minlength=100)
+    assert counts.min() > 120
+    assert counts.max() < 290
+
+
+def test_a_high_bias_forces_its_token():
+    executor = NullExecutor(StepLimits(**LIMITS), 100)
+    batch = Batch(executor)
+    batch.install(0, PROMPT)
+    executor.state.bias_ids[0, :2], executor.state.bias_values[0, :2] = [5, 42], [1.0, 100.0]
+    executor.state.sampling[0]["num_bias"] = 2
+    assert batch.step((0, 0, 8, {7: SAMPLE})).tokens[0] == 42
+
+
+def test_a_step_takes_the_modelled_time():
+    executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda inputs: 0.001 * inputs.num_tokens)
+    batch = Batch(executor)
+    batch.install(0, PROMPT)
+    began_s = time.monotonic()
+    batch.submit((0, 0, 8, {7: SAMPLE}))
+    assert time.monotonic() - began_s < 0.008
+    executor.wait()
+    assert time.monotonic() - began_s >= 0.008
