@@ -2,10 +2,11 @@
 
     python benchmarks/http_servers.py [--streams 200] [--frames 200] [--frame-ms 20]
 
-Each server answers `--streams` requests at once with server-sent events. A timer in the server's process
-plays the engine: every `--frame-ms` it has one chunk for each stream, as a step of a batch has. Printed is
-the CPU time of the server's process tree over the whole run, per chunk, and the ratio to the bare protocol. The
-client runs in a process of its own and is not counted. Servers that are not installed are left out.
+Each server answers `--streams` requests at once with server-sent events. A timer in the server's
+process plays the engine: every `--frame-ms` it has one chunk for each stream, as a step of a batch has.
+Printed is the CPU time of the server's process tree over the whole run, per chunk, and the ratio to the
+bare protocol. The client runs in a process of its own and is not counted. Servers that are not installed
+are left out.
 """
 
 from __future__ import annotations
