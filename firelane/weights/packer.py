@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -49,8 +49,13 @@ class Packer:
     def run(self, placed: tuple[PackedWeight, ...], *, threads: int) -> None:
         """Raises CheckpointError for a NaN or infinite weight, OSError when the file cannot be written."""
         with ThreadPoolExecutor(threads, thread_name_prefix="pack") as pool:
-            futures = [pool.submit(self._run_task, task) for p in placed for task in _tasks(p)]
-            _wait(futures)
+            try:
+                futures = [pool.submit(self._run_task, task) for p in placed for task in _tasks(p)]
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def _run_task(self, task: Task) -> None:
         p = task.packed
@@ -132,11 +137,3 @@ def _write(fd: int, array: NDArray[Any], offset: int) -> int:
     while done < len(data):
         done += os.pwrite(fd, data[done:], offset + done)
     return done
-
-
-def _wait(futures: list[Future[None]]) -> None:
-    done, pending = wait(futures, return_when=FIRST_EXCEPTION)
-    for future in pending:
-        future.cancel()
-    for future in done:
-        future.result()

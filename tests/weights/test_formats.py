@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.weights.formats import GROUP_ROWS, PANEL_ROWS, Format, pack, segments, unpack
@@ -32,6 +32,7 @@ def test_round_trip(shape: tuple[int, int], format_: Format, interleave: bool) -
     assert all(same_bits(a, b) for a, b in zip(parts, again, strict=True))
 
 
+@settings(deadline=None)
 @given(n=st.lists(st.integers(1, 100), min_size=1, max_size=3), k=st.integers(1, 9))
 def test_round_trip_of_stacks(n: list[int], k: int) -> None:
     parts = [random_bits((rows, k), Format.PANEL_BF16, rows) for rows in n]
@@ -60,7 +61,7 @@ def test_panel_f32_layout() -> None:
 
 @pytest.mark.parametrize("width", [16, 40, 136])
 def test_interleaved_layout(width: int) -> None:
-    """Output i of a gated pair: gate in row 32 * (i / 16) + i % 16, up 16 rows later; weights and bias alike."""
+    """Output i: gate in row 32 * (i / 16) + i % 16, up 16 rows later; weights and bias alike."""
     gate = np.arange(1, width + 1, dtype=np.float32)
     up = -gate
     bias = pack([gate, up], Format.VECTOR_F32, interleave=True)
@@ -80,6 +81,7 @@ def test_vector_layout() -> None:
     assert packed.tolist() == [1] * 40 + [2] * 3 + [0] * 21
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200))
 def test_segments_cover_each_row_once(width: int) -> None:
     for interleave in (False, True):

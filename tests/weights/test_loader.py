@@ -148,7 +148,7 @@ def test_bad_weight_is_named(tmp_path: Path, cache: Path, bad: float, dtype: str
 
 
 def test_disk_full_before_packing(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(fd: int, offset: int, size: int) -> None:
+    def full(*_args: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)

@@ -1,0 +1,30 @@
+"""An op of no kind, for tests of passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firelane.program.program import Program
+from firelane.program.reference import ReferenceStep
+from firelane.program.values import Cost, StepShape, Value, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fake:
+    inputs: tuple[Value, ...] = ()
+    out: Value
+    weights: tuple[Weight, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    def cost(self, shape: StepShape) -> Cost:
+        return Cost(flops=float(shape.tokens))
+
+    def reference(self, step: ReferenceStep) -> None:
+        raise NotImplementedError
+
+
+def fake_program(*ops: Fake) -> Program:
+    return Program(name="fake", vocab_size=1, max_model_len=1, ops=ops)
