@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import ssl
 import time
+import urllib.request
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from firelane.bench.workload import Request
-from firelane.errors import UsageError
+from firelane.errors import MachineError, UsageError
 
 
 @dataclass(kw_only=True)
@@ -116,6 +117,19 @@ class LoadClient:
             "Connection: close\r\n\r\n"
         )
         return head.encode() + body
+
+
+def first_model(url: str, *, api_key: str = "") -> str:
+    """The name of the first model that the server lists. Raises MachineError when it does not answer so."""
+    address = f"{url.rstrip('/').removesuffix('/v1')}/v1/models"
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as reply:
+            return msgspec.json.decode(reply.read())["data"][0]["id"]
+    except (OSError, ValueError, msgspec.DecodeError, LookupError, TypeError) as error:
+        raise MachineError(
+            f"{address} did not list a model: {error}; is the server running there?"
+        ) from error
 
 
 class _Receiver(asyncio.Protocol):

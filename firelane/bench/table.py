@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from firelane.errors import UsageError
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,3 +32,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
         return math.nan
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def write_json(path: Path, figures: Any) -> None:
+    """Dataclasses, dicts and lists as JSON. Raises UsageError when `path` cannot be written."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

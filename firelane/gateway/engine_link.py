@@ -76,6 +76,7 @@ class EngineLink:
         self.events: LinkEvents | None = None
         self.on_down = on_down
         self.on_progress: Callable[[Progress], None] | None = None
+        self.on_ready: Callable[[Ready], None] | None = None
         self.failed: Failed | None = None
         self._sinks: dict[int, Sink] = {}
         self._next_id = 1
@@ -177,6 +178,8 @@ class EngineLink:
         self.ready, self.state, self.reason = ready, LinkState.READY, ""
         if self.events is not None:
             self.events.on_ready(ready)
+        if self.on_ready is not None:
+            self.on_ready(ready)
 
     def _on_step(self, frame: StepFrame) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -1,0 +1,69 @@
+"""The engine in this process, for benchmarks: no gateway and no socket, the same core and the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from firelane.engine.core import EngineCore
+from firelane.engine.load import load_executor, read_model_config
+from firelane.errors import MachineError
+from firelane.models.registry import load_program
+from firelane.weights.progress import Progress
+from firelane.wire.engine_config import EngineConfig
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+
+
+class _CountingPort:
+    """Requests are submitted directly; of what comes back only the ends matter."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.rejected = ""
+
+    def receive(self, core: EngineCore, *, idle: bool) -> None:
+        del core, idle
+
+    def send(self, frame: StepFrame | Rejected) -> None:
+        if isinstance(frame, Rejected):
+            self.left -= 1
+            self.rejected = frame.message
+        else:
+            self.left -= len(frame.finished)
+
+
+class EngineGenerator:
+    """Loads `config.model_dir`. Raises what loading raises."""
+
+    def __init__(self, config: EngineConfig, progress: Progress) -> None:
+        self.program = load_program(read_model_config(config.model_dir))
+        self._executor = load_executor(config, progress)
+        self._port = _CountingPort()
+        self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)
+        self._next_id = 1
+
+    @property
+    def vocab_size(self) -> int:
+        return self._executor.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        return self._executor.limits.max_model_len
+
+    def generate(self, prompts: Sequence[list[int]], output_tokens: int) -> None:
+        """Greedy, exactly `output_tokens` for each prompt. Raises MachineError when the engine refuses
+        one."""
+        sampling = Sampling(temperature=0.0, max_tokens=output_tokens)
+        self._port.left = len(prompts)
+        for prompt in prompts:
+            ids = np.asarray(prompt, "<i4").tobytes()
+            self._core.submit(NewRequest(id=self._next_id, prompt=ids, sampling=sampling))
+            self._next_id += 1
+        while self._port.left or not self._core.is_idle:
+            self._core.step()
+        if self._port.rejected:
+            raise MachineError(f"the engine refused the workload: {self._port.rejected}")
+
+    def close(self) -> None:
+        self._executor.release()

@@ -1,0 +1,135 @@
+"""Measure: offline speed, a server under load, kernels, the host's own cost."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firelane.cli import options
+
+if TYPE_CHECKING:
+    from firelane.env import Environment
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+    _add_offline(kinds.add_parser("offline", help="speed of the engine alone, against the machine's limits"))
+    _add_serve(kinds.add_parser("serve", help="throughput and latency of any OpenAI-compatible server"))
+    _add_kernels(kinds.add_parser("kernels", help="speed of each op by number of rows"))
+    _add_host(kinds.add_parser("host", help="CPU time of gateway and engine per token, on the null backend"))
+
+
+def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    return arguments.run_benchmark(arguments, environment)
+
+
+def _add_offline(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
+    parser.add_argument(
+        "--workload", action="append", metavar="NAME", help="one of the table's rows; may be repeated"
+    )
+    parser.add_argument("--repeats", type=options.positive_int, default=3, metavar="N", help="best of N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.set_defaults(run_benchmark=_run_offline)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
+    parser.add_argument("--model", help="name to ask for (default: the server's first)")
+    parser.add_argument("--api-key", default="", help="sent as bearer token")
+    parser.add_argument("--num-requests", type=options.positive_int, default=200, metavar="N")
+    parser.add_argument("--concurrency", type=options.positive_int, metavar="N", help="at most N at a time")
+    parser.add_argument("--rate", type=options.positive_float, metavar="X", help="Poisson, X requests/s")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--vocab-size", type=options.positive_int, default=1000, metavar="N", help="prompt ids are below N"
+    )
+    parser.add_argument("--longest", type=options.positive_int, default=1024, metavar="N", help="tokens")
+    parser.add_argument("--slo-ttft-ms", type=options.positive_float, default=1000.0, metavar="X")
+    parser.add_argument("--slo-tpot-ms", type=options.positive_float, default=100.0, metavar="X")
+    parser.add_argument("--save-plot", type=Path, metavar="FILE", help="needs matplotlib")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.set_defaults(run_benchmark=_run_serve)
+
+
+def _add_kernels(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
+    parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.set_defaults(run_benchmark=_run_kernels)
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    parser.add_argument("--streams", type=options.positive_int, default=200, metavar="N", help="at a time")
+    parser.add_argument("--num-requests", type=options.positive_int, default=1000, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.set_defaults(run_benchmark=_run_host)
+
+
+def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.bench.offline import OfflineRun, format_figures, run_offline
+    from firelane.bench.table import write_json
+    from firelane.cli.progress import ProgressDisplay
+    from firelane.weights.sources import resolve
+
+    display = ProgressDisplay()
+    run = OfflineRun(names=arguments.workload, threads=arguments.threads, repeats=arguments.repeats)
+    figures = run_offline(resolve(arguments.model, progress=display), environment, run, display)
+    display.close()
+    print(format_figures(figures))
+    if arguments.json is not None:
+        write_json(arguments.json, figures)
+    return 0
+
+
+def _run_serve(arguments: argparse.Namespace, environment: Environment) -> int:
+    del environment
+    from firelane.bench import serve
+    from firelane.bench.client import LoadClient, first_model
+    from firelane.bench.plot import require_matplotlib, save_plot
+    from firelane.bench.table import write_json
+    from firelane.bench.workload import poisson_arrivals, sharegpt_like, token_requests
+
+    if arguments.save_plot is not None:
+        require_matplotlib()
+    count, seed = arguments.num_requests, arguments.seed
+    model = arguments.model or first_model(arguments.url, api_key=arguments.api_key)
+    client = LoadClient(arguments.url, model, api_key=arguments.api_key)
+    lengths = sharegpt_like(count, seed=seed, longest=arguments.longest)
+    requests = token_requests(lengths, seed=seed, vocab_size=arguments.vocab_size)
+    arrivals = poisson_arrivals(count, seed=seed, rate=arguments.rate) if arguments.rate else None
+    load = serve.Load(concurrency=arguments.concurrency, arrivals_s=arrivals)
+    objectives = serve.Objectives(ttft_ms=arguments.slo_ttft_ms, tpot_ms=arguments.slo_tpot_ms)
+    outcomes, seconds = serve.run_load(client, requests, load)
+    summary = serve.summarise(outcomes, seconds, objectives)
+    print(serve.format_summary(summary, objectives))
+    if arguments.json is not None:
+        write_json(arguments.json, summary)
+    if arguments.save_plot is not None:
+        save_plot(outcomes, arguments.save_plot)
+    return 0
+
+
+def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.bench.kernels import run_kernels
+
+    return run_kernels(
+        arguments.model,
+        environment,
+        rows=arguments.rows,
+        threads=arguments.threads,
+        json_file=arguments.json,
+    )
+
+
+def _run_host(arguments: argparse.Namespace, environment: Environment) -> int:
+    del environment
+    from firelane.bench.host import HostLoad, run_host
+
+    load = HostLoad(streams=arguments.streams, num_requests=arguments.num_requests, seed=arguments.seed)
+    return run_host(arguments.model, load, json_file=arguments.json)

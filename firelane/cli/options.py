@@ -1,0 +1,102 @@
+"""Option types, and the options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firelane.wire.engine_config import EngineConfig
+
+GIB = 1 << 30
+
+MODEL_HELP = "directory in Hugging Face layout, or hub id (default: the model that Firelane carries)"
+
+
+def positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535; 0 takes a free one)")
+    return value
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """What every command that starts an engine takes. None means: the engine decides from the model and the
+    machine."""
+    group = parser.add_argument_group("engine")
+    group.add_argument(
+        "--threads", type=positive_int, metavar="N", help="compute threads (default: all cores)"
+    )
+    group.add_argument(
+        "--max-num-seqs", type=positive_int, metavar="N", help="sequences that run at the same time"
+    )
+    group.add_argument(
+        "--max-num-batched-tokens", type=positive_int, metavar="N", help="tokens that one step may compute"
+    )
+    group.add_argument(
+        "--max-model-len",
+        type=positive_int,
+        metavar="N",
+        help="longest sequence in tokens (default: the model's)",
+    )
+    group.add_argument(
+        "--kv-cache-gib",
+        type=positive_float,
+        metavar="X",
+        help="memory of the KV cache in GiB (default: what is left)",
+    )
+    group.add_argument("--block-size", type=positive_int, metavar="N", help="tokens in one KV block")
+    group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
+    group.add_argument(
+        "--backend",
+        choices=("cpu", "null"),
+        default="cpu",
+        help="null: answers at once, without a model's sense",
+    )
+
+
+def engine_config(arguments: argparse.Namespace, model_dir: Path, cache_dir: Path) -> EngineConfig:
+    """Of the options of `add_engine`. The engine refuses sizes that make no sense."""
+    from firelane.wire.engine_config import EngineConfig
+
+    given = {
+        "threads": arguments.threads,
+        "max_num_seqs": arguments.max_num_seqs,
+        "max_num_batched_tokens": arguments.max_num_batched_tokens,
+        "max_model_len": arguments.max_model_len,
+        "block_size": arguments.block_size,
+        "kv_cache_bytes": arguments.kv_cache_gib and int(arguments.kv_cache_gib * GIB),
+    }
+    return EngineConfig(
+        model_dir=model_dir,
+        cache_dir=cache_dir,
+        backend=arguments.backend,
+        prefix_cache=not arguments.no_prefix_cache,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def print_resolved(section: str, config: Any) -> None:
+    """One line per setting of a config (a dataclass or a struct), on standard error."""
+    for name in getattr(config, "__struct_fields__", None) or vars(config):
+        print(f"{section}.{name} = {getattr(config, name)}", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""Serve a model over HTTP with the OpenAI API.
+
+SIGINT or SIGTERM ends it: what is in flight may finish within DRAIN_S seconds, the rest fails; a second
+signal ends it at once. The exit code is then 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firelane.cli import options
+from firelane.errors import UsageError
+
+if TYPE_CHECKING:
+    from firelane.env import Environment
+
+EMBEDDED_NAME = "firelane-embedded"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    server = parser.add_argument_group("server")
+    server.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    server.add_argument(
+        "--port", type=options.port, default=8000, help="default: %(default)s; 0 takes a free one"
+    )
+    server.add_argument(
+        "--served-model-name",
+        nargs="+",
+        metavar="NAME",
+        help="names that requests may give; the first is reported (default: MODEL)",
+    )
+    server.add_argument(
+        "--max-queue",
+        type=options.positive_int,
+        default=1024,
+        metavar="N",
+        help="requests that may wait before others get status 429 (default: %(default)s)",
+    )
+    options.add_engine(parser)
+
+
+def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.cli.progress import ProgressDisplay
+    from firelane.cli.service import ServeConfig, serve
+    from firelane.telemetry import logs
+    from firelane.weights.sources import resolve
+
+    try:
+        logs.set_up(environment.log_level)
+    except ValueError as error:
+        raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
+    display = ProgressDisplay()
+    model_dir = resolve(arguments.model, progress=display)
+    config = ServeConfig(
+        served_model_names=tuple(arguments.served_model_name or [served_name(arguments.model)]),
+        host=arguments.host,
+        port=arguments.port,
+        max_queue=arguments.max_queue,
+    )
+    engine = options.engine_config(arguments, model_dir, environment.cache_dir)
+    options.print_resolved("gateway", config)
+    options.print_resolved("engine", engine)
+    return serve(config, engine, display)
+
+
+def served_name(model: str | None) -> str:
+    """A directory goes by its name, a hub id by itself."""
+    if model is None:
+        return EMBEDDED_NAME
+    path = Path(model).expanduser()
+    return path.resolve().name if path.is_dir() else model

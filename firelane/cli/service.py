@@ -1,0 +1,178 @@
+"""One gateway and one engine, from the start of the engine process to the end of both: the smallest node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firelane.cli.progress import ProgressDisplay
+from firelane.errors import FirelaneError
+from firelane.node.supervisor import EngineExit, EngineSupervisor
+from firelane.wire.engine_config import EngineConfig
+
+if TYPE_CHECKING:
+    from firelane.gateway.engine_link import EngineLink
+    from firelane.gateway.server import Gateway
+    from firelane.wire.frames import Progress, Ready
+
+log = logging.getLogger(__name__)
+DRAIN_S = 10.0
+"""How long requests in flight may go on after the first SIGINT or SIGTERM."""
+STOP_S = 2.0
+LAST_FRAMES_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What the gateway is told beside the model's directory (see gateway.server.GatewayConfig)."""
+
+    served_model_names: tuple[str, ...]
+    host: str
+    port: int
+    max_queue: int
+
+
+def serve(config: ServeConfig, engine: EngineConfig, display: ProgressDisplay) -> int:
+    """Run until a signal; returns 0. Raises the FirelaneError that ended it otherwise."""
+    import uvloop
+
+    uvloop.run(_Service(config, engine, display).run())
+    return 0
+
+
+class _Service:
+    """Starts the engine's process first and imports the gateway meanwhile: both are needed for the first
+    token."""
+
+    def __init__(self, config: ServeConfig, engine: EngineConfig, display: ProgressDisplay) -> None:
+        self._config, self._engine, self._display = config, engine, display
+        self._began_s = time.perf_counter()
+        self._first_socket: socket.socket | None = None
+        self._link: EngineLink | None = None
+        self._supervisor: EngineSupervisor | None = None
+        self._served = False
+        self._signals = 0
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._failure: FirelaneError | None = None
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        self._supervisor = EngineSupervisor(
+            self._engine, self._take_socket, on_exit=self._on_exit, on_given_up=self._on_given_up
+        )
+        await self._supervisor.start()
+        gateway = None
+        try:
+            gateway = await self._start_gateway()
+            await self._stop.wait()
+            if self._failure is None:
+                await self._drain(gateway)
+        finally:
+            self._display.close()
+            closing = gateway.close() if gateway is not None else asyncio.sleep(0)
+            await asyncio.gather(self._supervisor.stop(STOP_S if gateway else 0.0), closing)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _start_gateway(self) -> Gateway:
+        from firelane.gateway.engine_link import EngineLink
+        from firelane.gateway.server import Gateway, GatewayConfig
+
+        link = self._link = EngineLink()
+        link.on_progress, link.on_ready = self._on_progress, self._on_ready
+        config = GatewayConfig(
+            model_dir=self._engine.model_dir,
+            served_model_names=self._config.served_model_names,
+            host=self._config.host,
+            port=self._config.port,
+            max_queue=self._config.max_queue,
+        )
+        gateway = Gateway(config, link, self._fail)
+        await gateway.start()
+        self._port = gateway.port
+        if self._first_socket is not None:
+            await link.attach(self._first_socket)
+        return gateway
+
+    async def _take_socket(self, sock: socket.socket) -> None:
+        """The first engine's socket comes before there is a gateway."""
+        if self._link is None:
+            self._first_socket = sock
+        else:
+            await self._link.attach(sock)
+
+    async def _drain(self, gateway: Gateway) -> None:
+        if gateway.in_flight:
+            log.info("draining requests=%d timeout_s=%g", gateway.in_flight, DRAIN_S)
+        draining = asyncio.ensure_future(gateway.drain(DRAIN_S))
+        at_once = asyncio.ensure_future(self._stop_now.wait())
+        await asyncio.wait((draining, at_once), return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, at_once):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        (self._stop if self._signals == 1 else self._stop_now).set()
+
+    def _on_progress(self, frame: Progress) -> None:
+        self._display(frame.stage, frame.done, frame.total, frame.unit)
+
+    def _on_ready(self, ready: Ready) -> None:
+        assert self._supervisor is not None
+        first, self._served = not self._served, True
+        self._supervisor.mark_ready()
+        self._display.close()
+        log.info(
+            "engine_ready pid=%d max_model_len=%d max_num_seqs=%d kv_tokens=%d weights_bytes=%d load_s=%.2f",
+            ready.pid,
+            ready.max_model_len,
+            ready.max_num_seqs,
+            ready.num_blocks * ready.block_size,
+            ready.weights_bytes,
+            ready.load_s,
+        )
+        if first and self._failure is None:
+            self._say_ready()
+
+    def _say_ready(self) -> None:
+        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
+        url = f"http://{host}:{self._port}"
+        seconds = time.perf_counter() - self._began_s
+        name = self._config.served_model_names[0]
+        print(
+            f"firelane: serving {name} at {url} (ready in {seconds:.2f} s). Try:\n"
+            f"  curl {url}/v1/completions -H 'Content-Type: application/json' \\\n"
+            f'    -d \'{{"model": "{name}", "prompt": "def main():", "max_tokens": 32}}\'',
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _on_exit(self, ended: EngineExit) -> None:
+        if self._served:
+            log.warning("engine_exit %s lived_s=%.1f; another one is started", ended, ended.lived_s)
+
+    def _on_given_up(self, ended: EngineExit) -> None:
+        # The process may be gone before its last frame, which tells why, has been read.
+        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended)
+
+    def _explain(self, ended: EngineExit) -> None:
+        failed = self._link.failed if self._link is not None else None
+        error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
+        error.exit_code = failed.exit_code if failed is not None else ended.exit_code
+        self._fail(error)
+
+    def _fail(self, error: FirelaneError) -> None:
+        self._failure = self._failure or error
+        self._stop.set()
