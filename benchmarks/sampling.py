@@ -2,9 +2,9 @@
 
     python benchmarks/sampling.py [--repeats 300] [--isa avx512bf16 ...]
 
-One thread, logits from a normal distribution: of standard deviation 4 where "peaked" (most of the mass is in some
-hundred tokens, as with a trained model), 1 where "flat" (it is in most of the vocabulary, the worst case of a
-filter). Printed is the median over `--repeats` rows, each with another seed, and the ratio to one read of the row.
+One thread, logits from a normal distribution: deviation 4 where "peaked" (most of the mass is in some hundred
+tokens, as with a trained model), 1 where "flat" (in most of the vocabulary, the worst case of a filter).
+Printed is the median over `--repeats` rows, each with another seed, and the ratio to one read of the row.
 """
 
 from __future__ import annotations

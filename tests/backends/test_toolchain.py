@@ -146,6 +146,11 @@ def test_a_killed_compiler_is_an_error(shop: Workshop) -> None:
         shop.build(shop.compiler("kill -9 $$"))
 
 
+def test_a_compiler_that_is_gone(shop: Workshop) -> None:
+    with pytest.raises(CompilerError, match=r"cannot run /no/such \(No such file or directory\): install"):
+        shop.build(Toolchain(command=("/no/such",), version="1"))
+
+
 def test_first_error() -> None:
     assert first_error("a\n  b: fatal error: c\nd error") == "b: fatal error: c"
     assert first_error("all is well") == ""

@@ -104,14 +104,17 @@ class Toolchain:
 
     def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
         environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(log.parent.parent / "zig"))
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environ,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=environ,
+            )
+        except OSError as error:
+            raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error
         if done.returncode == 0:
             return
         if "No space left on device" in done.stdout:
