@@ -2,8 +2,8 @@
 
     python benchmarks/engine_host.py [--running 200] [--steps 2000] [--profile]
 
-"steady" keeps the same sequences decoding; "churn" ends and admits sequences all the time, with prompts of 220
-tokens and outputs of 200 on average (exponential), as a server sees them. The null backend's own time is included.
+"steady" keeps the same sequences decoding; "churn" ends and admits sequences all the time, with prompts of
+220 tokens and outputs of 200 on average (exponential). The null backend's own time is in it.
 """
 
 from __future__ import annotations

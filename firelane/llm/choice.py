@@ -1,0 +1,78 @@
+"""From what the engine reports about one sequence to its text, its tokens and its reason to end."""
+
+from __future__ import annotations
+
+from firelane.gateway.detokenize import StopMatcher, make_detokenizer
+from firelane.gateway.tokenizer import Tokenizer
+from firelane.llm.outputs import CompletionOutput, Logprob, RequestOutput
+from firelane.llm.params import SamplingParams
+from firelane.wire.frames import NewRequest, TokenLogprobs
+
+
+class Job:
+    """One prompt and its outputs."""
+
+    def __init__(self, prompt: str | None, ids: list[int], params: SamplingParams, request_id: int) -> None:
+        self.params = params
+        self.choices: list[Choice] = []
+        self.result = RequestOutput(request_id, prompt, ids, [])
+        if params.prompt_logprobs is not None:
+            self.result.prompt_logprobs = [None]
+
+
+class Choice:
+    """One sequence: turns what the engine reports into a CompletionOutput."""
+
+    def __init__(self, request: NewRequest, job: Job, index: int, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.output = CompletionOutput(index)
+        self._job = job
+        self._tokenizer = tokenizer
+        self._detokenizer = make_detokenizer(tokenizer)
+        stops = job.params.stops()
+        self._matcher = StopMatcher(stops) if stops else None
+        if job.params.logprobs is not None:
+            self.output.logprobs = []
+
+    def on_started(self, cached_tokens: int) -> None:
+        if self.output.index == 0:
+            self._job.result.num_cached_tokens = cached_tokens
+
+    def on_logprobs(self, entry: TokenLogprobs) -> None:
+        job = self._job
+        if entry.position >= len(job.result.prompt_token_ids):
+            assert self.output.logprobs is not None
+            self.output.logprobs.append(self._logprobs(entry))
+        elif self.output.index == 0 and job.result.prompt_logprobs is not None:
+            job.result.prompt_logprobs.append(self._logprobs(entry))
+
+    def on_token(self, token: int, *, is_stop: bool) -> None:
+        self.output.token_ids.append(token)
+        if is_stop:
+            self.output.stop_reason = token
+        else:
+            self._append(self._detokenizer.push(token))
+
+    def on_end(self, reason: str) -> None:
+        if self.output.finish_reason is None:
+            self._append(self._detokenizer.flush())
+        if self.output.finish_reason is None:
+            self.output.text += self._matcher.flush() if self._matcher is not None else ""
+            self.output.finish_reason = reason
+
+    def _append(self, text: str) -> None:
+        found = False
+        if self._matcher is not None and len(self.output.token_ids) > self._job.params.min_tokens:
+            text, found = self._matcher.push(text)
+        self.output.text += text
+        if found:
+            self.output.finish_reason = "stop"
+
+    def _logprobs(self, entry: TokenLogprobs) -> dict[int, Logprob]:
+        text_of = self._tokenizer.token_text
+        found = {
+            token: Logprob(logprob, rank, text_of(token))
+            for rank, (token, logprob) in enumerate(zip(entry.top_ids, entry.top_logprobs, strict=True), 1)
+        }
+        found.setdefault(entry.token, Logprob(entry.logprob, None, text_of(entry.token)))
+        return found

@@ -1,0 +1,187 @@
+"""The class that offline users meet."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from firelane import env
+from firelane.api.chat import ChatRequest
+from firelane.engine.core import EngineCore
+from firelane.engine.load import load_executor
+from firelane.errors import RequestError, UsageError
+from firelane.gateway.model_files import ModelFiles, read_model_files
+from firelane.gateway.prompt import PromptBuilder
+from firelane.gateway.tokenizer import load_tokenizer
+from firelane.llm.choice import Choice, Job
+from firelane.llm.outputs import RequestOutput
+from firelane.llm.params import SamplingParams, wire_sampling
+from firelane.llm.port import LocalPort
+from firelane.weights.progress import Progress, silent
+from firelane.weights.sources import resolve
+from firelane.wire.engine_config import EngineConfig
+from firelane.wire.frames import NewRequest
+
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """A loaded model. Not safe for several threads. Options are the fields of EngineConfig."""
+
+    def __init__(self, model: str | None = None, **options: Any) -> None:
+        """model: a directory, a hub id, or None for the embedded model. Raises FirelaneErrors."""
+        progress: Progress = options.pop("progress", silent)
+        unknown = sorted(set(options) - set(EngineConfig.__struct_fields__))
+        if unknown:
+            known = ", ".join(EngineConfig.__struct_fields__)
+            raise UsageError(f"LLM has no option {unknown[0]!r}: known are {known}")
+        model_dir = resolve(model, progress=progress)
+        options.setdefault("cache_dir", env.read().cache_dir)
+        options["cache_dir"] = Path(options["cache_dir"])
+        config = EngineConfig(model_dir=model_dir, **options)
+        self._tokenizer = load_tokenizer(model_dir)
+        self._files: ModelFiles = read_model_files(model_dir)
+        self._prompts = PromptBuilder(self._tokenizer, self._files)
+        self._executor = load_executor(config, progress)
+        self._tokenizer.check_vocab(self._executor.vocab_size)
+        self._port = LocalPort()
+        self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)
+        self._next_id = 0
+        self._closed = False
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | None = None,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Complete each prompt; all run at the same time. Raises RequestError where one cannot be served."""
+        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
+            prompts = [cast(Prompt, prompts)]
+        jobs = [self._job(prompt, sampling_params) for prompt in cast(Sequence[Prompt], prompts)]
+        running = [choice for job in jobs for choice in job.choices]
+        with _progress_bar(len(running), shown=use_tqdm) as bar:
+            for ended in self._turns(running):
+                bar.update(ended)
+        return [job.result for job in jobs]
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | None = None,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages), or each of several, by the model's chat template."""
+        several = bool(messages) and not isinstance(messages[0], dict)
+        prompts = [self._render(conversation) for conversation in (messages if several else [messages])]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
+        """The text of one output, in pieces as they come. Closing the iterator stops the sequence."""
+        choice = self._job(prompt, replace(sampling_params or self.default_sampling(), n=1)).choices[0]
+        given = 0
+        for _ in self._turns([choice]):
+            text = choice.output.text
+            if len(text) > given:
+                yield text[given:]
+                given = len(text)
+
+    def stream_chat(
+        self, messages: Sequence[Any], sampling_params: SamplingParams | None = None
+    ) -> Iterator[str]:
+        """As `stream`, for one conversation."""
+        return self.stream(self._render(messages), sampling_params)
+
+    def default_sampling(self) -> SamplingParams:
+        """What the model's author advises (generation_config.json), else plain sampling."""
+        get = self._files.defaults.get
+        return SamplingParams(
+            temperature=get("temperature", 1.0),
+            top_p=get("top_p", 1.0),
+            top_k=int(get("top_k", 0)),
+            min_p=get("min_p", 0.0),
+            repetition_penalty=get("repetition_penalty", 1.0),
+        )
+
+    def close(self) -> None:
+        """Stop what runs and free the model; idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._port.abort(list(self._port.open))
+            while not self._core.is_idle:
+                self._core.step()
+            self._executor.release()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _render(self, messages: Sequence[Any]) -> list[int]:
+        try:
+            request = msgspec.convert({"messages": list(messages)}, ChatRequest)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"messages: {error}") from error
+        return self._tokenizer.encode(self._prompts.render(request), add_special_tokens=False)
+
+    def _job(self, prompt: Prompt, params: SamplingParams | None) -> Job:
+        params = params or self.default_sampling()
+        ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._files.eos_ids)}
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        job = Job(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
+        for index in range(params.n):
+            sampling = wire_sampling(params, seed + index, sorted(stop_ids))
+            request = NewRequest(id=self._next_id, prompt=np.asarray(ids, "<i4").tobytes(), sampling=sampling)
+            self._next_id += 1
+            job.choices.append(Choice(request, job, index, self._tokenizer))
+        job.result.outputs = [choice.output for choice in job.choices]
+        return job
+
+    def _turns(self, choices: list[Choice]) -> Iterator[int]:
+        """Engine turns until all `choices` have ended; yields how many ended in each. What remains is
+        aborted."""
+        self._port.add(choices)
+        pending = [choice.request.id for choice in choices]
+        still_open = len(self._port.open)
+        try:
+            while pending:
+                self._core.step()
+                self._port.raise_rejected(choices)
+                yield still_open - len(self._port.open)
+                still_open = len(self._port.open)
+                while pending and pending[-1] not in self._port.open:
+                    pending.pop()
+        finally:
+            self._port.abort(pending)
+
+
+class _NoBar:
+    """Stands for a progress bar that is not wanted."""
+
+    def update(self, n: float) -> None:
+        del n
+
+
+@contextmanager
+def _progress_bar(total: int, *, shown: bool) -> Generator[Any]:
+    if not shown:
+        yield _NoBar()
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="seq") as bar:
+        yield bar

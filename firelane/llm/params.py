@@ -1,0 +1,62 @@
+"""How the outputs of a prompt are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from firelane.wire.frames import Sampling
+
+REST_OF_CONTEXT = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How to draw tokens, when to stop, what to report.
+
+    n: outputs per prompt. temperature 0 is greedy; top_k 0 or -1, top_p 1 and min_p 0 are off. seed None
+    draws a new one for each output; output i of a prompt uses seed + i. max_tokens None: the rest of the
+    context. stop: texts that end the output and are not part of it. logprobs, prompt_logprobs: how many
+    alternatives to report, None for none.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict[int, float])
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def stops(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+
+def wire_sampling(params: SamplingParams, seed: int, stop_ids: list[int]) -> Sampling:
+    """What the engine is told about one output."""
+    return Sampling(
+        temperature=params.temperature,
+        top_k=max(0, params.top_k),
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=sorted(params.logit_bias.items()),
+        seed=seed,
+        max_tokens=REST_OF_CONTEXT if params.max_tokens is None else params.max_tokens,
+        min_tokens=params.min_tokens,
+        stop_token_ids=stop_ids,
+        logprobs=-1 if params.logprobs is None else params.logprobs,
+        prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+    )

@@ -1,0 +1,71 @@
+"""The engine's port within one process: requests go in as objects, frames come out to the choices."""
+
+from __future__ import annotations
+
+from firelane.engine.core import EngineCore
+from firelane.errors import RequestError
+from firelane.llm.choice import Choice
+from firelane.wire.frames import Finished, NewRequest, Rejected, StepFrame
+
+
+class LocalPort:
+    """Open choices by request id; tells each what became of it."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, Choice] = {}
+        self._rejected: dict[int, str] = {}
+        self._new: list[NewRequest] = []
+        self._aborts: list[int] = []
+
+    def add(self, choices: list[Choice]) -> None:
+        self._new += [choice.request for choice in choices]
+        self.open.update((choice.request.id, choice) for choice in choices)
+
+    def abort(self, request_ids: list[int]) -> None:
+        """Stop those of them that are still open, in the next turn."""
+        for request_id in request_ids:
+            if self.open.pop(request_id, None) is not None:
+                self._aborts.append(request_id)
+
+    def raise_rejected(self, choices: list[Choice]) -> None:
+        """Raises RequestError if the engine cannot take one of these."""
+        if self._rejected:
+            rejected, self._rejected = self._rejected, {}
+            for choice in choices:
+                if choice.request.id in rejected:
+                    raise RequestError(rejected[choice.request.id])
+
+    def receive(self, core: EngineCore, *, idle: bool) -> None:
+        del idle
+        new, self._new = self._new, []
+        aborts, self._aborts = self._aborts, []
+        for request in new:
+            core.submit(request)
+        for request_id in aborts:
+            core.abort(request_id)
+
+    def send(self, frame: StepFrame | Rejected) -> None:
+        if isinstance(frame, Rejected):
+            self._rejected[frame.id] = frame.message
+            self.open.pop(frame.id, None)
+            return
+        for started in frame.started:
+            if (choice := self.open.get(started.id)) is not None:
+                choice.on_started(started.cached_tokens)
+        for entry in frame.logprobs:
+            if (choice := self.open.get(entry.id)) is not None:
+                choice.on_logprobs(entry)
+        stopped = {finished.id for finished in frame.finished if finished.reason == "stop"}
+        for request_id, token in zip(frame.ids, frame.tokens, strict=True):
+            if (choice := self.open.get(request_id)) is not None:
+                choice.on_token(token, is_stop=request_id in stopped)
+                if choice.output.finish_reason is not None:
+                    del self.open[request_id]
+                    self._aborts.append(request_id)
+        self._end(frame.finished)
+
+    def _end(self, all_finished: list[Finished]) -> None:
+        for finished in all_finished:
+            choice = self.open.pop(finished.id, None)
+            if choice is not None:
+                choice.on_end(finished.reason)
