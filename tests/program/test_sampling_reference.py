@@ -134,6 +134,7 @@ def test_filters() -> None:
 
 def test_ties_at_a_cut_go_by_id() -> None:
     assert mass_kept([0.25] * 4, top_k=2) == [0, 1]
+    assert mass_kept([0.25] * 4, top_p=0.5) == [0, 1]
 
 
 @settings(deadline=None)

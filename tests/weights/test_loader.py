@@ -64,18 +64,22 @@ def test_every_weight_comes_back(tmp_path: Path, family: str, dtype: str) -> Non
             np.testing.assert_array_equal(values, want.astype(values.dtype))
 
 
-def test_parallel_packing_in_small_tasks_gives_the_plain_result(
-    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("task_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parallel_packing_gives_the_plain_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int, dtype: str
 ) -> None:
-    monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", 1)
+    """Padding included, whether a task is one panel or a whole matrix."""
+    monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", task_bytes)
+    model = make_checkpoint("llama_bias", dtype, tmp_path / "model")
     program, checkpoint = load_program(read_config(model)), Checkpoint.open(model)
-    packed = load_packed(program, model, cache, threads=4)
+    packed = load_packed(program, model, tmp_path, threads=4)
     for p in plan(program):
-        if p.format is Format.PANEL_BF16:
-            parts = [checkpoint.tensor(name) for name in p.weight.tensors]
-            np.testing.assert_array_equal(
-                packed.array(p.weight.name), pack(parts, p.format, interleave=p.interleave)
-            )
+        parts = [checkpoint.tensor(name) for name in p.weight.tensors]
+        if p.format is Format.VECTOR_F32 and dtype == "bfloat16":
+            parts = [widen(part) for part in parts]
+        want = pack(parts, p.format, interleave=p.interleave)
+        np.testing.assert_array_equal(packed.array(p.weight.name), want)
 
 
 def test_plan_is_aligned_and_addresses_follow_it(model: Path, cache: Path) -> None:
