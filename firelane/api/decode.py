@@ -12,7 +12,7 @@ import msgspec
 from firelane.errors import RequestError
 
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
-_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 
 

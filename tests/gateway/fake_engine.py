@@ -35,7 +35,7 @@ class Running:
     sent: int = 0
 
 
-@dataclass
+@dataclass(repr=False)
 class FakeEngine:
     """`answer(prompt, sampling)` gives a request's tokens, repeated until its limit. One step per loop turn
     unless `held`.
@@ -54,11 +54,14 @@ class FakeEngine:
     drained_s: float | None = None
     running: dict[int, Running] = field(default_factory=dict)
     steps: int = 0
+    sock: socket.socket | None = None
     generated: int = 0
     frame: Callable[[StepFrame], StepFrame] = lambda frame: frame
 
     def connect(self) -> socket.socket:
         """The gateway's end of a fresh connection."""
+        if self.sock is not None:
+            self.die()
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
         self.loop = asyncio.get_running_loop()
