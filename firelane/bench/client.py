@@ -10,7 +10,7 @@ import urllib.request
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -69,12 +69,10 @@ class LoadClient:
     def __init__(
         self, url: str, model: str, *, api_key: str = "", extra: dict[str, Any] | None = None
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--url {url}: give http://HOST:PORT or https://HOST:PORT")
-        self._host, self._tls = parts.hostname, parts.scheme == "https"
+        parts = _split(url)
+        self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
-        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._path = parts.path
         self._model = model
         self._key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._extra = extra if extra is not None else {"ignore_eos": True, "temperature": 0}
@@ -119,9 +117,21 @@ class LoadClient:
         return head.encode() + body
 
 
+def _split(url: str) -> SplitResult:
+    """The parts of a server's URL, the path without /v1."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"))
+    except ValueError:  # a port that is no number
+        pass
+    raise UsageError(f"--url {url}: give http://HOST:PORT or https://HOST:PORT")
+
+
 def first_model(url: str, *, api_key: str = "") -> str:
-    """The name of the first model that the server lists. Raises MachineError when it does not answer so."""
-    address = f"{url.rstrip('/').removesuffix('/v1')}/v1/models"
+    """The name of the first model that the server lists. Raises MachineError when it does not answer so, and
+    UsageError for a URL that cannot be used."""
+    address = f"{_split(url).geturl()}/v1/models"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as reply:

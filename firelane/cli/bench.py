@@ -39,16 +39,28 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
     parser.add_argument("--model", help="name to ask for (default: the server's first)")
     parser.add_argument("--api-key", default="", help="sent as bearer token")
-    parser.add_argument("--num-requests", type=options.positive_int, default=200, metavar="N")
+    parser.add_argument(
+        "--num-requests", type=options.positive_int, default=200, metavar="N", help="default: 200"
+    )
     parser.add_argument("--concurrency", type=options.positive_int, metavar="N", help="at most N at a time")
     parser.add_argument("--rate", type=options.positive_float, metavar="X", help="Poisson, X requests/s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
     parser.add_argument(
         "--vocab-size", type=options.positive_int, default=1000, metavar="N", help="prompt ids are below N"
     )
-    parser.add_argument("--longest", type=options.positive_int, default=1024, metavar="N", help="tokens")
-    parser.add_argument("--slo-ttft-ms", type=options.positive_float, default=1000.0, metavar="X")
-    parser.add_argument("--slo-tpot-ms", type=options.positive_float, default=100.0, metavar="X")
+    parser.add_argument(
+        "--longest",
+        type=options.positive_int,
+        default=1024,
+        metavar="N",
+        help="tokens of the longest prompt or output",
+    )
+    parser.add_argument(
+        "--slo-ttft-ms", type=options.positive_float, default=1000.0, metavar="X", help="of goodput"
+    )
+    parser.add_argument(
+        "--slo-tpot-ms", type=options.positive_float, default=100.0, metavar="X", help="of goodput"
+    )
     parser.add_argument("--save-plot", type=Path, metavar="FILE", help="needs matplotlib")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_serve)
@@ -65,8 +77,10 @@ def _add_kernels(parser: argparse.ArgumentParser) -> None:
 def _add_host(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     parser.add_argument("--streams", type=options.positive_int, default=200, metavar="N", help="at a time")
-    parser.add_argument("--num-requests", type=options.positive_int, default=1000, metavar="N")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--num-requests", type=options.positive_int, default=1000, metavar="N", help="default: 1000"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_host)
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from firelane.wire.engine_config import EngineConfig
+from typing import Any
 
 GIB = 1 << 30
 
@@ -75,10 +71,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def engine_config(arguments: argparse.Namespace, model_dir: Path, cache_dir: Path) -> EngineConfig:
-    """Of the options of `add_engine`. The engine refuses sizes that make no sense."""
-    from firelane.wire.engine_config import EngineConfig
-
+def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Fields of EngineConfig that the options of `add_engine` give. The engine refuses senseless sizes."""
     given = {
         "threads": arguments.threads,
         "max_num_seqs": arguments.max_num_seqs,
@@ -87,13 +81,8 @@ def engine_config(arguments: argparse.Namespace, model_dir: Path, cache_dir: Pat
         "block_size": arguments.block_size,
         "kv_cache_bytes": arguments.kv_cache_gib and int(arguments.kv_cache_gib * GIB),
     }
-    return EngineConfig(
-        model_dir=model_dir,
-        cache_dir=cache_dir,
-        backend=arguments.backend,
-        prefix_cache=not arguments.no_prefix_cache,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    settings = {"backend": arguments.backend, "prefix_cache": not arguments.no_prefix_cache}
+    return settings | {name: value for name, value in given.items() if value is not None}
 
 
 def print_resolved(section: str, config: Any) -> None:

@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.service import ServeConfig, serve
     from firelane.telemetry import logs
     from firelane.weights.sources import resolve
+    from firelane.wire.engine_config import EngineConfig
 
     try:
         logs.set_up(environment.log_level)
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         port=arguments.port,
         max_queue=arguments.max_queue,
     )
-    engine = options.engine_config(arguments, model_dir, environment.cache_dir)
+    engine = EngineConfig(
+        model_dir=model_dir, cache_dir=environment.cache_dir, **options.engine_settings(arguments)
+    )
     options.print_resolved("gateway", config)
     options.print_resolved("engine", engine)
     return serve(config, engine, display)

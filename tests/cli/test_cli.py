@@ -1,0 +1,135 @@
+"""The command as a process: help, version, errors as one line with their exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import firelane
+from firelane.cli import main
+from firelane.errors import ModelNotFoundError
+
+
+def firelane_command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "firelane", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+        timeout=120,
+    )
+
+
+def test_version() -> None:
+    done = firelane_command("version")
+    assert (done.returncode, done.stdout) == (0, f"{firelane.__version__}\n")
+    assert firelane_command("--version").stdout == f"firelane {firelane.__version__}\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom firelane.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'numpy', 'msgspec', 'tokenizers', 'jinja2', 'asyncio', 'tqdm', 'dataclasses'}\n"
+        "print('LOADED', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("LOADED []\n")
+    assert "doctor" in done.stdout
+
+
+def test_help_is_quick() -> None:
+    def seconds() -> float:
+        began_s = time.perf_counter()
+        assert firelane_command("--help").returncode == 0
+        return time.perf_counter() - began_s
+
+    # 0.04 s on an idle machine; the bound leaves room for a busy one.
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["serve", "/no/such/model"], 1, "/no/such/model: no such directory"),
+        (["program", "/no/such/model"], 1, "/no/such/model: no such directory"),
+        (["generate", "/no/such/model", "--prompt", "x"], 1, "/no/such/model: no such directory"),
+        (["bench", "serve", "--url", "localhost"], 2, "--url localhost"),
+        (["bench", "serve", "--url", "http://127.0.0.1:1"], 1, "is the server running there?"),
+        (["bench", "offline", "--workload", "decode-2"], 2, "--workload decode-2: choose from decode-1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_errors_are_one_line(arguments: list[str], code: int, message: str) -> None:
+    done = firelane_command(*arguments)
+    assert done.returncode == code
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("firelane: error: ")
+    assert message in lines[0]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["serve", "--port", "70000"],
+        ["serve", "--threads", "0"],
+        ["serve", "--kv-cache-gib", "-1"],
+        ["serve", "--backend", "tpu"],
+        ["generate"],
+        ["bench"],
+        ["bench", "serve", "--rate", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_options_exit_with_2(arguments: list[str]) -> None:
+    done = firelane_command(*arguments)
+    assert done.returncode == 2
+    assert "usage: firelane" in done.stderr
+
+
+def test_unknown_environment_variable_is_refused() -> None:
+    done = firelane_command("doctor", FIRELANE_THREADS="3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("firelane: error: unknown environment variable FIRELANE_THREADS")
+
+
+def test_wrong_log_level_is_refused() -> None:
+    done = firelane_command("serve", FIRELANE_LOG_LEVEL="loud")
+    assert done.returncode == 2
+    assert "FIRELANE_LOG_LEVEL" in done.stderr
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRELANE_LOG_LEVEL", "debug")
+    with pytest.raises(ModelNotFoundError):
+        main(["program", "/no/such/model"])
+
+
+def test_program_of_the_embedded_model() -> None:
+    done = firelane_command("program")
+    assert done.returncode == 0
+    assert "RopeAndCache" in done.stdout
+    assert "FLOPs" in done.stdout
+
+
+def test_output_into_a_closed_pipe_is_no_error() -> None:
+    command = [sys.executable, "-m", "firelane", "program"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_installed_command_is_this_one() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert 'firelane = "firelane.cli:main"' in text

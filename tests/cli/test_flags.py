@@ -1,0 +1,67 @@
+"""Flags and environment variables are a public interface: a change here is a decision."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import pytest
+
+from firelane import env
+from firelane.cli import build_parser
+
+ENGINE = (
+    "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
+    "--no-prefix-cache --backend"
+)
+SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
+FLAGS = {
+    "serve": f"MODEL --host --port --served-model-name --max-queue {ENGINE}",
+    "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
+    "bench offline": "MODEL --threads --workload --repeats --json",
+    "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "
+    "--longest --slo-ttft-ms --slo-tpot-ms --save-plot --json",
+    "bench kernels": "MODEL --threads --rows --json",
+    "bench host": "MODEL --streams --num-requests --seed --json",
+    "doctor": "--json",
+    "program": "MODEL",
+    "version": "",
+}
+ENVIRONMENT = {"FIRELANE_CACHE_DIR", "FIRELANE_ISA", "FIRELANE_CXX", "FIRELANE_LOG_LEVEL"}
+
+
+def commands(parser: argparse.ArgumentParser, prefix: str = "") -> dict[str, argparse.ArgumentParser]:
+    """Each command without subcommands, by its words."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    subs = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not subs:
+        return {prefix.strip(): parser}
+    for name, sub in subs[0].choices.items():
+        found |= commands(sub, f"{prefix} {name}")
+    return found
+
+
+def test_commands() -> None:
+    assert set(commands(build_parser())) == set(FLAGS)
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_flags(command: str) -> None:
+    actions = commands(build_parser())[command]._actions
+    names = [a.option_strings[-1] if a.option_strings else str(a.metavar) for a in actions]
+    assert sorted(n for n in names if n != "--help") == sorted(FLAGS[command].split())
+
+
+def test_every_flag_has_help() -> None:
+    undocumented = [
+        f"{name} {action.dest}"
+        for name, parser in commands(build_parser()).items()
+        for action in parser._actions
+        if not action.help
+    ]
+    assert undocumented == []
+
+
+def test_environment_variables() -> None:
+    assert {env.PREFIX + name for name in env.KNOWN} == ENVIRONMENT
+    assert {f.name.upper() for f in dataclasses.fields(env.Environment)} == env.KNOWN
