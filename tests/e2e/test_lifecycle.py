@@ -1,0 +1,94 @@
+"""Signals, a dying engine, a busy port. An engine that is stopped (SIGSTOP) keeps requests in flight."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from e2e_support import RawRequest, status, wait_until
+
+from firelane.bench.server import ServerProcess
+
+
+@pytest.fixture
+def server(environ: dict[str, str]) -> Iterator[ServerProcess]:
+    with ServerProcess(["--backend", "null"], environ=environ) as started:
+        yield started
+
+
+def one_in_flight(server: ServerProcess) -> RawRequest:
+    """A request that the engine, stopped, cannot answer."""
+    os.kill(server.engine_pids[0], signal.SIGSTOP)
+    return RawRequest(server.url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_idle_server_ends_cleanly(server: ServerProcess, number: signal.Signals) -> None:
+    engines = server.engine_pids
+    server.process.send_signal(number)
+    assert server.process.wait(20) == 0
+    assert all(not _exists(pid) for pid in engines)
+    assert "Traceback" not in server.log
+
+
+def test_drain_lets_a_request_finish(server: ServerProcess) -> None:
+    engine = server.engine_pids[0]
+    request = one_in_flight(server)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: status(server.url) != 200)
+    os.kill(engine, signal.SIGCONT)
+    assert request.result()[0] == 200
+    assert server.process.wait(20) == 0
+
+
+def test_second_signal_ends_at_once(server: ServerProcess) -> None:
+    request = one_in_flight(server)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: status(server.url) != 200)
+    server.process.send_signal(signal.SIGTERM)
+    assert request.result()[0] == 503
+    assert server.process.wait(30) == 0
+
+
+def test_killed_engine_is_reported_and_replaced(server: ServerProcess) -> None:
+    (engine,) = server.engine_pids
+    request = one_in_flight(server)
+    os.kill(engine, signal.SIGKILL)
+    code, answer = request.result()
+    assert code == 503
+    assert "engine" in answer["error"]["message"]
+    assert status(server.url) == 503
+    wait_until(lambda: status(server.url) == 200)
+    assert server.engine_pids != [engine]
+    assert RawRequest(server.url).result()[0] == 200
+    assert "SIGKILL" in server.log
+
+
+def test_engine_ends_with_its_gateway(server: ServerProcess) -> None:
+    (engine,) = server.engine_pids
+    server.process.kill()
+    server.process.wait(20)
+    wait_until(lambda: not _exists(engine))
+
+
+def test_busy_port(server: ServerProcess, environ: dict[str, str]) -> None:
+    port = server.url.rpartition(":")[2]
+    command = [sys.executable, "-m", "firelane", "serve", "--backend", "null", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("firelane: error: ")]
+    assert errors == [done.stderr.splitlines()[-1]]
+    assert f"127.0.0.1:{port}" in errors[0]
+    assert "Traceback" not in done.stderr
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
