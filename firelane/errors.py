@@ -79,7 +79,8 @@ class EngineDeadError(FirelaneError):
 class RequestError(FirelaneError):
     """A request that cannot be served.
 
-    `status` is the HTTP status, `param` the name of the offending field or None, `code` a machine-readable word or None.
+    `status` is the HTTP status, `param` the name of the offending field or None, `code` a machine-readable
+    word or None.
     """
 
     status = 400

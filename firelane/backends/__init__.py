@@ -1,6 +1,7 @@
 """Backends: each compiles a Program for one kind of device and gives an Executor (see contract.py).
 
-A backend is a package with one function, `load(program, model_dir, request, progress) -> Executor`, imported on first use.
+A backend is a package with one function, `load(program, model_dir, request, progress) -> Executor`,
+imported on first use.
 """
 
 from __future__ import annotations

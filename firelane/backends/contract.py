@@ -1,8 +1,9 @@
 """The one interface between the engine and every backend: arrays in, arrays out, one native call per step.
 
-Per-sequence state lies in `SlotState`, owned by the executor and written by the engine: one row ("slot") per running sequence.
-The backend itself reads each token's id from `tokens[slot, position]` and writes each sampled token to
-`tokens[slot, position + 1]`; so the next step can be submitted before the host has looked at the last one's tokens.
+Per-sequence state lies in `SlotState`, owned by the executor and written by the engine: one row ("slot") per
+running sequence. The backend itself reads each token's id from `tokens[slot, position]` and writes each
+sampled token to `tokens[slot, position + 1]`; so the next step can be submitted before the host has looked at
+the last one's tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SAMPLING_DTYPE = np.dtype(
         ("top_k", np.int32),
         ("logprobs", np.int32),  # -1: none; n: the chosen token and n alternatives
         ("seed", np.uint64),
-        ("prompt_len", np.int32),  # tokens before this position are the prompt (repetition penalty counts both)
+        ("prompt_len", np.int32),  # tokens before this position are the prompt
         ("stop_from", np.int32),  # positions below this one may not draw any of stop_ids (min_tokens)
         ("num_stop_ids", np.int32),
         ("num_bias", np.int32),
@@ -40,7 +41,7 @@ SAMPLING_DTYPE = np.dtype(
 
 @dataclass(frozen=True, kw_only=True)
 class StepLimits:
-    """Sizes fixed when the executor is made. Blocks are numbered 0 .. num_blocks - 1; each holds block_size tokens."""
+    """Sizes fixed when the executor is made. Blocks 0 .. num_blocks - 1 hold block_size tokens each."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -59,7 +60,7 @@ class SlotState:
     """Per-slot state. A slot may be rewritten only while no step in flight has a chunk of it.
 
     tokens:       int32 [max_num_seqs, max_model_len + 1]      prompt, then output
-    block_tables: int32 [max_num_seqs, blocks_per_seq]         block ids; entries past the sequence's blocks are not read
+    block_tables: int32 [max_num_seqs, blocks_per_seq]         block ids; not read past the sequence's blocks
     sampling:     SAMPLING_DTYPE [max_num_seqs]
     bias_ids:     int32 [max_num_seqs, MAX_BIAS]; bias_values: float32, the same shape
     stop_ids:     int32 [max_num_seqs, MAX_STOP_IDS]
@@ -87,12 +88,13 @@ class SlotState:
 
 @dataclass(kw_only=True)
 class StepInputs:
-    """What one step computes. Filled in place by the engine; not to be touched from submit() until wait() returns.
+    """What one step computes. Filled in place by the engine; not touched from submit() until wait() returns.
 
-    Chunk i runs positions chunk_start[i] .. + chunk_len[i] - 1 of slot chunk_slot[i]; a slot is in at most one chunk. The
-    chunks' tokens, in order, are the step's token rows. Output row r looks at token row row_token[r] of slot row_slot[r],
-    whose position is row_position[r]: kind SAMPLE draws the token of position row_position[r] + 1 and writes it to `tokens`,
-    kind SCORE gives the log-probability of the token that stands there already.
+    Chunk i runs positions chunk_start[i] .. + chunk_len[i] - 1 of slot chunk_slot[i]; a slot is in at most
+    one chunk. The chunks' tokens, in order, are the step's token rows. Output row r looks at token row
+    row_token[r] of slot row_slot[r], whose position is row_position[r]: kind SAMPLE draws the token of
+    position row_position[r] + 1 and writes it to `tokens`, kind SCORE gives the log-probability of the token
+    that stands there already.
     Arrays: int32 [max_num_seqs] for chunk_*, int32 [max_output_rows] for row_*.
     """
 
@@ -129,7 +131,7 @@ class StepInputs:
 class StepOutputs:
     """Results by output row; valid until the second next wait() (two buffers take turns).
 
-    tokens: int32 [rows]; logprobs: float32 [rows] of `tokens` under the raw distribution (only where the slot asked);
+    tokens: int32 [rows]; logprobs: float32 [rows] of `tokens`, raw distribution, where the slot asked;
     top_ids: int32 [rows, MAX_LOGPROBS], best first; top_logprobs: float32, the same shape.
     """
 
@@ -168,7 +170,7 @@ class Executor(Protocol):
     def kv_bytes(self) -> int: ...
 
     def submit(self, inputs: StepInputs) -> None:
-        """Start a step; returns at once. `inputs` and the slots in it belong to the backend until wait() returns."""
+        """Start a step; returns at once. `inputs` and its slots are the backend's until wait() returns."""
         ...
 
     def wait(self) -> StepOutputs:

@@ -29,7 +29,8 @@ HERE = choose_isa("", cpu_identity())
 
 
 def small_spec(**changes: Any) -> DenseSpec:
-    """A decoder with awkward shapes: widths that are no multiple of a panel, groups of three heads, tiny vocabulary."""
+    """A decoder with awkward shapes: widths that are no multiple of a panel, groups of three heads, tiny
+    vocabulary."""
     heads = changes.pop("heads", HeadShape(heads=6, kv_heads=2, head_dim=48))
     frequencies = 10000.0 ** -(np.arange(0, heads.head_dim, 2, dtype=np.float32) / heads.head_dim)
     settings: dict[str, Any] = {
@@ -90,7 +91,8 @@ class RandomWeights:
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy at a 64-byte boundary, with a page of NaN bytes behind it that no kernel may let into a result."""
+    """A copy at a 64-byte boundary, with a page of NaN bytes behind it that no kernel may let into a
+    result."""
     raw = np.full(array.nbytes + 64 + 4096, 0xFF, np.uint8)
     start = -raw.ctypes.data % 64
     view = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -142,7 +144,8 @@ class Machine:
         row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
 
     def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
-        """Each chunk samples after its last token (unless its prompt goes on), or scores every token of it."""
+        """Each chunk samples after its last token (unless its prompt goes on), or scores every token of it.
+        Each chunk samples after its last token (unless its prompt goes on), or scores every token of it."""
         inputs, row, token = self.inputs, 0, 0
         for i, c in enumerate(chunks):
             inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length

@@ -1,4 +1,5 @@
-"""A sequence's tokens and log-probabilities do not depend on its batch, its chunks, its blocks or the number of threads."""
+"""A sequence's tokens and log-probabilities do not depend on its batch, its chunks, its blocks or the
+number of threads."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from cpu_harness import Chunk, Machine, limits, machine, small_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from firelane.program.ops import HeadShape
 from firelane.program.values import DType
+from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec
 
 SEQUENCES = 9
 OUTPUTS = 6

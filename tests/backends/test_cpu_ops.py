@@ -1,7 +1,9 @@
-"""Every op kind against its NumPy reference: on each instruction set, in each dtype, at awkward shapes and row counts.
+"""Every op kind against its NumPy reference: on each instruction set, in each dtype, at awkward shapes and
+row counts.
 
-The program runs once with no two values sharing memory, so that every intermediate value can be read. Then each op's
-reference runs on the very inputs that the kernel had, and the outputs are compared: the bound is one op's error.
+The program runs once with no two values sharing memory, so that every intermediate value can be read. Then
+each op's reference runs on the very inputs that the kernel had, and the outputs are compared: the bound is
+one op's error.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_harness import Chunk, Machine, limits, machine, small_spec, widen_bf16
 from numpy.typing import NDArray
 
 from firelane.backends.cpu.machine import cpu_identity, supported_isas
@@ -19,6 +20,7 @@ from firelane.program.liveness import Placement
 from firelane.program.ops import HeadShape, Sample
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType, Rows, Value
+from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, widen_bf16
 
 SPECS = {
     "bf16": small_spec(windows=(0, 20), qkv_bias=True, output_bias=True, mlp_bias=True),
@@ -33,8 +35,8 @@ STEPS = {
     "mixed": [[Chunk(0, 0, 33), Chunk(2, 0, 64)], [Chunk(2, 64, 1), Chunk(0, 33, 100), Chunk(3, 0, 13)]],
     "score": [[Chunk(0, 0, 20, score=True)]],
 }
-# Relative to the largest output of the op: one rounding of bf16 is 2^-9 of a value, and a sum of products of bf16
-# numbers in float32, in another order than NumPy's, errs far less.
+# Relative to the largest output of the op: one rounding of bf16 is 2^-9 of a value, and a sum of products
+# of bf16 numbers in float32, in another order than NumPy's, errs far less.
 BOUNDS = {DType.F32: 2e-5, DType.BF16: 2.0**-8}
 
 

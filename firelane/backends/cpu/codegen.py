@@ -1,4 +1,5 @@
-"""A Program as one C++ translation unit: a struct whose run() calls one kernel template after another, shapes as constants."""
+"""A Program as one C++ translation unit: a struct whose run() calls one kernel template after another,
+shapes as constants."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def generate(layout: Layout) -> str:
     calls: list[str] = []
     scratch = ["std::size_t(64)"]
     for index, op in enumerate(layout.program.ops):
-        calls.append(f"    {call(op, layout, index)}\n    e.sync({index}, thread);")
+        calls.append(f"    {{ constexpr int op = {index}; {call(op, layout)} e.sync(op, thread); }}")
         scratch += scratch_of(op, layout)
     sizes = ", ".join(dict.fromkeys(scratch))
     return TEMPLATE.format(
@@ -58,7 +59,7 @@ def generate(layout: Layout) -> str:
 
 
 @singledispatch
-def call(op: Op, layout: Layout, index: int) -> str:
+def call(op: Op, layout: Layout) -> str:
     """The C++ statement that runs `op`."""
     raise NotImplementedError(f"no CPU kernel for {type(op).__name__}")
 
@@ -98,21 +99,21 @@ def _flag(value: object) -> str:
 
 
 @call.register
-def _(op: Embed, layout: Layout, index: int) -> str:
+def _(op: Embed, layout: Layout) -> str:
     vocab, width = op.table.shape
     shape = f"{_tag(op.table.dtype)}, {vocab}, {width}, {layout.stride(op.out)}"
     return f"embed<{shape}>(c, thread, {_matrix(op.table, layout)}, {_at(op.out, layout)});"
 
 
 @call.register
-def _(op: RMSNorm, layout: Layout, index: int) -> str:
+def _(op: RMSNorm, layout: Layout) -> str:
     shape = f"{_tag(op.out.dtype)}, {op.x.width}, {layout.stride(op.x)}, {layout.stride(op.out)}"
     arguments = f"{_at(op.x, layout)}, {_vector(op.weight, layout)}, {_float(op.eps)}, {_at(op.out, layout)}"
     return f"rms_norm<{shape}>(c, thread, {_rows(op.x)}, {arguments});"
 
 
 @call.register
-def _(op: SelectRows, layout: Layout, index: int) -> str:
+def _(op: SelectRows, layout: Layout) -> str:
     shape = f"{op.x.width}, {layout.stride(op.x)}, {layout.stride(op.out)}"
     return f"select_rows<{shape}>(c, thread, {_at(op.x, layout)}, {_at(op.out, layout)});"
 
@@ -124,7 +125,7 @@ def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) 
 
 
 @call.register
-def _(op: Linear, layout: Layout, index: int) -> str:
+def _(op: Linear, layout: Layout) -> str:
     residual = op.residual
     stride = layout.stride(op.out) if residual is None else layout.stride(residual)
     shape = f"{layout.stride(op.out)}, {stride}, {_flag(op.bias)}, {_flag(residual)}"
@@ -134,14 +135,14 @@ def _(op: Linear, layout: Layout, index: int) -> str:
 
 
 @call.register
-def _(op: GatedLinear, layout: Layout, index: int) -> str:
+def _(op: GatedLinear, layout: Layout) -> str:
     shape = f"{_tag(op.out.dtype)}, {layout.stride(op.out)}, {_flag(op.bias)}"
     store = f"StoreGated<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}}}"
     return _product(op, -(-op.out.width // LANES), store, layout)
 
 
 @call.register
-def _(op: RopeAndCache, layout: Layout, index: int) -> str:
+def _(op: RopeAndCache, layout: Layout) -> str:
     tag, s = _tag(op.out.dtype), op.shape
     shape = (
         f"{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {layout.limits.block_size}, "
@@ -173,16 +174,16 @@ def _attention(op: Attention, layout: Layout) -> str:
 
 
 @call.register
-def _(op: Attention, layout: Layout, index: int) -> str:
+def _(op: Attention, layout: Layout) -> str:
     scale = _float(op.scale * math.log2(math.e))
     fields = [_at(op.q, layout), *_cache(op.layer, _tag(op.out.dtype), layout), scale, _at(op.out, layout)]
-    return f"{_attention(op, layout)}{{{', '.join(fields)}}}.run(c, thread, {index});"
+    return f"{_attention(op, layout)}{{{', '.join(fields)}}}.run(c, thread, op);"
 
 
 @call.register
-def _(op: Sample, layout: Layout, index: int) -> str:
+def _(op: Sample, layout: Layout) -> str:
     shape = f"{op.logits.width}, {layout.stride(op.logits)}"
-    return f"sample<{shape}>(c, thread, {_at(op.logits, layout)}, {index});"
+    return f"sample<{shape}>(c, thread, {_at(op.logits, layout)}, op);"
 
 
 def _float(value: float) -> str:

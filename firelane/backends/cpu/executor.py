@@ -1,4 +1,5 @@
-"""The CPU executor: owns the compiled program, its memory and its threads, and runs one native call per step."""
+"""The CPU executor: owns the compiled program, its memory and its threads, and runs one native call per
+step."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class CpuExecutor:
 
     def _create(self, threads: int) -> int:
         program = self._layout.program
-        # The pointer arrays must live until firelane_create has returned, and the tables as long as the executor.
+        # The pointer arrays must live until firelane_create has returned, and the tables as long as the
+        # executor.
         offsets = [self._layout.placement.offsets[v] for v in self._layout.value_index]
         self._tables = [
             pointers(offsets),

@@ -1,4 +1,4 @@
-"""Where everything lies that a compiled program touches: row strides, activation offsets, indices of weights and tables."""
+"""Where everything lies that a compiled program touches: row strides, offsets, numbers of weights."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Layout:
         return 2 if dtype is DType.BF16 and self.isa == "avx512bf16" else 4
 
     def row_bytes(self, value: Value) -> int:
-        """Bytes from one row to the next. Rows are padded to whole panels, and never a multiple of 256 bytes apart:
-        the rows of a tile would fall into the same few sets of the first-level cache."""
+        """Bytes from one row to the next. Rows are padded to whole panels, and never a multiple of 256 bytes
+        apart: the rows of a tile would fall into the same few sets of the first-level cache."""
         wide = -(-value.width // PANEL) * PANEL * self.element_bytes(value.dtype)
         padded = -(-wide // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         return padded + CACHE_LINE_BYTES if padded % ALIAS_BYTES == 0 else padded
@@ -67,7 +67,7 @@ class Layout:
 
     @cached_property
     def value_index(self) -> dict[Value, int]:
-        """Values by number: compiled code asks for offsets by it, so that it does not depend on the limits."""
+        """Values by number: compiled code asks for offsets by it, and so does not depend on the limits."""
         return {v: i for i, v in enumerate(v for op in self.program.ops for v in op.outputs)}
 
     @cached_property

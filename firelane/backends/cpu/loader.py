@@ -60,14 +60,14 @@ def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: 
 
 
 def _limits(program: Program, request: ExecutorRequest) -> StepLimits:
-    if request.block_size % LANES or 64 % request.block_size and request.block_size % 64:
+    if request.block_size % LANES or (64 % request.block_size and request.block_size % 64):
         raise UsageError(
             f"--block-size {request.block_size}: the CPU backend takes 16, 32, or a multiple of 64"
         )
     free = available_bytes() - program.weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
-            f"the weights need {program.weights_bytes / GIB:.1f} GiB and {available_bytes() / GIB:.1f} GiB of memory "
-            "are free: free some, or serve a smaller model"
+            f"the weights need {program.weights_bytes / GIB:.1f} GiB and {available_bytes() / GIB:.1f} GiB "
+            "of memory are free: free some, or serve a smaller model"
         )
     return step_limits(program, request, free)

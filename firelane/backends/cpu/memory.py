@@ -1,4 +1,4 @@
-"""How much memory there is, how much of it the KV cache gets, and zeroed memory that is only paid for when touched."""
+"""How much memory there is, how much of it the KV cache gets, and zeroed memory, paid for when touched."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def step_limits(program: Program, request: ExecutorRequest, free_bytes: int) -> 
     if longest < 1 or blocks < per_sequence:
         needed = max(per_sequence, 1) * block_bytes / GIB
         raise OutOfMemoryError(
-            f"the KV cache has room for {blocks * request.block_size} tokens in {budget / GIB:.2f} GiB, and one "
-            f"sequence of {longest} needs {needed:.2f} GiB: lower --max-model-len or raise --kv-cache-gib"
+            f"the KV cache has room for {blocks * request.block_size} tokens in {budget / GIB:.2f} GiB, and "
+            f"one sequence of {longest} needs {needed:.2f} GiB: lower --max-model-len or raise --kv-cache-gib"
         )
     return StepLimits(
         max_num_seqs=request.max_num_seqs,

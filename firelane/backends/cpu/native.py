@@ -13,7 +13,7 @@ from firelane.backends.contract import SlotState, StepInputs, StepLimits, StepOu
 
 
 class LimitsStruct(ct.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         (name, ct.c_int32)
         for name in (
             "max_num_seqs",
@@ -29,7 +29,7 @@ class LimitsStruct(ct.Structure):
 
 
 class CreateStruct(ct.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("limits", LimitsStruct),
         *(
             (name, ct.c_void_p)
@@ -57,7 +57,7 @@ OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs")
 
 
 class StepStruct(ct.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, ct.c_int32) for name in ("num_chunks", "num_tokens", "num_rows", "pad")),
         *((name, ct.c_void_p) for name in STEP_ARRAYS),
         *((f"out_{name}", ct.c_void_p) for name in OUTPUT_ARRAYS),

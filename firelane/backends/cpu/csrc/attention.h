@@ -80,7 +80,7 @@ struct Attention {
   template <bool WHOLE>
   FL_INLINE void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     const int position = it.position + row / GROUP;
-    const i32x16 newest = splat_i(position), oldest = splat_i(WINDOW ? position - WINDOW : -1);
+    const i32x16 after = splat_i(position + 1), before_all = splat_i(WINDOW ? position - WINDOW : -1);
     f32x16 x[kKeys / 16], top = splat(-1e30f);
     i32x16 seen[kKeys / 16];
     const int count = WHOLE ? kKeys / 16 : vectors;
@@ -88,8 +88,8 @@ struct Attention {
       x[v] = load(s.scores + row * kKeys + v * 16) * scale;
       if constexpr (!WHOLE) {
         const i32x16 at = lane_index() + (start + v * 16);
-        seen[v] = (at <= newest) & (at > oldest);
-        x[v] = seen[v] ? x[v] : splat(-1e30f);
+        seen[v] = less(at, after) & less(before_all, at);
+        x[v] = select(seen[v], x[v], splat(-1e30f));
       }
       top = firelane::max(top, x[v]);
     }
@@ -97,7 +97,7 @@ struct Attention {
     f32x16 total = {};
     for (int v = 0; v < count; ++v) {
       f32x16 p = exp2_16(x[v] - now);
-      if constexpr (!WHOLE) p = seen[v] ? p : f32x16{};
+      if constexpr (!WHOLE) p = select(seen[v], p, f32x16{});
       total += p;
       T::store_act(s.probs + row * LDK + v * 16, p);
     }

@@ -36,7 +36,7 @@ FL_INLINE float mean_square(const float* x) {
   }
   for (; i < WIDTH; i += 16) {
     f32x16 a = load(x + i);
-    if (i + 16 > WIDTH) a = lane_index() < splat_i(WIDTH - i) ? a : f32x16{};
+    if (i + 16 > WIDTH) a = select(less(lane_index(), splat_i(WIDTH - i)), a, f32x16{});
     s[0] = fmadd(a, a, s[0]);
   }
   return sum(s[0] + s[1]) / float(WIDTH);

@@ -13,6 +13,7 @@
 #endif
 
 #define FL_INLINE inline __attribute__((always_inline))
+#define FL_LAMBDA __attribute__((always_inline))
 
 namespace firelane {
 
@@ -42,7 +43,37 @@ FL_INLINE f32x16 fmadd(f32x16 a, f32x16 b, f32x16 c) {
 #endif
 }
 
-FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
+// Comparisons are made register by register: compilers take vectors wider than a register apart lane by lane there.
+#if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
+constexpr int kRegisterBytes = 64;
+#elif defined(FIRELANE_ISA_AVX2)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+typedef float f32_register __attribute__((vector_size(kRegisterBytes)));
+typedef std::int32_t i32_register __attribute__((vector_size(kRegisterBytes)));
+
+template <class Wide, class Register, class Op>
+FL_INLINE i32x16 compare(Wide a, Wide b, Op op) {
+  constexpr int n = 64 / kRegisterBytes;
+  union { Wide v; Register r[n]; } x{a}, y{b};
+  union { i32x16 v; i32_register r[n]; } m;
+  for (int i = 0; i < n; ++i) m.r[i] = op(x.r[i], y.r[i]);
+  return m.v;
+}
+// All bits of a lane set where the comparison holds.
+FL_INLINE i32x16 less(f32x16 a, f32x16 b) {
+  return compare<f32x16, f32_register>(a, b, [](f32_register x, f32_register y) FL_LAMBDA { return x < y; });
+}
+FL_INLINE i32x16 less(i32x16 a, i32x16 b) {
+  return compare<i32x16, i32_register>(a, b, [](i32_register x, i32_register y) FL_LAMBDA { return x < y; });
+}
+FL_INLINE i32x16 is_nan(f32x16 a) {
+  return compare<f32x16, f32_register>(a, a, [](f32_register x, f32_register y) FL_LAMBDA { return x != y; });
+}
+FL_INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return (f32x16)(((i32x16)yes & mask) | ((i32x16)no & ~mask)); }
+FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(less(b, a), a, b); }
 
 // Horizontal reductions in one fixed tree: lanes 8 apart, then 4, 2, 1.
 FL_INLINE f32x16 rotate8(f32x16 v) { return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); }
@@ -68,8 +99,8 @@ FL_INLINE float hmax(f32x16 v) {
 // Minimax polynomial of 2^f on [-0.5, 0.5] (degree 6 Taylor terms of ln2^n/n!), exponent added as an integer.
 FL_INLINE f32x16 exp2_16(f32x16 x) {
   const f32x16 low = splat(-126.0f);
-  const i32x16 under = x < low;
-  x = x < low ? low : x;
+  const i32x16 under = less(x, low);
+  x = select(under, low, x);
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: rounds to nearest even in the addition
   const f32x16 shifted = x + magic;
   const f32x16 n = shifted - magic;
@@ -82,7 +113,7 @@ FL_INLINE f32x16 exp2_16(f32x16 x) {
   p = fmadd(p, f, splat(6.9314718e-1f));
   p = fmadd(p, f, splat(1.0f));
   const u32x16 bits = as_u32(p) + (as_u32(shifted) << 23);
-  return under ? f32x16{} : as_f32(bits);
+  return select(under, f32x16{}, as_f32(bits));
 }
 FL_INLINE f32x16 exp_16(f32x16 x) { return exp2_16(x * 1.44269504f); }
 
@@ -92,8 +123,8 @@ FL_INLINE u32x16 round_bf16_bits(f32x16 v) {  // nearest even, result in the low
   const u32x16 u = as_u32(v);
   const u32x16 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
   const u32x16 quiet = (u >> 16) | 0x40u;
-  const i32x16 nan = v != v;
-  return nan ? quiet : rounded;
+  const u32x16 nan = (u32x16)is_nan(v);
+  return (quiet & nan) | (rounded & ~nan);
 }
 FL_INLINE float bf16_to_f32(std::uint16_t v) {
   std::uint32_t u = std::uint32_t(v) << 16;

@@ -1,0 +1,146 @@
+"""Each family on the CPU backend through the engine, against transformers on the same weights: greedy
+tokens and top-5 log-probabilities; prompts from one token to past the window, all at once, in chunks, with
+a shared prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from firelane.engine.core import EngineCore
+from firelane.engine.load import load_executor
+from firelane.wire.engine_config import EngineConfig
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
+from tests.models.families import FAMILIES, VOCAB_SIZE, WINDOW, make_checkpoint
+
+NEW_TOKENS = 8
+LENGTHS = (1, 2, 7, 16, 31, WINDOW - 1, WINDOW, WINDOW + 30)
+# Largest error of a log-probability. float32: the order of sums. bf16: about eight roundings of 2^-9 a
+# layer; measured up to half of this. A token may differ from the oracle's only where the oracle's own
+# margin is below twice the bound.
+BOUNDS = {"float32": 2e-4, "bfloat16": 0.2}
+
+
+@dataclass
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    reason: str = ""
+    cached: int = 0
+
+
+class Collector:
+    """A port that keeps what each request was told."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Answer] = {}
+
+    def receive(self, core: EngineCore, *, idle: bool) -> None:
+        pass
+
+    def send(self, frame: StepFrame | Rejected) -> None:
+        assert isinstance(frame, StepFrame), frame
+        for started in frame.started:
+            self.answers.setdefault(started.id, Answer()).cached = started.cached_tokens
+        for i, token in zip(frame.ids, frame.tokens, strict=True):
+            self.answers[i].tokens.append(token)
+        for entry in frame.logprobs:
+            self.answers[entry.id].logprobs.append(entry)
+        for finished in frame.finished:
+            self.answers[finished.id].reason = finished.reason
+
+
+def prompts() -> list[NDArray[np.int32]]:
+    """Random ones, and two that begin like the longest."""
+    found = [np.random.default_rng(n).integers(0, VOCAB_SIZE, n, np.int32) for n in LENGTHS]
+    tail = np.random.default_rng(99).integers(0, VOCAB_SIZE, 9, np.int32)
+    return [*found, np.concatenate([found[-1][:48], tail]), found[-1].copy()]
+
+
+def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
+    """All prompts: half of them at once, the others once those have ended (so that prefixes are in the
+    cache)."""
+    config = EngineConfig(
+        model_dir=directory, backend="cpu", threads=2, kv_cache_bytes=8 << 20, cache_dir=cache_dir, **sizes
+    )
+    executor = load_executor(config, lambda *_: None)
+    port = Collector()
+    core = EngineCore(executor, port)
+    sampling = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=5)
+    every = list(enumerate(prompts()))
+    for wave in (every[:-2], every[-2:]):
+        for i, prompt in wave:
+            core.submit(NewRequest(id=i, prompt=prompt.tobytes(), sampling=sampling))
+        while not core.is_idle:
+            core.step()
+            core.check_integrity()
+    executor.release()
+    return port.answers
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    base = tmp_path_factory.mktemp("families")
+    return cache(lambda name, dtype: make_checkpoint(name, dtype, base / f"{name}-{dtype}"))
+
+
+def oracle(directory: Path, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Log-probabilities after each token, from transformers in float32."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        logits = model.eval()(torch.tensor(tokens[None].astype(np.int64))).logits[0]
+    return torch.log_softmax(logits, -1).numpy()
+
+
+def check(answer: Answer, prompt: NDArray[np.int32], expected: NDArray[np.float32], bound: float) -> int:
+    """Compare an answer, token by token, with the oracle run on the answer itself; returns tokens that
+    differ."""
+    assert len(answer.tokens) == NEW_TOKENS
+    assert answer.reason == "length"
+    differing = 0
+    for i, (token, entry) in enumerate(zip(answer.tokens, answer.logprobs, strict=True)):
+        truth = expected[len(prompt) - 1 + i]
+        best = np.sort(truth)[-2:]
+        if token != truth.argmax():
+            assert best[1] - best[0] < 2 * bound, (
+                f"token {i}: {token}, oracle {truth.argmax()} by {best[1] - best[0]:.3f}"
+            )
+            differing += 1
+        assert entry.position == len(prompt) + i
+        assert abs(entry.logprob - truth[token]) < bound
+        assert np.abs(np.array(entry.top_logprobs) - truth[entry.top_ids]).max() < bound
+        assert np.abs(np.array(entry.top_logprobs) - np.sort(truth)[::-1][:5]).max() < bound
+    return differing
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: str, dtype: str) -> None:
+    directory = checkpoints(family, dtype)
+    answers = run(directory, kernel_cache, max_num_seqs=16, max_num_batched_tokens=48, block_size=16)
+    assert answers[len(LENGTHS)].cached == 48  # the shared prefix, in whole blocks
+    differing = 0
+    for i, prompt in enumerate(prompts()):
+        tokens = np.concatenate([prompt, np.array(answers[i].tokens, np.int32)])
+        differing += check(answers[i], prompt, oracle(directory, tokens), BOUNDS[dtype])
+    assert differing <= (0 if dtype == "float32" else 4)
+    assert answers[len(LENGTHS) - 1].tokens == answers[len(LENGTHS) + 1].tokens
+
+
+def test_chunks_and_prefix_hits_do_not_change_a_bit(checkpoints, kernel_cache: Path) -> None:
+    directory = checkpoints("llama3", "bfloat16")
+    small = run(directory, kernel_cache, max_num_seqs=4, max_num_batched_tokens=19, block_size=16)
+    large = run(directory, kernel_cache, max_num_seqs=16, max_num_batched_tokens=256, block_size=16)
+    for i in small:
+        assert small[i].tokens == large[i].tokens
+        assert small[i].logprobs == large[i].logprobs
