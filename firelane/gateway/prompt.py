@@ -139,8 +139,8 @@ class PromptBuilder:
             return room if chat else min(room, DEFAULT_COMPLETION_TOKENS)
         if asked > room:
             raise ContextLengthError(
-                f"{limit}you requested {used + asked} tokens ({used} in the {part}, {asked} in the completion). "
-                f"Please reduce the length of the {part} or completion.",
+                f"{limit}you requested {used + asked} tokens ({used} in the {part}, {asked} in the "
+                f"completion). Please reduce the length of the {part} or completion.",
                 param=part,
             )
         return max(asked, 1)  # 0 only with echo, whose one drawn token is not shown

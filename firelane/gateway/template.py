@@ -9,8 +9,10 @@ fill its memory. The environment offers what Hugging Face templates expect: trim
 from __future__ import annotations
 
 import datetime
+import functools
 import json
-from collections.abc import Iterable, Iterator, Sized
+import re
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -26,6 +28,8 @@ from firelane.errors import RequestError, TokenizerError
 
 MAX_STEPS = 1_000_000
 MAX_SIZE = 16 << 20
+MAX_WIDTH = 1 << 20
+_WIDE_FORMAT = re.compile(r"[%:{][^a-zA-Z{}%]*(\d{6,}|\*)")
 _steps_left: ContextVar[int] = ContextVar("_steps_left", default=MAX_STEPS)
 
 
@@ -60,6 +64,27 @@ def _sized(value: Any) -> Any:
     return value
 
 
+def _check_widths(values: Iterable[Any]) -> None:
+    """No filter or text method is asked to make a text of enormous width."""
+    if any(isinstance(value, int) and abs(value) > MAX_WIDTH for value in values):
+        raise _TooMuchError
+
+
+def _check_format(value: Any) -> None:
+    if isinstance(value, str) and _WIDE_FORMAT.search(value):
+        raise _TooMuchError
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)  # keeps the marks by which Jinja passes its context
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        _charge()
+        _check_widths([*args[1:], *kwargs.values()])
+        return _sized(function(*args, **kwargs))
+
+    return guarded
+
+
 class _Meter(NodeTransformer):
     """Puts the meters into a template's syntax tree."""
 
@@ -84,10 +109,14 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
         _charge()
+        text = getattr(obj, "__self__", None)
+        if isinstance(text, str):
+            _check_widths(args)
+            _check_format(text)
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -97,7 +126,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
                 raise _TooMuchError
         elif operator == "**" and (abs(left) > 2**16 or abs(right) > 64):
             raise _TooMuchError
+        elif operator == "%":
+            _check_format(left)
         return _sized(super().call_binop(context, operator, left, right))
+
+
+def _format(value: str, *args: Any, **kwargs: Any) -> str:
+    _check_format(value)
+    return value % (kwargs or args)
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -122,8 +158,10 @@ def _tojson(
 
 def _environment() -> _Sandbox:
     env = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-    filters: dict[str, Any] = {"tojson": _tojson, "_metered": _metered, "_sized": _sized}
-    env.filters.update(filters)
+    own: dict[str, Any] = {"tojson": _tojson, "_metered": _metered, "_sized": _sized, "format": _format}
+    guarded = {name: _guarded(function) for name, function in env.filters.items()}
+    env.filters.update({**guarded, **own})
+    del env.globals["lipsum"]
     functions: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
     env.globals.update(functions)
     return env

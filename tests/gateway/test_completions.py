@@ -63,7 +63,7 @@ def test_openai_stream_with_usage(service):
 
 
 def test_list_of_texts(service):
-    service.script = lambda prompt, sampling: [*prompt[1:], 1]
+    service.script = lambda prompt, _: [*prompt[1:], 1]
     answer = completion(service, prompt=["ab", "cde"])
     assert [choice["text"] for choice in answer["choices"]] == ["ab", "cde"]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
@@ -78,7 +78,7 @@ def test_token_ids(service):
 
 
 def test_n_has_seeds_of_its_own_and_one_frame(service):
-    service.script = lambda prompt, sampling: [*service.ids(str(sampling.seed)), 1]
+    service.script = lambda _, sampling: [*service.ids(str(sampling.seed)), 1]
     answer = completion(service, n=3, seed=7)
     assert [choice["text"] for choice in answer["choices"]] == ["7", "8", "9"]
     assert answer["usage"]["prompt_tokens"] == 4  # a prompt counts once
@@ -86,7 +86,7 @@ def test_n_has_seeds_of_its_own_and_one_frame(service):
 
 
 def test_n_streams(service):
-    service.script = lambda prompt, sampling: [*service.ids("choice" + str(sampling.seed)), 1]
+    service.script = lambda _, sampling: [*service.ids("choice" + str(sampling.seed)), 1]
     events = service.events("/v1/completions", {"prompt": "say", "n": 2, "seed": 0, "max_tokens": 20})
     for index in (0, 1):
         mine = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]

@@ -1,4 +1,6 @@
-"""Bodies and templates that mean harm. Each file is one; each must give a clear 4xx, quickly, and leave nothing behind."""
+"""Bodies and templates that mean harm. Each file is one; each must give a clear 4xx, quickly, and leave
+nothing behind.
+"""
 
 from __future__ import annotations
 

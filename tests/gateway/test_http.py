@@ -1,0 +1,253 @@
+"""The server below the API: raw bytes on a socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from firelane.gateway.http import HttpLimits
+
+BODY = b'{"prompt":"say","max_tokens":40}'
+
+
+def post(body: bytes = BODY, headers: bytes = b"", version: bytes = b"1.1") -> bytes:
+    head = b"POST /v1/completions HTTP/%b\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n" % (
+        version,
+        headers,
+        len(body),
+    )
+    return head + body
+
+
+class Raw:
+    """A plain socket to the server."""
+
+    def __init__(self, service):
+        self.sock = socket.create_connection(("127.0.0.1", service.gateway.port), timeout=5)
+        self.buffer = b""
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def response(self) -> tuple[int, dict[str, str], bytes]:
+        """The next response with a content-length."""
+        while b"\r\n\r\n" not in self.buffer:
+            self._more()
+        head, _, self.buffer = self.buffer.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:])
+        size = int(headers.get("content-length", 0))
+        while len(self.buffer) < size:
+            self._more()
+        body, self.buffer = self.buffer[:size], self.buffer[size:]
+        return int(lines[0].split()[1]), headers, body
+
+    def _more(self) -> None:
+        data = self.sock.recv(65536)
+        if not data:
+            raise EOFError(self.buffer)
+        self.buffer += data
+
+    def rest(self) -> bytes:
+        """All until the server closes."""
+        data = self.buffer
+        while piece := self.sock.recv(65536):
+            data += piece
+        return data
+
+
+@pytest.fixture
+def raw(service):
+    connections = []
+
+    def connect() -> Raw:
+        connections.append(Raw(service))
+        return connections[-1]
+
+    yield connect
+    for connection in connections:
+        connection.sock.close()
+
+
+def text_of(body: bytes) -> str:
+    return json.loads(body)["choices"][0]["text"]
+
+
+def test_keep_alive_and_pipelining(raw):
+    client = raw()
+    client.send(post() + b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n" + post())
+    answers = [client.response() for _ in range(3)]
+    assert [status for status, _, _ in answers] == [200, 200, 200]
+    assert text_of(answers[0][2]) == text_of(answers[2][2]) == "hello world"
+    assert b"version" in answers[1][2]
+
+
+def test_byte_by_byte(raw):
+    client = raw()
+    for byte in post():
+        client.send(bytes([byte]))
+    assert client.response()[0] == 200
+
+
+def test_chunked_body(raw):
+    client = raw()
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    for piece in (BODY[:5], BODY[5:]):
+        client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+    client.send(b"0\r\n\r\n")
+    assert text_of(client.response()[2]) == "hello world"
+
+
+def test_expect_continue(raw):
+    client = raw()
+    client.send(
+        b"POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+    )
+    assert client.response()[0] == 100
+    client.send(BODY)
+    assert client.response()[0] == 200
+
+
+@pytest.mark.parametrize("framing", [b"content-length: 200000", b"transfer-encoding: chunked"])
+def test_body_too_large(raw, framing):
+    client = raw()
+    client.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % framing)
+    if b"chunked" in framing:
+        client.send(b"%x\r\n%b\r\n" % (150_000, b"x" * 150_000))
+    status, headers, body = client.response()
+    assert status == 413
+    assert headers["connection"] == "close"
+    assert "100000 bytes" in json.loads(body)["error"]["message"]
+    assert client.rest() == b""
+
+
+def test_headers_too_large(raw):
+    client = raw()
+    client.send(b"GET /version HTTP/1.1\r\nx: " + b"a" * 70_000)
+    assert client.response()[0] == 431
+    assert client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        b"NONSENSE\r\n\r\n",
+        b"GET /version HTTP/9.9\r\n\r\n",
+        b"GET /version HTTP/1.1\r\nbad header\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+        b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_malformed(raw, data):
+    client = raw()
+    client.send(data)
+    status, headers, body = client.response()
+    assert status == 400
+    assert headers["connection"] == "close"
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert client.rest() == b""
+
+
+def test_answers_before_a_malformed_request_arrive(raw):
+    client = raw()
+    client.send(post() + b"NONSENSE\r\n\r\n")
+    assert client.response()[0] == 200
+    assert client.response()[0] == 400
+
+
+def test_paths_and_methods(service):
+    answer = service.http.get("/nowhere?x=1")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "unknown_path"
+    answer = service.http.get("/v1/completions")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+    assert service.http.post("/health").headers["allow"] == "GET, HEAD"
+    assert service.http.get("/version?x=1").status_code == 200
+
+
+def test_head(raw):
+    client = raw()
+    client.send(b"HEAD /version HTTP/1.1\r\n\r\n")
+    client.send(b"GET /version HTTP/1.1\r\n\r\n")
+    while b"version" not in client.buffer:
+        client._more()
+    head, _, rest = client.buffer.partition(b"\r\n\r\n")
+    assert b"content-length" in head
+    assert rest.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(("version", "headers"), [(b"1.0", b""), (b"1.1", b"connection: close\r\n")])
+def test_connection_is_closed_when_asked(raw, version, headers):
+    client = raw()
+    client.send(post(headers=headers, version=version))
+    status, answer_headers, _ = client.response()
+    assert (status, answer_headers["connection"]) == (200, "close")
+    assert client.rest() == b""
+
+
+def test_http_1_0_stream_ends_with_the_connection(raw):
+    client = raw()
+    client.send(post(b'{"prompt":"say","stream":true}', version=b"1.0"))
+    data = client.rest()
+    assert b"chunked" not in data
+    assert data.endswith(b"data: [DONE]\n\n")
+
+
+def test_upgrade_is_ignored(raw):
+    client = raw()
+    client.send(b"GET /version HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+    assert client.response()[0] == 200
+
+
+def test_too_many_pipelined_requests(service, raw):
+    service.engine.held = True
+    client = raw()
+    client.send(post() + b"GET /version HTTP/1.1\r\n\r\n" * 40)
+    service.wait_for(lambda: bool(service.engine.running))
+    service.engine.held = False
+    service.run(service.engine.step_on)
+    assert client.response()[0] == 200
+    data = client.rest()
+    assert data.count(b"HTTP/1.1 200") <= 33
+    assert b"HTTP/1.1 429" in data
+
+
+def test_slow_request_and_idle_connection_are_cut(make_service):
+    service = make_service(limits=HttpLimits(receive_s=-1, idle_s=-1))
+    slow, idle = Raw(service), Raw(service)
+    slow.send(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc")
+    service.wait_for(lambda: len(service.gateway._connections) == 2)
+    service.run(service.gateway._connections.sweep)
+    assert idle.rest() == b""
+    with pytest.raises((ConnectionResetError, EOFError)):
+        slow.response()
+    slow.sock.close()
+    idle.sock.close()
+
+
+def test_client_that_does_not_read_is_cut(make_service):
+    service = make_service(limits=HttpLimits(stall_s=-1, buffer_bytes=1024))
+    service.engine.max_model_len = 1 << 20
+    service.call(service.restart())
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.connect(("127.0.0.1", service.gateway.port))
+    client.sendall(post(b'{"prompt":"a","stream":true,"ignore_eos":true,"max_tokens":1000000}'))
+    (connection,) = wait_for_connections(service)
+    service.wait_for(lambda: connection._stalled_since_s is not None)
+    service.run(service.gateway._connections.sweep)
+    service.wait_for(lambda: bool(service.engine.aborted))
+    assert service.gateway.in_flight == 0
+    client.close()
+
+
+def wait_for_connections(service):
+    service.wait_for(lambda: len(service.gateway._connections) == 1)
+    return service.gateway._connections._open

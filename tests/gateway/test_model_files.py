@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from firelane.errors import TokenizerError
+from firelane.gateway.model_files import read_model_files
+from firelane.gateway.tokenizer import load_tokenizer
+
+
+def write(folder, **files):
+    for name, value in files.items():
+        stem, _, suffix = name.rpartition("_")
+        text = value if isinstance(value, str) else json.dumps(value)
+        (folder / f"{stem}.{suffix}").write_text(text)
+
+
+def test_empty_directory(tmp_path):
+    files = read_model_files(tmp_path)
+    assert (files.template, files.eos_ids, files.specials, files.defaults) == (None, (), {}, {})
+
+
+def test_places_of_the_template_in_order(tmp_path):
+    write(tmp_path, tokenizer_config_json={"chat_template": "c"})
+    assert read_model_files(tmp_path).template == "c"
+    write(tmp_path, chat_template_json={"chat_template": "b"})
+    assert read_model_files(tmp_path).template == "b"
+    write(tmp_path, chat_template_jinja="a")
+    assert read_model_files(tmp_path).template == "a"
+
+
+def test_named_templates(tmp_path):
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    write(tmp_path, tokenizer_config_json={"chat_template": named})
+    assert read_model_files(tmp_path).template == "d"
+
+
+def test_specials_eos_and_defaults(tmp_path):
+    write(
+        tmp_path,
+        tokenizer_config_json={"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None},
+        config_json={"eos_token_id": 2},
+    )
+    files = read_model_files(tmp_path)
+    assert files.specials == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert files.eos_ids == (2,)
+    write(
+        tmp_path,
+        generation_config_json={"eos_token_id": [3, 4], "temperature": 0.6, "top_k": 20, "do_sample": True},
+    )
+    files = read_model_files(tmp_path)
+    assert files.eos_ids == (3, 4)
+    assert files.defaults == {"temperature": 0.6, "top_k": 20}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '"x"', "[" * 100_000])
+def test_damaged_json(tmp_path, text):
+    write(tmp_path, config_json=text)
+    with pytest.raises(TokenizerError, match=r"config\.json"):
+        read_model_files(tmp_path)
+
+
+def test_template_of_a_wrong_type(tmp_path):
+    write(tmp_path, tokenizer_config_json={"chat_template": 5})
+    with pytest.raises(TokenizerError, match="not a text"):
+        read_model_files(tmp_path)
+
+
+def test_tokenizer_missing_or_damaged(tmp_path):
+    with pytest.raises(TokenizerError, match=r"no tokenizer\.json in"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": 1}')
+    with pytest.raises(TokenizerError, match="is not a tokenizer") as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_generation_defaults_fill_silent_fields(make_service, core, tmp_path):
+    from conftest import write_model
+
+    write_model(tmp_path, core)
+    write(tmp_path, generation_config_json={"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9})
+    service = make_service(model_dir=tmp_path)
+    service.http.post("/v1/completions", json={"prompt": "a"})
+    service.http.post("/v1/completions", json={"prompt": "a", "temperature": 0})
+    first, second = (request.sampling for request in service.engine.submitted)
+    assert (first.temperature, first.top_p) == (0.6, 0.9)
+    assert (second.temperature, second.top_p) == (0.0, 0.9)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from firelane.telemetry.metrics import Registry
+
+
+def samples(registry: Registry) -> dict[tuple, float]:
+    families = text_string_to_metric_families(registry.render().decode())
+    return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def test_counter_and_gauge():
+    registry = Registry({"m": 'a "name"'})
+    counter = registry.counter("x:ends", "Ends.", "why")
+    value = [1.5]
+    registry.gauge("x:level", "Level.", lambda: value[0])
+    counter.add(2, "stop")
+    counter.add(1, "length")
+    counter.add(1, "stop")
+    found = samples(registry)
+    assert found["x:ends_total", ("m", 'a "name"'), ("why", "stop")] == 3
+    assert found["x:ends_total", ("m", 'a "name"'), ("why", "length")] == 1
+    assert found["x:level", ("m", 'a "name"')] == 1.5
+    value[0] = 2.5
+    assert samples(registry)["x:level", ("m", 'a "name"')] == 2.5
+
+
+def test_histogram_buckets_are_cumulative_and_bounds_belong_to_them():
+    registry = Registry({})
+    histogram = registry.histogram("x:s", "Seconds.", (1.0, 0.1))
+    histogram.observe(0.1, times=3)
+    histogram.observe(0.5)
+    histogram.observe(7)
+    found = samples(registry)
+    assert [found["x:s_bucket", ("le", bound)] for bound in ("0.1", "1.0", "+Inf")] == [3, 4, 5]
+    assert found["x:s_count",] == 5
+    assert found["x:s_sum",] == pytest.approx(7.8)
+
+
+def test_names_are_unique():
+    registry = Registry({})
+    registry.counter("x", "X.")
+    with pytest.raises(ValueError, match="exists already"):
+        registry.counter("x", "X.")
+
+
+def test_process_metrics_are_there():
+    assert any(name == "firelane_process_cpu_seconds_total" for name, *_ in samples(Registry({})))
