@@ -27,6 +27,7 @@ from jinja2.visitor import NodeTransformer
 from firelane.errors import RequestError, TokenizerError
 
 MAX_STEPS = 1_000_000
+CALL_STEPS = 5
 MAX_SIZE = 16 << 20
 MAX_WIDTH = 1 << 20
 _WIDE_FORMAT = re.compile(r"[%:{][^a-zA-Z{}%]*(\d{6,}|\*)")
@@ -41,8 +42,8 @@ class _RaisedError(Exception):
     """The template called raise_exception: the messages do not suit it."""
 
 
-def _charge() -> None:
-    left = _steps_left.get() - 1
+def _charge(steps: int = 1) -> None:
+    left = _steps_left.get() - steps
     if left < 0:
         raise _TooMuchError
     _steps_left.set(left)
@@ -112,7 +113,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        _charge()
+        _charge(CALL_STEPS)
         text = getattr(obj, "__self__", None)
         if isinstance(text, str):
             _check_widths(args)

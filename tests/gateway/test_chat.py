@@ -119,7 +119,8 @@ def test_refused(service, fields, param):
 
 def test_neutral_values_pass(service):
     answer = chat(
-        service, tools=[], tool_choice="none", response_format={"type": "text"}, user="u", store=False, metadata={},
+        service, tools=[], tool_choice="none", response_format={"type": "text"}, user="u", store=False,
+        metadata={},
         service_tier="auto", parallel_tool_calls=True, logprobs=False, top_logprobs=0, temperature=1, n=1,
     )  # fmt: skip
     assert answer.status_code == 200, answer.text
