@@ -25,7 +25,7 @@ class ExecutorRequest:
 
     threads: int | None = None
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     kv_cache_bytes: int | None = None
     block_size: int = 16
@@ -39,7 +39,7 @@ class ExecutorRequest:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
-                f"({self.max_num_seqs}): every running sequence needs one token a step"
+                f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
             )
 
     @property

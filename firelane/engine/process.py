@@ -4,6 +4,7 @@ left alone."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -109,6 +110,8 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: Engine
     try:
         channel.send(_ready(executor, config, time.monotonic() - began_s))
         core = EngineCore(executor, port, prefix_cache=config.prefix_cache)
+        gc.collect()
+        gc.freeze()  # what the load has made lives on: no collection need look at it again
         while not (port.is_draining and core.is_idle):
             core.step()
         channel.flush(LAST_FLUSH_S)

@@ -86,36 +86,42 @@ class EngineSupervisor:
     async def start(self) -> None:
         """Start the first engine; returns when the process exists and on_socket has its connection."""
         began_s = time.monotonic()
-        await self._spawn()
+        ours = self._launch()
         self._watch = asyncio.create_task(self._keep_alive(began_s))
+        await self._hand_over(ours)
 
     def mark_ready(self) -> None:
         """The engine has said Ready: from now on a death leads to a restart, not to giving up."""
         self._was_ready = True
 
-    async def stop(self, timeout_s: float = 5.0) -> None:
+    async def stop(self, timeout_s: float = 5.0, *, patience_s: float = 3.0) -> None:
         """End the engine and wait for it: what a Drain frame began may go on for `timeout_s`, then SIGTERM,
-        then SIGKILL. Without a Drain frame give 0."""
+        and SIGKILL `patience_s` later. Without a Drain frame give 0."""
         self._stopping = True
-        for action, patience_s in ((None, timeout_s), (signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+        for action, wait_s in ((None, timeout_s), (signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
             process = self._process
             if process is None:
                 break
             if action is not None:
                 process.send_signal(action)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), patience_s)
+                await asyncio.wait_for(self._ended.wait(), wait_s)
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
 
-    async def _spawn(self) -> None:
+    def _launch(self) -> socket.socket:
+        """A new engine process; returns our end of its connection."""
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno())]
-            self._process = subprocess.Popen([*command, self._config.to_json()], pass_fds=[theirs.fileno()])
+            command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
+            # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
         self._ended.clear()
+        return ours
+
+    async def _hand_over(self, ours: socket.socket) -> None:
         handled = self._on_socket(ours)
         if handled is not None:
             await handled
@@ -139,7 +145,7 @@ class EngineSupervisor:
             delay_s = min(2 * delay_s, self._policy.max_delay_s)
             began_s = time.monotonic()
             self.restarts += 1
-            await self._spawn()
+            await self._hand_over(self._launch())
 
     async def _wait_for_exit(self, began_s: float) -> EngineExit:
         """Waits on the process itself: its socket may close before it has ended, or stay open in a child."""

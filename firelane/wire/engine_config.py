@@ -19,7 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "cpu"
     threads: int | None = None
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     kv_cache_bytes: int | None = None
     block_size: int = 16

@@ -96,7 +96,10 @@ class Gateway:
                 frame = self.pending.pop(0)
                 if isinstance(frame, kind):
                     return frame
-            data = await self.reader.read(1 << 16)
+            try:
+                data = await self.reader.read(1 << 16)
+            except ConnectionResetError:  # the engine ended with frames of ours unread
+                return None
             if not data:
                 return None
             self.pending += self.frames.feed(data)
@@ -132,6 +135,44 @@ def test_serves_and_drains(config):
             assert rejected is None or "draining" in rejected.message
             await asyncio.wait_for(gateway.supervisor.stop(10.0), 10.0)
             assert gateway.exits == []
+
+    asyncio.run(scenario())
+
+
+def test_drain_aborts_what_takes_too_long(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            await gateway.connect()
+            gateway.writer.write(encode(Submit([request(1, max_tokens=200)])) + encode(Drain(0.0)))
+            assert (await gateway.tokens_of(1))[1] == "abort"
+            await asyncio.wait_for(gateway.supervisor.stop(10.0), 10.0)
+            assert gateway.exits == []
+
+    asyncio.run(scenario())
+
+
+def test_terminate_while_busy_ends_soon_and_reports(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            ready = await gateway.connect()
+            for i in range(40):
+                gateway.send(Submit([request(i, max_tokens=240)]))
+            os.kill(ready.pid, signal.SIGTERM)
+            while not gateway.exits:
+                await gateway.next(StepFrame)
+                await asyncio.sleep(0)
+            assert gateway.exits[0].return_code == 0
+
+    asyncio.run(scenario())
+
+
+def test_stop_kills_an_engine_that_does_not_react(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            ready = await gateway.connect()
+            os.kill(ready.pid, signal.SIGSTOP)
+            await asyncio.wait_for(gateway.supervisor.stop(0.0, patience_s=0.05), 5.0)
+            assert gateway.supervisor.pid is None
 
     asyncio.run(scenario())
 
