@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +27,16 @@ from firelane.api.models import (
 from firelane.api.sampling import SamplingFields
 from firelane.errors import EngineDeadError, QueueFullError, RequestError
 from firelane.gateway.accounting import Accounting
-from firelane.gateway.admission import Admission, tenant_salt
+from firelane.gateway.admission import Admission, Admitted, tenant_salt
 from firelane.gateway.engine_link import EngineLink, LinkState
 from firelane.gateway.forms import ChatForm, CompletionForm, Form, Identity
-from firelane.gateway.http import Exchange
+from firelane.gateway.http import RETRY_SOON, Exchange
 from firelane.gateway.prompt import SEED_MASK, Prompt, PromptBuilder, pack_ids
 from firelane.gateway.router import Router
 from firelane.gateway.router import describe as describe_link
 from firelane.gateway.stream import Generation, GenerationContext, OutputOptions
 from firelane.telemetry.metrics import CONTENT_TYPE
-from firelane.wire.frames import NewRequest
+from firelane.wire.frames import NewRequest, Sampling
 
 log = logging.getLogger(__name__)
 Respond = Callable[[Exchange], None]
@@ -115,7 +115,7 @@ class App:
             return
         status, body = describe(error)
         wait_s = error.retry_after_s if isinstance(error, QueueFullError) else 1
-        headers = b"retry-after: %d\r\n" % wait_s if status in (429, 503) else b""
+        headers = RETRY_SOON if status == 503 else b"retry-after: %d\r\n" % wait_s if status == 429 else b""
         self._reply(exchange, status, body, headers)
 
     def _spawning(self, work: Callable[[Exchange], Coroutine[Any, Any, None]]) -> Respond:
@@ -149,7 +149,7 @@ class App:
         reports = (top, top if request.echo else -1)
         form = CompletionForm(self._identity("cmpl-", request), self._context.tokenizer)
         start = _Start(exchange, request, form, options, reports)
-        await self._generate(start, len(request.prompts()), self._parts.prompts.completion(request))
+        await self._generate(start, len(request.prompts()), lambda: self._parts.prompts.completion(request))
 
     async def _chat(self, exchange: Exchange) -> None:
         request = self._chats.decode(exchange.request.body)
@@ -162,7 +162,7 @@ class App:
         async def prompts() -> list[Prompt]:
             return [await self._parts.prompts.chat(request)]
 
-        await self._generate(start, 1, prompts())
+        await self._generate(start, 1, prompts)
 
     def _identity(self, prefix: str, fields: SamplingFields) -> Identity:
         model = fields.model or self._parts.served_names[0]
@@ -170,47 +170,45 @@ class App:
         return Identity(prefix + secrets.token_hex(12), int(time.time()), model, usage)
 
     async def _generate(
-        self, start: _Start, num_prompts: int, prompts: Coroutine[Any, Any, list[Prompt]]
+        self, start: _Start, num_prompts: int, build: Callable[[], Awaitable[list[Prompt]]]
     ) -> None:
         """Admit, tokenise, choose the engine, submit. What follows comes from frames."""
         fields, exchange = start.fields, start.exchange
+        self._refuse_when_draining()
+        self._parts.admission.check_model(fields.model)
+        link, ready = self._parts.router.choose()
+        salt = tenant_salt(exchange.request.headers, fields.cache_salt)
+        admitted = self._parts.admission.admit(num_prompts * (fields.n or 1), ready.max_num_seqs, salt)
         try:
-            self._refuse_when_draining()
-            admission = self._parts.admission
-            admission.check_model(fields.model)
-            link, ready = self._parts.router.choose()
-            salt = tenant_salt(exchange.request.headers, fields.cache_salt)
-            admitted = admission.admit(num_prompts * (fields.n or 1), ready.max_num_seqs, salt)
-        except BaseException:
-            prompts.close()
-            raise
-        try:
-            built = await prompts
-            samplings = [self._parts.prompts.sampling(fields, p, ready, start.reports) for p in built]
+            prompts = await build()
+            samplings = [self._parts.prompts.sampling(fields, p, ready, start.reports) for p in prompts]
             if exchange.gone:
                 admitted.release()
-                return
-            generation = Generation(
-                exchange=exchange,
-                form=start.form,
-                options=start.options,
-                link=link,
-                admitted=admitted,
-                context=self._context,
-            )
-            for prompt, sampling in zip(built, samplings, strict=True):
-                packed = pack_ids(prompt.ids)
-                for i in range(fields.n or 1):
-                    choice = generation.add_choice(prompt, first=i == 0)
-                    own = (
-                        msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
-                        if i
-                        else sampling
-                    )
-                    link.submit(NewRequest(id=choice.id, prompt=packed, sampling=own, salt=salt), choice)
+            else:
+                self._submit(start, link, admitted, list(zip(prompts, samplings, strict=True)))
         except BaseException:
             admitted.release()
             raise
+
+    def _submit(
+        self, start: _Start, link: EngineLink, admitted: Admitted, work: list[tuple[Prompt, Sampling]]
+    ) -> None:
+        """Each prompt n times; choice i of a prompt draws with seed + i."""
+        generation = Generation(
+            exchange=start.exchange,
+            form=start.form,
+            options=start.options,
+            link=link,
+            admitted=admitted,
+            context=self._context,
+        )
+        for prompt, sampling in work:
+            packed = pack_ids(prompt.ids)
+            for i in range(start.fields.n or 1):
+                choice = generation.add_choice(prompt, first=i == 0)
+                own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
+                salt = admitted.tenant_salt
+                link.submit(NewRequest(id=choice.id, prompt=packed, sampling=own, salt=salt), choice)
 
     def _refuse_when_draining(self) -> None:
         if self.draining:
@@ -232,7 +230,7 @@ class App:
             return
         state = "draining" if self.draining else link.state.value
         body = {"status": state, "reason": "shutting down" if self.draining else describe_link(link)}
-        self._reply(exchange, 503, msgspec.json.encode(body), b"retry-after: 1\r\n")
+        self._reply(exchange, 503, msgspec.json.encode(body), RETRY_SOON)
 
     def _version(self, exchange: Exchange) -> None:
         self._reply(exchange, 200, msgspec.json.encode({"version": self._parts.version}))

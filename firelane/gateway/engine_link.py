@@ -261,10 +261,20 @@ class _Connection(asyncio.Protocol):
         if self._link is None:
             return
         try:
-            for frame in self._reader.feed(data):
-                self._link.receive(frame)
+            frames = self._reader.feed(data)
         except WireError as error:
             self._give_up(str(error))
+            return
+        for frame in frames:
+            self._receive(frame)
+
+    def _receive(self, frame: FromEngine) -> None:
+        if self._link is None:  # the frame before it ended the connection
+            return
+        try:
+            self._link.receive(frame)
+        except Exception:  # a defect in handling one frame must not cost the engine's other requests
+            log.exception("frame_failed kind=%s", type(frame).__name__)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._give_up(f"connection closed{f' ({exc})' if exc else ''}")

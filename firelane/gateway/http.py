@@ -23,6 +23,7 @@ from firelane.api.errors import envelope
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
 END_OF_CHUNKS = b"0\r\n\r\n"
+RETRY_SOON = b"retry-after: 1\r\n"
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}

@@ -19,7 +19,7 @@ from firelane.gateway.admission import Admitted
 from firelane.gateway.detokenize import Detokenizer, StopMatcher, make_detokenizer
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.forms import DONE, ChoiceResult, Form, TokenReport, encode_json
-from firelane.gateway.http import Exchange
+from firelane.gateway.http import RETRY_SOON, Exchange
 from firelane.gateway.prompt import Prompt
 from firelane.gateway.tokenizer import Tokenizer
 from firelane.wire.frames import FinishReason, TokenLogprobs
@@ -333,7 +333,7 @@ class Generation:
             self._exchange.send(b"data: %b\n\n" % body)
             self._exchange.end()
         else:
-            self._exchange.respond(status, body)
+            self._exchange.respond(status, body, headers=RETRY_SOON if status == 503 else b"")
 
     def _close(self, reason: str) -> None:
         if self._closed:

@@ -14,7 +14,7 @@ import pytest
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
 from firelane.gateway.engine_link import EngineLink, LinkState
 from firelane.gateway.server import Gateway, GatewayConfig
-from firelane.wire.frames import Failed, Progress
+from firelane.wire.frames import EngineStats, Failed, Progress, StepFrame
 
 STREAM = {"prompt": "say", "stream": True, "max_tokens": 400, "ignore_eos": True}
 
@@ -77,6 +77,7 @@ def test_engine_dies_before_headers(service):
     service.run(service.engine.die)
     thread.join(5)
     assert answers[0].status_code == 503
+    assert answers[0].headers["retry-after"] == "1"
     assert answers[0].json()["error"]["type"] == "service_unavailable_error"
     assert service.gateway.in_flight == 0
 
@@ -233,3 +234,26 @@ def test_metrics(service):
     assert samples["vllm:kv_cache_usage_perc", "toy"] == 0.05
     assert samples["vllm:num_requests_running", "toy"] == 0
     assert samples["firelane:http_responses_total", "toy", "400"] == 1
+
+
+def test_defect_in_one_stream_does_not_end_the_others(service, monkeypatch, caplog):
+    from firelane.gateway.forms import ChatForm
+
+    def broken(*_):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(ChatForm, "opening", broken)
+    chat = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+    answer = service.http.post("/v1/chat/completions", json=chat)
+    assert json.loads(answer.text.removeprefix("data: "))["error"]["code"] == "internal_error"
+    assert "a defect" not in answer.text
+    assert "request_failed" in caplog.text
+    assert service.gateway.in_flight == 0
+    assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+
+
+def test_frame_that_makes_no_sense_is_logged_and_passed_over(service, caplog):
+    frame = StepFrame(1, [1, 2], [3], [], [], [], EngineStats())
+    service.run(service.engine.send, frame)
+    service.wait_for(lambda: "frame_failed" in caplog.text)
+    assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
