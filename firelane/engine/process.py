@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import socket
+import threading
 import time
 
 from firelane.backends.contract import Executor
@@ -121,8 +122,12 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: Engine
 
 
 def _progress_to(channel: Channel[ToEngine]) -> ProgressCallback:
+    """Reports come from the threads that compile and pack; a channel takes one at a time."""
+    turn = threading.Lock()
+
     def report(stage: str, done: float, total: float, unit: str) -> None:
-        channel.send(Progress(stage, done, total, unit))
+        with turn:
+            channel.send(Progress(stage, done, total, unit))
 
     return report
 
