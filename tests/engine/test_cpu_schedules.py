@@ -1,0 +1,123 @@
+"""The CPU backend under the whole engine: tokens and log-probabilities are the same bits alone, in company,
+in any chunks, after preemption and from the prefix cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from firelane.engine.core import EngineCore
+from firelane.engine.load import load_executor
+from firelane.wire.engine_config import EngineConfig
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from tests.models.families import VOCAB_SIZE, make_checkpoint
+
+BLOCK_SIZE = 16
+MAX_MODEL_LEN = 96
+SEQUENCE_BLOCKS = MAX_MODEL_LEN // BLOCK_SIZE
+
+
+@dataclass
+class Recorder:
+    """A port that submits requests at given turns and keeps (token, logprob, alternatives) of each
+    position."""
+
+    arrivals: dict[int, list[NewRequest]]
+    turn: int = 0
+    heard: dict[int, list[tuple]] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    preemptions: int = 0
+    cached: int = 0
+
+    def receive(self, core: EngineCore, *, idle: bool) -> None:  # noqa: ARG002
+        for request in self.arrivals.pop(self.turn, []):
+            core.submit(request)
+        self.turn += 1
+
+    def send(self, frame: StepFrame | Rejected) -> None:
+        assert isinstance(frame, StepFrame), frame
+        for entry in frame.logprobs:
+            record = (entry.position, entry.token, entry.logprob, entry.top_ids, entry.top_logprobs)
+            self.heard.setdefault(entry.id, []).append(record)
+        self.open -= {finished.id for finished in frame.finished}
+        self.preemptions = frame.stats.preemptions
+        self.cached = frame.stats.prefix_hits
+
+
+def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
+    port = Recorder(dict(arrivals), open={r.id for batch in arrivals.values() for r in batch})
+    core = EngineCore(executor, port)
+    while port.open or not core.is_idle:
+        core.step()
+        core.check_integrity()
+    assert core.kv.num_used_blocks == 0
+    return port
+
+
+def random_requests(random: np.random.Generator) -> list[NewRequest]:
+    """Some share a prefix; some are greedy, some drawn with every filter on; some want their prompt
+    scored."""
+    prefix = random.integers(0, 256, 30)
+    requests = []
+    for i in range(14):
+        own = random.integers(0, 256, int(random.integers(1, 14)))
+        prompt = np.concatenate([prefix[: random.integers(0, 31)], own]).astype(np.int32)
+        drawn = {"top_k": 20, "top_p": 0.9, "repetition_penalty": 1.2, "presence_penalty": 0.3}
+        sampling = Sampling(
+            seed=i,
+            max_tokens=int(random.integers(1, 50)),
+            logprobs=3,
+            prompt_logprobs=2 if i % 5 == 0 else -1,
+            **({"temperature": 0.0} if i % 2 else drawn),
+        )
+        requests.append(NewRequest(id=i, prompt=prompt.tobytes(), sampling=sampling))
+    return requests
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    base = tmp_path_factory.mktemp("schedules")
+    make_checkpoint("llama3", "bfloat16", base / "model")
+    executors = []
+
+    def load(max_num_seqs, max_num_batched_tokens, kv_cache_bytes):
+        config = EngineConfig(
+            model_dir=base / "model",
+            cache_dir=base / "cache",
+            threads=2,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=MAX_MODEL_LEN,
+            block_size=BLOCK_SIZE,
+            kv_cache_bytes=kv_cache_bytes,
+        )
+        executors.append(load_executor(config, lambda *_: None))
+        return executors[-1]
+
+    yield load
+    for executor in executors:
+        executor.release()
+
+
+@pytest.mark.parametrize(("slots", "budget", "pool_sequences"), [(8, 24, 1.5), (3, 64, 1.2), (8, 200, 40.0)])
+def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
+    reference = load(1, 128, 1 << 20)
+    block_bytes = reference.kv_bytes // reference.limits.num_blocks
+    executor = load(slots, budget, int(block_bytes * SEQUENCE_BLOCKS * pool_sequences))
+    random = np.random.default_rng(slots * budget)
+    assert reference.vocab_size == VOCAB_SIZE
+    seen_preemptions = seen_hits = 0
+    for _ in range(2):
+        requests = random_requests(random)
+        alone = {r.id: run(reference, {0: [r]}).heard[r.id] for r in requests}
+        arrivals: dict[int, list[NewRequest]] = {}
+        for request in requests:
+            arrivals.setdefault(int(random.integers(0, 12)), []).append(request)
+        together = run(executor, arrivals)
+        assert together.heard == alone
+        seen_preemptions += together.preemptions
+        seen_hits += together.cached
+    assert seen_hits > 0
+    assert seen_preemptions > 0 or pool_sequences > 3
