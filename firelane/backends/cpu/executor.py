@@ -4,6 +4,8 @@ step."""
 from __future__ import annotations
 
 import ctypes as ct
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -48,6 +50,15 @@ def rotary_table(rotary: Rotary, positions: int) -> NDArray[np.float32]:
     )
 
 
+def cache_arrays(layers: Sequence[CacheLayer], limits: StepLimits) -> list[NDArray[np.uint8]]:
+    """The keys, then the values, of each layer: parts of one piece of memory, each at a huge page."""
+    tokens = limits.num_blocks * limits.block_size
+    sizes = [tokens * layer.bytes_per_token // 2 for layer in layers for _ in ("keys", "values")]
+    starts = [0, *accumulate(-(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES for size in sizes)]
+    memory = zeroed(starts[-1])
+    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
 class CpuExecutor:
     """See contract.Executor. All memory is placed here, before the first step."""
 
@@ -55,11 +66,7 @@ class CpuExecutor:
         limits, program = layout.limits, layout.program
         self._library, self._layout, self._weights = library, layout, weights
         self._state = SlotState.allocate(limits)
-        self._cache = [
-            zeroed(limits.num_blocks * limits.block_size * layer.bytes_per_token // 2)
-            for layer in program.cache_layers
-            for _ in ("keys", "values")
-        ]
+        self._cache = cache_arrays(program.cache_layers, limits)
         self._rotary = [rotary_table(r, limits.max_model_len) for r in layout.rotary_index]
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes * threads)
