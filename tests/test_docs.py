@@ -1,0 +1,126 @@
+"""The pages speak of what exists: paths, names, options, links; what they tell the reader to run, runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from firelane import env
+from firelane.bench.server import ServerProcess
+from firelane.cli import build_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATH = re.compile(r"`((?:firelane|docs|tests|scripts|benchmarks|tools)/[\w./-]+)`")
+LINK = re.compile(r"\]\(([^)#]+)\)")
+# A type, or a function called in the text, that some file of the package must define.
+SYMBOL = re.compile(r"`([A-Z][a-z]\w+)(?:\.(\w+))?`")
+NAMES_OF_OTHERS = {"ForCausalLM", "MistralForCausalLM"}
+OPTION = re.compile(r"`(--[a-z-]+)")
+BLOCK = re.compile(r"<!-- (run|output): (\w+) -->\n```\w+\n(.*?)```", re.DOTALL)
+SOURCES = "\n".join(p.read_text() for p in sorted((ROOT / "firelane").rglob("*.py")))
+
+
+def ids(pages: list[Path]) -> list[str]:
+    return [p.name for p in pages]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_paths_and_links_exist(page: Path) -> None:
+    text = page.read_text()
+    missing = [p for p in PATH.findall(text) if not (ROOT / p).exists()]
+    missing += [t for t in LINK.findall(text) if "://" not in t and not (page.parent / t).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_types_are_defined(page: Path) -> None:
+    for name, member in SYMBOL.findall(page.read_text()):
+        if name in NAMES_OF_OTHERS:
+            continue
+        assert re.search(rf"^class {name}\b", SOURCES, re.MULTILINE), f"{page.name} names {name}"
+        assert not member or re.search(rf"^    def {member}\b", SOURCES, re.MULTILINE), f"{name}.{member}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_named_symbol_stands_in_the_file_named_with_it(page: Path) -> None:
+    """`Name` (`path`) means that the path defines the name."""
+    for name, path in re.findall(r"`(\w+)`\s+\(`(firelane/[\w./]+\.py)`\)", page.read_text()):
+        assert re.search(rf"^(class|def) {name}\b", (ROOT / path).read_text(), re.MULTILINE), (
+            f"{name} in {path}"
+        )
+
+
+def test_serving_page_has_every_option_and_variable() -> None:
+    text = (ROOT / "docs" / "serving.md").read_text()
+    subs = next(a for a in build_parser()._actions if a.choices)
+    assert isinstance(subs.choices, dict)
+    known = {s for a in subs.choices["serve"]._actions for s in a.option_strings if s.startswith("--")} - {
+        "--help"
+    }
+    assert set(OPTION.findall(text)) == known
+    assert set(re.findall(r"`(FIRELANE_[A-Z_]+)`", text)) == {env.PREFIX + name for name in env.KNOWN}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess() as started:
+        yield started
+
+
+def test_endpoints_and_metrics_exist(server: ServerProcess) -> None:
+    text = (ROOT / "docs" / "serving.md").read_text()
+    for method, path in re.findall(r"`?(GET|POST) (/[\w/]+)`", text):
+        assert httpx.request(method, server.url + path).status_code != 404, path
+    metrics = httpx.get(f"{server.url}/metrics").text
+    missing = [m for m in re.findall(r"`((?:vllm|firelane):\w+)`", text) if m not in metrics]
+    assert missing == []
+
+
+def readme_blocks() -> dict[tuple[str, str], str]:
+    text = (ROOT / "README.md").read_text()
+    return {(kind, name): body for kind, name, body in BLOCK.findall(text)}
+
+
+@pytest.mark.parametrize("name", [name for kind, name in readme_blocks() if kind == "run"])
+def test_readme_examples_run(server: ServerProcess, name: str) -> None:
+    blocks = readme_blocks()
+    if "curl" in blocks["run", name] and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    body = blocks["run", name].replace("http://127.0.0.1:8000", server.url)
+    if "import" in body:
+        command = [sys.executable, "-W", "error", "-c", body]
+    else:
+        command = ["bash", "-c", body.replace("firelane generate", f"{sys.executable} -m firelane generate")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 20
+    if ("output", name) in blocks:
+        shown, got = json.loads(blocks["output", name]), json.loads(done.stdout)
+        assert set(shown) == set(got)
+        assert set(shown["choices"][0]) == set(got["choices"][0])
+        assert shown["usage"] == got["usage"]
+        assert shown["model"] == got["model"]
+
+
+def test_model_example_is_the_file() -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "adding-a-model.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert block[1].strip() in (ROOT / "firelane" / "models" / "mistral.py").read_text()
+
+
+def test_ci_runs_the_readme_commands() -> None:
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    assert "pip install . && firelane serve" in readme
+    assert "pip install '.[test]' && python -m pytest -q" in readme
+    assert "pip install -q ." in ci
+    assert "firelane serve" in ci
+    assert "python -m pytest -q" in ci
