@@ -130,15 +130,24 @@ def _run_serve(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.bench.kernels import run_kernels
+    from firelane.bench import kernels
+    from firelane.bench.table import write_json
+    from firelane.cli.progress import ProgressDisplay
+    from firelane.weights.sources import resolve
 
-    return run_kernels(
-        arguments.model,
+    display = ProgressDisplay()
+    figures = kernels.run_kernels(
+        resolve(arguments.model, progress=display),
         environment,
-        rows=arguments.rows,
+        rows=arguments.rows or kernels.ROWS,
         threads=arguments.threads,
-        json_file=arguments.json,
+        progress=display,
     )
+    display.close()
+    print(kernels.format_kernels(figures))
+    if arguments.json is not None:
+        write_json(arguments.json, figures)
+    return 0
 
 
 def _run_host(arguments: argparse.Namespace, environment: Environment) -> int:

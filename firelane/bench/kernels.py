@@ -1,0 +1,166 @@
+"""Time of each kind of op on the CPU backend, by the number of rows of a step, against the machine's limits.
+
+A step of R rows decodes R sequences, each with a context of CONTEXT_TOKENS tokens. The times are those that
+the executor takes at the barrier after each op; ops of one kind and shape are one row of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from firelane.backends.contract import SAMPLE, StepInputs
+from firelane.backends.cpu.executor import CpuExecutor
+from firelane.bench.table import format_table
+from firelane.doctor.limits import Limits, measure_limits
+from firelane.engine.load import load_executor, read_model_config
+from firelane.env import Environment
+from firelane.errors import UsageError
+from firelane.models.registry import load_program
+from firelane.program.ops import Op
+from firelane.program.program import Program
+from firelane.program.values import StepShape
+from firelane.weights.progress import Progress
+from firelane.wire.engine_config import EngineConfig
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+CONTEXT_TOKENS = 128
+WARM_STEPS, TIMED_STEPS = 3, 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """All ops of one kind and shape in a step of `rows` rows. `seconds` is their mean time in one step; rates
+    in 10^9 bytes and operations a second."""
+
+    op: str
+    count: int
+    rows: int
+    seconds: float
+    gbps: float
+    gflops: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFigures:
+    limits: Limits
+    kernels: list[KernelTime]
+
+
+def describe(op: Op) -> str:
+    """The op's kind, and its shape where it has weights: `Linear 2048x8192` is [out_features,
+    in_features]."""
+    matrices = [w.shape for w in op.weights if len(w.shape) == 2]
+    shape = "x".join(str(n) for n in matrices[0]) if matrices else ""
+    return f"{type(op).__name__} {shape}".strip()
+
+
+def decode_shape(rows: int) -> StepShape:
+    seen = rows * CONTEXT_TOKENS
+    return StepShape(tokens=rows, outputs=rows, attended=seen, context=seen, sequences=rows)
+
+
+def group_times(program: Program, rows: int, op_seconds: Sequence[float]) -> list[KernelTime]:
+    """`op_seconds[i]`: time of the program's op i in one step. In order of first appearance."""
+    shape = decode_shape(rows)
+    groups: dict[str, list[int]] = {}
+    for index, op in enumerate(program.ops):
+        groups.setdefault(describe(op), []).append(index)
+    made: list[KernelTime] = []
+    for name, members in groups.items():
+        seconds = max(sum(op_seconds[i] for i in members), 1e-12)
+        costs = [program.ops[i].cost(shape) for i in members]
+        moved = sum(c.weight_bytes + c.kv_bytes for c in costs)
+        made.append(
+            KernelTime(
+                op=name,
+                count=len(members),
+                rows=rows,
+                seconds=seconds,
+                gbps=moved / seconds / 1e9,
+                gflops=sum(c.flops for c in costs) / seconds / 1e9,
+            )
+        )
+    return made
+
+
+def decode_inputs(executor: CpuExecutor, rows: int) -> StepInputs:
+    """One step that decodes `rows` sequences at position CONTEXT_TOKENS - 1, each with blocks of its own."""
+    limits, state = executor.limits, executor.state
+    blocks = -(-CONTEXT_TOKENS // limits.block_size)
+    if rows * blocks > limits.num_blocks or limits.max_model_len < CONTEXT_TOKENS:
+        raise UsageError(f"--rows {rows}: the KV cache has room for {limits.num_blocks // blocks} sequences")
+    inputs = StepInputs.allocate(limits)
+    inputs.num_chunks = inputs.num_tokens = inputs.num_rows = rows
+    numbers = np.arange(rows, dtype=np.int32)
+    inputs.chunk_slot[:rows] = inputs.row_slot[:rows] = inputs.row_token[:rows] = numbers
+    inputs.chunk_start[:rows] = inputs.row_position[:rows] = CONTEXT_TOKENS - 1
+    inputs.chunk_len[:rows] = 1
+    inputs.row_kind[:rows] = SAMPLE
+    state.tokens[:rows] = 10
+    state.block_tables[:rows, :blocks] = np.arange(rows * blocks, dtype=np.int32).reshape(rows, blocks)
+    state.sampling[:rows] = np.zeros(1, state.sampling.dtype)
+    for field, off in (("top_p", 1.0), ("repetition_penalty", 1.0), ("logprobs", -1)):
+        state.sampling[field][:rows] = off
+    return inputs
+
+
+def measure(executor: CpuExecutor, program: Program, rows: int) -> list[KernelTime]:
+    inputs = decode_inputs(executor, rows)
+    for step in range(WARM_STEPS + TIMED_STEPS):
+        if step == WARM_STEPS:
+            executor.op_seconds[:] = 0
+        executor.submit(inputs)
+        executor.wait()
+    return group_times(program, rows, [s / TIMED_STEPS for s in executor.op_seconds[:-1]])
+
+
+def run_kernels(
+    model_dir: Path, environment: Environment, *, rows: Sequence[int], threads: int | None, progress: Progress
+) -> KernelFigures:
+    """Measure the machine, then the ops. Raises UsageError where `rows` do not fit, and what loading
+    raises."""
+    limits = measure_limits(environment, threads=threads)
+    most = max(rows)
+    config = EngineConfig(
+        model_dir=model_dir,
+        cache_dir=environment.cache_dir,
+        threads=threads,
+        max_num_seqs=most,
+        max_num_batched_tokens=max(most, 512),
+    )
+    program = load_program(read_model_config(model_dir))
+    executor = load_executor(config, progress)
+    try:
+        assert isinstance(executor, CpuExecutor)
+        kernels = [time for count in rows for time in measure(executor, program, count)]
+    finally:
+        executor.release()
+    return KernelFigures(limits=limits, kernels=kernels)
+
+
+def format_kernels(figures: KernelFigures) -> str:
+    limits = figures.limits
+
+    def row(time: KernelTime) -> list[str]:
+        return [
+            f"{time.op} (x{time.count})",
+            str(time.rows),
+            f"{time.seconds * 1e6 / time.count:.1f}",
+            f"{time.gbps:.1f}",
+            f"{time.gbps / limits.read_gbps:.0%}",
+            f"{time.gflops:.1f}",
+            f"{time.gflops / limits.peak_gflops:.0%}",
+        ]
+
+    header = ["op (x how many)", "rows", "us each", "GB/s", "of read limit", "GFLOP/s", "of peak"]
+    return "\n".join(
+        [
+            f"limits with {limits.threads} threads: {limits.read_gbps:.1f} GB/s streaming read, "
+            f"{limits.peak_gflops:.0f} GFLOP/s; each step decodes, context {CONTEXT_TOKENS}",
+            format_table(header, [row(t) for t in figures.kernels]),
+        ]
+    )
