@@ -8,7 +8,7 @@ import asyncio
 import enum
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
 from firelane.errors import EngineDeadError, FirelaneError, RequestError
@@ -30,6 +30,8 @@ from firelane.wire.frames import (
 )
 
 log = logging.getLogger(__name__)
+SUBMIT_BYTES = 4 << 20
+"""Prompt bytes of one Submit frame: far below what an engine takes, however many requests come at once."""
 
 
 class Sink(Protocol):
@@ -90,8 +92,13 @@ class EngineLink:
         return len(self._sinks)
 
     async def attach(self, sock: socket.socket) -> None:
-        """Take over a connected stream socket to an engine that is loading. Owns and closes the socket."""
-        self._detach()
+        """Take over a connected stream socket to an engine that is loading. Owns and closes the socket.
+
+        What is still in flight on an older connection fails.
+        """
+        if self._connection is not None:
+            self._detach()
+            self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
         self.progress = self.ready = self.failed = None
         self.stats = EngineStats()
@@ -107,7 +114,7 @@ class EngineLink:
         return self._next_id - 1
 
     def submit(self, request: NewRequest, sink: Sink) -> None:
-        """Queue a request; all of one event-loop turn travel in one frame. Raises EngineDeadError unless
+        """Queue a request; those of one event-loop turn travel together. Raises EngineDeadError unless
         ready.
         """
         if self.state is not LinkState.READY:
@@ -152,8 +159,8 @@ class EngineLink:
         aborts, self._aborts = self._aborts, []
         if self._connection is None:
             return
-        if new:
-            self._connection.write(encode(Submit(new)))
+        for requests in _frames(new):
+            self._connection.write(encode(Submit(requests)))
         if aborts:
             self._connection.write(encode(Abort(aborts)))
 
@@ -236,6 +243,18 @@ class EngineLink:
             )
         if self.on_down is not None:
             self.on_down(self.reason)
+
+
+def _frames(requests: list[NewRequest]) -> Iterator[list[NewRequest]]:
+    """The requests in order, cut where their prompts would be too much for one frame."""
+    begin, size = 0, 0
+    for index, request in enumerate(requests):
+        if index > begin and size + len(request.prompt) > SUBMIT_BYTES:
+            yield requests[begin:index]
+            begin, size = index, 0
+        size += len(request.prompt)
+    if begin < len(requests):
+        yield requests[begin:]
 
 
 def _end(sink: Sink) -> None:
