@@ -1,8 +1,10 @@
-// Causal attention over the paged cache, tiled with an online softmax (Milakov and Gimelshein, 2018; Dao et al., "FlashAttention", 2022).
+// Causal attention over the paged cache, tiled with an online softmax (Milakov and Gimelshein, 2018; Dao et al.,
+// "FlashAttention", 2022).
 //
-// A work item is a run of query tokens of one chunk and one key/value head: (tokens x group) rows. Keys are walked in tiles of
-// kKeys positions that start at multiples of kKeys whatever the chunk, and a row's sums run over lanes and tiles in one
-// fixed order; positions that a row may not see add exact zeros. So a row's bits do not depend on the chunk it came in.
+// A work item is a run of query tokens of one chunk and one key/value head: (tokens x group) rows. Keys are walked in
+// tiles of kKeys positions that start at multiples of kKeys whatever the chunk, and a row's sums run over lanes and
+// tiles in one fixed order; positions that a row may not see add exact zeros. So a row's bits do not depend on the
+// chunk it came in.
 #pragma once
 
 #include "rope.h"
@@ -13,7 +15,8 @@ constexpr int kKeys = 64;
 constexpr int kItemRows = 48;  // rows of a work item that has several tokens
 
 template <class T, int M, int V, int LDX, int STRIDE>
-FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V], int words) {
+FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V],
+                          int words) {
   for (int k = 0; k < words; ++k) {
     const typename T::word* at[V];
     for (int v = 0; v < V; ++v) at[v] = w[v] + std::size_t(k) * STRIDE;
@@ -31,7 +34,7 @@ struct Attention {
   static constexpr int ROWS = TOKENS * GROUP;
   static constexpr int LDD = D + 32;  // padded row of the query copy
   static constexpr int LDK = kKeys + 16;
-  static_assert(D % 16 == 0 && BS % 16 == 0 && kKeys % BS % kKeys % 16 == 0);
+  static_assert(D % 16 == 0 && BS % 16 == 0 && (kKeys % BS == 0 || BS % kKeys == 0));
 
   struct Scratch {
     alignas(64) act query[ROWS * LDD];
@@ -75,8 +78,8 @@ struct Attention {
     }
   }
 
-  // Scales a row of scores, masks it unless WHOLE says that all its positions may be seen, updates its running maximum and
-  // sum, and leaves its probabilities.
+  // Scales a row of scores, masks it unless WHOLE says that all its positions may be seen, updates its running maximum
+  // and sum, and leaves its probabilities.
   template <bool WHOLE>
   FL_INLINE void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     const int position = it.position + row / GROUP;
@@ -122,7 +125,7 @@ struct Attention {
       const word* first = value_words(it, start + k * P) + d;
       const word* w[V];
       for (int v = 0; v < V; ++v) w[v] = first + v * 16;
-      const word* const (&cw)[V] = reinterpret_cast<const word* const (&)[V]>(w);
+      const word* const(&cw)[V] = reinterpret_cast<const word* const(&)[V]>(w);
       cache_tile<T, M, V, LDK, D>(acc, s.probs + row * LDK + k * P, cw, std::min(per_block, words - k));
     }
     for (int m = 0; m < M; ++m)
@@ -130,7 +133,7 @@ struct Attention {
   }
 
   template <int M>
-  __attribute__((noinline)) void tile_rows(const Item& it, Scratch& s, int row, int start, int vectors, int words) const {
+  FL_KERNEL void tile_rows(const Item& it, Scratch& s, int row, int start, int vectors, int words) const {
     score_rows<M>(it, s, row, start, vectors);
     if (whole(it, row, M, start))
       for (int m = 0; m < M; ++m) softmax_row<true>(it, s, row + m, start, vectors);
@@ -183,14 +186,16 @@ struct Attention {
   }
 
   // Items are numbered chunk by chunk, then by head, then by run of tokens; threads take the next one as they get free.
-  void run(const Context& c, int thread, int op) const {
+  FL_KERNEL void run(const Context& c, int thread, int op) const {
     Scratch& s = *reinterpret_cast<Scratch*>(c.thread_scratch(thread));
     int first = 0, row = 0, mine = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
     for (int i = 0; i < c.step.num_chunks; ++i) {
       const int length = c.step.chunk_len[i], runs = (length + TOKENS - 1) / TOKENS, items = runs * KV_HEADS;
       while (mine < first + items) {
         const int at = (mine - first) % runs * TOKENS;
-        item({c.block_table(c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at), (mine - first) / runs}, s);
+        item({c.block_table(c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at),
+              (mine - first) / runs},
+             s);
         mine = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
       }
       first += items;

@@ -1,4 +1,5 @@
-// The arrays that cross from Python, and what every kernel sees of a step. Layouts mirror firelane/backends/contract.py.
+// The arrays that cross from Python, and what every kernel sees of a step. Layouts mirror
+// firelane/backends/contract.py.
 #pragma once
 
 #include <atomic>
@@ -9,25 +10,26 @@
 namespace firelane {
 
 struct Limits {
-  std::int32_t max_num_seqs, max_num_batched_tokens, max_output_rows, max_model_len, block_size, num_blocks, blocks_per_seq, threads;
+  std::int32_t max_num_seqs, max_num_batched_tokens, max_output_rows, max_model_len, block_size, num_blocks,
+      blocks_per_seq, threads;
 };
 
 // Fixed for the life of an executor; the memory belongs to the Python side.
 struct CreateArgs {
   Limits limits;
-  const void* const* weights;   // by weight index of the generated code
-  void* const* cache;           // by layer: K then V
-  const float* const* rotary;   // by table: [max_model_len][head_dim] = cos then sin of each frequency
-  std::uint8_t* arena;          // activations
-  const std::size_t* offsets;   // by value: where its rows begin in the arena
-  std::uint8_t* scratch;        // per thread, kScratchBytes each
+  const void* const* weights;  // by weight index of the generated code
+  void* const* cache;          // by layer: K then V
+  const float* const* rotary;  // by table: [max_model_len][head_dim] = cos then sin of each frequency
+  std::uint8_t* arena;         // activations
+  const std::size_t* offsets;  // by value: where its rows begin in the arena
+  std::uint8_t* scratch;       // per thread, kScratchBytes each
   std::int32_t* tokens;
   const std::int32_t* block_tables;
   const void* sampling;
   const std::int32_t* bias_ids;
   const float* bias_values;
   const std::int32_t* stop_ids;
-  double* op_seconds;           // by op, accumulated by thread 0; the last entry counts steps
+  double* op_seconds;  // by op, accumulated by thread 0; the last entry counts steps
 };
 
 struct StepArgs {
@@ -53,8 +55,14 @@ struct Context : CreateArgs {
   int threads() const { return limits.threads; }
   const std::int32_t* block_table(int slot) const { return block_tables + std::size_t(slot) * limits.blocks_per_seq; }
   std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
-  template <class T> T* at(int value) const { return reinterpret_cast<T*>(arena + offsets[value]); }
-  template <class T> const T* weight(int i) const { return static_cast<const T*>(weights[i]); }
+  template <class T>
+  T* at(int value) const {
+    return reinterpret_cast<T*>(arena + offsets[value]);
+  }
+  template <class T>
+  const T* weight(int i) const {
+    return static_cast<const T*>(weights[i]);
+  }
 };
 
 // The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.

@@ -1,7 +1,8 @@
 // Matrix products of a few to a few hundred rows with packed weights.
 //
-// A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs stays
-// in registers for the whole of k, which is summed in increasing order: an output's bits do not depend on the other rows.
+// A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs
+// stays in registers for the whole of k, which is summed in increasing order: an output's bits do not depend on the
+// other rows.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 
 namespace firelane {
 
-// Weight words that lie within this many bytes are walked panel by panel for one tile of rows before the next tile: they
-// stay in the second-level cache while rows stream past.
+// Weight words that lie within this many bytes are walked panel by panel for one tile of rows before the next tile:
+// they stay in the second-level cache while rows stream past.
 constexpr int kPanelGroupBytes = 128 * 1024;
 
 // How far ahead a single tile of rows fetches: it waits for memory, and the hardware stops at page ends.
@@ -24,8 +25,8 @@ struct Ahead {
 };
 
 template <class T, int M, int K, int LDX, class Store>
-__attribute__((noinline)) void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
-                                         const Store& store) {
+FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
+                         const Store& store) {
   f32x16 acc[M][2] = {};
   x += std::size_t(row) * LDX;
 #pragma GCC unroll 4
@@ -51,7 +52,8 @@ FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::wo
 
 // store(row, panel, lanes 0-15, lanes 16-31) for every row and every panel of this thread.
 template <class T, int PANELS, int K, int LDX, class Store>
-void linear(const Context& c, int thread, int rows, const typename T::act* x, const typename T::word* weights, const Store& store) {
+FL_KERNEL void linear(const Context& c, int thread, int rows, const typename T::act* x, const typename T::word* weights,
+                      const Store& store) {
   constexpr std::size_t panel_words = std::size_t(K / T::kPerWord) * 32;
   constexpr int panel_bytes = int(panel_words * 4);
   constexpr int group = std::max(1, kPanelGroupBytes / panel_bytes);
@@ -65,8 +67,10 @@ void linear(const Context& c, int thread, int rows, const typename T::act* x, co
         const auto* panel = weights + p * panel_words;
         const auto* bytes = reinterpret_cast<const char*>(panel);
         // One tile: what it will need itself a little later. Several: a share of the panel that follows this group.
-        const Ahead ahead = tiles == 1 ? Ahead{bytes + kAheadBytes, 128}
-                                       : Ahead{bytes + std::size_t(group) * panel_bytes + std::size_t(panel_bytes) * i / tiles, (128 + tiles - 1) / tiles};
+        const Ahead ahead = tiles == 1
+                                ? Ahead{bytes + kAheadBytes, 128}
+                                : Ahead{bytes + std::size_t(group) * panel_bytes + std::size_t(panel_bytes) * i / tiles,
+                                        (128 + tiles - 1) / tiles};
         tile_any<T, K, LDX>(r.end - r.begin, x, panel, ahead, r.begin, p, store);
       }
     }

@@ -1,7 +1,8 @@
 // RopeAndCache: optional head norm, rotation by position, and the layout of the paged cache.
 //
-// Cache of a layer, bf16: K is [block][kv_head][D/2][BS][2], V is [block][kv_head][BS/2][D][2]; float: K is [block][kv_head][D][BS],
-// V is [block][kv_head][BS][D]. So both products of attention read words of 16 lanes as a matrix product reads its panels.
+// Cache of a layer, bf16: K is [block][kv_head][D/2][BS][2], V is [block][kv_head][BS/2][D][2]; float: K is
+// [block][kv_head][D][BS], V is [block][kv_head][BS][D]. So both products of attention read words of 16 lanes as a
+// matrix product reads its panels.
 #pragma once
 
 #include "rows.h"
@@ -9,7 +10,9 @@
 namespace firelane {
 
 template <int KV_HEADS, int D, int BS>
-FL_INLINE std::size_t cache_block(int block, int head) { return (std::size_t(block) * KV_HEADS + head) * D * BS; }
+FL_INLINE std::size_t cache_block(int block, int head) {
+  return (std::size_t(block) * KV_HEADS + head) * D * BS;
+}
 
 template <class T, int KV_HEADS, int D, int BS>
 FL_INLINE void write_key(typename T::cache* cache, int block, int head, int at, const float* x) {
@@ -21,8 +24,8 @@ FL_INLINE void write_key(typename T::cache* cache, int block, int head, int at, 
     for (int j = 0; j < P; ++j) base[i * BS + j] = row[i + j];
 }
 
-// The token after the last of a chunk shares its words: it is zeroed, so that what an earlier owner of the block left there
-// (it may be NaN) cannot reach this sequence through a product with zero.
+// The token after the last of a chunk shares its words: it is zeroed, so that what an earlier owner of the block left
+// there (it may be NaN) cannot reach this sequence through a product with zero.
 template <class T, int KV_HEADS, int D, int BS>
 FL_INLINE void write_value(typename T::cache* cache, int block, int head, int at, bool last, const float* x) {
   constexpr int P = T::kPerWord;
@@ -77,7 +80,7 @@ struct Rope {
     }
   }
 
-  void run(const Context& c, int thread) const {
+  FL_KERNEL void run(const Context& c, int thread) const {
     constexpr int per_row = HEADS + 2 * KV_HEADS;
     const Range mine = split(c.step.num_tokens * per_row, thread, c.threads());
     for (int i = mine.begin; i < mine.end; ++i) head(c, i / per_row, i % per_row);

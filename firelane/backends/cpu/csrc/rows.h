@@ -14,7 +14,7 @@ FL_INLINE float widen(const F32*, const F32::word* lane, int k) { return lane[k 
 
 // A row of the table is one lane of a panel: the same packed weight serves the logits of a tied model.
 template <class T, int VOCAB, int K, int LDO>
-void embed(const Context& c, int thread, const typename T::word* table, float* out) {
+FL_KERNEL void embed(const Context& c, int thread, const typename T::word* table, float* out) {
   const Range mine = split(c.step.num_tokens, thread, c.threads());
   for (int row = mine.begin; row < mine.end; ++row) {
     int id = c.slot_tokens(c.token_slot[row])[c.token_position[row]];
@@ -43,17 +43,19 @@ FL_INLINE float mean_square(const float* x) {
 }
 
 template <class T, int WIDTH, int LDX, int LDO>
-void rms_norm(const Context& c, int thread, int rows, const float* x, const float* weight, float eps, typename T::act* out) {
+FL_KERNEL void rms_norm(const Context& c, int thread, int rows, const float* x, const float* weight, float eps,
+                        typename T::act* out) {
   const Range mine = split(rows, thread, c.threads());
   for (int row = mine.begin; row < mine.end; ++row) {
     const float* in = x + std::size_t(row) * LDX;
     const float scale = 1.0f / std::sqrt(mean_square<WIDTH>(in) + eps);
-    for (int i = 0; i < WIDTH; i += 16) T::store_act(out + std::size_t(row) * LDO + i, load(in + i) * scale * load(weight + i));
+    for (int i = 0; i < WIDTH; i += 16)
+      T::store_act(out + std::size_t(row) * LDO + i, load(in + i) * scale * load(weight + i));
   }
 }
 
 template <int WIDTH, int LDX, int LDO>
-void select_rows(const Context& c, int thread, const float* x, float* out) {
+FL_KERNEL void select_rows(const Context& c, int thread, const float* x, float* out) {
   const Range mine = split(c.step.num_rows, thread, c.threads());
   for (int row = mine.begin; row < mine.end; ++row)
     std::memcpy(out + std::size_t(row) * LDO, x + std::size_t(c.step.row_token[row]) * LDX, WIDTH * sizeof(float));

@@ -1,4 +1,5 @@
-// The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes and run().
+// The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes and
+// run().
 #pragma once
 
 #include <ctime>
@@ -24,7 +25,10 @@ template <class Program>
 class Executor {
  public:
   explicit Executor(const CreateArgs& args)
-      : slot_(args.limits.max_num_batched_tokens), position_(slot_.size()), last_(slot_.size()), next_item_(Program::kOps) {
+      : slot_(args.limits.max_num_batched_tokens),
+        position_(slot_.size()),
+        last_(slot_.size()),
+        next_item_(Program::kOps) {
     static_cast<CreateArgs&>(context_) = args;
     context_.token_slot = slot_.data();
     context_.token_position = position_.data();
@@ -77,10 +81,14 @@ class Executor {
 }  // namespace firelane
 
 #define FIRELANE_EXPORT extern "C" __attribute__((visibility("default")))
-#define FIRELANE_EXPORTS(MODEL)                                                                                       \
-  using FirelaneExecutor = firelane::Executor<MODEL>;                                                                 \
-  FIRELANE_EXPORT void* firelane_create(const firelane::CreateArgs* a) { return new (std::nothrow) FirelaneExecutor(*a); } \
-  FIRELANE_EXPORT void firelane_submit(void* e, const firelane::StepArgs* s) { static_cast<FirelaneExecutor*>(e)->submit(*s); } \
-  FIRELANE_EXPORT void firelane_wait(void* e) { static_cast<FirelaneExecutor*>(e)->wait(); }                          \
-  FIRELANE_EXPORT void firelane_destroy(void* e) { delete static_cast<FirelaneExecutor*>(e); }                        \
+#define FIRELANE_EXPORTS(MODEL)                                                                \
+  using FirelaneExecutor = firelane::Executor<MODEL>;                                          \
+  FIRELANE_EXPORT void* firelane_create(const firelane::CreateArgs* a) {                       \
+    return new (std::nothrow) FirelaneExecutor(*a);                                            \
+  }                                                                                            \
+  FIRELANE_EXPORT void firelane_submit(void* e, const firelane::StepArgs* s) {                 \
+    static_cast<FirelaneExecutor*>(e)->submit(*s);                                             \
+  }                                                                                            \
+  FIRELANE_EXPORT void firelane_wait(void* e) { static_cast<FirelaneExecutor*>(e)->wait(); }   \
+  FIRELANE_EXPORT void firelane_destroy(void* e) { delete static_cast<FirelaneExecutor*>(e); } \
   FIRELANE_EXPORT long long firelane_scratch_bytes() { return (long long)MODEL::kScratchBytes; }

@@ -1,6 +1,7 @@
 // Passes over one row of logits, 64 at a time: maximum, first maximum, exponential weights, best few.
 //
-// No product is fused here and every sum has one fixed order, so all targets give the same bits. NaN logits count as -inf.
+// No product is fused here and every sum has one fixed order, so all targets give the same bits. NaN logits count as
+// -inf.
 #pragma once
 
 #include <cstddef>
@@ -86,8 +87,8 @@ FL_INLINE float block_sum(const Block& x) {
   return t[0];
 }
 
-// e^x for x <= 0, within 1.5 units in the last place; 0 below -87 and for NaN, exactly 1 at 0. Cody and Waite's reduction, then
-// e^r = 1 + r + r^2 Q(r) with Q fitted to |r| <= ln(2) / 2 (relative error 3e-9 before rounding).
+// e^x for x <= 0, within 1.5 units in the last place; 0 below -87 and for NaN, exactly 1 at 0. Cody and Waite's
+// reduction, then e^r = 1 + r + r^2 Q(r) with Q fitted to |r| <= ln(2) / 2 (relative error 3e-9 before rounding).
 FL_INLINE Lanes exp_unfused(Lanes x) {
   const Lanes magic = Lanes{} + 12582912.0f;  // 1.5 * 2^23: rounds to nearest even in the addition
   const Lanes shifted = x * 1.44269504f + magic;
@@ -139,8 +140,8 @@ int first_largest(const float* x) {
   return 0;
 }
 
-// weights[i] = exp((x[i] - top) * scale), 0 where x[i] is -inf or NaN; block_mass[b] is the sum of block b. Returns the sum of
-// all. `top` is no less than any x. Pass nullptr for what is not wanted.
+// weights[i] = exp((x[i] - top) * scale), 0 where x[i] is -inf or NaN; block_mass[b] is the sum of block b. Returns the
+// sum of all. `top` is no less than any x. Pass nullptr for what is not wanted.
 template <int VOCAB>
 double exponentials(const float* x, float top, float scale, float* weights, double* block_mass) {
   double total = 0;

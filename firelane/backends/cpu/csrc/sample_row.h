@@ -37,8 +37,8 @@ struct SamplingSlot {
 
 struct SampledRow {
   std::int32_t* token;
-  float* logprob;             // written by SCORE, and where params.logprobs >= 0
-  std::int32_t* top_ids;      // [kMaxLogprobs], the first params.logprobs are written; id -1 where the vocabulary ran out
+  float* logprob;         // written by SCORE, and where params.logprobs >= 0
+  std::int32_t* top_ids;  // [kMaxLogprobs], the first params.logprobs are written; id -1 where the vocabulary ran out
   float* top_logprobs;
 };
 
@@ -46,9 +46,11 @@ struct SampledRow {
 template <int VOCAB>
 class Sampler {
  public:
-  // The row of `position`: kSample draws the token of position + 1, kScore takes the one that stands there. logits[VOCAB] is read
-  // only. NaN logits are taken for -inf; a row of nothing else gives token 0 and a log-probability of NaN.
-  void run(const float* logits, const SamplingSlot& slot, std::int32_t position, std::int32_t kind, const SampledRow& out) {
+  // The row of `position`: kSample draws the token of position + 1, kScore takes the one that stands there.
+  // logits[VOCAB] is read only. NaN logits are taken for -inf; a row of nothing else gives token 0 and a
+  // log-probability of NaN.
+  void run(const float* logits, const SamplingSlot& slot, std::int32_t position, std::int32_t kind,
+           const SampledRow& out) {
     const std::int32_t token = kind == kScore ? slot.tokens[position + 1] : draw(logits, slot, position);
     *out.token = token;
     if (kind == kScore || slot.params.logprobs >= 0) write_logprobs(logits, token, slot.params.logprobs, out);
@@ -100,7 +102,8 @@ class Sampler {
     return adjusted_;
   }
 
-  // Penalties for the tokens at positions [begin, end). counts_ is touched only where those tokens are, so it need not be clear.
+  // Penalties for the tokens at positions [begin, end). counts_ is touched only where those tokens are, so it need not
+  // be clear.
   void penalize(const SamplingSlot& slot, std::int32_t begin, std::int32_t end) {
     constexpr std::int32_t kDone = -1;
     const SamplingParams& p = slot.params;
@@ -131,8 +134,8 @@ class Sampler {
     return n;
   }
 
-  // Tokens with less than this weight cannot be among the largest whose mass is top_p * mass: all of them together have less
-  // than half of the mass that may be left out.
+  // Tokens with less than this weight cannot be among the largest whose mass is top_p * mass: all of them together have
+  // less than half of the mass that may be left out.
   static float needless_weight(float top_p, double mass) {
     const double left_out = top_p > 0 ? 1.0 - double(top_p) : 1.0;
     return float(0.5 * left_out * mass / VOCAB);
@@ -143,7 +146,8 @@ class Sampler {
     if (k > kBlocks) return kNegInf;
     block_maxima<VOCAB>(x, block_max_);
     for (int b = 0; b < kBlocks; ++b) candidates_[b] = b;
-    return value_of(select(block_max_, candidates_, kBlocks, [](std::int32_t) { return 1.0; }, k, pending_, histogram_).key);
+    return value_of(
+        select(block_max_, candidates_, kBlocks, [](std::int32_t) { return 1.0; }, k, pending_, histogram_).key);
   }
 
   // Candidates are the tokens with x >= bound and a weight >= floor > 0, in increasing id.

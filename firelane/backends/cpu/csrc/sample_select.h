@@ -25,8 +25,8 @@ struct Cut {
 
 constexpr int kDigits = 2048;
 
-// One level of the select: the highest digit at which the measure summed from above reaches `target`, or the lowest digit in
-// use. `above` grows by the measure of the digits over it.
+// One level of the select: the highest digit at which the measure summed from above reaches `target`, or the lowest
+// digit in use. `above` grows by the measure of the digits over it.
 inline int choose_digit(const double* histogram, double target, double& above) {
   int chosen = -1;
   for (int digit = kDigits - 1; digit >= 0; --digit) {
@@ -38,11 +38,12 @@ inline int choose_digit(const double* histogram, double target, double& above) {
   return chosen;
 }
 
-// The cut that keeps the fewest of the n >= 1 candidates `ids` (ascending), largest x first and lower ids first on a tie, whose
-// measures (positive, equal where x is equal) sum to `target`; one at least, all where the sum falls short.
+// The cut that keeps the fewest of the n >= 1 candidates `ids` (ascending), largest x first and lower ids first on a
+// tie, whose measures (positive, equal where x is equal) sum to `target`; one at least, all where the sum falls short.
 // `pending` has room for n ids, `histogram` for kDigits. A digit's measures are summed in the order of `ids`.
 template <class Measure>
-Cut select(const float* x, const std::int32_t* ids, int n, Measure measure, double target, std::int32_t* pending, double* histogram) {
+Cut select(const float* x, const std::int32_t* ids, int n, Measure measure, double target, std::int32_t* pending,
+           double* histogram) {
   double above = 0;
   std::uint32_t key = 0;
   for (const int shift : {21, 10, 0}) {

@@ -1,4 +1,5 @@
-// A fixed team of threads that runs one step at a time. Waiting spins for some tens of microseconds, then sleeps in the kernel.
+// A fixed team of threads that runs one step at a time. Waiting spins for some tens of microseconds, then sleeps in the
+// kernel.
 #pragma once
 
 #include <linux/futex.h>
@@ -30,7 +31,8 @@ class Signal {
 
   void advance() {
     word_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst)) syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    if (sleepers_.load(std::memory_order_seq_cst))
+      syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
 
   // Returns once the value differs from `seen`.

@@ -1,8 +1,9 @@
 // Sixteen-lane float vectors on every target, and the bf16 dot-product step that differs between them.
 //
-// One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2 or _PORTABLE. Vectors are GCC/clang vector
-// extensions of 64 bytes; the compiler splits them where registers are narrower. Products are fused only through fmadd()
-// (the build passes -ffp-contract=off), so that a kernel gives the same bits for a row whatever tile the row is in.
+// One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2 or _PORTABLE. Vectors are GCC/clang
+// vector extensions of 64 bytes; the compiler splits them where registers are narrower. Products are fused only through
+// fmadd() (the build passes -ffp-contract=off), so that a kernel gives the same bits for a row whatever tile the row is
+// in.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,8 @@
 #endif
 
 #define FL_INLINE inline __attribute__((always_inline))
+// One copy for each shape, however many layers call it.
+#define FL_KERNEL __attribute__((noinline))
 #define FL_LAMBDA __attribute__((always_inline))
 
 namespace firelane {
@@ -23,8 +26,16 @@ typedef std::int32_t i32x16 __attribute__((vector_size(64)));
 
 FL_INLINE f32x16 splat(float v) { return f32x16{} + v; }
 FL_INLINE i32x16 splat_i(std::int32_t v) { return i32x16{} + v; }
-FL_INLINE f32x16 load(const float* p) { f32x16 v; std::memcpy(&v, p, 64); return v; }
-FL_INLINE u32x16 load(const std::uint32_t* p) { u32x16 v; std::memcpy(&v, p, 64); return v; }
+FL_INLINE f32x16 load(const float* p) {
+  f32x16 v;
+  std::memcpy(&v, p, 64);
+  return v;
+}
+FL_INLINE u32x16 load(const std::uint32_t* p) {
+  u32x16 v;
+  std::memcpy(&v, p, 64);
+  return v;
+}
 FL_INLINE void store(float* p, f32x16 v) { std::memcpy(p, &v, 64); }
 FL_INLINE f32x16 as_f32(u32x16 v) { return (f32x16)v; }
 FL_INLINE u32x16 as_u32(f32x16 v) { return (u32x16)v; }
@@ -34,7 +45,10 @@ FL_INLINE f32x16 fmadd(f32x16 a, f32x16 b, f32x16 c) {
 #if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
   return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(FIRELANE_ISA_AVX2)
-  union { f32x16 v; __m256 h[2]; } x{a}, y{b}, z{c};
+  union {
+    f32x16 v;
+    __m256 h[2];
+  } x{a}, y{b}, z{c};
   z.h[0] = _mm256_fmadd_ps(x.h[0], y.h[0], z.h[0]);
   z.h[1] = _mm256_fmadd_ps(x.h[1], y.h[1], z.h[1]);
   return z.v;
@@ -57,8 +71,14 @@ typedef std::int32_t i32_register __attribute__((vector_size(kRegisterBytes)));
 template <class Wide, class Register, class Op>
 FL_INLINE i32x16 compare(Wide a, Wide b, Op op) {
   constexpr int n = 64 / kRegisterBytes;
-  union { Wide v; Register r[n]; } x{a}, y{b};
-  union { i32x16 v; i32_register r[n]; } m;
+  union {
+    Wide v;
+    Register r[n];
+  } x{a}, y{b};
+  union {
+    i32x16 v;
+    i32_register r[n];
+  } m;
   for (int i = 0; i < n; ++i) m.r[i] = op(x.r[i], y.r[i]);
   return m.v;
 }
@@ -72,14 +92,24 @@ FL_INLINE i32x16 less(i32x16 a, i32x16 b) {
 FL_INLINE i32x16 is_nan(f32x16 a) {
   return compare<f32x16, f32_register>(a, a, [](f32_register x, f32_register y) FL_LAMBDA { return x != y; });
 }
-FL_INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return (f32x16)(((i32x16)yes & mask) | ((i32x16)no & ~mask)); }
+FL_INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
+  return (f32x16)(((i32x16)yes & mask) | ((i32x16)no & ~mask));
+}
 FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(less(b, a), a, b); }
 
 // Horizontal reductions in one fixed tree: lanes 8 apart, then 4, 2, 1.
-FL_INLINE f32x16 rotate8(f32x16 v) { return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); }
-FL_INLINE f32x16 rotate4(f32x16 v) { return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); }
-FL_INLINE f32x16 rotate2(f32x16 v) { return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); }
-FL_INLINE f32x16 rotate1(f32x16 v) { return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); }
+FL_INLINE f32x16 rotate8(f32x16 v) {
+  return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+FL_INLINE f32x16 rotate4(f32x16 v) {
+  return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+}
+FL_INLINE f32x16 rotate2(f32x16 v) {
+  return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+}
+FL_INLINE f32x16 rotate1(f32x16 v) {
+  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+}
 FL_INLINE float sum(f32x16 v) {
   v += rotate8(v);
   v += rotate4(v);
@@ -136,8 +166,8 @@ FL_INLINE float bf16_to_f32(std::uint16_t v) {
 // Bf16: weights and cache hold bf16 pairs in 32-bit words (even k in the low half); a step consumes two k.
 // `act` holds activations already rounded to bf16: as bf16 where the dot instruction takes them, else widened to float.
 struct Bf16 {
-  using word = std::uint32_t;       // one lane of a packed panel
-  using cache = std::uint16_t;      // one element of the KV cache
+  using word = std::uint32_t;   // one lane of a packed panel
+  using cache = std::uint16_t;  // one element of the KV cache
   static constexpr int kPerWord = 2;
 #if defined(FIRELANE_ISA_AVX512BF16)
   using act = std::uint16_t;
@@ -218,7 +248,8 @@ struct F32 {
   }
 };
 
-// Rows in one register tile of two vectors: 24 accumulators of 32 registers; 12 of 16 with AVX2; what is left elsewhere.
+// Rows in one register tile of two vectors: 24 accumulators of 32 registers; 12 of 16 with AVX2; what is left
+// elsewhere.
 #if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
 constexpr int kTileRows = 12;
 #elif defined(FIRELANE_ISA_AVX2)
