@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from firelane.wire.engine_config import EngineConfig
 
+log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
 OnGivenUp = Callable[["EngineExit"], None]
 
@@ -112,12 +114,14 @@ class EngineSupervisor:
                 await self._watch
 
     def _launch(self) -> socket.socket:
-        """A new engine process; returns our end of its connection."""
+        """A new engine process; returns our end of its connection. Raises OSError."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(ours)
             command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
+            on_error.pop_all()
         self._ended.clear()
         return ours
 
@@ -141,11 +145,23 @@ class EngineSupervisor:
                 if self._on_given_up is not None:
                     self._on_given_up(ended)
                 return
+            delay_s = await self._start_again(delay_s)
+            began_s = time.monotonic()
+
+    async def _start_again(self, delay_s: float) -> float:
+        """Launch after a while, which grows for as long as the system has no room for a process; returns the
+        delay that comes next."""
+        while True:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, self._policy.max_delay_s)
-            began_s = time.monotonic()
+            try:
+                ours = self._launch()
+            except OSError as error:
+                log.error("engine_not_started error=%r retry_s=%g", str(error), delay_s)
+                continue
             self.restarts += 1
-            await self._hand_over(self._launch())
+            await self._hand_over(ours)
+            return delay_s
 
     async def _wait_for_exit(self, began_s: float) -> EngineExit:
         """Waits on the process itself: its socket may close before it has ended, or stay open in a child."""
@@ -169,6 +185,8 @@ async def _exited(process: subprocess.Popen[bytes]) -> int:
     finally:
         loop.remove_reader(fd)
         os.close(fd)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # a compiler that it was waiting for; its id is not free yet
     return process.wait()
 
 

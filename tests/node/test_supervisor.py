@@ -7,6 +7,9 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -190,6 +193,52 @@ def test_killed_engine_is_started_again(config):
             assert (await gateway.tokens_of(1))[1] == "length"
 
     asyncio.run(scenario())
+
+
+def test_engine_is_started_again_when_the_system_had_no_room_for_it(config, monkeypatch):
+    launch, refusals = subprocess.Popen, iter([True, True, False])
+
+    def popen(*arguments, **options):
+        if next(refusals):
+            raise BlockingIOError("no more processes")
+        return launch(*arguments, **options)
+
+    async def scenario():
+        async with Gateway(config) as gateway:
+            first = await gateway.connect()
+            monkeypatch.setattr(subprocess, "Popen", popen)
+            os.kill(first.pid, signal.SIGKILL)
+            assert (await gateway.connect()).pid == gateway.supervisor.pid
+            assert gateway.supervisor.restarts == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_an_engine_has_started_ends_with_it(config, monkeypatch, tmp_path):
+    script = tmp_path / "engine"
+    script.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\nwait\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    async def scenario():
+        async with Gateway(config) as gateway:
+            while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text().strip():
+                await asyncio.sleep(0.002)
+            os.kill(gateway.supervisor.pid, signal.SIGKILL)
+            await gateway.given_up
+            child = int((tmp_path / "child").read_text())
+            while is_running(child):
+                await asyncio.sleep(0.002)
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def is_running(pid):
+    """Whether a process is there and not a zombie that nobody has asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_crash_loop_is_bounded(config):
