@@ -9,7 +9,7 @@ from typing import Any, cast
 from firelane.backends import create_executor
 from firelane.backends.contract import Executor
 from firelane.backends.request import ExecutorRequest, ProgressCallback
-from firelane.errors import CheckpointError, ModelNotFoundError
+from firelane.errors import CheckpointError, ModelNotFoundError, UsageError
 from firelane.models.registry import load_program
 from firelane.wire.engine_config import EngineConfig
 
@@ -26,6 +26,11 @@ def load_executor(config: EngineConfig, progress: ProgressCallback) -> Executor:
         cache_dir=config.cache_dir,
     )
     program = load_program(read_model_config(config.model_dir))
+    if request.max_model_len is not None and request.max_model_len > program.max_model_len:
+        raise UsageError(
+            f"--max-model-len {request.max_model_len}: the model takes {program.max_model_len} tokens; "
+            "lower it, or leave it out"
+        )
     return create_executor(config.backend, program, config.model_dir, request, progress)
 
 

@@ -109,8 +109,8 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: Engine
     began_s = time.monotonic()
     executor = load_executor(config, _progress_to(channel))
     try:
-        channel.send(_ready(executor, config, time.monotonic() - began_s))
         core = EngineCore(executor, port, prefix_cache=config.prefix_cache)
+        channel.send(_ready(executor, config, time.monotonic() - began_s))
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         while not (port.is_draining and core.is_idle):

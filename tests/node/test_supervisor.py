@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from firelane.node.supervisor import EngineSupervisor, RestartPolicy
@@ -272,6 +273,28 @@ def test_load_failure_gives_up_with_its_message(config, tmp_path):
             assert "config.json: not valid JSON" in failed.message
             ended = await gateway.given_up
             assert (ended.exit_code, failed.exit_code) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "exit_code"),
+    [
+        ({"max_model_len": 257}, "--max-model-len 257: the model takes 256 tokens", 2),
+        ({"max_num_seqs": 1 << 44, "max_num_batched_tokens": 1 << 44}, "Unable to allocate", 1),
+    ],
+    ids=["context", "sequences"],
+)
+def test_sizes_that_cannot_be_are_refused_before_it_says_ready(config, changes, message, exit_code):
+    async def scenario():
+        async with Gateway(msgspec.structs.replace(config, **changes)) as gateway:
+            sock = await gateway.sockets.get()
+            gateway.reader, gateway.writer = await asyncio.open_unix_connection(sock=sock)
+            gateway.frames, gateway.pending = FrameReader(FromEngine), []
+            failed = await gateway.next(Ready | Failed)
+            assert isinstance(failed, Failed)
+            assert message in failed.message
+            assert failed.exit_code == (await gateway.given_up).exit_code == exit_code
 
     asyncio.run(scenario())
 

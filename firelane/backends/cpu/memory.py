@@ -34,8 +34,17 @@ def _cgroup_bytes() -> int:
 
 
 def zeroed(nbytes: int) -> NDArray[np.uint8]:
-    """Anonymous zero pages, page-aligned, huge where the system grants it; given back when the array dies."""
-    memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Anonymous zero pages, page-aligned, huge where the system grants it; given back when the array dies.
+
+    Raises OutOfMemoryError where the system refuses so much.
+    """
+    try:
+        memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise OutOfMemoryError(
+            f"{nbytes / GIB:.1f} GiB of memory cannot be had ({error.strerror}): free some, or lower "
+            "--kv-cache-gib, --max-model-len or --max-num-seqs"
+        ) from error
     if nbytes >= 2 << 20:
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
@@ -44,7 +53,7 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
 def step_limits(program: Program, request: ExecutorRequest, free_bytes: int) -> StepLimits:
     """Sizes of the executor, with the KV cache in what `free_bytes` (after the weights) leaves.
 
-    Raises OutOfMemoryError when not even one sequence fits.
+    Raises OutOfMemoryError when not even one sequence fits, or more is asked for than there is.
     """
     block_bytes = program.kv_bytes_per_token * request.block_size
     budget = request.kv_cache_bytes or int(free_bytes * KV_SHARE)
@@ -59,11 +68,17 @@ def step_limits(program: Program, request: ExecutorRequest, free_bytes: int) -> 
             f"the KV cache has room for {blocks * request.block_size} tokens in {budget / GIB:.2f} GiB, and "
             f"one sequence of {longest} needs {needed:.2f} GiB: lower --max-model-len or raise --kv-cache-gib"
         )
+    num_blocks = min(blocks, per_sequence * request.max_num_seqs)
+    if num_blocks * block_bytes > free_bytes:
+        raise OutOfMemoryError(
+            f"--kv-cache-gib {budget / GIB:.2f}: {free_bytes / GIB:.2f} GiB of memory are free beside the "
+            "weights; lower it, or leave it out"
+        )
     return StepLimits(
         max_num_seqs=request.max_num_seqs,
         max_num_batched_tokens=request.max_num_batched_tokens,
         max_output_rows=request.max_output_rows,
         max_model_len=longest,
         block_size=request.block_size,
-        num_blocks=min(blocks, per_sequence * request.max_num_seqs),
+        num_blocks=num_blocks,
     )

@@ -45,7 +45,8 @@ def _limits(program: Program, request: ExecutorRequest, max_model_len: int) -> S
     block_bytes = program.kv_bytes_per_token * request.block_size
     num_blocks = max(DEFAULT_KV_TOKENS, max_model_len) // request.block_size + 1
     if request.kv_cache_bytes is not None:
-        num_blocks = request.kv_cache_bytes // block_bytes
+        enough = request.max_num_seqs * -(-max_model_len // request.block_size)
+        num_blocks = min(request.kv_cache_bytes // block_bytes, enough)
     if num_blocks * request.block_size < max_model_len and request.max_model_len is None and num_blocks:
         max_model_len = num_blocks * request.block_size
     if num_blocks * request.block_size < max_model_len:
