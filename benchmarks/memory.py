@@ -2,9 +2,9 @@
 
 memory.py [MODEL] [--streams N]
 
-Proportional set size (PSS) of each process from /proc/PID/smaps_rollup; from the engine's, the resident part
-of the packed weights' mapping and of the KV cache is taken off: mappings of files in the cache directory's
-`weights`, and anonymous ones at least as large as half of the KV cache that the engine reports.
+Resident set size (RSS) of each process from /proc/PID/smaps: pages that both share count twice. Taken off the
+engine's are the mappings of packed weights (files in the cache directory) and of the KV cache (anonymous
+mappings of at least half the size that --kv-cache-gib asks for).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import platform
 import re
 import tempfile
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +32,7 @@ MIB = 1 << 20
 class Mapping:
     name: str
     size_bytes: int
-    pss_bytes: int
+    rss_bytes: int
 
 
 def read_mappings(text: str) -> list[Mapping]:
@@ -46,24 +45,18 @@ def read_mappings(text: str) -> list[Mapping]:
             name = header[1]
         elif line.startswith("Size:"):
             size = int(line.split()[1]) << 10
-        elif line.startswith("Pss:"):
+        elif line.startswith("Rss:"):
             found.append(Mapping(name, size, int(line.split()[1]) << 10))
     return found
 
 
 def split_engine(mappings: list[Mapping], cache_dir: Path, kv_bytes: int) -> tuple[int, int, int]:
-    """PSS bytes of (weights, KV cache, all the rest)."""
+    """RSS bytes of (weights, KV cache, all the rest)."""
     weights = [m for m in mappings if m.name.startswith(str(cache_dir)) and not m.name.endswith(".so")]
     large = [m for m in mappings if not m.name.startswith("/") and kv_bytes and m.size_bytes >= kv_bytes // 2]
-    total = sum(m.pss_bytes for m in mappings)
-    of_weights, of_kv = sum(m.pss_bytes for m in weights), sum(m.pss_bytes for m in large)
+    total = sum(m.rss_bytes for m in mappings)
+    of_weights, of_kv = sum(m.rss_bytes for m in weights), sum(m.rss_bytes for m in large)
     return of_weights, of_kv, total - of_weights - of_kv
-
-
-def metric(url: str, name: str) -> float:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as reply:
-        lines = reply.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 def main() -> None:
@@ -81,7 +74,7 @@ def main() -> None:
             client = LoadClient(server.url, first_model(server.url))
             requests = token_requests(sharegpt_like(2 * arguments.streams, seed=0), seed=0, vocab_size=1000)
             run_load(client, requests, Load(concurrency=arguments.streams))
-            gateway = sum(m.pss_bytes for m in read_mappings(smaps(server.gateway_pid)))
+            gateway = sum(m.rss_bytes for m in read_mappings(smaps(server.gateway_pid)))
             engine = [m for pid in server.engine_pids for m in read_mappings(smaps(pid))]
     weights, kv, rest = split_engine(engine, cache_dir, int(arguments.kv_cache_gib * (1 << 30)))
     rows = [

@@ -4,8 +4,9 @@ best peer.
     run_offline_vs_peers.py MODEL --peers-json FILE       figures of the peers, measured before
     run_offline_vs_peers.py MODEL --peers-script PATH     measure them now: PATH run MODEL --out FILE
 
-The peers' JSON maps each peer to {workload: tokens/s}, with the names of `firelane bench offline`. Speeds of
-a shared machine drift: measure the peers right before or after, and read the ratios.
+Other options go to `firelane bench offline`. The peers' JSON maps each peer to {workload: tokens/s}, with the
+names of `firelane bench offline`. Speeds of a shared machine drift: measure the peers right before or after,
+and read the ratios.
 """
 
 from __future__ import annotations
@@ -69,15 +70,14 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--peers-json", type=Path, metavar="FILE")
     source.add_argument("--peers-script", type=Path, metavar="PATH")
-    parser.add_argument("bench", nargs="*", help="more options of `firelane bench offline`, after --")
-    arguments = parser.parse_args()
+    arguments, bench_options = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         if arguments.peers_json is not None:
             peers = json.loads(arguments.peers_json.read_text())
         else:
             peers = measure_peers(arguments.peers_script, arguments.model, directory)
-        ours = measure_firelane(arguments.model, arguments.bench, directory)
+        ours = measure_firelane(arguments.model, bench_options, directory)
     limits = ours["limits"]
     print(f"\nfirelane {__version__}, Python {platform.python_version()}, {platform.platform()}")
     print(f"{limits['threads']} threads, {limits['read_gbps']:.1f} GB/s streaming read", end=", ")

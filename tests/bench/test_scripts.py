@@ -1,0 +1,71 @@
+"""The scripts under benchmarks/: the parts that compute, and that each one starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+MINE = ("run_offline_vs_peers", "start_times", "memory")
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclass looks up the module of a class by name
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_help(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True
+    )
+    assert "usage" in done.stdout
+
+
+def test_ratio_is_to_the_best_peer() -> None:
+    ours = {
+        "limits": {"read_gbps": 40.0, "dot_gflops": 1000.0, "fma_gflops": 500.0},
+        "workloads": [
+            {"name": "decode-1", "tokens_per_s": 21.0, "gbps": 38.0, "gflops": 50.0},
+            {"name": "long-decode-6000", "tokens_per_s": 9.0, "gbps": 20.0, "gflops": 50.0},
+        ],
+    }
+    peers = {"a": {"decode-1": 20.0}, "b": {"decode-1": 10.5}}
+    lines = load("run_offline_vs_peers").compare(ours, peers).splitlines()
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    assert cells[2] == ["decode-1", "21.0", "20.0", "10.5", "1.05x", "95%", "5%"]
+    assert cells[3] == ["long-decode-6000", "9.0", "-", "-", "-", "50%", "5%"]
+
+
+SMAPS = """\
+7f0000000000-7f0000a00000 r--s 00000000 fe:00 12 /cache/weights/ab.weights
+Size:              10240 kB
+Rss:                8192 kB
+7f0001000000-7f0001100000 r-xp 00000000 fe:00 13 /cache/kernels/ab.so
+Size:               1024 kB
+Rss:                 512 kB
+7f0002000000-7f0006000000 rw-p 00000000 00:00 0 \n\
+Size:              65536 kB
+Rss:               32768 kB
+00400000-00500000 rw-p 00000000 00:00 0                          [heap]
+Size:               1024 kB
+Rss:                1000 kB
+"""
+
+
+def test_memory_is_split_into_weights_cache_and_rest() -> None:
+    memory = load("memory")
+    mappings = memory.read_mappings(SMAPS)
+    assert len(mappings) == 4
+    weights, kv, rest = memory.split_engine(mappings, Path("/cache"), 64 << 20)
+    assert (weights >> 10, kv >> 10, rest >> 10) == (8192, 32768, 1512)
