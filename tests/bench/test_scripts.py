@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,9 +27,9 @@ def load(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", MINE)
 def test_help(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, str(SCRIPTS / f"{name}.py"), "--help"]
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
     assert "usage" in done.stdout
 
 
