@@ -321,6 +321,11 @@ class Connection(asyncio.Protocol):
         elif self._exchange is None and now_s > self._deadline_s:
             self._transport.abort() if self._incoming else self._transport.close()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the client has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def close_if_idle(self) -> None:
         if not self.busy and self._transport is not None:
             self._transport.close()
@@ -342,6 +347,10 @@ class ConnectionSet:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(connection.unsent_bytes for connection in self._open)
 
     def add(self, connection: Connection) -> None:
         self._open.add(connection)

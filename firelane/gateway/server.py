@@ -26,6 +26,7 @@ from firelane.wire.frames import Ready, StepFrame
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 POLL_S = 0.02
+LAST_WRITES_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,15 +129,20 @@ class Gateway:
         return self._admission.held
 
     async def drain(self, timeout_s: float) -> bool:
-        """Accept nothing new and let what is in flight end, for at most `timeout_s`. True when all ended."""
+        """Accept nothing new and let what is in flight end and reach its clients, for at most `timeout_s`.
+        True when all ended.
+        """
         self.app.draining = True
         if self._server is not None:
             self._server.close()
         self._connections.close_idle()
-        deadline_s = self._loop.time() + timeout_s
-        while self.in_flight and self._loop.time() < deadline_s:
-            await asyncio.sleep(POLL_S)
+        await self._settle(timeout_s)
         return not self.in_flight
+
+    async def _settle(self, timeout_s: float) -> None:
+        deadline_s = self._loop.time() + timeout_s
+        while (self.in_flight or self._connections.unsent_bytes) and self._loop.time() < deadline_s:
+            await asyncio.sleep(POLL_S)
 
     async def close(self) -> None:
         """End at once: requests in flight fail with 503 or an error event, then the connections close."""
@@ -149,6 +155,7 @@ class Gateway:
         self._link.close()
         self._connections.close_idle()
         await asyncio.sleep(POLL_S)  # the last writes leave
+        await self._settle(LAST_WRITES_S)
         self._connections.abort_all()
         if self._server is not None:
             await self._server.wait_closed()

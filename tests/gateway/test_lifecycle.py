@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 
@@ -154,6 +155,30 @@ def test_drain_lets_streams_end_and_refuses_new_ones(service):
     service.run(service.engine.step_on)
     assert list(answer.iter_lines())[-2] == "data: [DONE]"
     assert drained.result(5) is True
+
+
+def test_drain_waits_for_a_client_that_reads_slowly(service):
+    def narrow() -> None:
+        with socket.socket(fileno=os.dup(service.gateway._server.sockets[0].fileno())) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what it accepts inherits it
+
+    async def end() -> None:
+        await service.gateway.drain(5)
+        await service.gateway.close()
+
+    service.run(narrow)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", service.gateway.port))
+        body = json.dumps(STREAM).encode()
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        service.wait_for(lambda: service.engine.generated == 400 and service.gateway.in_flight == 0)
+        ended = asyncio.run_coroutine_threadsafe(end(), service.loop)
+        with pytest.raises(TimeoutError):
+            ended.result(0.1)
+        received = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    ended.result(5)
 
 
 def test_drain_gives_up_and_close_fails_the_rest(service):
