@@ -16,9 +16,9 @@ _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """eos_ids: tokens that end a sequence. defaults: sampling values that the model's author advises, used
-    where a request is silent. specials: names of special tokens for the chat template. template: its
-    source, or None.
+    """eos_ids: tokens that end a sequence, beside the tokenizer's own `eos_token`. defaults: sampling values
+    that the model's author advises, used where a request is silent. specials: names of special tokens for
+    the chat template. template: its source, or None.
     """
 
     template: str | None = None
@@ -34,21 +34,32 @@ def read_model_files(model_dir: Path) -> ModelFiles:
     generation = _read_json(model_dir / "generation_config.json")
     config = _read_json(model_dir / "config.json")
     template, where = _find_template(model_dir, tokenizer_config)
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
     return ModelFiles(
         template=template,
         template_path=where,
         specials=_specials(tokenizer_config),
-        eos_ids=tuple(eos if isinstance(eos, list) else [] if eos is None else [eos]),
+        eos_ids=_eos_ids(model_dir / "generation_config.json", generation)
+        or _eos_ids(model_dir / "config.json", config),
         defaults=_defaults(generation),
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+def _read_text(path: Path) -> str | None:
+    """None where there is no such file."""
     try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read ({error.strerror}): make it readable") from error
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path} is not UTF-8 text ({error.reason}): fetch it again") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    text = _read_text(path)
+    try:
+        value: Any = {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} is not valid JSON ({error}): fetch it again") from error
     if not isinstance(value, dict):
@@ -56,19 +67,30 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
+def _eos_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    value = config.get("eos_token_id")
+    ids: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(token) is int and 0 <= token < 2**31 for token in ids):
+        raise TokenizerError(
+            f"{path}: eos_token_id = {str(value)[:60]}: token ids are needed; fetch it again"
+        )
+    return tuple(ids)
+
+
 def _find_template(model_dir: Path, tokenizer_config: dict[str, Any]) -> tuple[str | None, str]:
     """In the order of Hugging Face: a file of its own, an older JSON file, the tokenizer's config."""
     path = model_dir / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8"), str(path)
+    text = _read_text(path)
+    if text is not None:
+        return text, str(path)
     path = model_dir / "chat_template.json"
     value = _read_json(path).get("chat_template")
     if value is None:
         path = model_dir / "tokenizer_config.json"
         value = tokenizer_config.get("chat_template")
     if isinstance(value, list):  # several named templates
-        named = {entry.get("name"): entry.get("template") for entry in cast(list[dict[str, Any]], value)}
-        value = named.get("default")
+        entries = [entry for entry in cast(list[Any], value) if isinstance(entry, dict)]
+        value = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
     if value is not None and not isinstance(value, str):
         raise TokenizerError(f"chat_template in {path} is not a text: fetch it again")
     return value, str(path)

@@ -32,7 +32,9 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Knows the model's tokenizer, chat template and generation defaults."""
+    """Knows the model's tokenizer, chat template and generation defaults. eos_ids: tokens that end a
+    sequence.
+    """
 
     def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
         self.tokenizer = tokenizer
@@ -40,6 +42,8 @@ class PromptBuilder:
         self._template: ChatTemplate | None = None
         if files.template is not None:
             self._template = ChatTemplate(files.template, files.specials, files.template_path)
+        own = tokenizer.id_of(files.specials.get("eos_token", ""))
+        self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
 
     async def completion(self, request: CompletionRequest) -> list[Prompt]:
         """One Prompt per prompt of the request. Long texts are tokenised off the event loop."""
@@ -100,7 +104,7 @@ class PromptBuilder:
         get = self._value
         stop_ids = set(fields.stop_token_ids or ())
         if not fields.ignore_eos:
-            stop_ids.update(self._files.eos_ids)
+            stop_ids.update(self.eos_ids)
         seed = secrets.randbits(63) if fields.seed is None else fields.seed & SEED_MASK
         return Sampling(
             temperature=get(fields, "temperature", 1.0),

@@ -41,6 +41,10 @@ class Tokenizer:
     def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
         return self._core.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def id_of(self, name: str) -> int | None:
+        """The id of the vocabulary entry of this name, None where there is none."""
+        return self._core.token_to_id(name)
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token as reports show it: special tokens by name, unknown ids empty."""
         if token in self.special_ids or self.bytes_of is None:

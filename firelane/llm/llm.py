@@ -140,7 +140,7 @@ class LLM:
     def _job(self, prompt: Prompt, params: SamplingParams | None) -> Job:
         params = params or self.default_sampling()
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._files.eos_ids)}
+        stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._prompts.eos_ids)}
         seed = secrets.randbits(63) if params.seed is None else params.seed
         job = Job(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
         for index in range(params.n):

@@ -67,6 +67,34 @@ def test_template_of_a_wrong_type(tmp_path):
         read_model_files(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["chat_template.jinja", "config.json", "generation_config.json"])
+def test_files_that_cannot_be_read(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(TokenizerError, match=rf"{name} is not UTF-8 text"):
+        read_model_files(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(TokenizerError, match=rf"{name} cannot be read"):
+        read_model_files(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["2", [2, "x"], -1, True, 2**40, {"id": 2}])
+def test_ends_that_are_no_token_ids(tmp_path, value):
+    write(tmp_path, generation_config_json={"eos_token_id": value})
+    with pytest.raises(TokenizerError, match="eos_token_id = "):
+        read_model_files(tmp_path)
+
+
+def test_no_end_in_the_generation_config_leaves_that_of_the_config(tmp_path):
+    write(tmp_path, generation_config_json={"eos_token_id": None}, config_json={"eos_token_id": [2]})
+    assert read_model_files(tmp_path).eos_ids == (2,)
+
+
+def test_named_templates_of_a_wrong_shape(tmp_path):
+    write(tmp_path, tokenizer_config_json={"chat_template": ["x", {"name": "other"}]})
+    assert read_model_files(tmp_path).template is None
+
+
 def test_tokenizer_missing_or_damaged(tmp_path):
     with pytest.raises(TokenizerError, match=r"no tokenizer\.json in"):
         load_tokenizer(tmp_path)
@@ -87,3 +115,16 @@ def test_generation_defaults_fill_silent_fields(make_service, core, tmp_path):
     first, second = (request.sampling for request in service.engine.submitted)
     assert (first.temperature, first.top_p) == (0.6, 0.9)
     assert (second.temperature, second.top_p) == (0.0, 0.9)
+
+
+def test_end_of_the_tokenizer_ends_a_sequence_too(make_service, core, tmp_path):
+    from conftest import write_model
+
+    write_model(tmp_path, core)
+    write(tmp_path, generation_config_json={"eos_token_id": 4})
+    service = make_service(model_dir=tmp_path)
+    service.http.post("/v1/completions", json={"prompt": "a"})
+    service.http.post("/v1/completions", json={"prompt": "a", "ignore_eos": True})
+    first, second = (request.sampling for request in service.engine.submitted)
+    assert first.stop_token_ids == [1, 4]
+    assert second.stop_token_ids == []
