@@ -74,8 +74,8 @@ class App:
         self._routes: dict[bytes, tuple[bytes, Respond]] = {
             b"/v1/completions": (b"POST", self._spawning(self._completion)),
             b"/v1/chat/completions": (b"POST", self._spawning(self._chat)),
-            b"/tokenize": (b"POST", self._tokenize),
-            b"/detokenize": (b"POST", self._detokenize),
+            b"/tokenize": (b"POST", self._spawning(self._tokenize)),
+            b"/detokenize": (b"POST", self._spawning(self._detokenize)),
             b"/v1/models": (b"GET", self._models),
             b"/health": (b"GET", self._health),
             b"/version": (b"GET", self._version),
@@ -119,7 +119,7 @@ class App:
         self._reply(exchange, status, body, headers)
 
     def _spawning(self, work: Callable[[Exchange], Coroutine[Any, Any, None]]) -> Respond:
-        """Run `work` as a task, which ends when the request is with the engine."""
+        """Run `work` as a task, which ends with its answer, or when the request is with the engine."""
 
         async def guarded(exchange: Exchange) -> None:
             try:
@@ -238,19 +238,20 @@ class App:
     def _metrics(self, exchange: Exchange) -> None:
         exchange.respond(200, self._parts.accounting.registry.render(), content_type=CONTENT_TYPE)
 
-    def _tokenize(self, exchange: Exchange) -> None:
+    async def _tokenize(self, exchange: Exchange) -> None:
         request = self._tokenizes.decode(exchange.request.body)
         self._parts.admission.check_model(request.model)
-        ids = self._context.tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens)
+        encode = self._context.tokenizer.encode
+        ids = await asyncio.to_thread(encode, request.prompt, add_special_tokens=request.add_special_tokens)
         ready = self._parts.link.ready
         length = ready.max_model_len if ready is not None else None
         answer = TokenizeResponse(count=len(ids), max_model_len=length, tokens=ids)
         self._reply(exchange, 200, msgspec.json.encode(answer))
 
-    def _detokenize(self, exchange: Exchange) -> None:
+    async def _detokenize(self, exchange: Exchange) -> None:
         request = self._detokenizes.decode(exchange.request.body)
         self._parts.admission.check_model(request.model)
-        text = self._context.tokenizer.decode(request.tokens)
+        text = await asyncio.to_thread(self._context.tokenizer.decode, request.tokens)
         self._reply(exchange, 200, msgspec.json.encode(DetokenizeResponse(prompt=text)))
 
     async def cancel_tasks(self) -> None:

@@ -46,12 +46,14 @@ class PromptBuilder:
         self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
 
     async def completion(self, request: CompletionRequest) -> list[Prompt]:
-        """One Prompt per prompt of the request. Long texts are tokenised off the event loop."""
+        """One Prompt per prompt of the request."""
         special = request.add_special_tokens is not False
+        items = request.prompts()
+        chars = sum(len(item) for item in items if isinstance(item, str))
         prompts: list[Prompt] = []
-        for item in request.prompts():
+        for item in items:
             if isinstance(item, str):
-                prompts.append(await self._encode(item, special))
+                prompts.append(Prompt(await self.encode(item, special=special, chars=chars), item))
             elif item:
                 prompts.append(Prompt(item, None))
             else:
@@ -60,7 +62,8 @@ class PromptBuilder:
 
     async def chat(self, request: ChatRequest) -> Prompt:
         text = self.render(request)
-        return await self._encode(text, request.add_special_tokens is True)
+        special = request.add_special_tokens is True
+        return Prompt(await self.encode(text, special=special, chars=len(text)), text)
 
     def render(self, request: ChatRequest) -> str:
         """The chat template's text. Raises RequestError."""
@@ -81,15 +84,17 @@ class PromptBuilder:
         variables["add_generation_prompt"] = request.add_generation_prompt is not False
         return self._template.render(messages, variables)
 
-    async def _encode(self, text: str, special: bool) -> Prompt:
-        if len(text) > LONG_TEXT_CHARS:
-            encode = self.tokenizer.encode
-            ids = await asyncio.to_thread(encode, text, add_special_tokens=special)
+    async def encode(self, text: str, *, special: bool, chars: int) -> list[int]:
+        """Token ids of one text of a request that has `chars` characters to tokenise: where that takes
+        long, off the event loop. Raises RequestError where there are none.
+        """
+        if chars > LONG_TEXT_CHARS:
+            ids = await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=special)
         else:
             ids = self.tokenizer.encode(text, add_special_tokens=special)
         if not ids:
             raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
-        return Prompt(ids, text)
+        return ids
 
     def sampling(
         self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]

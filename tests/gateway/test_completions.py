@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import array
 import json
+import threading
 
 import openai
 import pytest
@@ -334,3 +335,32 @@ def test_stream_bytes_are_events(service):
         lines = list(answer.iter_lines())
     assert lines[-2:] == ["data: [DONE]", ""]
     assert all(json.loads(line[6:])["object"] == "text_completion" for line in lines[:-2] if line)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["w" * 9000] * 3}),
+        ("/v1/completions", {"prompt": "w" * 20_000}),
+        ("/tokenize", {"prompt": "w"}),
+        ("/detokenize", {"tokens": [40]}),
+    ],
+    ids=["many", "long", "tokenize", "detokenize"],
+)
+def test_long_texts_do_not_hold_the_event_loop(service, monkeypatch, path, body):
+    threads: set[int] = set()
+
+    class Noting:
+        def __init__(self, core):
+            self.core = core
+
+        def __getattr__(self, name):
+            threads.add(threading.get_ident())
+            return getattr(self.core, name)
+
+    tokenizer = service.gateway._tokenizer
+    monkeypatch.setattr(tokenizer, "_core", Noting(tokenizer.core))
+    answer = service.http.post(path, json=body)
+    assert answer.status_code in (200, 400), answer.text  # 400: longer than the context
+    assert threads
+    assert service.run(threading.get_ident) not in threads
