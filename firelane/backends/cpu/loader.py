@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 from firelane import env
@@ -33,14 +35,31 @@ def load(
     isa = machine.choose_isa(settings.isa, cpu)
     threads = request.threads or cpu.usable_cores
     layout = Layout(program=program, limits=_limits(program, request), isa=isa)
-    with ThreadPoolExecutor(1, thread_name_prefix="compile") as pool:
-        library = pool.submit(build, layout, request.cache_dir, settings, progress)
-        weights = load_packed(program, model_dir, request.cache_dir, progress=progress, threads=threads)
-        return CpuExecutor(library=Library(_result(library)), layout=layout, weights=weights, threads=threads)
+    library = _in_background(lambda: build(layout, request.cache_dir, settings, progress))
+
+    def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
+        """A failed compiler ends the packing."""
+        if library.done():
+            library.result()
+        progress(stage, done, total, unit)
+
+    weights = load_packed(program, model_dir, request.cache_dir, progress=watchful, threads=threads)
+    return CpuExecutor(library=Library(library.result()), layout=layout, weights=weights, threads=threads)
 
 
-def _result(library: Future[Path]) -> Path:
-    return library.result()
+def _in_background(work: Callable[[], Path]) -> Future[Path]:
+    """Run `work` in a thread that nobody has to wait for: damaged weights are reported at once, not when the
+    compiler is done."""
+    future: Future[Path] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="compile", daemon=True).start()
+    return future
 
 
 def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: ProgressCallback) -> Path:

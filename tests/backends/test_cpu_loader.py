@@ -1,0 +1,47 @@
+"""Loading on two threads: whichever fails first is what the user hears, without waiting for the other."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cpu_harness import small_spec
+
+from firelane.backends.cpu import loader
+from firelane.backends.request import ExecutorRequest
+from firelane.errors import CheckpointError, CompilerError
+from firelane.models.dense import dense_program
+
+PROGRAM = dense_program(small_spec())
+
+
+def load(tmp_path: Path) -> None:
+    loader.load(PROGRAM, tmp_path, ExecutorRequest(cache_dir=tmp_path), lambda *_: None)
+
+
+def test_damaged_weights_do_not_wait_for_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(loader, "build", lambda *_: may_end.wait(20))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="too short"):
+        load(tmp_path)
+    assert not may_end.is_set()
+    may_end.set()
+
+
+def test_failed_compiler_ends_the_packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: Any) -> Path:
+        raise CompilerError("no compiler")
+
+    def pack_for_ever(*_: Any, progress: Any, **__: Any) -> None:
+        while True:
+            progress("pack", 1, 2, "B")
+
+    monkeypatch.setattr(loader, "build", build)
+    monkeypatch.setattr(loader, "load_packed", pack_for_ever)
+    with pytest.raises(CompilerError, match="no compiler"):
+        load(tmp_path)
