@@ -167,10 +167,3 @@ def _listen_error(error: OSError, config: GatewayConfig) -> FirelaneError:
     if error.errno == errno.EADDRINUSE or "address already in use" in str(error):
         return AddressInUseError(f"{where} is taken by another process: choose another --port")
     return UsageError(f"cannot listen on {where}: {error.strerror or error}")
-
-
-async def serve(config: GatewayConfig, link: EngineLink) -> Gateway:
-    """A started gateway."""
-    gateway = Gateway(config, link)
-    await gateway.start()
-    return gateway

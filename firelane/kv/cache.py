@@ -95,10 +95,6 @@ class KvCache:
         self._pool.release(table.ids())
         table.ids().clear()
 
-    def reset_prefixes(self) -> None:
-        """Forget all cached prefixes that nobody uses."""
-        self._pool.forget_cached()
-
     def check_integrity(self, tables: Iterable[BlockTable]) -> None:
         """Raise AssertionError unless the pool is sound and `tables` are exactly its users."""
         self._pool.check_integrity()

@@ -79,13 +79,6 @@ class BlockPool:
                 else:
                     self._cached[block] = None
 
-    def forget_cached(self) -> None:
-        """Make every cached block blank."""
-        while self._cached:
-            block, _ = self._cached.popitem(last=False)
-            self._forget(block)
-            self._blank.append(block)
-
     def references(self, block: int) -> int:
         return self._references[block]
 

@@ -32,11 +32,3 @@ def set_up(level: str) -> None:
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
     logger.propagate = False
-
-
-def pairs(**values: object) -> str:
-    """`key=value` words for a log line; texts with blanks are quoted."""
-    words = ((key, str(value)) for key, value in values.items())
-    return " ".join(
-        f"{key}={value!r}" if " " in value or not value else f"{key}={value}" for key, value in words
-    )

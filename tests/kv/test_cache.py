@@ -101,15 +101,6 @@ def test_without_prefix_caching_nothing_is_shared():
     assert fill(kv, b"", tokens(9)).cached_tokens == 0
 
 
-def test_reset_forgets_idle_prefixes():
-    kv = KvCache(8, 4)
-    kv.release(fill(kv, b"", tokens(8)))
-    kv.reset_prefixes()
-    table = fill(kv, b"", tokens(8))
-    assert table.cached_tokens == 0
-    kv.check_integrity([table])
-
-
 def test_integrity_finds_a_leak():
     kv = KvCache(4, 4)
     fill(kv, b"", tokens(4))

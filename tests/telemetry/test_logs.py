@@ -29,7 +29,3 @@ def test_one_line_an_event(capsys):
 def test_unknown_level():
     with pytest.raises(ValueError, match="use one of debug"):
         logs.set_up("loud")
-
-
-def test_pairs():
-    assert logs.pairs(a=1, b="x y", c="") == "a=1 b='x y' c=''"
