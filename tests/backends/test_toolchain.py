@@ -146,6 +146,20 @@ def test_a_killed_compiler_is_an_error(shop: Workshop) -> None:
         shop.build(shop.compiler("kill -9 $$"))
 
 
+def test_a_compiler_that_makes_nothing(shop: Workshop) -> None:
+    with pytest.raises(CompilerError, match="no error and no library"):
+        shop.build(shop.compiler("exit 0"))
+
+
+def test_what_a_killed_process_left_is_removed(shop: Workshop) -> None:
+    library = shop.build(shop.compiler())
+    left = library.with_suffix(".123.tmp")
+    left.write_bytes(b"half")
+    library.unlink()
+    assert shop.build(shop.compiler()) == library
+    assert not left.exists()
+
+
 def test_a_compiler_that_is_gone(shop: Workshop) -> None:
     with pytest.raises(CompilerError, match=r"cannot run /no/such \(No such file or directory\): install"):
         shop.build(Toolchain(command=("/no/such",), version="1"))

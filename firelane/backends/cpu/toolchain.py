@@ -92,11 +92,15 @@ class Toolchain:
     def _compile(self, source: str, *, library: Path, arguments: Sequence[str], name: str) -> None:
         unit = library.with_suffix(".cpp")
         partial = library.with_suffix(f".{os.getpid()}.tmp")
+        for stale in library.parent.glob(f"{library.stem}.*.tmp"):
+            stale.unlink(missing_ok=True)  # of a process that was killed
         unit.write_text(source)
         flags = zig_flags([*BASE_FLAGS, *arguments]) if self.is_zig else [*BASE_FLAGS, *arguments]
         command = [*self.command, *flags, str(unit), "-o", str(partial)]
         try:
             self._run(command, log=library.with_suffix(".log"), name=name)
+            if not partial.is_file():
+                raise CompilerError(f"{command[0]} gave no error and no library for {name}: {INSTALL_HINT}")
             seal(partial)
             partial.replace(library)
         finally:
