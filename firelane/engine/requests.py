@@ -14,7 +14,15 @@ from firelane.errors import ContextLengthError, RequestError
 from firelane.kv import KvCache
 from firelane.wire.frames import NewRequest, Sampling
 
-FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+FLOATS = {
+    "temperature": (0.0, math.inf),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-6, math.inf),
+    "presence_penalty": (-math.inf, math.inf),
+    "frequency_penalty": (-math.inf, math.inf),
+}
+"""Lowest and highest value of each."""
 
 
 def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: KvCache) -> Sequence:
@@ -50,9 +58,11 @@ def _prompt(data: bytes, vocab_size: int) -> NDArray[np.int32]:
 
 
 def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
-    for name in FLOATS:
-        if not math.isfinite(getattr(sampling, name)):
-            raise RequestError(f"{name} is {getattr(sampling, name)}: it must be a finite number", param=name)
+    for name, (lowest, highest) in FLOATS.items():
+        value = getattr(sampling, name)
+        if not (math.isfinite(value) and lowest <= value <= highest):
+            spread = f" from {lowest:g} to {highest:g}" if lowest > -math.inf else ""
+            raise RequestError(f"{name} is {value}: it must be a finite number{spread}", param=name)
     if len(sampling.logit_bias) > MAX_BIAS:
         raise RequestError(f"logit_bias has {len(sampling.logit_bias)} entries: at most {MAX_BIAS} are taken")
     if len(sampling.stop_token_ids) > MAX_STOP_IDS:
