@@ -24,6 +24,7 @@ from firelane.backends.cpu.native import (
     state_addresses,
     step_struct,
 )
+from firelane.errors import OutOfMemoryError
 from firelane.program.ops import Rotary
 from firelane.program.program import CacheLayer
 
@@ -99,7 +100,12 @@ class CpuExecutor:
             op_seconds=address(self.op_seconds),
             **state_addresses(self._state),
         )
-        return self._library.create(ct.byref(arguments))
+        handle = self._library.create(ct.byref(arguments))
+        if not handle:
+            raise OutOfMemoryError(
+                f"the system grants no {threads} threads: lower --threads or raise its limits"
+            )
+        return handle
 
     @property
     def limits(self) -> StepLimits:

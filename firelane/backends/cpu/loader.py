@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,7 +34,7 @@ def load(
     settings = env.read()
     cpu = machine.cpu_identity()
     isa = machine.choose_isa(settings.isa, cpu)
-    threads = request.threads or cpu.usable_cores
+    threads = _threads(request, cpu.usable_cores)
     layout = Layout(program=program, limits=_limits(program, request), isa=isa)
     library = _in_background(lambda: build(layout, request.cache_dir, settings, progress))
 
@@ -76,6 +77,15 @@ def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: 
     )
     progress("compile", 1, 1, "unit")
     return path
+
+
+def _threads(request: ExecutorRequest, cores: int) -> int:
+    most = max(cores, os.cpu_count() or 1)
+    if request.threads is not None and request.threads > most:
+        raise UsageError(
+            f"--threads {request.threads}: this machine has {most}, and more only wait for each other"
+        )
+    return request.threads or cores
 
 
 def _limits(program: Program, request: ExecutorRequest) -> StepLimits:

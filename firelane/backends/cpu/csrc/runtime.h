@@ -84,7 +84,11 @@ class Executor {
 #define FIRELANE_EXPORTS(MODEL)                                                                \
   using FirelaneExecutor = firelane::Executor<MODEL>;                                          \
   FIRELANE_EXPORT void* firelane_create(const firelane::CreateArgs* a) {                       \
-    return new (std::nothrow) FirelaneExecutor(*a);                                            \
+    try {                                                                                      \
+      return new FirelaneExecutor(*a);                                                         \
+    } catch (...) {                                                                            \
+      return nullptr;                                                                          \
+    }                                                                                          \
   }                                                                                            \
   FIRELANE_EXPORT void firelane_submit(void* e, const firelane::StepArgs* s) {                 \
     static_cast<FirelaneExecutor*>(e)->submit(*s);                                             \

@@ -1,11 +1,11 @@
-// A fixed team of threads that runs one step at a time. Waiting spins for some tens of microseconds, then sleeps in the
-// kernel.
+// A fixed team of threads that runs one step at a time.
 #pragma once
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdint>
@@ -35,12 +35,19 @@ class Signal {
       syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  // Returns once the value differs from `seen`.
-  void wait(std::uint32_t seen, int spins) {
-    for (int i = 0; i < spins; ++i) {
-      if (value() != seen) return;
+  // Returns once the value differs from `seen`. Spins for a while, then sleeps. How long is learnt: a wait that ended while
+  // spinning lengthens the next one's patience, one that did not halves it. Where other programs want the cores, spinning
+  // would keep them from the very thread that is waited for; where the cores are ours, sleeping costs a few microseconds.
+  void wait(std::uint32_t seen) {
+    const int patience = patience_.load(std::memory_order_relaxed);
+    for (int i = 0; i < patience; ++i) {
+      if (value() != seen) {
+        patience_.store(std::min(kMostSpins, patience + patience / 8), std::memory_order_relaxed);
+        return;
+      }
       cpu_relax();
     }
+    patience_.store(std::max(kLeastSpins, patience / 2), std::memory_order_relaxed);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (word_.load(std::memory_order_seq_cst) == seen)
       syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -48,8 +55,10 @@ class Signal {
   }
 
  private:
+  static constexpr int kLeastSpins = 100, kMostSpins = 5000;
   alignas(64) std::atomic<std::uint32_t> word_{0};
   std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<int> patience_{kMostSpins};
 };
 
 class Barrier {
@@ -62,12 +71,11 @@ class Barrier {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.advance();
     } else {
-      phase_.wait(seen, kSpins);
+      phase_.wait(seen);
     }
   }
 
  private:
-  static constexpr int kSpins = 20000;
   const int threads_;
   alignas(64) std::atomic<int> arrived_{0};
   Signal phase_;
@@ -79,27 +87,32 @@ class Team {
   using Work = void (*)(void*, int);
 
   Team(int threads, Work work, void* arg) : barrier_(threads), work_(work), arg_(arg) {
-    for (int t = 0; t < threads; ++t) threads_.emplace_back([this, t] { serve(t); });
+    try {
+      for (int t = 0; t < threads; ++t) threads_.emplace_back([this, t] { serve(t); });
+    } catch (...) {  // the system grants no more threads
+      stop();
+      throw;
+    }
   }
-  ~Team() {
-    stop_ = true;
-    start_.advance();
-    for (auto& t : threads_) t.join();
-  }
+  ~Team() { stop(); }
   void submit() {
     seen_done_ = done_.value();
     start_.advance();
   }
-  void wait() { done_.wait(seen_done_, kSpins); }
+  void wait() { done_.wait(seen_done_); }
   void sync() { barrier_.arrive_and_wait(); }
   int size() const { return int(threads_.size()); }
 
  private:
-  static constexpr int kSpins = 200;  // the host's thread and idle workers: do not take a core from the compute
+  void stop() {
+    stop_ = true;
+    start_.advance();
+    for (auto& t : threads_) t.join();
+  }
 
   void serve(int thread) {
     for (std::uint32_t seen = 0;; ++seen) {
-      start_.wait(seen, kSpins);
+      start_.wait(seen);
       if (stop_) return;
       work_(arg_, thread);
       barrier_.arrive_and_wait();
