@@ -30,6 +30,7 @@ class Recorder:
     open: set[int] = field(default_factory=set)
     preemptions: int = 0
     cached: int = 0
+    most_running: int = 0
 
     def receive(self, core: EngineCore, *, idle: bool) -> None:  # noqa: ARG002
         for request in self.arrivals.pop(self.turn, []):
@@ -44,6 +45,7 @@ class Recorder:
         self.open -= {finished.id for finished in frame.finished}
         self.preemptions = frame.stats.preemptions
         self.cached = frame.stats.prefix_hits
+        self.most_running = max(self.most_running, len(frame.ids))
 
 
 def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
@@ -56,12 +58,12 @@ def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
     return port
 
 
-def random_requests(random: np.random.Generator) -> list[NewRequest]:
+def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]:
     """Some share a prefix; some are greedy, some drawn with every filter on; some want their prompt
     scored."""
     prefix = random.integers(0, 256, 30)
     requests = []
-    for i in range(14):
+    for i in range(count):
         own = random.integers(0, 256, int(random.integers(1, 14)))
         prompt = np.concatenate([prefix[: random.integers(0, 31)], own]).astype(np.int32)
         drawn = {"top_k": 20, "top_p": 0.9, "repetition_penalty": 1.2, "presence_penalty": 0.3}
@@ -101,16 +103,18 @@ def load(tmp_path_factory):
         executor.release()
 
 
-@pytest.mark.parametrize(("slots", "budget", "pool_sequences"), [(8, 24, 1.5), (3, 64, 1.2), (8, 200, 40.0)])
+@pytest.mark.parametrize(
+    ("slots", "budget", "pool_sequences"), [(8, 24, 1.5), (3, 64, 1.2), (8, 200, 40.0), (32, 256, 40.0)]
+)
 def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
     reference = load(1, 128, 1 << 20)
     block_bytes = reference.kv_bytes // reference.limits.num_blocks
     executor = load(slots, budget, int(block_bytes * SEQUENCE_BLOCKS * pool_sequences))
     random = np.random.default_rng(slots * budget)
     assert reference.vocab_size == VOCAB_SIZE
-    seen_preemptions = seen_hits = 0
+    seen_preemptions = seen_hits = most_running = 0
     for _ in range(2):
-        requests = random_requests(random)
+        requests = random_requests(random, slots + 12)
         alone = {r.id: run(reference, {0: [r]}).heard[r.id] for r in requests}
         arrivals: dict[int, list[NewRequest]] = {}
         for request in requests:
@@ -119,5 +123,9 @@ def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
         assert together.heard == alone
         seen_preemptions += together.preemptions
         seen_hits += together.cached
+        most_running = max(most_running, together.most_running)
     assert seen_hits > 0
-    assert seen_preemptions > 0 or pool_sequences > 3
+    if pool_sequences > 3:
+        assert most_running == slots  # tokens of one step: the whole batch was in it
+    else:
+        assert seen_preemptions > 0
