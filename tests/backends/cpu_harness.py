@@ -144,8 +144,7 @@ class Machine:
         row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
 
     def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
-        """Each chunk samples after its last token (unless its prompt goes on), or scores every token of it.
-        Each chunk samples after its last token (unless its prompt goes on), or scores every token of it."""
+        """Each chunk samples after its last token (unless its prompt goes on), or scores all its tokens."""
         inputs, row, token = self.inputs, 0, 0
         for i, c in enumerate(chunks):
             inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
