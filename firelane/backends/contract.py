@@ -132,7 +132,8 @@ class StepOutputs:
     """Results by output row; valid until the second next wait() (two buffers take turns).
 
     tokens: int32 [rows]; logprobs: float32 [rows] of `tokens`, raw distribution, where the slot asked;
-    top_ids: int32 [rows, MAX_LOGPROBS], best first; top_logprobs: float32, the same shape.
+    top_ids: int32 [rows, MAX_LOGPROBS], best first, -1 where the vocabulary has no more; top_logprobs:
+    float32, the same shape.
     """
 
     tokens: NDArray[np.int32]

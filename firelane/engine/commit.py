@@ -114,13 +114,14 @@ class Committer:
         sequence: Any = self._table.sequences[inputs.row_slot[row]]
         sampling = sequence.sampling
         count = sampling.logprobs if inputs.row_kind[row] == SAMPLE else sampling.prompt_logprobs
+        known = outputs.top_ids[row, :count] >= 0  # a small vocabulary may have fewer alternatives
         return TokenLogprobs(
             sequence.id,
             int(inputs.row_position[row]) + 1,
             int(outputs.tokens[row]),
             float(outputs.logprobs[row]),
-            outputs.top_ids[row, :count].tolist(),
-            outputs.top_logprobs[row, :count].tolist(),
+            outputs.top_ids[row, :count][known].tolist(),
+            outputs.top_logprobs[row, :count][known].tolist(),
         )
 
     def _frame(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 
@@ -242,6 +243,21 @@ def test_scores_alone(driver, request_of):
     assert [e.position for e in d.logprobs[1]] == list(range(1, 11))
     assert 1 not in d.tokens
     assert d.reasons[1] == "length"
+
+
+def test_alternatives_that_do_not_exist_are_not_reported(driver, request_of):
+    """A vocabulary of three: the executor leaves -1 behind the third alternative."""
+    d = driver()
+    row = d.executor._row
+
+    def short(inputs, outputs, r, token_rows):
+        row(inputs, outputs, r, token_rows)
+        outputs.top_ids[r, 3:], outputs.top_logprobs[r, 3:] = -1, -np.inf
+
+    d.executor._row = short
+    d.submit(request_of(1, range(5), max_tokens=2, logprobs=5, prompt_logprobs=4))
+    d.run()
+    assert [(len(e.top_ids), e.top_logprobs) for e in d.logprobs[1]] == [(3, [0.0, -1.0, -2.0])] * 6
 
 
 def test_logprobs_do_not_depend_on_company(driver, request_of):
