@@ -177,7 +177,7 @@ class EngineLink:
         elif isinstance(frame, Rejected):
             sink = self._sinks.pop(frame.id, None)
             if sink is not None:
-                sink.on_failed(RequestError(frame.message, code="rejected_by_engine"))
+                _fail(sink, RequestError(frame.message, code="rejected_by_engine"))
         else:
             self.failed, self.reason = frame, frame.message
 
@@ -210,16 +210,20 @@ class EngineLink:
             self.events.on_frame(frame, now_s)
 
     def _before_tokens(self, frame: StepFrame) -> None:
-        sinks = self._sinks
         for started in frame.started:
-            if (sink := sinks.get(started.id)) is not None:
-                sink.on_started(started.cached_tokens)
+            self._tell(started.id, lambda sink, news=started: sink.on_started(news.cached_tokens))
         for entry in frame.logprobs:
-            if (sink := sinks.get(entry.id)) is not None:
-                sink.on_logprobs(entry)
+            self._tell(entry.id, lambda sink, news=entry: sink.on_logprobs(news))
         for finished in frame.finished:
-            if (sink := sinks.get(finished.id)) is not None:
-                sink.ending(finished.reason)
+            self._tell(finished.id, lambda sink, news=finished: sink.ending(news.reason))
+
+    def _tell(self, request_id: int, news: Callable[[Sink], None]) -> None:
+        sink = self._sinks.get(request_id)
+        if sink is not None:
+            try:
+                news(sink)
+            except Exception:
+                self._drop(request_id)
 
     def _drop(self, request_id: int) -> None:
         """A defect in one stream must not end the others."""
@@ -227,7 +231,7 @@ class EngineLink:
         sink = self._sinks.get(request_id)
         self.abort(request_id)
         if sink is not None:
-            sink.on_failed(FirelaneError("internal error in the token stream"))
+            _fail(sink, FirelaneError("internal error in the token stream"))
 
     def lose(self, reason: str) -> None:
         """The connection is gone: fail all that is in flight."""
@@ -238,9 +242,7 @@ class EngineLink:
         self._aborts.clear()
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
-            sink.on_failed(
-                EngineDeadError(f"the engine ended while the request was in flight: {self.reason}")
-            )
+            _fail(sink, EngineDeadError(f"the engine ended while the request was in flight: {self.reason}"))
         if self.on_down is not None:
             self.on_down(self.reason)
 
@@ -262,7 +264,14 @@ def _end(sink: Sink) -> None:
         sink.on_end()
     except Exception:
         log.exception("request_end_failed")
-        sink.on_failed(FirelaneError("internal error at the end of the request"))
+        _fail(sink, FirelaneError("internal error at the end of the request"))
+
+
+def _fail(sink: Sink, error: FirelaneError) -> None:
+    try:
+        sink.on_failed(error)
+    except Exception:
+        log.exception("request_failure_not_reported")
 
 
 class _Connection(asyncio.Protocol):

@@ -45,5 +45,48 @@ def test_one_request_may_be_larger_than_a_frame(service, monkeypatch):
     assert service.engine.submit_frames == 4
 
 
+class BrokenSink:
+    """Raises in one of its methods, and counts the calls of all."""
+
+    def __init__(self, broken):
+        self.broken, self.calls = broken, []
+
+    def __getattr__(self, name):
+        def call(*_):
+            self.calls.append(name)
+            if name == self.broken:
+                raise ValueError(name)
+
+        return call
+
+
+@pytest.mark.parametrize("broken", ["on_started", "on_logprobs", "ending", "on_token", "on_end"])
+def test_a_defect_in_one_sink_leaves_the_others(service, broken):
+    service.run(setattr, service.engine, "held", True)
+    sinks = [BrokenSink(broken), BrokenSink(None)]
+    for sink in sinks:
+        request = NewRequest(
+            id=service.link.next_id(), prompt=b"\1\0\0\0", sampling=Sampling(max_tokens=1, logprobs=0)
+        )
+        service.run(service.link.submit, request, sink)
+    service.wait_for(lambda: len(service.engine.running) == 2)
+    service.run(service.engine.step)
+    service.wait_for(lambda: "on_end" in sinks[1].calls)
+    assert sinks[0].calls[-1] == "on_failed"
+    assert sinks[1].calls == ["on_started", "on_logprobs", "ending", "on_token", "on_end"]
+    assert service.link.in_flight == 0
+
+
+def test_a_sink_that_cannot_fail_does_not_hide_the_engines_death(service):
+    service.run(setattr, service.engine, "held", True)
+    sinks = [BrokenSink("on_failed"), BrokenSink(None)]
+    for sink in sinks:
+        service.run(service.link.submit, _request(service.link.next_id()), sink)
+    service.wait_for(lambda: len(service.engine.running) == 2)
+    service.run(service.engine.die)
+    service.wait_for(lambda: bool(service.downs))
+    assert [sink.calls for sink in sinks] == [["on_failed"]] * 2
+
+
 def _request(request_id, prompt=b"\1\0\0\0"):
     return NewRequest(id=request_id, prompt=prompt, sampling=Sampling())
