@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor, read_model_config
+from firelane.engine.load import load_executor
 from firelane.errors import MachineError
+from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.progress import Progress
 from firelane.wire.engine_config import EngineConfig
@@ -37,7 +38,7 @@ class EngineGenerator:
     """Loads `config.model_dir`. Raises what loading raises."""
 
     def __init__(self, config: EngineConfig, progress: Progress) -> None:
-        self.program = load_program(read_model_config(config.model_dir))
+        self.program = load_program(read_config(config.model_dir))
         self._executor = load_executor(config, progress)
         self._port = _CountingPort()
         self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)

@@ -16,9 +16,10 @@ from firelane.backends.contract import SAMPLE, StepInputs
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
 from firelane.doctor.limits import Limits, measure_limits
-from firelane.engine.load import load_executor, read_model_config
+from firelane.engine.load import load_executor
 from firelane.env import Environment
 from firelane.errors import UsageError
+from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.ops import Op
 from firelane.program.program import Program
@@ -132,7 +133,7 @@ def run_kernels(
         max_num_seqs=most,
         max_num_batched_tokens=max(most, 512),
     )
-    program = load_program(read_model_config(model_dir))
+    program = load_program(read_config(model_dir))
     executor = load_executor(config, progress)
     try:
         assert isinstance(executor, CpuExecutor)

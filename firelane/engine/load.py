@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any, cast
-
 from firelane.backends import create_executor
 from firelane.backends.contract import Executor
 from firelane.backends.request import ExecutorRequest, ProgressCallback
-from firelane.errors import CheckpointError, ModelNotFoundError, UsageError
+from firelane.errors import UsageError
+from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.wire.engine_config import EngineConfig
 
@@ -25,24 +22,10 @@ def load_executor(config: EngineConfig, progress: ProgressCallback) -> Executor:
         block_size=config.block_size,
         cache_dir=config.cache_dir,
     )
-    program = load_program(read_model_config(config.model_dir))
+    program = load_program(read_config(config.model_dir))
     if request.max_model_len is not None and request.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {request.max_model_len}: the model takes {program.max_model_len} tokens; "
             "lower it, or leave it out"
         )
     return create_executor(config.backend, program, config.model_dir, request, progress)
-
-
-def read_model_config(model_dir: Path) -> dict[str, Any]:
-    """The content of config.json. Raises ModelNotFoundError or CheckpointError."""
-    path = model_dir / "config.json"
-    try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelNotFoundError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: holds no JSON object: fetch it again")
-    return cast(dict[str, Any], value)

@@ -91,10 +91,12 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise ModelNotFoundError(
             f"{path}: no such file; give a model directory in Hugging Face layout"
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}): make it readable") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}): fetch it again") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
+        raise CheckpointError(f"{path}: not a JSON object: fetch it again")
     return cast(dict[str, Any], config)
 
 
