@@ -18,7 +18,7 @@ _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 class ModelFiles:
     """eos_ids: tokens that end a sequence, beside the tokenizer's own `eos_token`. defaults: sampling values
     that the model's author advises, used where a request is silent. specials: names of special tokens for
-    the chat template. template: its source, or None.
+    the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
     """
 
     template: str | None = None
@@ -26,6 +26,7 @@ class ModelFiles:
     specials: dict[str, str] = field(default_factory=dict[str, str])
     eos_ids: tuple[int, ...] = ()
     defaults: dict[str, float] = field(default_factory=dict[str, float])
+    vocab_size: int | None = None
 
 
 def read_model_files(model_dir: Path) -> ModelFiles:
@@ -33,6 +34,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
     tokenizer_config = _read_json(model_dir / "tokenizer_config.json")
     generation = _read_json(model_dir / "generation_config.json")
     config = _read_json(model_dir / "config.json")
+    vocab_size = config.get("vocab_size")
     template, where = _find_template(model_dir, tokenizer_config)
     return ModelFiles(
         template=template,
@@ -41,6 +43,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
         eos_ids=_eos_ids(model_dir / "generation_config.json", generation)
         or _eos_ids(model_dir / "config.json", config),
         defaults=_defaults(generation),
+        vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
     )
 
 

@@ -66,8 +66,9 @@ class Gateway:
         self._link = link
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        tokenizer = load_tokenizer(config.model_dir)
-        prompts = PromptBuilder(tokenizer, read_model_files(config.model_dir))
+        tokenizer, files = load_tokenizer(config.model_dir), read_model_files(config.model_dir)
+        tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
+        prompts = PromptBuilder(tokenizer, files)
         self._tokenizer = tokenizer
         self._accounting = Accounting(Registry({"model_name": config.served_model_names[0]}), link)
         self._admission = Admission(config.served_model_names, config.max_queue)

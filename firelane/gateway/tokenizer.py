@@ -54,9 +54,10 @@ class Tokenizer:
     def token_text(self, token: int) -> str:
         return self.token_bytes(token).decode("utf-8", "replace")
 
-    def check_vocab(self, vocab_size: int) -> None:
-        """Raises TokenizerError when the tokenizer knows ids that the model has no embedding for."""
-        if self.num_ids > vocab_size:
+    def check_vocab(self, vocab_size: int | None) -> None:
+        """Raises TokenizerError when the tokenizer knows ids that the model has no embedding for. None: not
+        known yet."""
+        if vocab_size is not None and self.num_ids > vocab_size:
             raise TokenizerError(
                 f"the tokenizer has {self.num_ids} ids but the model's vocabulary has {vocab_size}: "
                 "tokenizer.json is not of this model"

@@ -49,9 +49,9 @@ class LLM:
         config = EngineConfig(model_dir=model_dir, **options)
         self._tokenizer = load_tokenizer(model_dir)
         self._files: ModelFiles = read_model_files(model_dir)
+        self._tokenizer.check_vocab(self._files.vocab_size)
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._executor = load_executor(config, progress)
-        self._tokenizer.check_vocab(self._executor.vocab_size)
         self._port = LocalPort()
         self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)
         self._next_id = 0

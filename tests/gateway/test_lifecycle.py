@@ -11,6 +11,7 @@ import threading
 import httpx
 import openai
 import pytest
+from conftest import write_model
 
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
 from firelane.gateway.engine_link import EngineLink, LinkState
@@ -211,6 +212,18 @@ def test_tokenizer_of_another_model(service):
     service.wait_for(lambda: bool(errors))
     assert isinstance(errors[0], TokenizerError)
     assert "261 ids" in str(errors[0])
+
+
+def test_tokenizer_of_another_model_is_refused_before_the_engine_is_there(service, core, tmp_path):
+    write_model(tmp_path, core)
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 260}))
+    config = GatewayConfig(model_dir=tmp_path, served_model_names=("toy",))
+
+    async def make() -> None:
+        Gateway(config, EngineLink())
+
+    with pytest.raises(TokenizerError, match="261 ids but the model's vocabulary has 260"):
+        service.call(make())
 
 
 def test_submit_to_a_dead_engine(service):

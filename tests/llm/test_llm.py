@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from firelane import LLM, SamplingParams
-from firelane.errors import ModelNotFoundError, RequestError, UsageError
+from firelane.errors import ModelNotFoundError, RequestError, TokenizerError, UsageError
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
@@ -161,6 +161,15 @@ def test_wrong_options(model, tmp_path):
         LLM(str(model), max_num_seq=3)
     with pytest.raises(ModelNotFoundError):
         LLM(str(tmp_path / "nowhere" / "at all"))
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_the_load(model, tmp_path, monkeypatch):
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        (tmp_path / name).symlink_to(model / name)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": 255}))
+    monkeypatch.setattr("firelane.llm.llm.load_executor", None)
+    with pytest.raises(TokenizerError, match="256 ids but the model's vocabulary has 255"):
+        LLM(str(tmp_path), backend="null", cache_dir=tmp_path)
 
 
 def test_close_twice(model, tmp_path):
