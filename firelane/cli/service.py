@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 DRAIN_S = 10.0
 """How long requests in flight may go on after the first SIGINT or SIGTERM."""
 STOP_S = 2.0
+"""How long an engine may take to end after its connection, before it gets SIGTERM."""
 LAST_FRAMES_S = 0.5
 
 
@@ -80,7 +81,7 @@ class _Service:
         finally:
             self._display.close()
             closing = gateway.close() if gateway is not None else asyncio.sleep(0)
-            await asyncio.gather(self._supervisor.stop(STOP_S if gateway else 0.0), closing)
+            await asyncio.gather(self._supervisor.stop(self._engine_grace_s()), closing)
         if self._failure is not None:
             raise self._failure
 
@@ -103,6 +104,12 @@ class _Service:
         if self._first_socket is not None:
             await link.attach(self._first_socket)
         return gateway
+
+    def _engine_grace_s(self) -> float:
+        """An engine that serves ends by itself when its connection does; one that still loads would not hear
+        of it."""
+        serves = self._link is not None and self._link.ready is not None
+        return STOP_S if serves else 0.0
 
     async def _take_socket(self, sock: socket.socket) -> None:
         """The first engine's socket comes before there is a gateway."""
