@@ -15,7 +15,6 @@ from firelane.errors import EngineDeadError, FirelaneError, RequestError
 from firelane.wire.codec import FrameReader, WireError, encode
 from firelane.wire.frames import (
     Abort,
-    Drain,
     EngineStats,
     Failed,
     FinishReason,
@@ -128,14 +127,6 @@ class EngineLink:
         if self._sinks.pop(request_id, None) is not None:
             self._aborts.append(request_id)
             self._schedule_flush()
-
-    def drain(self, timeout_s: float) -> None:
-        """Ask the engine to finish what runs within `timeout_s` and exit. Does nothing when it is not
-        connected.
-        """
-        self._flush()
-        if self._connection is not None:
-            self._connection.write(encode(Drain(timeout_s)))
 
     def close(self) -> None:
         """Drop the connection; requests in flight fail. `on_down` is not called."""

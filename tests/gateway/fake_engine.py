@@ -13,7 +13,6 @@ from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
-    Drain,
     EngineStats,
     Finished,
     NewRequest,
@@ -51,7 +50,6 @@ class FakeEngine:
     submitted: list[NewRequest] = field(default_factory=list)
     submit_frames: int = 0
     aborted: list[int] = field(default_factory=list)
-    drained_s: float | None = None
     running: dict[int, Running] = field(default_factory=dict)
     steps: int = 0
     sock: socket.socket | None = None
@@ -109,8 +107,6 @@ class FakeEngine:
                 self.aborted.extend(frame.ids)
                 for request_id in frame.ids:
                     self.running.pop(request_id, None)
-            elif isinstance(frame, Drain):
-                self.drained_s = frame.timeout_s
 
     def _submit(self, frame: Submit) -> None:
         self.submit_frames += 1

@@ -190,11 +190,6 @@ def test_drain_gives_up_and_close_fails_the_rest(service):
     assert json.loads(lines[-1][6:])["error"]["code"] == "engine_unavailable"
 
 
-def test_link_drain_reaches_the_engine(service):
-    service.run(service.link.drain, 2.5)
-    service.wait_for(lambda: service.engine.drained_s == 2.5)
-
-
 def test_busy_port(service, model_dir):
     config = GatewayConfig(model_dir=model_dir, served_model_names=("m",), port=service.gateway.port)
 
