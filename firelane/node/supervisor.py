@@ -97,7 +97,7 @@ class EngineSupervisor:
         self._was_ready = True
 
     async def stop(self, timeout_s: float = 5.0, *, patience_s: float = 3.0) -> None:
-        """End the engine and wait for it: one whose connection was closed, or that got a Drain frame, may take
+        """End the engine and wait for it: one whose connection closed, or that got a Drain frame, may take
         `timeout_s` to end by itself; then SIGTERM, and SIGKILL `patience_s` later. Give 0 otherwise."""
         self._stopping = True
         for action, wait_s in ((None, timeout_s), (signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
