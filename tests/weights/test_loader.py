@@ -191,6 +191,29 @@ def test_leavings_of_a_killed_process_are_removed(model: Path, cache: Path) -> N
     assert not stale.exists()
 
 
+def test_bytes_are_on_the_disk_before_the_file_has_its_name(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, list[Path]]] = []
+
+    def fsync(fd: int) -> None:
+        synced.append((os.fstat(fd).st_ino, files(cache, ".weights")))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = load(model, cache).path
+    assert synced == [(path.stat().st_ino, [])]
+
+
+def test_a_disk_that_fails_leaves_nothing(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(CacheError, match="cannot be written"):
+        load(model, cache)
+    assert files(cache, ".weights") == files(cache, ".tmp") == []
+
+
 def _load_in_child(model: Path, cache: Path, packed: multiprocessing.Queue) -> None:
     """Reports whether this process packed."""
     stages: list[str] = []
