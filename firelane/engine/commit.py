@@ -3,6 +3,7 @@ needs."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Committer:
             if chunk.admitted and not sequence.started:
                 sequence.started = True
                 self._prompt_tokens += sequence.prompt_len
-                self._started.append(Started(sequence.id, chunk.start))
+                self._started.append(Started(sequence.id, chunk.start, time.monotonic() - sequence.planned_s))
 
     def _publish(self, inputs: StepInputs) -> None:
         """Give the prefix cache the blocks that this step has filled. All of their tokens are known by

@@ -26,7 +26,7 @@ class Sequence:
         executor's `tokens[slot]` is the record. end: the length at which it is finished. computed: leading
         tokens whose K/V is computed or planned. scored: leading prompt positions whose prompt
         log-probability is planned or reported. slot: -1 where it has none. blocks: None where it holds
-        none.
+        none. planned_s: when it first got its slot, by time.monotonic().
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Sequence:
         "computed",
         "end",
         "id",
+        "planned_s",
         "prompt_len",
         "sampling",
         "scored",
@@ -61,6 +62,7 @@ class Sequence:
         self.computed = 0
         self.scored = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
         self.started = False
+        self.planned_s = 0.0
 
     @property
     def reusable_tokens(self) -> int:

@@ -11,6 +11,7 @@ whoever takes them runs in a later step, and no chunk of the preempted sequence 
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 
 import numpy as np
@@ -87,6 +88,8 @@ class SequenceTable:
         self.running[sequence.id] = self.prefilling[sequence.id] = sequence
         sequence.status, sequence.slot, sequence.blocks = Status.RUNNING, slot, blocks
         sequence.computed = blocks.cached_tokens
+        if not sequence.started:
+            sequence.planned_s = time.monotonic()
         self.sequences[slot] = sequence
         self.ids[slot], self.arrival[slot] = sequence.id, sequence.arrival
         self.length[slot], self.end[slot] = len(sequence.tokens), sequence.end

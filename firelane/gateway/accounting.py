@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firelane.gateway.engine_link import EngineLink
-from firelane.telemetry.metrics import Counter, Registry
+from firelane.telemetry.metrics import Counter, Histogram, Registry
 from firelane.wire.frames import EngineStats, StepFrame
 
 TTFT_BOUNDS_S = (
@@ -47,6 +47,10 @@ class Accounting:
         self._output_sizes = registry.histogram(
             "vllm:request_generation_tokens", "Generated tokens of a sequence.", TOKEN_BOUNDS
         )
+        self._limits = registry.histogram(
+            "vllm:request_params_max_tokens", "Tokens that a sequence may generate.", TOKEN_BOUNDS
+        )
+        self._phases = _Phases(registry)
         self._prompt_tokens = registry.counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
         self._generated = registry.counter("vllm:generation_tokens", "Tokens that the engine generated.")
         self._ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
@@ -58,6 +62,9 @@ class Accounting:
         self._prompt_tokens.add(prompt_tokens)
         self._prompt_sizes.observe(prompt_tokens)
 
+    def submitted(self, max_tokens: int) -> None:
+        self._limits.observe(max_tokens)
+
     def first_token(self, after_s: float) -> None:
         self._ttft.observe(after_s)
 
@@ -65,6 +72,10 @@ class Accounting:
         self._ends.add(1, reason)
         self._e2e.observe(after_s)
         self._output_sizes.observe(generated_tokens)
+
+    def phases(self, *, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
+        """Where the time of a sequence went that ended by itself."""
+        self._phases.observe(max(0.0, queue_s), max(0.0, prefill_s), decode_s, generated_tokens)
 
     def responded(self, status: int) -> None:
         self._responses.add(1, str(status))
@@ -80,6 +91,32 @@ class Accounting:
     def engine_restarted(self) -> None:
         """The engine's own counters start from zero again."""
         self._engine.last = EngineStats()
+
+
+class _Phases:
+    """From submission to the plan of the first step, to the first token, to the last one."""
+
+    def __init__(self, registry: Registry) -> None:
+        def seconds(name: str, text: str) -> Histogram:
+            return registry.histogram(f"vllm:request_{name}_time_seconds", text, E2E_BOUNDS_S)
+
+        self._queue = seconds("queue", "In the queue, before the first step.")
+        self._prefill = seconds("prefill", "From the plan of the first step to the first token.")
+        self._decode = seconds("decode", "From the first token to the last one.")
+        self._inference = seconds("inference", "From the plan of the first step to the last token.")
+        self._per_token = registry.histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Mean time between the tokens of a sequence.",
+            ITL_BOUNDS_S,
+        )
+
+    def observe(self, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
+        self._queue.observe(queue_s)
+        self._prefill.observe(prefill_s)
+        self._decode.observe(decode_s)
+        self._inference.observe(prefill_s + decode_s)
+        if generated_tokens > 1:
+            self._per_token.observe(decode_s / (generated_tokens - 1))
 
 
 class _EngineCounters:

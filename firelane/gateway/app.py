@@ -208,6 +208,7 @@ class App:
                 choice = generation.add_choice(prompt, first=i == 0)
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
                 salt = admitted.tenant_salt
+                self._parts.accounting.submitted(own.max_tokens)
                 link.submit(NewRequest(id=choice.id, prompt=packed, sampling=own, salt=salt), choice)
 
     def _refuse_when_draining(self) -> None:

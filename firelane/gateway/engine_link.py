@@ -38,7 +38,10 @@ class Sink(Protocol):
     frame: on_started, on_logprobs, ending, on_token, on_end. Nothing follows on_end or on_failed.
     """
 
-    def on_started(self, cached_tokens: int) -> None: ...
+    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+        """planned_s: when the engine took it out of its queue, by the event loop's clock."""
+        ...
+
     def on_logprobs(self, entry: TokenLogprobs) -> None: ...
     def ending(self, reason: FinishReason) -> None: ...
     def on_token(self, token: int, now_s: float) -> None: ...
@@ -184,7 +187,7 @@ class EngineLink:
         sinks = self._sinks
         self.stats = frame.stats
         if frame.started or frame.logprobs or frame.finished:
-            self._before_tokens(frame)
+            self._before_tokens(frame, now_s)
         for request_id, token in zip(frame.ids, frame.tokens, strict=True):
             sink = sinks.get(request_id)
             if sink is None:
@@ -200,9 +203,10 @@ class EngineLink:
         if self.events is not None:
             self.events.on_frame(frame, now_s)
 
-    def _before_tokens(self, frame: StepFrame) -> None:
+    def _before_tokens(self, frame: StepFrame, now_s: float) -> None:
         for started in frame.started:
-            self._tell(started.id, lambda sink, news=started: sink.on_started(news.cached_tokens))
+            at_s = now_s - started.age_s
+            self._tell(started.id, lambda sink, n=started, at_s=at_s: sink.on_started(n.cached_tokens, at_s))
         for entry in frame.logprobs:
             self._tell(entry.id, lambda sink, news=entry: sink.on_logprobs(news))
         for finished in frame.finished:

@@ -119,6 +119,7 @@ class Choice:
             "_outlet",
         ),
         *("_plain", "_prompt", "_reason", "_reports", "_tail", "cached_tokens", "done", "generated", "id"),
+        *("first_s", "planned_s"),
     )
 
     def __init__(self, request_id: int, generation: Generation, prompt: Prompt, outlet: Outlet) -> None:
@@ -139,9 +140,15 @@ class Choice:
         self._reason: FinishReason | None = None
         self._tail = ""
         self._last_s = 0.0
+        self.planned_s = self.first_s = 0.0
 
-    def on_started(self, cached_tokens: int) -> None:
-        self.cached_tokens = cached_tokens
+    @property
+    def last_s(self) -> float:
+        """When its last token came; 0 before the first."""
+        return self._last_s
+
+    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+        self.cached_tokens, self.planned_s = cached_tokens, planned_s
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         if entry.position < len(self._prompt.ids) and not self._options.echo:
@@ -167,6 +174,7 @@ class Choice:
             self._on_special(token)
 
     def _begin(self, now_s: float) -> None:
+        self.first_s = now_s
         self._generation.first_token(self, now_s)
         self._outlet.begin()
         if not self._options.echo:
@@ -290,6 +298,13 @@ class Generation:
         if abort:
             self._link.abort(choice.id)
         self.accounting.ended(reason, self._now_s() - self._arrived_s, choice.generated)
+        if choice.first_s:
+            self.accounting.phases(
+                queue_s=choice.planned_s - self._arrived_s,
+                prefill_s=choice.first_s - choice.planned_s,
+                decode_s=choice.last_s - choice.first_s,
+                generated_tokens=choice.generated,
+            )
         self._open -= 1
         if self._open == 0:
             self._complete()

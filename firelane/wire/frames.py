@@ -99,10 +99,12 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True):
-    """The request's prefill has begun; `cached_tokens` of its prompt came from the prefix cache."""
+    """The request's prefill has begun, planned `age_s` seconds before this frame was made; `cached_tokens` of
+    its prompt came from the prefix cache."""
 
     id: int
     cached_tokens: int
+    age_s: float = 0.0
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+import time
+
 import numpy as np
 import pytest
 
@@ -243,6 +246,15 @@ def test_scores_alone(driver, request_of):
     assert [e.position for e in d.logprobs[1]] == list(range(1, 11))
     assert 1 not in d.tokens
     assert d.reasons[1] == "length"
+
+
+def test_the_first_frame_of_a_request_says_how_long_ago_it_was_planned(driver, request_of, monkeypatch):
+    clock = itertools.count(100, 10)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    d = driver()
+    d.submit(request_of(1, range(40), max_tokens=2))
+    d.run()
+    assert [s.age_s for frame in d.frames for s in frame.started] == [10.0]
 
 
 def test_alternatives_that_do_not_exist_are_not_reported(driver, request_of):

@@ -45,6 +45,7 @@ class FakeEngine:
     max_model_len: int = 512
     max_num_seqs: int = 8
     cached_tokens: int = 0
+    age_s: float = 0.0
     held: bool = False
     reject: str = ""
     submitted: list[NewRequest] = field(default_factory=list)
@@ -153,7 +154,7 @@ class FakeEngine:
     def _advance(self, row: Running, frame: StepFrame) -> None:
         request, sampling = row.request, row.request.sampling
         if row.sent == 0:
-            frame.started.append(Started(request.id, self.cached_tokens))
+            frame.started.append(Started(request.id, self.cached_tokens, self.age_s))
             if sampling.prompt_logprobs >= 0:
                 for position, token in enumerate(row.prompt[1:], 1):
                     frame.logprobs.append(self._report(request.id, position, token, sampling.prompt_logprobs))

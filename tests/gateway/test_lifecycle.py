@@ -244,6 +244,23 @@ def test_models_version_and_tokenize(service):
     assert service.http.post("/detokenize", json={"tokens": tokens["tokens"][1:]}).json() == {"prompt": "né"}
 
 
+def test_phases_of_a_request(service):
+    """The engine says that it planned the first step 1 000 s ago: no queue, and all that time in prefill."""
+    service.run(setattr, service.engine, "age_s", 1000.0)
+    assert service.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}).status_code == 200
+    text = service.http.get("/metrics").text
+    sums = {
+        name: float(text.split(f'vllm:request_{name}_sum{{model_name="toy"}} ')[1].split("\n")[0])
+        for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "params_max_tokens")
+    }
+    assert sums["queue_time_seconds"] == 0
+    assert 999 < sums["prefill_time_seconds"] < 1001
+    assert 0 <= sums["decode_time_seconds"] < 10
+    assert sums["params_max_tokens"] == 3
+    for name in ("inference_time_seconds", "time_per_output_token_seconds"):
+        assert f'vllm:request_{name}_count{{model_name="toy"}} 1.0' in text
+
+
 def test_metrics(service):
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -33,7 +33,7 @@ STEP = StepFrame(
     step=3,
     ids=[1, 2],
     tokens=[10, 20],
-    started=[Started(1, 16)],
+    started=[Started(1, 16, 0.5)],
     finished=[Finished(2, "stop")],
     logprobs=[TokenLogprobs(1, 4, 10, -0.5, [10], [-0.5])],
     stats=EngineStats(running=2),
