@@ -18,6 +18,13 @@ def positive_int(text: str) -> int:
     return value
 
 
+def count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
 def positive_float(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):

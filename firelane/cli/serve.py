@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     server.add_argument(
         "--max-queue",
-        type=options.positive_int,
+        type=options.count,
         default=1024,
         metavar="N",
         help="requests that may wait before others get status 429 (default: %(default)s)",

@@ -81,6 +81,7 @@ def test_errors_are_one_line(arguments: list[str], code: int, message: str) -> N
         [],
         ["serve", "--port", "70000"],
         ["serve", "--threads", "0"],
+        ["serve", "--max-queue", "-1"],
         ["serve", "--kv-cache-gib", "-1"],
         ["serve", "--backend", "tpu"],
         ["generate"],

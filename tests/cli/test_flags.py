@@ -62,6 +62,11 @@ def test_every_flag_has_help() -> None:
     assert undocumented == []
 
 
+def test_a_queue_may_have_no_room() -> None:
+    arguments = build_parser().parse_args(["serve", "--max-queue", "0"])
+    assert arguments.max_queue == 0
+
+
 def test_environment_variables() -> None:
     assert {env.PREFIX + name for name in env.KNOWN} == ENVIRONMENT
     assert {f.name.upper() for f in dataclasses.fields(env.Environment)} == env.KNOWN
