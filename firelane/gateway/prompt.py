@@ -16,7 +16,7 @@ from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.model_files import ModelFiles
 from firelane.gateway.template import ChatTemplate
 from firelane.gateway.tokenizer import Tokenizer
-from firelane.wire.frames import Ready, Sampling
+from firelane.wire.frames import MAX_STOP_TOKEN_IDS, Ready, Sampling
 
 SEED_MASK = 2**63 - 1
 DEFAULT_COMPLETION_TOKENS = 16
@@ -107,9 +107,6 @@ class PromptBuilder:
         max_tokens = self._max_tokens(fields, prompt, ready.max_model_len)
         self._check_ids(fields, prompt, ready.vocab_size)
         get = self._value
-        stop_ids = set(fields.stop_token_ids or ())
-        if not fields.ignore_eos:
-            stop_ids.update(self.eos_ids)
         seed = secrets.randbits(63) if fields.seed is None else fields.seed & SEED_MASK
         return Sampling(
             temperature=get(fields, "temperature", 1.0),
@@ -123,10 +120,21 @@ class PromptBuilder:
             seed=seed,
             max_tokens=max_tokens,
             min_tokens=min(fields.min_tokens or 0, max_tokens),
-            stop_token_ids=sorted(stop_ids),
+            stop_token_ids=self._stop_ids(fields),
             logprobs=reports[0],
             prompt_logprobs=reports[1],
         )
+
+    def _stop_ids(self, fields: SamplingFields) -> list[int]:
+        own = () if fields.ignore_eos else self.eos_ids
+        stop_ids = {*(fields.stop_token_ids or ()), *own}
+        if len(stop_ids) > MAX_STOP_TOKEN_IDS:
+            raise RequestError(
+                f"`stop_token_ids`: {len(stop_ids)} tokens would end the answer, the model's own included: "
+                f"at most {MAX_STOP_TOKEN_IDS} are taken",
+                param="stop_token_ids",
+            )
+        return sorted(stop_ids)
 
     def _value(self, fields: SamplingFields, name: str, default: float) -> float:
         value = getattr(fields, name)

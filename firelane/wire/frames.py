@@ -13,6 +13,8 @@ import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 PROTOCOL_VERSION = 1
+MAX_STOP_TOKEN_IDS = 16
+"""Of one request: those that it names and those that end any sequence of the model."""
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -6,6 +6,9 @@ import time
 import numpy as np
 import pytest
 
+from firelane.backends.contract import MAX_STOP_IDS
+from firelane.wire.frames import MAX_STOP_TOKEN_IDS
+
 
 def check(driver, requests, alone):
     for request in requests:
@@ -255,6 +258,10 @@ def test_the_first_frame_of_a_request_says_how_long_ago_it_was_planned(driver, r
     d.submit(request_of(1, range(40), max_tokens=2))
     d.run()
     assert [s.age_s for frame in d.frames for s in frame.started] == [10.0]
+
+
+def test_the_wire_promises_as_many_stop_tokens_as_the_backends_take():
+    assert MAX_STOP_TOKEN_IDS == MAX_STOP_IDS
 
 
 def test_alternatives_that_do_not_exist_are_not_reported(driver, request_of):

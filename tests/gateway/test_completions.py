@@ -245,6 +245,7 @@ def test_cached_tokens(service):
         ({"logit_bias": {"9999": 1}}, "logit_bias", "9999"),
         ({"logit_bias": {"a": 1}}, "logit_bias", "int"),
         ({"stop_token_ids": [9999]}, "stop_token_ids", "9999"),
+        ({"stop_token_ids": list(range(2, 18))}, "stop_token_ids", "at most 16 are taken"),
         ({"best_of": 3}, "best_of", "not supported"),
         ({"suffix": "x"}, "suffix", "not supported"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
