@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from firelane.errors import MachineError
 from firelane.wire.engine_config import EngineConfig
 
 log = logging.getLogger(__name__)
@@ -86,9 +87,16 @@ class EngineSupervisor:
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Start the first engine; returns when the process exists and on_socket has its connection."""
+        """Start the first engine; returns when the process exists and on_socket has its connection. Raises
+        MachineError where the system makes no process."""
         began_s = time.monotonic()
-        ours = self._launch()
+        try:
+            ours = self._launch()
+        except OSError as error:
+            reason = error.strerror or error
+            raise MachineError(
+                f"no process for the engine ({reason}): free memory, or raise ulimits"
+            ) from error
         self._watch = asyncio.create_task(self._keep_alive(began_s))
         await self._hand_over(ours)
 

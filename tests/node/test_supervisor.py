@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from firelane.errors import MachineError
 from firelane.node.supervisor import EngineSupervisor, RestartPolicy
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.engine_config import EngineConfig
@@ -122,6 +124,20 @@ def request(request_id, **sampling):
     return NewRequest(
         id=request_id, prompt=b"\1\0\0\0" * 5, sampling=Sampling(**{"max_tokens": 6} | sampling)
     )
+
+
+def test_no_process_for_the_first_engine_is_one_line(config, monkeypatch):
+    def popen(*_, **__):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    async def scenario():
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        gateway = Gateway(config)
+        with pytest.raises(MachineError, match=r"^no process for the engine \(.+\): free memory"):
+            await gateway.supervisor.start()
+        await gateway.supervisor.stop(0.0)
+
+    asyncio.run(scenario())
 
 
 def test_serves_and_drains(config):
