@@ -40,6 +40,12 @@ from firelane.wire.frames import NewRequest, Sampling
 
 log = logging.getLogger(__name__)
 Respond = Callable[[Exchange], None]
+PREFLIGHT = (
+    b"access-control-allow-methods: GET, HEAD, POST, OPTIONS\r\n"
+    b"access-control-allow-headers: authorization, content-type, *\r\n"  # * alone leaves authorization out
+    b"access-control-max-age: 600\r\n"
+)
+"""What a browser asks before a page of another origin may send a request (Fetch Standard, 3.2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +97,9 @@ class App:
             self._reply(exchange, 404, envelope(404, f"no such path: {path}", code="unknown_path"))
             return
         method, respond = route
+        if request.method == b"OPTIONS":
+            self._reply(exchange, 200, b"", PREFLIGHT)
+            return
         if request.method != method and not (method == b"GET" and request.method == b"HEAD"):
             allow = b"GET, HEAD" if method == b"GET" else method
             body = envelope(405, f"use {allow.decode()} on this path", code="method_not_allowed")

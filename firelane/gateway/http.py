@@ -22,6 +22,8 @@ from firelane.api.errors import envelope
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
+CORS = b"access-control-allow-origin: *\r\n"
+"""In every response: a page of any origin may read it."""
 END_OF_CHUNKS = b"0\r\n\r\n"
 RETRY_SOON = b"retry-after: 1\r\n"
 JSON = b"application/json"
@@ -84,10 +86,11 @@ class Exchange:
             return
         self.started = True
         keep = self._connection.keeps_alive(self.request)
-        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n" % (
+        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n" % (
             _STATUS_LINES[status],
             content_type,
             len(body),
+            CORS,
             headers,
             b"" if keep else b"connection: close\r\n",
         )
@@ -100,7 +103,8 @@ class Exchange:
             return
         self._chunked = self.request.version != "1.0"
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b"connection: close\r\n"
-        self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n" % (content_type, framing))
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b\r\n" % (content_type, CORS, framing)
+        self._transport.write(head)
 
     def send(self, data: bytes) -> None:
         """One piece of a stream; not empty."""

@@ -172,6 +172,21 @@ def test_paths_and_methods(service):
     assert service.http.get("/version?x=1").status_code == 200
 
 
+def test_pages_of_any_origin_may_ask(service):
+    asks = {"origin": "http://page", "access-control-request-method": "POST"}
+    answer = service.http.options("/v1/completions", headers=asks)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert {"authorization", "content-type"} <= set(
+        answer.headers["access-control-allow-headers"].split(", ")
+    )
+    bodies = [{"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": 3}]
+    answers = [answer, *(service.http.post("/v1/completions", json=body) for body in bodies)]
+    assert [a.status_code for a in answers] == [200, 200, 200, 400]
+    assert {a.headers["access-control-allow-origin"] for a in answers} == {"*"}
+    assert service.http.options("/nowhere").status_code == 404
+
+
 def test_head(raw):
     client = raw()
     client.send(b"HEAD /version HTTP/1.1\r\n\r\n")
