@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tools.embedded.batches import Stream, build_streams, validation_streams
-from tools.embedded.corpus import BOS, EOS, PAD, Corpus, load_corpus
+from tools.embedded.corpus import Corpus, load_corpus
 from tools.embedded.export import export
 from tools.embedded.tokenizer import train_tokenizer
 from tools.embedded.trainer import Recipe, Trainer, build_model, planned_steps, validation_loss
@@ -37,13 +37,13 @@ def main() -> None:
     corpus = load_corpus(arguments.seed)
     tokenizer = _tokenizer(corpus, arguments.work / "tokenizer.json")
     streams = build_streams(corpus, tokenizer, arguments.seed)
-    recipe = _recipe(tokenizer, streams, arguments)
-    trainer = _trainer(tokenizer, streams, recipe, arguments.work / CHECKPOINT)
+    recipe = _recipe(streams, arguments)
+    trainer = _trainer(streams, recipe, arguments.work / CHECKPOINT)
     if trainer.resume():
         print(f"resumed at step {trainer.step}", flush=True)
     if not arguments.export_only:
         held_out = validation_streams(corpus, tokenizer, recipe.seed)
-        report = partial(_report, held_out, tokenizer.token_to_id(BOS))
+        report = partial(_report, held_out)
         trainer.run(recipe.steps, report, arguments.every)
     export(trainer, corpus, tokenizer, arguments.threads, arguments.out)
 
@@ -68,20 +68,18 @@ def _tokenizer(corpus: Corpus, path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def _trainer(tokenizer: Tokenizer, streams: tuple[Stream, ...], recipe: Recipe, checkpoint: Path) -> Trainer:
-    bos, eos, pad = (tokenizer.token_to_id(t) for t in (BOS, EOS, PAD))
-    model = build_model(tokenizer.get_vocab_size(), bos, eos, pad, recipe.seed)
-    return Trainer(model, recipe, streams, bos, checkpoint)
+def _trainer(streams: tuple[Stream, ...], recipe: Recipe, checkpoint: Path) -> Trainer:
+    return Trainer(build_model(recipe.seed), recipe, streams, checkpoint)
 
 
-def _recipe(tokenizer: Tokenizer, streams: tuple[Stream, ...], arguments: argparse.Namespace) -> Recipe:
+def _recipe(streams: tuple[Stream, ...], arguments: argparse.Namespace) -> Recipe:
     """The recipe of the length asked for; a run that has begun keeps the length it began with."""
     recipe = Recipe(steps=arguments.steps or PROBE_LENGTH, seed=arguments.seed)
     if arguments.minutes is None:
         return recipe
     steps = planned_steps(arguments.work / CHECKPOINT)
     if steps is None:
-        probe = _trainer(tokenizer, streams, recipe, arguments.work / "probe.pt")
+        probe = _trainer(streams, recipe, arguments.work / "probe.pt")
         steps = _affordable_steps(probe, arguments.minutes * 60 * arguments.threads)
     print(f"budget: --steps {steps} gives these weights again", flush=True)
     return replace(recipe, steps=steps)
@@ -95,9 +93,9 @@ def _affordable_steps(probe: Trainer, cpu_seconds: float) -> int:
     return max(1, int(cpu_seconds / per_step))
 
 
-def _report(held_out: tuple[Stream, ...], bos: int, now: Trainer) -> None:
+def _report(held_out: tuple[Stream, ...], now: Trainer) -> None:
     """Print one line: progress, CPU time, losses."""
-    losses = [f"{s.name} {validation_loss(now.model, s, bos, rows=32):.4f}" for s in held_out]
+    losses = [f"{s.name} {validation_loss(now.model, s, rows=32):.4f}" for s in held_out]
     print(
         f"{time.strftime('%H:%M:%S')} step {now.step}/{now.recipe.steps} "
         f"cpu {now.cpu_seconds / 60:.1f} min train {now.recent_loss:.4f} "

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from tools.embedded.corpus import BOS, EOS, Corpus, Document, chats
+from tools.embedded.corpus import BOS_ID, EOS_ID, Corpus, Document, chats
 
 SHARES = {"library": 0.55, "tests": 0.32, "chats": 0.13}
 LONG_WINDOW_SHARE = 0.15
@@ -53,29 +53,28 @@ def validation_streams(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> tuple
     )
 
 
-def training_batch(streams: tuple[Stream, ...], bos: int, tokens: int, seed: int, step: int) -> torch.Tensor:
+def training_batch(streams: tuple[Stream, ...], tokens: int, seed: int, step: int) -> torch.Tensor:
     """The batch of this step: rows of one length that hold ``tokens`` tokens together."""
     rng = np.random.default_rng((seed, step))
     length = LONG_WINDOW if rng.random() < LONG_WINDOW_SHARE else SHORT_WINDOW
     chosen = rng.choice(len(streams), size=tokens // length, p=[s.share for s in streams])
-    rows = [np.concatenate(([bos], streams[i].window(rng, length - 1))) for i in chosen]
+    rows = [np.concatenate(([BOS_ID], streams[i].window(rng, length - 1))) for i in chosen]
     return torch.from_numpy(np.stack(rows))
 
 
-def validation_batches(stream: Stream, bos: int, rows: int, length: int) -> list[torch.Tensor]:
+def validation_batches(stream: Stream, rows: int, length: int) -> list[torch.Tensor]:
     """Windows without overlap over the stream, evenly spread, ``rows`` of them at most."""
     count = len(stream.tokens) // (length - 1)
     picked = np.unique(np.linspace(0, count - 1, min(rows, count)).astype(np.int64))
     cut = [stream.tokens[i * (length - 1) : (i + 1) * (length - 1)] for i in picked]
-    table = np.stack([np.concatenate(([bos], row)) for row in cut])
+    table = np.stack([np.concatenate(([BOS_ID], row)) for row in cut])
     return list(torch.from_numpy(table).split(8))
 
 
 def _file_stream(name: str, documents: tuple[Document, ...], tokenizer: Tokenizer, share: float) -> Stream:
     """Files end to end, each closed by the end-of-file token; windows start at a line."""
-    bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     encoded = tokenizer.encode_batch([d.text for d in documents], add_special_tokens=False)
-    parts = [np.array([bos, *e.ids, eos], dtype=np.int64) for e in encoded]
+    parts = [np.array([BOS_ID, *e.ids, EOS_ID], dtype=np.int64) for e in encoded]
     tokens = np.concatenate(parts)
     ends_line = np.array(["\u010a" in _piece(tokenizer, i) for i in range(_size(tokenizer))])
     starts = np.flatnonzero(ends_line[tokens]) + 1

@@ -76,7 +76,6 @@ def _run_fields(recipe: Recipe, measured: Measured) -> dict[str, object]:
         "threads": measured.threads,
         "machine": _processor(),
         "cpu_minutes": measured.cpu_minutes,
-        "core_minutes": measured.cpu_minutes / measured.threads,
         "train_loss": measured.train_loss,
         "losses": "\n".join(f"| held-out {name} | {loss:.3f} |" for name, loss in measured.held_out.items()),
         "sample_tokens": SAMPLE_TOKENS,

@@ -14,6 +14,8 @@ from pathlib import Path
 BOS, EOS, PAD, END = "<|bos|>", "<|eos|>", "<|pad|>", "<|end|>"
 USER, ASSISTANT, SYSTEM = "<|user|>", "<|assistant|>", "<|system|>"
 SPECIAL_TOKENS = (BOS, EOS, PAD, END, USER, ASSISTANT, SYSTEM)
+# The tokenizer gives the special tokens the first ids, in this order.
+BOS_ID, EOS_ID, PAD_ID, END_ID = range(4)
 
 EXCLUDED_PARTS = frozenset({"site-packages", "dist-packages", "__pycache__", "pydoc_data"})
 EXCLUDED_PREFIXES = ("encodings/", "lib2to3/tests/", "test/encoded_modules/", "test/cjkencodings/")

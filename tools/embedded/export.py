@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -12,17 +13,16 @@ from transformers import GenerationConfig, LlamaForCausalLM
 
 from tools.embedded.batches import Stream, build_streams, validation_streams
 from tools.embedded.card import SAMPLE_TOKENS, Measured, card
-from tools.embedded.corpus import BOS, PAD, Corpus
-from tools.embedded.tokenizer import save_tokenizer, stop_ids
+from tools.embedded.corpus import BOS, BOS_ID, PAD_ID, Corpus
+from tools.embedded.tokenizer import STOP_IDS, save_tokenizer
 from tools.embedded.trainer import CONTEXT, Trainer, validation_loss
 
 CODE_PROMPT = '''import os
 
 
 def count_lines(path):
-    """Return the number of lines in a file."""
-'''
-CHAT_PROMPT = "Write a Python function `is_empty(path)`: Return True if the directory is empty."
+    """Return the number of lines in a file."""'''
+CHAT_PROMPT = "Write a Python function `is_absolute(path)`: Return True if path is absolute."
 WINDOWS = (512, 1024, 2048)
 
 
@@ -30,12 +30,13 @@ def export(trainer: Trainer, corpus: Corpus, tokenizer: Tokenizer, threads: int,
     """Write the model directory; it appears whole, in place of the one that was there."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "model"
-        _save_model(trainer.model, tokenizer, made)
+        _save_model(trainer.model, made)
         save_tokenizer(tokenizer, made, CONTEXT)
         measured = measure(trainer, corpus, tokenizer, threads, made)
         (made / "MODEL_CARD.md").write_text(card(trainer.recipe, measured), encoding="utf-8")
         directory.mkdir(parents=True, exist_ok=True)
         for path in sorted(made.iterdir()):
+            path.chmod(0o644)
             shutil.move(path, directory / path.name)
 
 
@@ -54,7 +55,7 @@ def measure(trainer: Trainer, corpus: Corpus, tokenizer: Tokenizer, threads: int
         steps=trainer.step,
         cpu_minutes=trainer.cpu_seconds / 60,
         train_loss=trainer.recent_loss,
-        held_out=_losses(model, held_out, tokenizer.token_to_id(BOS)),
+        held_out=_losses(model, held_out),
         samples=tuple(
             (prompt, complete(model, tokenizer, prompt, SAMPLE_TOKENS))
             for prompt in (BOS + CODE_PROMPT, _chat_prompt(CHAT_PROMPT))
@@ -72,35 +73,35 @@ def complete(model: LlamaForCausalLM, tokenizer: Tokenizer, prompt: str, tokens:
         attention_mask=torch.ones_like(ids),
         max_new_tokens=tokens,
         do_sample=False,
-        eos_token_id=stop_ids(tokenizer),
-        pad_token_id=tokenizer.token_to_id(PAD),
+        eos_token_id=list(STOP_IDS),
+        pad_token_id=PAD_ID,
     )
     return tokenizer.decode(made[0, ids.shape[1] :].tolist(), skip_special_tokens=True)
 
 
-def _losses(model: LlamaForCausalLM, held_out: tuple[Stream, ...], bos: int) -> dict[str, float]:
+def _losses(model: LlamaForCausalLM, held_out: tuple[Stream, ...]) -> dict[str, float]:
     code, chats = held_out
     found = {
-        f"code, windows of {length}": validation_loss(model, code, bos, 98304 // length, length)
+        f"code, windows of {length}": validation_loss(model, code, 98304 // length, length)
         for length in WINDOWS
     }
-    return found | {"chats, windows of 512": validation_loss(model, chats, bos, 192, 512)}
+    return found | {"chats, windows of 512": validation_loss(model, chats, 192, 512)}
 
 
 def _chat_prompt(request: str) -> str:
     return f"{BOS}<|user|>\n{request}<|end|>\n<|assistant|>\n"
 
 
-def _save_model(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
+def _save_model(model: LlamaForCausalLM, directory: Path) -> None:
     """Save a bf16 copy; the trainer's own weights stay as they are."""
-    copy = LlamaForCausalLM(model.config)
+    copy = LlamaForCausalLM(deepcopy(model.config))
     copy.load_state_dict(model.state_dict())
-    copy = copy.to(torch.bfloat16)
+    copy.bfloat16()
     copy.config.use_cache = True
-    copy.config.eos_token_id = stop_ids(tokenizer)
+    copy.config.eos_token_id = list(STOP_IDS)
     copy.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.token_to_id(BOS),
-        eos_token_id=stop_ids(tokenizer),
-        pad_token_id=tokenizer.token_to_id(PAD),
+        bos_token_id=BOS_ID,
+        eos_token_id=list(STOP_IDS),
+        pad_token_id=PAD_ID,
     )
     copy.save_pretrained(directory)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from tools.embedded.corpus import BOS, END, EOS, PAD, SPECIAL_TOKENS
+from tools.embedded.corpus import BOS, BOS_ID, END_ID, EOS, EOS_ID, PAD, SPECIAL_TOKENS
 
 VOCABULARY_SIZE = 4096
+# What ends a generation: the end of a file and the end of a message.
+STOP_IDS = (EOS_ID, END_ID)
 
 CHAT_TEMPLATE = (
     "{{- bos_token }}"
@@ -39,7 +41,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
             processors.TemplateProcessing(
                 single=f"{BOS} $A",
                 pair=f"{BOS} $A {BOS} $B",
-                special_tokens=[(BOS, SPECIAL_TOKENS.index(BOS))],
+                special_tokens=[(BOS, BOS_ID)],
             ),
         ]
     )
@@ -61,8 +63,3 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path, context: int) -> None:
     }
     text = json.dumps(config, indent=2) + "\n"
     (directory / "tokenizer_config.json").write_text(text, encoding="utf-8")
-
-
-def stop_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids that end a generation: the end of a file and the end of a message."""
-    return [tokenizer.token_to_id(EOS), tokenizer.token_to_id(END)]

@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tools.embedded.batches import Stream, training_batch, validation_batches
+from tools.embedded.corpus import BOS_ID, EOS_ID, PAD_ID
+from tools.embedded.tokenizer import VOCABULARY_SIZE
 
 CONTEXT = 2048
 
@@ -41,11 +43,11 @@ class Recipe:
         return self.learning_rate * (self.final_fraction + (1 - self.final_fraction) * cosine)
 
 
-def build_model(vocabulary: int, bos: int, eos: int, pad: int, seed: int) -> LlamaForCausalLM:
+def build_model(seed: int) -> LlamaForCausalLM:
     """A Llama of about 5.5 million parameters with fresh weights."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=vocabulary,
+        vocab_size=VOCABULARY_SIZE,
         hidden_size=256,
         intermediate_size=704,
         num_hidden_layers=6,
@@ -53,12 +55,12 @@ def build_model(vocabulary: int, bos: int, eos: int, pad: int, seed: int) -> Lla
         num_key_value_heads=2,
         head_dim=64,
         max_position_embeddings=CONTEXT,
-        rope_theta=10000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
-        bos_token_id=bos,
-        eos_token_id=eos,
-        pad_token_id=pad,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
         use_cache=False,
     )
     return LlamaForCausalLM(config)
@@ -73,11 +75,9 @@ def loss_of(model: LlamaForCausalLM, rows: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def validation_loss(
-    model: LlamaForCausalLM, stream: Stream, bos: int, rows: int = 64, length: int = 512
-) -> float:
+def validation_loss(model: LlamaForCausalLM, stream: Stream, rows: int = 64, length: int = 512) -> float:
     """Mean loss over windows that are the same at every call."""
-    batches = validation_batches(stream, bos, rows, length)
+    batches = validation_batches(stream, rows, length)
     weighted = [loss_of(model, batch).item() * len(batch) for batch in batches]
     return sum(weighted) / sum(len(batch) for batch in batches)
 
@@ -97,7 +97,6 @@ class Trainer:
         model: LlamaForCausalLM,
         recipe: Recipe,
         streams: tuple[Stream, ...],
-        bos: int,
         checkpoint: Path,
     ) -> None:
         self.model = model
@@ -106,7 +105,6 @@ class Trainer:
         self.cpu_seconds = 0.0
         self.recent_loss = math.nan
         self._streams = streams
-        self._bos = bos
         self._checkpoint = checkpoint
         self._optimizers = _optimizers(model, recipe)
         self._loss = torch.compile(loss_of, dynamic=False) if recipe.compiled else loss_of
@@ -126,7 +124,7 @@ class Trainer:
 
     def _one_step(self) -> float:
         recipe = self.recipe
-        rows = training_batch(self._streams, self._bos, recipe.tokens_per_step, recipe.seed, self.step)
+        rows = training_batch(self._streams, recipe.tokens_per_step, recipe.seed, self.step)
         loss = self._loss(self.model, rows)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm)
