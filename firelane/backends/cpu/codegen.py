@@ -121,7 +121,7 @@ def _(op: SelectRows, layout: Layout) -> str:
 def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
     shape = f"{_tag(op.weight.dtype)}, {panels}, {op.x.width}, {layout.stride(op.x)}"
     arguments = f"{_rows(op.x)}, {_at(op.x, layout)}, {_matrix(op.weight, layout)}, {store}"
-    return f"linear<{shape}>(c, thread, {arguments});"
+    return f"linear<{shape}>(c, thread, op, {arguments});"
 
 
 @call.register

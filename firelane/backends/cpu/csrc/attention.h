@@ -188,7 +188,7 @@ struct Attention {
   // Items are numbered chunk by chunk, then by head, then by run of tokens; threads take the next one as they get free.
   FL_KERNEL void run(const Context& c, int thread, int op) const {
     Scratch& s = *reinterpret_cast<Scratch*>(c.thread_scratch(thread));
-    int first = 0, row = 0, mine = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
+    int first = 0, row = 0, mine = c.next_item(op);
     for (int i = 0; i < c.step.num_chunks; ++i) {
       const int length = c.step.chunk_len[i], runs = (length + TOKENS - 1) / TOKENS, items = runs * KV_HEADS;
       while (mine < first + items) {
@@ -196,7 +196,7 @@ struct Attention {
         item({c.block_table(c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at),
               (mine - first) / runs},
              s);
-        mine = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
+        mine = c.next_item(op);
       }
       first += items;
       row += length;

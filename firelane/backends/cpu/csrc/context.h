@@ -42,17 +42,55 @@ struct StepArgs {
   float* out_top_logprobs;
 };
 
+// The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.
+struct Range {
+  int begin, end;
+};
+FL_INLINE Range split(int n, int t, int threads) {
+  return {int(std::int64_t(n) * t / threads), int(std::int64_t(n) * (t + 1) / threads)};
+}
+
+// Counts what was taken of one op's work; on a cache line of its own.
+struct alignas(64) Counter {
+  std::atomic<int> taken{0};
+  int take() { return taken.fetch_add(1, std::memory_order_relaxed); }
+};
+
 struct Context : CreateArgs {
   StepArgs step;
   std::int32_t* token_slot;      // by token row
   std::int32_t* token_position;  // by token row
   std::int32_t* token_last;      // by token row: 1 for the last token of its chunk
-  std::atomic<int>* next_item;   // by op: the next work item of kernels that share items out as they go
+  Counter* counters;             // by op and thread: work taken by kernels that share it out as they go
   std::size_t scratch_stride;
 
   std::uint8_t* thread_scratch(int thread) const { return scratch + scratch_stride * thread; }
 
   int threads() const { return limits.threads; }
+
+  // The next of an op's items that all threads take from.
+  int next_item(int op) const { return counters[std::size_t(op) * threads()].take(); }
+
+  // Calls work(item) for each item of this thread's share.
+  template <class Work>
+  void split_up(int thread, int items, const Work& work) const {
+    const Range mine = split(items, thread, threads());
+    for (int item = mine.begin; item < mine.end; ++item) work(item);
+  }
+
+  // Calls work(item) for each of `items`, once, on some thread. A thread takes its own share in order, so that it reads
+  // memory in order, and then what is left of the others': cores are not equally fast, and a barrier waits for the
+  // slowest.
+  template <class Work>
+  void share_out(int op, int thread, int items, const Work& work) const {
+    for (int i = 0; i < threads(); ++i) {
+      const int owner = (thread + i) % threads();
+      const Range range = split(items, owner, threads());
+      Counter& counter = counters[std::size_t(op) * threads() + owner];
+      for (int item = range.begin + counter.take(); item < range.end; item = range.begin + counter.take()) work(item);
+    }
+  }
+
   const std::int32_t* block_table(int slot) const { return block_tables + std::size_t(slot) * limits.blocks_per_seq; }
   std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
   template <class T>
@@ -64,13 +102,5 @@ struct Context : CreateArgs {
     return static_cast<const T*>(weights[i]);
   }
 };
-
-// The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.
-struct Range {
-  int begin, end;
-};
-FL_INLINE Range split(int n, int t, int threads) {
-  return {int(std::int64_t(n) * t / threads), int(std::int64_t(n) * (t + 1) / threads)};
-}
 
 }  // namespace firelane

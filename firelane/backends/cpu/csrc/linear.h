@@ -15,6 +15,9 @@ namespace firelane {
 // they stay in the second-level cache while rows stream past.
 constexpr int kPanelGroupBytes = 128 * 1024;
 
+// Weights smaller than this are split evenly: threads would lose more by counting than they gain by evening out.
+constexpr std::size_t kShareOutBytes = 4 << 20;
+
 // How far ahead a single tile of rows fetches: it waits for memory, and the hardware stops at page ends.
 constexpr int kAheadBytes = 8192;
 
@@ -50,17 +53,18 @@ FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::wo
   }
 }
 
-// store(row, panel, lanes 0-15, lanes 16-31) for every row and every panel of this thread.
+// store(row, panel, lanes 0-15, lanes 16-31) for every row and every panel.
 template <class T, int PANELS, int K, int LDX, class Store>
-FL_KERNEL void linear(const Context& c, int thread, int rows, const typename T::act* x, const typename T::word* weights,
-                      const Store& store) {
+FL_KERNEL void linear(const Context& c, int thread, int op, int rows, const typename T::act* x,
+                      const typename T::word* weights, const Store& store) {
   constexpr std::size_t panel_words = std::size_t(K / T::kPerWord) * 32;
   constexpr int panel_bytes = int(panel_words * 4);
-  constexpr int group = std::max(1, kPanelGroupBytes / panel_bytes);
-  const Range mine = split(PANELS, thread, c.threads());
+  constexpr int most = std::max(1, kPanelGroupBytes / panel_bytes);
+  const int group =
+      std::clamp(PANELS / (8 * c.threads()), 1, most);  // some items for each thread, so that they can even out
   const int tiles = (rows + kTileRows - 1) / kTileRows;
-  for (int p0 = mine.begin; p0 < mine.end; p0 += group) {
-    const int p1 = std::min(p0 + group, mine.end);
+  const auto work = [&](int item) {
+    const int p0 = item * group, p1 = std::min(p0 + group, int(PANELS));
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       for (int p = p0; p < p1; ++p) {
@@ -74,7 +78,12 @@ FL_KERNEL void linear(const Context& c, int thread, int rows, const typename T::
         tile_any<T, K, LDX>(r.end - r.begin, x, panel, ahead, r.begin, p, store);
       }
     }
-  }
+  };
+  const int items = (PANELS + group - 1) / group;
+  if constexpr (std::size_t(PANELS) * panel_bytes >= kShareOutBytes)
+    c.share_out(op, thread, items, work);
+  else
+    c.split_up(thread, items, work);
 }
 
 template <int LDO, int LDR, bool BIAS, bool RESIDUAL>

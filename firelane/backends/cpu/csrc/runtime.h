@@ -28,12 +28,12 @@ class Executor {
       : slot_(args.limits.max_num_batched_tokens),
         position_(slot_.size()),
         last_(slot_.size()),
-        next_item_(Program::kOps) {
+        counters_(std::size_t(Program::kOps) * args.limits.threads) {
     static_cast<CreateArgs&>(context_) = args;
     context_.token_slot = slot_.data();
     context_.token_position = position_.data();
     context_.token_last = last_.data();
-    context_.next_item = next_item_.data();
+    context_.counters = counters_.data();
     context_.scratch_stride = Program::kScratchBytes;
     team_ = std::make_unique<Team>(args.limits.threads, &Executor::work, this);
   }
@@ -47,7 +47,7 @@ class Executor {
         position_[row] = step.chunk_start[i] + t;
         last_[row] = t + 1 == step.chunk_len[i];
       }
-    for (auto& n : next_item_) n.store(0, std::memory_order_relaxed);
+    for (auto& counter : counters_) counter.taken.store(0, std::memory_order_relaxed);
     team_->submit();
   }
 
@@ -73,7 +73,7 @@ class Executor {
 
   Context context_{};
   std::vector<std::int32_t> slot_, position_, last_;
-  std::vector<std::atomic<int>> next_item_;
+  std::vector<Counter> counters_;
   double mark_ = 0;
   std::unique_ptr<Team> team_;
 };

@@ -12,7 +12,7 @@ void sample(const Context& c, int thread, const float* logits, int op) {
   auto& sampler = *reinterpret_cast<Sampler<VOCAB>*>(c.thread_scratch(thread));
   const auto* params = static_cast<const SamplingParams*>(c.sampling);
   for (;;) {
-    const int row = c.next_item[op].fetch_add(1, std::memory_order_relaxed);
+    const int row = c.next_item(op);
     if (row >= c.step.num_rows) return;
     const std::size_t slot = c.step.row_slot[row];
     const int position = c.step.row_position[row], kind = c.step.row_kind[row];

@@ -35,9 +35,10 @@ class Signal {
       syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  // Returns once the value differs from `seen`. Spins for a while, then sleeps. How long is learnt: a wait that ended while
-  // spinning lengthens the next one's patience, one that did not halves it. Where other programs want the cores, spinning
-  // would keep them from the very thread that is waited for; where the cores are ours, sleeping costs a few microseconds.
+  // Returns once the value differs from `seen`. Spins for a while, then sleeps. How long is learnt: a wait that ended
+  // while spinning lengthens the next one's patience, one that did not halves it. Where other programs want the cores,
+  // spinning would keep them from the very thread that is waited for; where the cores are ours, sleeping costs a few
+  // microseconds.
   void wait(std::uint32_t seen) {
     const int patience = patience_.load(std::memory_order_relaxed);
     for (int i = 0; i < patience; ++i) {
