@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-MINE = ("run_offline_vs_peers", "start_times", "memory")
+MINE = ("run_offline_vs_peers", "turns_vs_peers", "start_times", "memory")
 
 
 def load(name: str) -> ModuleType:
@@ -46,6 +46,21 @@ def test_ratio_is_to_the_best_peer() -> None:
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
     assert cells[2] == ["decode-1", "21.0", "20.0", "10.5", "1.05x", "95%", "5%"]
     assert cells[3] == ["long-decode-6000", "9.0", "-", "-", "-", "50%", "5%"]
+
+
+def test_turns_compare_rounds_that_lie_beside_each_other() -> None:
+    script = load("turns_vs_peers")
+    seconds = {"firelane": [2.0, 4.0, 1.0], "a": [3.0, 4.0, 2.0], "b": [9.0, 9.0, 9.0]}
+    times = {name: seconds for name in script.WORKLOADS} | {
+        "long-prefill-6000": {"firelane": [10.0], "a": [20.0], "b": [30.0]},
+        "long-6000-and-33": {"firelane": [12.0], "a": [24.0], "b": [40.0]},
+    }
+    assert script.rates(times, "firelane")["decode-8"] == 8 * 64 / 1.0
+    assert script.rates(times, "a")["long-decode-6000"] == 32 / 4.0
+    lines = script.report(times, ["firelane", "a", "b"]).splitlines()
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
+    assert cells[2] == ["decode-1", "64.0", "32.0", "7.1", "a", "2.00x", "1.50x"]
+    assert cells[-1] == ["long-decode-6000", "16.0", "8.0", "3.2", "a", "2.00x", "2.00x"]
 
 
 SMAPS = """\
