@@ -6,7 +6,7 @@ A shared machine's memory bandwidth drifts within minutes, so only runs that lie
 compared. The peers' script is a Python file with COMMON, RUNNERS (one program text a peer, which defines
 go(n, inp, out) -> seconds and ends with report(ready, go)) and python(peer) -> the peer's interpreter.
 Rates: prompt tokens/s for prefill, output tokens/s for decode, all tokens/s for the mix; the long decode's is
-that of the 32 tokens after the first.
+that of the 128 tokens after the first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKLOADS = {
     "prefill-512": (1, 512, 1, 3),
     "mix-32": (32, 128, 128, 1),
     "long-prefill-6000": (1, 6000, 1, 1),
-    "long-6000-and-33": (1, 6000, 33, 1),
+    "long-6000-and-129": (1, 6000, 129, 1),
 }
 SERVE = """
 def report(ready, go):
@@ -127,7 +127,7 @@ def rates(times: Times, engine: str) -> dict[str, float]:
     best = {name: min(by_engine[engine]) for name, by_engine in times.items()}
     found: dict[str, float] = {}
     for name, (n, inp, out, _) in WORKLOADS.items():
-        if name == "long-6000-and-33":
+        if name == "long-6000-and-129":
             found["long-decode-6000"] = (out - 1) / (best[name] - best["long-prefill-6000"])
         else:
             tokens = inp if "prefill" in name else n * out if name.startswith("decode") else n * (inp + out)
