@@ -8,7 +8,6 @@ import gc
 import os
 import signal
 import socket
-import threading
 import time
 
 from firelane.backends.contract import Executor
@@ -122,12 +121,10 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: Engine
 
 
 def _progress_to(channel: Channel[ToEngine]) -> ProgressCallback:
-    """Reports come from the threads that compile and pack; a channel takes one at a time."""
-    turn = threading.Lock()
+    """Reports come from the threads that compile and pack, and may meet the frame that tells a failure."""
 
     def report(stage: str, done: float, total: float, unit: str) -> None:
-        with turn:
-            channel.send(Progress(stage, done, total, unit))
+        channel.send(Progress(stage, done, total, unit))
 
     return report
 

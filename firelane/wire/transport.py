@@ -1,9 +1,10 @@
-"""The engine's end of a frame connection: one stream socket, used from one thread without an event loop."""
+"""The engine's end of a frame connection: one stream socket, used without an event loop."""
 
 from __future__ import annotations
 
 import select
 import socket
+import threading
 from typing import Any, Generic, TypeVar
 
 from firelane.errors import FirelaneError
@@ -19,7 +20,7 @@ class ConnectionClosedError(FirelaneError):
 
 
 class Channel(Generic[FrameT]):
-    """Sends and receives frames. Owns the socket; not safe for several threads.
+    """Sends and receives frames. Owns the socket. Any thread may send; one thread receives.
 
     A slow peer does not hold up `send`: what the socket does not take is kept and goes out with later
     calls. Only when more than `max_unsent_bytes` are kept does `send` wait.
@@ -30,15 +31,17 @@ class Channel(Generic[FrameT]):
         self._sock = sock
         self._reader: FrameReader[FrameT] = FrameReader(frame_type)
         self._unsent = bytearray()
+        self._sending = threading.RLock()  # guards _unsent
         self._max_unsent_bytes = max_unsent_bytes
 
     def send(self, frame: ToEngine | FromEngine) -> None:
         """Raises ConnectionClosedError."""
-        self._unsent += encode(frame)
-        self._flush()
-        while len(self._unsent) > self._max_unsent_bytes:
-            self._poll(None, reading=False)
+        with self._sending:
+            self._unsent += encode(frame)
             self._flush()
+            while len(self._unsent) > self._max_unsent_bytes:
+                self._poll(None, reading=False)
+                self._flush()
 
     def receive(self, timeout_s: float | None = 0.0) -> list[FrameT]:
         """All frames that have arrived; waits up to `timeout_s` (None: for ever) for the first bytes.
@@ -78,14 +81,15 @@ class Channel(Generic[FrameT]):
                 return frames
 
     def _flush(self) -> None:
-        while self._unsent:
-            try:
-                sent = self._sock.send(self._unsent)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                raise ConnectionClosedError(f"connection lost: {error}") from error
-            del self._unsent[:sent]
+        with self._sending:
+            while self._unsent:
+                try:
+                    sent = self._sock.send(self._unsent)
+                except BlockingIOError:
+                    return
+                except OSError as error:
+                    raise ConnectionClosedError(f"connection lost: {error}") from error
+                del self._unsent[:sent]
 
     def _poll(self, timeout_s: float | None, *, reading: bool) -> None:
         """Wait until the socket can be used. What is unsent may go out meanwhile."""

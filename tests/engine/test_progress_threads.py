@@ -1,4 +1,4 @@
-"""Progress is reported by the threads that compile and pack, over a channel that is not made for several."""
+"""Progress is reported by the threads that compile and pack, and by the one that tells a failure."""
 
 from __future__ import annotations
 
