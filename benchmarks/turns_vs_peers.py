@@ -135,6 +135,11 @@ def rates(times: Times, engine: str) -> dict[str, float]:
     return found
 
 
+def to_the_best_of_each_round(rounds: dict[str, list[float]], peers: list[str]) -> list[float]:
+    fastest = [min(seconds) for seconds in zip(*(rounds[name] for name in peers), strict=True)]
+    return [other / mine for other, mine in zip(fastest, rounds["firelane"], strict=True)]
+
+
 def report(times: Times, names: list[str]) -> str:
     by_engine = {name: rates(times, name) for name in names}
     rows: list[list[str]] = []
@@ -142,8 +147,7 @@ def report(times: Times, names: list[str]) -> str:
         theirs = {name: by_engine[name][workload] for name in names if name != "firelane"}
         best = max(theirs, key=lambda name: theirs[name])
         rounds = times.get(workload)
-        pairs = zip(rounds[best], rounds["firelane"], strict=True) if rounds else ()
-        ratios = [other / mine for other, mine in pairs] or [ours / theirs[best]]
+        ratios = to_the_best_of_each_round(rounds, list(theirs)) if rounds else [ours / theirs[best]]
         speeds = [f"{by_engine[name][workload]:.1f}" for name in names]
         rows.append(
             [workload, *speeds, best, f"{ours / theirs[best]:.2f}x", f"{statistics.median(ratios):.2f}x"]
