@@ -20,8 +20,8 @@ import numpy as np
 from firelane import env
 from firelane.backends.contract import SAMPLING_DTYPE
 from firelane.backends.cpu.loader import SOURCES
-from firelane.backends.cpu.machine import compile_flags, cpu_identity, supported_isas
-from firelane.backends.cpu.toolchain import Toolchain, find_compiler
+from firelane.native.machine import compile_flags, cpu_identity, supported_isas
+from firelane.native.toolchain import Toolchain, find_compiler
 
 VOCABS = (32_000, 128_256)
 HISTORY = 2_000

@@ -6,10 +6,10 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from firelane.backends.cpu.machine import best_isa, compile_flags, cpu_identity
-from firelane.backends.cpu.toolchain import find_compiler
 from firelane.env import Environment
 from firelane.errors import OutOfMemoryError
+from firelane.native.machine import best_isa, compile_flags, cpu_identity
+from firelane.native.toolchain import find_compiler
 
 SOURCE = Path(__file__).with_name("probe.cpp")
 # Large against any last-level cache that a thread has to itself, small against the memory of a small machine.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import __version__
-from firelane.backends.cpu.machine import cpu_identity, supported_isas
-from firelane.backends.cpu.toolchain import find_compiler
 from firelane.doctor.limits import Limits, measure_limits
 from firelane.env import Environment
 from firelane.errors import FirelaneError
+from firelane.native.machine import cpu_identity, supported_isas
+from firelane.native.toolchain import find_compiler
 
 PACKAGES = ("numpy", "tokenizers", "msgspec", "jinja2", "httptools", "uvloop", "huggingface_hub")
 

@@ -15,9 +15,9 @@ from firelane.backends.contract import SAMPLE, SCORE, StepInputs, StepLimits, St
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.loader import build
-from firelane.backends.cpu.machine import choose_isa, cpu_identity
 from firelane.backends.cpu.native import Library
 from firelane.models.dense import DenseSpec, dense_program
+from firelane.native.machine import choose_isa, cpu_identity
 from firelane.program.liveness import Placement
 from firelane.program.ops import HeadShape, Rotary
 from firelane.program.program import Program

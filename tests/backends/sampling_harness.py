@@ -10,8 +10,8 @@ import numpy as np
 
 from firelane import env
 from firelane.backends.contract import MAX_LOGPROBS, SAMPLE, SAMPLING_DTYPE
-from firelane.backends.cpu.machine import compile_flags, cpu_identity
-from firelane.backends.cpu.toolchain import find_compiler
+from firelane.native.machine import compile_flags, cpu_identity
+from firelane.native.toolchain import find_compiler
 from firelane.program import sampling_reference as reference
 
 CSRC = Path(__file__).parents[2] / "firelane" / "backends" / "cpu" / "csrc"

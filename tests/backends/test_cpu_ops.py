@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.machine import cpu_identity, supported_isas
+from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Sample
 from firelane.program.reference import ReferenceExecutor

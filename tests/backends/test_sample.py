@@ -21,7 +21,7 @@ from firelane.backends.contract import (
     SAMPLING_DTYPE,
     SCORE,
 )
-from firelane.backends.cpu.machine import cpu_identity, supported_isas
+from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program import sampling_reference as reference
 
 

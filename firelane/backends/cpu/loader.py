@@ -10,7 +10,6 @@ from pathlib import Path
 
 from firelane import env
 from firelane.backends.contract import StepLimits
-from firelane.backends.cpu import machine, toolchain
 from firelane.backends.cpu.codegen import generate
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import LANES, Layout
@@ -18,6 +17,7 @@ from firelane.backends.cpu.memory import GIB, available_bytes, step_limits
 from firelane.backends.cpu.native import Library
 from firelane.backends.request import ExecutorRequest, ProgressCallback
 from firelane.errors import OutOfMemoryError, UsageError
+from firelane.native import machine, toolchain
 from firelane.program.program import Program
 from firelane.weights.loader import load_packed
 

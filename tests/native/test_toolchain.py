@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from firelane import env
-from firelane.backends.cpu import toolchain
-from firelane.backends.cpu.machine import compile_flags, cpu_identity, supported_isas
-from firelane.backends.cpu.toolchain import Toolchain, find_compiler, first_error, is_sealed, seal, zig_flags
 from firelane.errors import CacheError, CompilerError, UsageError
+from firelane.native import toolchain
+from firelane.native.machine import compile_flags, cpu_identity, supported_isas
+from firelane.native.toolchain import Toolchain, find_compiler, first_error, is_sealed, seal, zig_flags
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return %d; }\n'
 

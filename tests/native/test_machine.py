@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.backends.cpu.machine import (
+from firelane.errors import UsageError
+from firelane.native.machine import (
     ISA_FLAGS,
     ISAS,
     CpuIdentity,
@@ -14,7 +15,6 @@ from firelane.backends.cpu.machine import (
     parse_cpuinfo,
     supported_isas,
 )
-from firelane.errors import UsageError
 
 AVX2 = "sse2 avx avx2 fma f16c"
 AVX512 = AVX2 + " avx512f avx512bw avx512vl avx512dq"
