@@ -60,6 +60,15 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
         return self._file_of[name].tensor(name)
 
+    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """Rows first .. last - 1 of a tensor of at least one dimension, in `tensor()`'s dtype; read-only, and
+        safe from many threads. IndexError when the tensor does not have these rows.
+        """
+        tensor = self.tensor(name)
+        if not 0 <= first <= last <= tensor.shape[0]:
+            raise IndexError(f"{name} has {tensor.shape[0]} rows, not rows {first} .. {last - 1}")
+        return tensor[first:last]
+
     def check_against(self, program: Program) -> None:
         """Raises CheckpointError naming missing tensors, wrong shapes and dtypes, and tensors that the model
         does not use.

@@ -55,6 +55,16 @@ def test_good(model: Path, program: Program) -> None:
     assert checkpoint.tensor("model.norm.weight").shape == (80,)
 
 
+def test_rows(model: Path) -> None:
+    checkpoint = Checkpoint.open(model)
+    whole = checkpoint.tensor("lm_head.weight")
+    np.testing.assert_array_equal(checkpoint.rows("lm_head.weight", 7, 40), whole[7:40])
+    assert checkpoint.rows("lm_head.weight", 5, 5).shape == (0, 80)
+    for first, last in [(-1, 3), (3, 2), (0, 262)]:
+        with pytest.raises(IndexError, match="has 261 rows"):
+            checkpoint.rows("lm_head.weight", first, last)
+
+
 def test_missing_tensor(model: Path, program: Program) -> None:
     checkpoint = rewrite(model, model__norm__weight=None)
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight is missing"):
