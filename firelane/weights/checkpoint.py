@@ -1,9 +1,12 @@
-"""Checkpoint: all tensors of a model directory, one safetensors file or several with an index."""
+"""Checkpoint: all tensors of a model directory, one safetensors file or several with an index, each as its
+maker wrote it or packed without loss (weights/lossless).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,24 +15,30 @@ from numpy.typing import NDArray
 from firelane.errors import CheckpointError, ModelNotFoundError
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
+from firelane.weights.lossless.file import PackedFile, open_weights
+from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.safetensors import SafetensorsFile
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
+WeightFile = SafetensorsFile | PackedFile
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
 
 
 class Checkpoint:
     """Tensors by name. `fingerprint` changes whenever a file is replaced: names, sizes, times and headers are
     in it.
+
+    Names, shapes, dtypes and values of a packed directory are those of the original one; its tensors are
+    decoded, and checked, each time they are read.
     """
 
     __slots__ = ("_file_of", "directory", "fingerprint")
 
-    def __init__(self, directory: Path, files: list[SafetensorsFile]) -> None:
+    def __init__(self, directory: Path, files: Sequence[WeightFile]) -> None:
         self.directory = directory
-        self._file_of: dict[str, SafetensorsFile] = {}
+        self._file_of: dict[str, WeightFile] = {}
         for file in files:
             for name in file.tensors:
                 if name in self._file_of:
@@ -42,32 +51,45 @@ class Checkpoint:
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
         """Raises ModelNotFoundError without weights, CheckpointError when they are damaged or incomplete."""
-        if (directory / INDEX).is_file():
-            return _open_sharded(directory)
-        if (directory / SINGLE).is_file():
-            return cls(directory, [SafetensorsFile(directory / SINGLE)])
-        raise ModelNotFoundError(
-            f"{directory}: no {SINGLE} and no {INDEX}; only safetensors checkpoints are supported"
-        )
+        weight_map = _weight_map(directory)
+        files = [open_weights(path) for path in _paths(directory, weight_map)]
+        _check_kinds(directory, files)
+        checkpoint = cls(directory, files)
+        tensors_of = {file.path.name: file.tensors for file in files}
+        for name, shard in weight_map.items():
+            if name not in tensors_of[shard]:
+                raise CheckpointError(
+                    f"{directory / shard}: tensor {name} is missing, but {INDEX} says that it is there"
+                )
+        return checkpoint
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._file_of)
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """A read-only view: float32, float16, or uint16 holding the bits of bf16."""
-        if name not in self._file_of:
-            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
-        return self._file_of[name].tensor(name)
+        """float32, float16, or uint16 holding the bits of bf16; not to be written to (a view of a plain file,
+        decoded from a packed one). Raises CheckpointError.
+        """
+        return self._file(name).tensor(name)
 
     def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """Rows first .. last - 1 of a tensor of at least one dimension, in `tensor()`'s dtype; read-only, and
-        safe from many threads. IndexError when the tensor does not have these rows.
+        """Rows first .. last - 1 of a tensor of at least one dimension, as `tensor()` gives them; safe from
+        many threads.
+
+        Of a packed tensor only the chunks are decoded that hold these rows, but always whole ones (256 KiB of
+        bf16): ask for some MiB at a time. Raises CheckpointError; IndexError when there are no such rows.
         """
-        tensor = self.tensor(name)
-        if not 0 <= first <= last <= tensor.shape[0]:
-            raise IndexError(f"{name} has {tensor.shape[0]} rows, not rows {first} .. {last - 1}")
-        return tensor[first:last]
+        file = self._file(name)
+        shape = file.tensors[name].shape
+        if not shape or not 0 <= first <= last <= shape[0]:
+            raise IndexError(f"{name} has shape {list(shape)}, not rows {first} .. {last - 1}")
+        return file.rows(name, first, last)
+
+    def _file(self, name: str) -> WeightFile:
+        if name not in self._file_of:
+            raise CheckpointError(f"{self.directory}: tensor {name} is missing")
+        return self._file_of[name]
 
     def check_against(self, program: Program) -> None:
         """Raises CheckpointError naming missing tensors, wrong shapes and dtypes, and tensors that the model
@@ -101,21 +123,48 @@ class Checkpoint:
         return problems
 
 
-def _open_sharded(directory: Path) -> Checkpoint:
-    weight_map = _read_index(directory / INDEX)
-    files: list[SafetensorsFile] = []
-    for shard in sorted(set(weight_map.values())):
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files that make up the checkpoint. Raises as Checkpoint.open."""
+    return _paths(directory, _weight_map(directory))
+
+
+def _weight_map(directory: Path) -> dict[str, str]:
+    """Which file each tensor lies in, as the index says; {} where there is a single file and no index."""
+    if (directory / INDEX).is_file():
+        return _read_index(directory / INDEX)
+    if (directory / SINGLE).is_file():
+        return {}
+    raise ModelNotFoundError(
+        f"{directory}: no {SINGLE} and no {INDEX}; only safetensors checkpoints are supported"
+    )
+
+
+def _paths(directory: Path, weight_map: dict[str, str]) -> list[Path]:
+    shards = sorted(set(weight_map.values())) or ([] if (directory / INDEX).is_file() else [SINGLE])
+    for shard in shards:
         if not (directory / shard).is_file():
             raise CheckpointError(f"{directory}: shard {shard} is missing; download the model again")
-        files.append(SafetensorsFile(directory / shard))
-    checkpoint = Checkpoint(directory, files)
-    tensors_of = {file.path.name: file.tensors for file in files}
-    for name, shard in weight_map.items():
-        if name not in tensors_of[shard]:
+    return [directory / shard for shard in shards]
+
+
+def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
+    """All files are packed and config.json says so, or none is and it says nothing."""
+    version = declared_version(directory)
+    if version is not None:
+        check_version(directory, version)
+    for file in files:
+        if isinstance(file, PackedFile) and version is None:
             raise CheckpointError(
-                f"{directory / shard}: tensor {name} is missing, but {INDEX} says that it is there"
+                f"{file.path}: is packed, but config.json does not say so: files of different "
+                "models or forms "
+                "lie here together; pack the model again"
             )
-    return checkpoint
+        if isinstance(file, SafetensorsFile) and version is not None:
+            raise CheckpointError(
+                f"{file.path}: is not packed, but config.json says so: files of different models or "
+                "forms lie "
+                "here together; pack the model again"
+            )
 
 
 def _read_index(path: Path) -> dict[str, str]:
@@ -131,7 +180,7 @@ def _read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _fingerprint(files: list[SafetensorsFile]) -> str:
+def _fingerprint(files: Sequence[WeightFile]) -> str:
     digest = hashlib.sha256()
     for file in files:
         stat = file.path.stat()

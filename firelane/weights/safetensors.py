@@ -48,14 +48,19 @@ class TensorInfo:
 class SafetensorsFile:
     """One mapped file. Tensors handed out are views of the mapping and keep it alive."""
 
-    __slots__ = ("_map", "header", "path", "tensors")
+    __slots__ = ("_map", "header", "metadata", "path", "tensors")
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError naming the file, and the tensor where one is at fault."""
         self.path = path
         self._map = _map_file(path)
         self.header = _header_bytes(path, self._map)
-        self.tensors = _parse(path, self.header, data_bytes=len(self._map) - 8 - len(self.header))
+        data_bytes = len(self._map) - 8 - len(self.header)
+        self.tensors, self.metadata = parse_header(path, self.header, data_bytes=data_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._map)
 
     def tensor(self, name: str) -> NDArray[Any]:
         """A read-only view: float32, float16, or uint16 holding the bits of bf16. The name has to be in
@@ -68,6 +73,10 @@ class SafetensorsFile:
             )
         flat = np.frombuffer(self._map, NUMPY_DTYPES[info.dtype], count=prod(info.shape), offset=info.begin)
         return flat.reshape(info.shape)
+
+    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """Rows first .. last - 1 of tensor(name)."""
+        return self.tensor(name)[first:last]
 
 
 def _map_file(path: Path) -> mmap.mmap:
@@ -90,13 +99,18 @@ def _header_bytes(path: Path, data: mmap.mmap) -> bytes:
     return data[8 : 8 + length]
 
 
-def _parse(path: Path, header: bytes, *, data_bytes: int) -> dict[str, TensorInfo]:
+def parse_header(
+    path: Path, header: bytes, *, data_bytes: int
+) -> tuple[dict[str, TensorInfo], dict[str, Any]]:
+    """The tensors that a header names, in its order, and its metadata ({} without any); `data_bytes` follow
+    the header. Raises CheckpointError.
+    """
     entries = _load_json(path, header)
-    entries.pop("__metadata__", None)
+    metadata = entries.pop("__metadata__", {})
     start = 8 + len(header)
     tensors = {name: _tensor_info(path, name, entry, start) for name, entry in entries.items()}
     _check_tiling(path, tensors, start=start, end=start + data_bytes)
-    return tensors
+    return tensors, cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
 
 
 def _load_json(path: Path, header: bytes) -> dict[str, Any]:

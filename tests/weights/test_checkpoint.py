@@ -61,7 +61,7 @@ def test_rows(model: Path) -> None:
     np.testing.assert_array_equal(checkpoint.rows("lm_head.weight", 7, 40), whole[7:40])
     assert checkpoint.rows("lm_head.weight", 5, 5).shape == (0, 80)
     for first, last in [(-1, 3), (3, 2), (0, 262)]:
-        with pytest.raises(IndexError, match="has 261 rows"):
+        with pytest.raises(IndexError, match="not rows"):
             checkpoint.rows("lm_head.weight", first, last)
 
 

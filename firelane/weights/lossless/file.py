@@ -1,0 +1,204 @@
+"""PackedFile: a packed safetensors file that presents the tensors of the file that it was made from."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from firelane.errors import CheckpointError
+from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, ChunkDecoder
+from firelane.weights.lossless.control import VERSION, Control, Form
+from firelane.weights.lossless.planes import Bytes
+from firelane.weights.lossless.table import ChunkTable
+from firelane.weights.safetensors import NUMPY_DTYPES, SafetensorsFile, TensorInfo
+
+FORMAT = "firelane-lossless"
+CONTROL = "firelane_lossless.control"
+STREAM_SUFFIX = ".firelane_lossless"
+READ_BYTES = 1 << 20  # at a time, into a buffer that stays in the CPU's cache
+
+
+def open_weights(path: Path) -> SafetensorsFile | PackedFile:
+    """The file at `path`, whichever kind it is. Raises CheckpointError."""
+    file = SafetensorsFile(path)
+    return PackedFile(file) if is_packed(file) else file
+
+
+def is_packed(file: SafetensorsFile) -> bool:
+    """Any trace of the format counts, so that a damaged packed file is not taken for a plain one."""
+    return (
+        file.metadata.get("format") == FORMAT
+        or CONTROL in file.tensors
+        or any(name.endswith(STREAM_SUFFIX) for name in file.tensors)
+    )
+
+
+class PackedFile:
+    """Reads are safe from many threads; every chunk is checked when it is read. Owns a file descriptor
+    until it is collected.
+
+    tensors: names, dtypes and shapes as in the original file; begin and end are places in that file.
+    header: what the fingerprint of a checkpoint is made from.
+    """
+
+    __slots__ = ("__weakref__", "_fd", "_stored", "control", "header", "path", "tensors")
+
+    def __init__(self, file: SafetensorsFile) -> None:
+        """Raises CheckpointError where anything but the chunks themselves is damaged."""
+        self.path = file.path
+        try:
+            self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CheckpointError(f"{file.path}: cannot be read: {error.strerror}") from error
+        weakref.finalize(self, os.close, self._fd)
+        block = self._control_block(file)
+        self.control = Control.decode(self.path, block)
+        digest = xxhash.xxh3_64_intdigest(len(file.header).to_bytes(8, "little") + file.header)
+        if self.control.header_digest != digest:
+            raise CheckpointError(f"{file.path}: header is damaged; download or pack it again")
+        self.header = file.header + block
+        self.tensors = self.control.tensors
+        self._stored = _stored_tensors(file, self.control)
+
+    @property
+    def original_prefix(self) -> bytes:
+        """The original file's first bytes: its header's length and the header."""
+        header = self.control.original_header
+        return len(header).to_bytes(8, "little") + header
+
+    def table(self, name: str) -> ChunkTable:
+        return self.control.tables[name]
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        """Decoded: float32, float16, or uint16 holding the bits of bf16. The name has to be in `tensors`."""
+        info = self.tensors[name]
+        return self._array(name, 0, info.end - info.begin).reshape(info.shape)
+
+    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """Rows first .. last - 1 of tensor(name); only the chunks that they lie in are read."""
+        info = self.tensors[name]
+        row_bytes = (info.end - info.begin) // max(info.shape[0], 1)
+        flat = self._array(name, first * row_bytes, last * row_bytes)
+        return flat.reshape((last - first, *info.shape[1:]))
+
+    def read(self, name: str, begin: int, end: int) -> Bytes:
+        """Original bytes begin .. end - 1 of a tensor, both even for bf16. Raises CheckpointError."""
+        table = self.table(name)
+        out = np.empty(end - begin, np.uint8)
+        decoder = ChunkDecoder()
+        for chunk, record in self._records(name, begin, end):
+            low, high = table.chunk_range(chunk)
+            whole = begin <= low and high <= end
+            target = out[low - begin : high - begin] if whole else np.empty(high - low, np.uint8)
+            expected = int(table.checksums[chunk])
+            try:
+                decoder.decode(record, target, compressed=table.compressed, expected=expected)
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{self.path}: tensor {name}, chunk {chunk}: {error}; download or pack it again"
+                ) from error
+            if not whole:
+                first, last = max(low, begin), min(high, end)
+                out[first - begin : last - begin] = target[first - low : last - low]
+        return out
+
+    def _array(self, name: str, begin: int, end: int) -> NDArray[Any]:
+        dtype = self.tensors[name].dtype
+        if dtype not in NUMPY_DTYPES:
+            raise CheckpointError(f"{self.path}: tensor {name} has dtype {dtype}; bf16, f16 or f32 is needed")
+        return self.read(name, begin, end).view(NUMPY_DTYPES[dtype])
+
+    def _records(self, name: str, begin: int, end: int) -> Iterator[tuple[int, Bytes]]:
+        """The chunks that bytes begin .. end - 1 lie in, with their records; a record is valid until the
+        next.
+        """
+        if begin == end:
+            return
+        table, place = self.table(name), self._stored[name].begin
+        offsets = table.offsets
+        chunk, stop = begin // table.chunk_bytes, (end - 1) // table.chunk_bytes + 1
+        self._fetch(place + int(offsets[chunk]), int(offsets[stop] - offsets[chunk]))
+        longest = READ_BYTES + CHUNK_BYTES + FRAME_OVERHEAD_BYTES
+        buffer = np.empty(min(longest, int(offsets[stop] - offsets[chunk])), np.uint8)
+        while chunk < stop:
+            start = int(offsets[chunk])
+            after = min(int(np.searchsorted(offsets, start + READ_BYTES, side="left")), stop)
+            piece = buffer[: int(offsets[after]) - start]
+            self._pread(place + start, piece)
+            for i in range(chunk, after):
+                yield i, piece[int(offsets[i]) - start : int(offsets[i + 1]) - start]
+            chunk = after
+
+    def _fetch(self, offset: int, size: int) -> None:
+        """Ask the system for these bytes in one go, so that a drive works at its speed."""
+        if size > READ_BYTES and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def _pread(self, offset: int, out: Bytes) -> None:
+        try:
+            pread(self._fd, offset, out)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def _control_block(self, file: SafetensorsFile) -> bytes:
+        version = file.metadata.get("version")
+        if file.metadata.get("format") != FORMAT:
+            raise CheckpointError(f"{file.path}: parts of a packed file, but no packed file; pack it again")
+        if version != str(VERSION):
+            raise CheckpointError(
+                f"{file.path}: packed in version {str(version)[:20]!r}, this Firelane reads version "
+                f"{VERSION}; "
+                "update it"
+            )
+        info = file.tensors.get(CONTROL)
+        if info is None or info.dtype != "U8":
+            raise CheckpointError(f"{file.path}: control block is missing; download or pack it again")
+        block = np.empty(info.end - info.begin, np.uint8)
+        self._pread(info.begin, block)
+        return block.tobytes()
+
+
+def pread(fd: int, offset: int, out: Bytes) -> None:
+    """Fill `out` with the bytes at `offset`. OSError when there are fewer."""
+    done = 0
+    while done < len(out):
+        count = os.preadv(fd, [out[done:].data], offset + done)
+        if count == 0:
+            raise OSError(5, f"the file ends at byte {offset + done}")
+        done += count
+
+
+def stored_name(name: str, form: Form) -> str:
+    """Under which name a tensor stands in a packed file."""
+    return name + STREAM_SUFFIX if form is Form.PLANES else name
+
+
+def _stored_tensors(file: SafetensorsFile, control: Control) -> dict[str, TensorInfo]:
+    """Where each original tensor is stored. Raises CheckpointError where header and control block
+    disagree.
+    """
+    found: dict[str, TensorInfo] = {}
+    for name, info in control.tensors.items():
+        table = control.tables[name]
+        under = stored_name(name, Form.PLANES if table.compressed else Form.PLAIN)
+        stored = file.tensors.get(under)
+        dtype, shape = ("U8", (table.stored_bytes,)) if table.compressed else (info.dtype, info.shape)
+        if stored is None or under == CONTROL or (stored.dtype, stored.shape) != (dtype, shape):
+            raise CheckpointError(
+                f"{file.path}: {under} is missing or not {dtype} {list(shape)}; download or pack it again"
+            )
+        found[name] = stored
+    if len(file.tensors) != len(found) + 1:
+        extra = set(file.tensors) - {CONTROL} - {stored_name(n, f) for n in found for f in Form}
+        what = min(extra) if extra else "a tensor that stands there twice"
+        raise CheckpointError(
+            f"{file.path}: {what} is not part of what was packed; download or pack it again"
+        )
+    return found
