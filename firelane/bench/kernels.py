@@ -120,10 +120,16 @@ def measure(executor: CpuExecutor, program: Program, rows: int) -> list[KernelTi
 
 
 def run_kernels(
-    model_dir: Path, environment: Environment, *, rows: Sequence[int], threads: int | None, progress: Progress
+    model_dir: Path,
+    environment: Environment,
+    *,
+    rows: Sequence[int],
+    threads: int | None,
+    weights: str = "auto",
+    progress: Progress,
 ) -> KernelFigures:
-    """Measure the machine, then the ops. Raises UsageError where `rows` do not fit, and what loading
-    raises."""
+    """Measure the machine, then the ops, with `weights` as in EngineConfig. Raises UsageError where `rows`
+    do not fit, and what loading raises."""
     limits = measure_limits(environment, threads=threads)
     most = max(rows)
     config = EngineConfig(
@@ -132,6 +138,7 @@ def run_kernels(
         threads=threads,
         max_num_seqs=most,
         max_num_batched_tokens=max(most, 512),
+        weights=weights,
     )
     program = load_program(read_config(model_dir))
     executor = load_executor(config, progress)

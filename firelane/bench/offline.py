@@ -204,11 +204,13 @@ def format_figures(figures: Figures) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineRun:
-    """What to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores."""
+    """What to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores; `weights`: as
+    in EngineConfig."""
 
     names: Sequence[str] | None
     threads: int | None
     repeats: int
+    weights: str = "auto"
 
 
 def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, progress: Progress) -> Figures:
@@ -224,6 +226,7 @@ def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, prog
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         prefix_cache=False,
+        weights=run.weights,
     )
     generator = EngineGenerator(config, progress)
     try:

@@ -30,6 +30,7 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workload", action="append", metavar="NAME", help="one of the table's rows; may be repeated"
     )
+    options.add_weights(parser)
     parser.add_argument("--repeats", type=options.positive_int, default=3, metavar="N", help="best of N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_offline)
@@ -69,6 +70,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _add_kernels(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
+    options.add_weights(parser)
     parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_kernels)
@@ -92,7 +94,12 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
     from firelane.weights.sources import resolve
 
     display = ProgressDisplay()
-    run = OfflineRun(names=arguments.workload, threads=arguments.threads, repeats=arguments.repeats)
+    run = OfflineRun(
+        names=arguments.workload,
+        threads=arguments.threads,
+        repeats=arguments.repeats,
+        weights=arguments.weights,
+    )
     figures = run_offline(resolve(arguments.model, progress=display), environment, run, display)
     display.close()
     print(format_figures(figures))
@@ -141,6 +148,7 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
         environment,
         rows=arguments.rows or kernels.ROWS,
         threads=arguments.threads,
+        weights=arguments.weights,
         progress=display,
     )
     display.close()

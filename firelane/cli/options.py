@@ -43,6 +43,17 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
 
 
+def add_weights(parser: Any) -> None:
+    """To a parser or a group of it."""
+    parser.add_argument(
+        "--weights",
+        choices=("auto", "bf16", "lossless"),
+        default="auto",
+        help="bf16 matrices in memory: the fastest form, as they are, or the smallest lossless form "
+        "(default: %(default)s)",
+    )
+
+
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """What every command that starts an engine takes. None means: the engine decides from the model and the
     machine."""
@@ -69,6 +80,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="memory of the KV cache in GiB (default: what is left)",
     )
     group.add_argument("--block-size", type=positive_int, metavar="N", help="tokens in one KV block")
+    add_weights(group)
     group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
     group.add_argument(
         "--backend",
@@ -88,7 +100,11 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "block_size": arguments.block_size,
         "kv_cache_bytes": arguments.kv_cache_gib and int(arguments.kv_cache_gib * GIB),
     }
-    settings = {"backend": arguments.backend, "prefix_cache": not arguments.no_prefix_cache}
+    settings = {
+        "backend": arguments.backend,
+        "prefix_cache": not arguments.no_prefix_cache,
+        "weights": arguments.weights,
+    }
     return settings | {name: value for name, value in given.items() if value is not None}
 
 

@@ -20,6 +20,7 @@ def load_executor(config: EngineConfig, progress: ProgressCallback) -> Executor:
         max_model_len=config.max_model_len,
         kv_cache_bytes=config.kv_cache_bytes,
         block_size=config.block_size,
+        weights=config.weights,
         cache_dir=config.cache_dir,
     )
     program = load_program(read_config(config.model_dir))

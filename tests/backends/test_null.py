@@ -58,6 +58,7 @@ def test_cache_too_small_for_one_sequence(tmp_path):
         ({"max_num_batched_tokens": 3}, "below max_num_seqs"),
         ({"block_size": 0}, "block_size is 0"),
         ({"threads": 0}, "threads is 0"),
+        ({"weights": "fp4"}, "weights is .fp4.: it must be one of auto, bf16, lossless"),
     ],
 )
 def test_senseless_sizes(tmp_path, sizes, message):

@@ -8,20 +8,21 @@ import dataclasses
 import pytest
 
 from firelane import env
-from firelane.cli import build_parser
+from firelane.backends.request import WEIGHTS
+from firelane.cli import build_parser, options
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--no-prefix-cache --backend"
+    "--weights --no-prefix-cache --backend"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 FLAGS = {
     "serve": f"MODEL --host --port --served-model-name --max-queue {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
-    "bench offline": "MODEL --threads --workload --repeats --json",
+    "bench offline": "MODEL --threads --weights --workload --repeats --json",
     "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "
     "--longest --slo-ttft-ms --slo-tpot-ms --save-plot --json",
-    "bench kernels": "MODEL --threads --rows --json",
+    "bench kernels": "MODEL --threads --weights --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "doctor": "--json",
     "program": "MODEL",
@@ -65,6 +66,15 @@ def test_every_flag_has_help() -> None:
 def test_a_queue_may_have_no_room() -> None:
     arguments = build_parser().parse_args(["serve", "--max-queue", "0"])
     assert arguments.max_queue == 0
+
+
+def test_weights_are_those_that_the_backends_take(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = build_parser()
+    for given in WEIGHTS:
+        assert options.engine_settings(parser.parse_args(["serve", "--weights", given]))["weights"] == given
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["generate", "--prompt", "a", "--weights", "fp4"])
+    assert "--weights" in capsys.readouterr().err
 
 
 def test_environment_variables() -> None:
