@@ -1,8 +1,13 @@
 """Packed formats: how weights lie in memory for the kernels. N is padded with zero rows, K with zero columns.
 
-    PANEL_BF16   uint16  [N/32][K/2][32][2]   pairs of k beside each other, for the bf16 dot-product
-    instruction PANEL_F32    float32 [N/32][K][32]        K even VECTOR_F32   float32 [N]                  N a
-    multiple of 32, so that a kernel may read a panel's whole width
+    PANEL_BF16     uint16  [N/32][K/2][32][2]   pairs of k beside each other, for the bf16 dot-product
+                                                instruction
+    PANEL_F32      float32 [N/32][K][32]        K even
+    VECTOR_F32     float32 [N]                  N a multiple of 32, so that a kernel may read a panel's whole
+                                                width
+    PANEL_WINDOW4  uint8, PANEL_BF16's panels one by one without loss in 12 bits a weight and more where
+                   weights are unlike the others; K a multiple of 4. See window.py
+    PANEL_WINDOW3  the same in 11 bits and more, K a multiple of 16
 
 Interleaved (the weights of GatedLinear, [gate; up]): gate and up are padded to a multiple of 16 rows each and
 alternate in groups of 16 (16 gate rows, the 16 up rows of the same outputs, the next 16 gate rows …), so that
@@ -20,16 +25,35 @@ from numpy.typing import NDArray
 
 PANEL_ROWS = 32
 GROUP_ROWS = 16
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Format(Enum):
     PANEL_BF16 = "panel_bf16"
     PANEL_F32 = "panel_f32"
     VECTOR_F32 = "vector_f32"
+    PANEL_WINDOW4 = "panel_window4"
+    PANEL_WINDOW3 = "panel_window3"
+
+    @property
+    def is_window(self) -> bool:
+        """Whether panels are coded one by one and differ in size."""
+        return self in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
+
+    @property
+    def plain(self) -> Format:
+        """The format of the same weights when decoded."""
+        return Format.PANEL_BF16 if self.is_window else self
+
+    @property
+    def k_multiple(self) -> int:
+        """What the number of inputs has to be a multiple of."""
+        return {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 16}.get(self, 1)
 
     @property
     def dtype(self) -> type[np.generic]:
+        if self.is_window:
+            return np.uint8
         return np.uint16 if self is Format.PANEL_BF16 else np.float32
 
 
@@ -55,7 +79,9 @@ def packed_rows(parts: tuple[int, ...], *, interleave: bool) -> int:
 
 
 def packed_shape(format_: Format, rows: int, k: int) -> tuple[int, ...]:
-    """The array's shape; `rows` are padded already, k (in_features) is not."""
+    """The array's shape, of a window format that of the decoded one; `rows` are padded already, k
+    (in_features) is not.
+    """
     if format_ is Format.VECTOR_F32:
         return (rows,)
     k = round_up(k, 2)
@@ -99,7 +125,9 @@ def pack_panel(out: NDArray[Any], row: int, source: NDArray[Any]) -> None:
 
 def pack(parts: list[NDArray[Any]], format_: Format, *, interleave: bool = False) -> NDArray[Any]:
     """The whole packed array of a weight given as its stacked parts, each [rows, k] or [rows]; the plain way,
-    for tests and small weights."""
+    for tests and small weights. Of a window format the array that window.encode() takes.
+    """
+    format_ = format_.plain
     counts = tuple(len(part) for part in parts)
     k = parts[0].shape[1] if parts[0].ndim == 2 else 1
     packed = np.zeros(packed_shape(format_, packed_rows(counts, interleave=interleave), k), format_.dtype)
@@ -125,6 +153,7 @@ def unpack(
     packed: NDArray[Any], format_: Format, parts: tuple[int, ...], k: int, *, interleave: bool = False
 ) -> list[NDArray[Any]]:
     """The parts again, bit for bit; the inverse of pack()."""
+    format_ = format_.plain
     if format_ is Format.VECTOR_F32:
         rows = packed
     elif format_ is Format.PANEL_F32:

@@ -19,6 +19,10 @@ from firelane.program.ops import (
     SelectRows,
 )
 from firelane.program.values import DType, Rows, Value, Weight
+from firelane.weights.formats import Format
+
+# The C++ decoder of each lossless form.
+WINDOWS = {Format.PANEL_WINDOW4: "Window4", Format.PANEL_WINDOW3: "Window3"}
 
 TEMPLATE = """\
 // Generated from the program of {name}.
@@ -66,6 +70,10 @@ def call(op: Op, layout: Layout) -> str:
 
 def scratch_of(op: Op, layout: Layout) -> list[str]:
     """C++ expressions of the bytes of scratch that a thread needs for `op`."""
+    if isinstance(op, Linear | GatedLinear) and op.weight in layout.windows:
+        return [f"{_panels(op.weight, layout)}::kScratchBytes"]
+    if isinstance(op, Embed) and op.table in layout.windows:
+        return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
         return [f"sizeof({_attention(op, layout)}::Scratch)"]
     if isinstance(op, Sample):
@@ -94,6 +102,19 @@ def _matrix(weight: Weight, layout: Layout) -> str:
     return f"c.weight<{_tag(weight.dtype)}::word>({layout.weight_index[weight]})"
 
 
+def _panels(weight: Weight, layout: Layout) -> str:
+    """The C++ type of a matrix's panels."""
+    k = weight.shape[1]
+    window = layout.windows.get(weight)
+    if window is None:
+        return f"PlainPanels<{_tag(weight.dtype)}, {k}>"
+    return f"WindowPanels<{WINDOWS[window]}, {k}>"
+
+
+def _window(weight: Weight, layout: Layout) -> str:
+    return f"*c.weight<WindowWeight>({layout.weight_index[weight]})"
+
+
 def _flag(value: object) -> str:
     return "false" if value is None else "true"
 
@@ -101,7 +122,12 @@ def _flag(value: object) -> str:
 @call.register
 def _(op: Embed, layout: Layout) -> str:
     vocab, width = op.table.shape
-    shape = f"{_tag(op.table.dtype)}, {vocab}, {width}, {layout.stride(op.out)}"
+    sizes = f"{vocab}, {width}, {layout.stride(op.out)}"
+    window = layout.windows.get(op.table)
+    if window is not None:
+        arguments = f"{_window(op.table, layout)}, {_at(op.out, layout)}"
+        return f"embed_window<{WINDOWS[window]}, {sizes}>(c, thread, {arguments});"
+    shape = f"{_tag(op.table.dtype)}, {sizes}"
     return f"embed<{shape}>(c, thread, {_matrix(op.table, layout)}, {_at(op.out, layout)});"
 
 
@@ -119,9 +145,10 @@ def _(op: SelectRows, layout: Layout) -> str:
 
 
 def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
-    shape = f"{_tag(op.weight.dtype)}, {panels}, {op.x.width}, {layout.stride(op.x)}"
-    arguments = f"{_rows(op.x)}, {_at(op.x, layout)}, {_matrix(op.weight, layout)}, {store}"
-    return f"linear<{shape}>(c, thread, op, {arguments});"
+    read = _window if op.weight in layout.windows else _matrix
+    weights = f"{_panels(op.weight, layout)}{{{read(op.weight, layout)}}}"
+    arguments = f"{_rows(op.x)}, {_at(op.x, layout)}, {weights}, {store}"
+    return f"linear<{panels}, {layout.stride(op.x)}>(c, thread, op, {arguments});"
 
 
 @call.register

@@ -4,8 +4,9 @@ step."""
 from __future__ import annotations
 
 import ctypes as ct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from firelane.backends.cpu.native import (
     CreateStruct,
     Library,
     StepStruct,
+    WindowStruct,
     address,
     limits_struct,
     pointers,
@@ -29,6 +31,7 @@ from firelane.program.ops import Rotary
 from firelane.program.program import CacheLayer
 
 HUGE_PAGE_BYTES = 2 << 20
+DECODE_ONCE_FROM = 2
 
 
 class Weights(Protocol):
@@ -38,6 +41,10 @@ class Weights(Protocol):
     def nbytes(self) -> int: ...
 
     def address(self, name: str) -> int: ...
+
+    def panel_table(self, name: str) -> NDArray[np.uint64]:
+        """Of a matrix in a window form: where its panels begin, and the end; uint64 [panels + 1]."""
+        ...
 
     def close(self) -> None: ...
 
@@ -63,8 +70,20 @@ def cache_arrays(layers: Sequence[CacheLayer], limits: StepLimits) -> list[NDArr
 class CpuExecutor:
     """See contract.Executor. All memory is placed here, before the first step."""
 
-    def __init__(self, *, library: Library, layout: Layout, weights: Weights, threads: int) -> None:
+    def __init__(
+        self,
+        *,
+        library: Library,
+        layout: Layout,
+        weights: Weights,
+        threads: int,
+        decode_once_from: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`decode_once_from`: of a matrix in a window form, the number of row tiles from which a panel is
+        decoded once into scratch and kept, not once for each tile in registers."""
         limits, program = layout.limits, layout.program
+        self._decode_once_from = decode_once_from
+        self._windows: list[tuple[WindowStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
         self._state = SlotState.allocate(limits)
         self._cache = cache_arrays(program.cache_layers, limits)
@@ -84,7 +103,7 @@ class CpuExecutor:
         offsets = [self._layout.placement.offsets[v] for v in self._layout.value_index]
         self._tables = [
             pointers(offsets),
-            pointers([self._weights.address(w.name) for w in program.weights]),
+            pointers([self._weight_address(w.name) for w in program.weights]),
             pointers([address(c) for c in self._cache]),
             pointers([address(r) for r in self._rotary]),
         ]
@@ -106,6 +125,18 @@ class CpuExecutor:
                 f"the system grants no {threads} threads: lower --threads or raise its limits"
             )
         return handle
+
+    def _weight_address(self, name: str) -> int:
+        """What the kernels are given: the packed weight, or a struct that describes its window form."""
+        if name not in self._layout.forms:
+            return self._weights.address(name)
+        table = self._weights.panel_table(name)
+        once = self._decode_once_from.get(name, DECODE_ONCE_FROM)
+        window = WindowStruct(
+            bytes=self._weights.address(name), offsets=address(table), decode_once_from=once
+        )
+        self._windows.append((window, table))
+        return ct.addressof(window)
 
     @property
     def limits(self) -> StepLimits:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from firelane.backends.contract import StepLimits
@@ -11,6 +12,7 @@ from firelane.program.liveness import Placement, place
 from firelane.program.ops import Attention, GatedLinear, Linear, RopeAndCache, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
+from firelane.weights.formats import Format
 
 LANES = 16
 PANEL = 32
@@ -20,11 +22,13 @@ ALIAS_BYTES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The memory layout of `program` for `limits` on `isa`."""
+    """The memory layout of `program` for `limits` on `isa`; `forms` names the matrices (by weight name)
+    that lie in a lossless window form."""
 
     program: Program
     limits: StepLimits
     isa: str
+    forms: Mapping[str, Format] = field(default_factory=dict[str, Format])
 
     def __post_init__(self) -> None:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
@@ -73,6 +77,11 @@ class Layout:
     @cached_property
     def weight_index(self) -> dict[Weight, int]:
         return {w: i for i, w in enumerate(self.program.weights)}
+
+    @cached_property
+    def windows(self) -> dict[Weight, Format]:
+        """The matrices in a window form."""
+        return {w: self.forms[w.name] for w in self.program.weights if w.name in self.forms}
 
     @cached_property
     def cache_index(self) -> dict[int, int]:

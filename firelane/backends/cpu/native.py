@@ -52,6 +52,12 @@ class CreateStruct(ct.Structure):
     ]
 
 
+class WindowStruct(ct.Structure):
+    """A matrix in a window form: csrc/window.h, WindowWeight."""
+
+    _fields_ = [("bytes", ct.c_void_p), ("offsets", ct.c_void_p), ("decode_once_from", ct.c_int32)]
+
+
 STEP_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "row_token", "row_slot", "row_position", "row_kind")
 OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs")
 

@@ -20,7 +20,7 @@ FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const t
   for (int k = 0; k < words; ++k) {
     const typename T::word* at[V];
     for (int v = 0; v < V; ++v) at[v] = w[v] + std::size_t(k) * STRIDE;
-    T::template step<M, V, LDX>(acc, x + k * T::kPerWord, at);
+    step_from<T, M, V, LDX>(acc, x + k * T::kPerWord, at);
   }
 }
 

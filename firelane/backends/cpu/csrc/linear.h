@@ -2,7 +2,7 @@
 //
 // A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs
 // stays in registers for the whole of k, which is summed in increasing order: an output's bits do not depend on the
-// other rows.
+// other rows, and not on the form of the weights (PlainPanels here, WindowPanels in window.h).
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace firelane {
 
-// Weight words that lie within this many bytes are walked panel by panel for one tile of rows before the next tile:
-// they stay in the second-level cache while rows stream past.
+// Weights that lie within this many bytes are walked panel by panel for one tile of rows before the next tile: they
+// stay in the second-level cache while rows stream past.
 constexpr int kPanelGroupBytes = 128 * 1024;
 
 // Weights smaller than this are split evenly: threads would lose more by counting than they gain by evening out.
@@ -25,6 +25,18 @@ constexpr int kAheadBytes = 8192;
 struct Ahead {
   const char* from;
   int stride;
+
+  // The part of [begin, end) that tile `i` of `tiles` fetches, each over `words` words of k.
+  static FL_INLINE Ahead share(const char* begin, const char* end, int i, int tiles, int words) {
+    const std::size_t bytes = end - begin;
+    return {begin + bytes * i / tiles, int((bytes / words + tiles - 1) / tiles)};
+  }
+
+  FL_INLINE void fetch() {
+    __builtin_prefetch(from, 0, 2);
+    __builtin_prefetch(from + 64, 0, 2);
+    from += stride;
+  }
 };
 
 template <class T, int M, int K, int LDX, class Store>
@@ -35,52 +47,64 @@ FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel
 #pragma GCC unroll 4
   for (int k = 0; k < K / T::kPerWord; ++k) {
     const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
-    __builtin_prefetch(ahead.from, 0, 2);
-    __builtin_prefetch(ahead.from + 64, 0, 2);
-    ahead.from += ahead.stride;
-    T::template step<M, 2, LDX>(acc, x + k * T::kPerWord, w);
+    ahead.fetch();
+    step_from<T, M, 2, LDX>(acc, x + k * T::kPerWord, w);
   }
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) store(row + m, p, acc[m][0], acc[m][1]);
 }
 
-template <class T, int K, int LDX, class Store, int M = kTileRows>
+template <class T, int K, int LDX, class Store, int LEAST = 1, int M = kTileRows>
 FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
                         const Store& store) {
-  if constexpr (M >= 1) {
+  if constexpr (M >= LEAST) {
     if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, row, p, store);
-    tile_any<T, K, LDX, Store, M - 1>(rows, x, panel, ahead, row, p, store);
+    tile_any<T, K, LDX, Store, LEAST, M - 1>(rows, x, panel, ahead, row, p, store);
   }
 }
 
-// store(row, panel, lanes 0-15, lanes 16-31) for every row and every panel.
-template <class T, int PANELS, int K, int LDX, class Store>
-FL_KERNEL void linear(const Context& c, int thread, int op, int rows, const typename T::act* x,
-                      const typename T::word* weights, const Store& store) {
-  constexpr std::size_t panel_words = std::size_t(K / T::kPerWord) * 32;
-  constexpr int panel_bytes = int(panel_words * 4);
-  constexpr int most = std::max(1, kPanelGroupBytes / panel_bytes);
-  const int group =
-      std::clamp(PANELS / (8 * c.threads()), 1, most);  // some items for each thread, so that they can even out
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const auto work = [&](int item) {
-    const int p0 = item * group, p1 = std::min(p0 + group, int(PANELS));
+// Panels as they are multiplied: words side by side.
+template <class T, int K>
+struct PlainPanels {
+  using type = T;
+  static constexpr std::size_t kPanelWords = std::size_t(K / T::kPerWord) * 32;
+  static constexpr int kPanelBytes = int(kPanelWords * 4);
+
+  const typename T::word* words;
+
+  FL_INLINE const typename T::word* panel(int p) const { return words + p * kPanelWords; }
+
+  // All rows times panels p0 .. p1 - 1.
+  template <int LDX, class Store>
+  FL_INLINE void multiply(int p0, int p1, int rows, const typename T::act* x, void*, const Store& store) const {
+    const int tiles = (rows + kTileRows - 1) / kTileRows;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       for (int p = p0; p < p1; ++p) {
-        const auto* panel = weights + p * panel_words;
-        const auto* bytes = reinterpret_cast<const char*>(panel);
+        const auto* bytes = reinterpret_cast<const char*>(panel(p));
         // One tile: what it will need itself a little later. Several: a share of the panel that follows this group.
-        const Ahead ahead = tiles == 1
-                                ? Ahead{bytes + kAheadBytes, 128}
-                                : Ahead{bytes + std::size_t(group) * panel_bytes + std::size_t(panel_bytes) * i / tiles,
-                                        (128 + tiles - 1) / tiles};
-        tile_any<T, K, LDX>(r.end - r.begin, x, panel, ahead, r.begin, p, store);
+        const auto* next = bytes + std::size_t(p1 - p0) * kPanelBytes;
+        const Ahead ahead = tiles == 1 ? Ahead{bytes + kAheadBytes, 128}
+                                       : Ahead::share(next, next + kPanelBytes, i, tiles, K / T::kPerWord);
+        tile_any<T, K, LDX>(r.end - r.begin, x, panel(p), ahead, r.begin, p, store);
       }
     }
+  }
+};
+
+// store(row, panel, lanes 0-15, lanes 16-31) for every row and every panel.
+template <int PANELS, int LDX, class Panels, class Store>
+FL_KERNEL void linear(const Context& c, int thread, int op, int rows, const typename Panels::type::act* x,
+                      const Panels& panels, const Store& store) {
+  constexpr int most = std::max(1, kPanelGroupBytes / Panels::kPanelBytes);
+  const int group =
+      std::clamp(PANELS / (8 * c.threads()), 1, most);  // some items for each thread, so that they can even out
+  const auto work = [&](int item) {
+    const int p0 = item * group, p1 = std::min(p0 + group, int(PANELS));
+    panels.template multiply<LDX>(p0, p1, rows, x, c.thread_scratch(thread), store);
   };
   const int items = (PANELS + group - 1) / group;
-  if constexpr (std::size_t(PANELS) * panel_bytes >= kShareOutBytes)
+  if constexpr (std::size_t(PANELS) * Panels::kPanelBytes >= kShareOutBytes)
     c.share_out(op, thread, items, work);
   else
     c.split_up(thread, items, work);

@@ -12,6 +12,7 @@
 #include "rope.h"
 #include "rows.h"
 #include "sample.h"
+#include "window.h"
 
 namespace firelane {
 

@@ -167,6 +167,7 @@ FL_INLINE float bf16_to_f32(std::uint16_t v) {
 // `act` holds activations already rounded to bf16: as bf16 where the dot instruction takes them, else widened to float.
 struct Bf16 {
   using word = std::uint32_t;   // one lane of a packed panel
+  using vector = u32x16;        // sixteen of them
   using cache = std::uint16_t;  // one element of the KV cache
   static constexpr int kPerWord = 2;
 #if defined(FIRELANE_ISA_AVX512BF16)
@@ -194,24 +195,21 @@ struct Bf16 {
 
   // acc[m][v] += two k of row m times word vector v: even k first on targets without the dot instruction.
   template <int M, int V, int LDX>
-  static FL_INLINE void step(f32x16 (&acc)[M][V], const act* x, const word* const (&w)[V]) {
+  static FL_INLINE void step(f32x16 (&acc)[M][V], const act* x, const vector (&w)[V]) {
 #if defined(FIRELANE_ISA_AVX512BF16)
-    __m512bh wv[V];
-    for (int v = 0; v < V; ++v) std::memcpy(&wv[v], w[v], 64);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       std::uint32_t pair;
       std::memcpy(&pair, x + m * LDX, 4);
       const __m512bh xv = (__m512bh)_mm512_set1_epi32(int(pair));
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[m][v] = (f32x16)_mm512_dpbf16_ps((__m512)acc[m][v], wv[v], xv);
+      for (int v = 0; v < V; ++v) acc[m][v] = (f32x16)_mm512_dpbf16_ps((__m512)acc[m][v], (__m512bh)w[v], xv);
     }
 #else
     f32x16 even[V], odd[V];
     for (int v = 0; v < V; ++v) {
-      const u32x16 u = load(w[v]);
-      even[v] = as_f32(u << 16);
-      odd[v] = as_f32(u & 0xFFFF0000u);
+      even[v] = as_f32(w[v] << 16);
+      odd[v] = as_f32(w[v] & 0xFFFF0000u);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
@@ -226,6 +224,7 @@ struct Bf16 {
 // F32: weights, cache and activations are floats; a step consumes one k.
 struct F32 {
   using word = float;
+  using vector = f32x16;
   using cache = float;
   using act = float;
   static constexpr int kPerWord = 1;
@@ -236,17 +235,23 @@ struct F32 {
     for (int i = 0; i < 16; ++i) p[i * stride] = v[i];
   }
   template <int M, int V, int LDX>
-  static FL_INLINE void step(f32x16 (&acc)[M][V], const act* x, const word* const (&w)[V]) {
-    f32x16 wv[V];
-    for (int v = 0; v < V; ++v) wv[v] = load(w[v]);
+  static FL_INLINE void step(f32x16 (&acc)[M][V], const act* x, const vector (&w)[V]) {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       const f32x16 xv = splat(x[m * LDX]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[m][v] = fmadd(wv[v], xv, acc[m][v]);
+      for (int v = 0; v < V; ++v) acc[m][v] = fmadd(w[v], xv, acc[m][v]);
     }
   }
 };
+
+// The same with the words still in memory.
+template <class T, int M, int V, int LDX>
+FL_INLINE void step_from(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V]) {
+  typename T::vector words[V];
+  for (int v = 0; v < V; ++v) words[v] = load(w[v]);
+  T::template step<M, V, LDX>(acc, x, words);
+}
 
 // Rows in one register tile of two vectors: 24 accumulators of 32 registers; 12 of 16 with AVX2; what is left
 // elsewhere.

@@ -1,0 +1,276 @@
+// Weights in lossless window forms, decoded on their way into the matrix product.
+//
+// A bf16 weight has one byte that looks random (kept raw) and one that takes few values (coded in 4 or 3 bits around
+// the panel's most frequent ones; the others, escapes, follow as they are). firelane/weights/window.py describes the
+// bytes. Decoding gives the very words of the plain panel, step by step, so that products have the same bits.
+//
+// On targets with AVX-512 VBMI2 a step is decoded in registers; elsewhere a panel is decoded into the thread's scratch
+// first. Where several tiles of rows meet a panel, the first one may leave what it decodes in scratch for the others.
+#pragma once
+
+#include <cstddef>
+
+#include "linear.h"
+
+#if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && \
+    (defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512))
+#define FIRELANE_WINDOW_REGISTERS 1
+#endif
+
+namespace firelane {
+
+#if defined(FIRELANE_WINDOW_REGISTERS)
+constexpr bool kWindowRegisters = true;
+#else
+constexpr bool kWindowRegisters = false;
+#endif
+
+constexpr int kStepLanes = 64;                            // bf16 words of one step: 32 outputs by two k
+constexpr int kTableBytes = 64;                           // a panel begins with the byte that each code stands for
+constexpr std::uint8_t kEscape4 = 0x7F, kEscape3 = 0xFF;  // what the table says of the code of an escape
+
+// A matrix as the Python side hands it over.
+struct WindowWeight {
+  const std::uint8_t* bytes;
+  const std::uint64_t* offsets;   // of panel p, and of the end
+  std::int32_t decode_once_from;  // tiles of rows from which a panel is decoded once and kept, not once for each tile
+};
+
+#if defined(FIRELANE_WINDOW_REGISTERS)
+
+FL_INLINE __m512i load_bytes(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
+
+// `bytes` with the lanes of `escaped` replaced by what lies at `escapes`, which moves on.
+FL_INLINE __m512i take_escapes(__m512i bytes, __mmask64 escaped, const std::uint8_t*& escapes) {
+  bytes = _mm512_mask_expand_epi8(bytes, escaped, load_bytes(escapes));
+  escapes += __builtin_popcountll(_cvtmask64_u64(escaped));
+  return bytes;
+}
+
+// PANEL_WINDOW4: low bytes raw, high bytes coded; escapes are rare and lie behind all steps.
+struct Window4 {
+  static constexpr int kSteps = 2;
+  static constexpr int kBlockBytes = 192;
+
+  const std::uint8_t* block;
+  const std::uint8_t* escapes;
+  __m512i table;
+
+  FL_INLINE Window4(const std::uint8_t* panel, int steps)
+      : block(panel + kTableBytes), escapes(block + steps / kSteps * kBlockBytes), table(load_bytes(panel)) {}
+
+  // use(step, words) for the next kSteps steps.
+  template <class Use>
+  FL_INLINE void decode(const Use& use) {
+    const __m512i codes = load_bytes(block), escape = _mm512_set1_epi8(kEscape4);
+    __m512i high[2] = {_mm512_permutexvar_epi8(codes, table),
+                       _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table)};
+    const __mmask64 first = _mm512_cmpeq_epi8_mask(high[0], escape), second = _mm512_cmpeq_epi8_mask(high[1], escape);
+    if (__builtin_expect(!_kortestz_mask64_u8(first, second), 0)) {
+      high[0] = take_escapes(high[0], first, escapes);
+      high[1] = take_escapes(high[1], second, escapes);
+    }
+#pragma GCC unroll 2
+    for (int s = 0; s < kSteps; ++s) {
+      const __m512i low = load_bytes(block + 64 + 64 * s);
+      const u32x16 words[2] = {(u32x16)_mm512_unpacklo_epi8(low, high[s]), (u32x16)_mm512_unpackhi_epi8(low, high[s])};
+      use(s, words);
+    }
+    block += kBlockBytes;
+  }
+};
+
+// PANEL_WINDOW3: exponents coded, sign and mantissa raw; one weight in fifty or so is an escape, kept in its block.
+struct Window3 {
+  static constexpr int kSteps = 8;
+  static constexpr int kBlockBytes = 704;
+
+  const std::uint8_t* block;
+  __m512i table, spread, shifts;
+
+  FL_INLINE Window3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(load_bytes(panel)) {
+    alignas(64) std::uint8_t from[64], by[64];
+    for (int i = 0; i < 64; ++i) {
+      from[i] = std::uint8_t(i / 8 * 3 + std::min(i % 8, 2));  // three bytes of codes for eight lanes
+      by[i] = std::uint8_t(i % 8 * 3);
+    }
+    spread = load_bytes(from);
+    shifts = load_bytes(by);
+  }
+
+  template <class Use>
+  FL_INLINE void decode(const Use& use) {
+    const std::uint8_t* escapes = block + kBlockBytes;
+    const __m512i escape = _mm512_set1_epi8(char(kEscape3));
+#pragma GCC unroll 8
+    for (int s = 0; s < kSteps; ++s) {
+      const __m512i groups = _mm512_permutexvar_epi8(spread, load_bytes(block + 24 * s));
+      __m512i exponents = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(shifts, groups), table);
+      exponents = take_escapes(exponents, _mm512_cmpeq_epi8_mask(exponents, escape), escapes);
+      const __m512i rest = load_bytes(block + 192 + 64 * s);
+      const __m512i even = _mm512_unpacklo_epi8(rest, exponents), odd = _mm512_unpackhi_epi8(rest, exponents);
+      const u32x16 words[2] = {(u32x16)_mm512_shrdi_epi16(even, even, 1), (u32x16)_mm512_shrdi_epi16(odd, odd, 1)};
+      use(s, words);
+    }
+    block = escapes;
+  }
+};
+
+#else
+
+// The lanes of one step back in order: the first eight of each sixteen make words 0 .. 31, the others 32 .. 63.
+template <class Word>
+FL_INLINE void in_order(std::uint16_t (&words)[kStepLanes], const Word& word) {
+  for (int i = 0; i < kStepLanes; ++i) words[(i % 16 < 8 ? 0 : 32) + i / 16 * 8 + i % 8] = word(i);
+}
+
+template <class Use>
+FL_INLINE void hand_over(int s, const std::uint16_t (&words)[kStepLanes], const Use& use) {
+  u32x16 vectors[2];
+  std::memcpy(vectors, words, sizeof vectors);
+  use(s, vectors);
+}
+
+struct Window4 {
+  static constexpr int kSteps = 2;
+  static constexpr int kBlockBytes = 192;
+
+  const std::uint8_t* block;
+  const std::uint8_t* escapes;
+  const std::uint8_t* table;
+
+  FL_INLINE Window4(const std::uint8_t* panel, int steps)
+      : block(panel + kTableBytes), escapes(block + steps / kSteps * kBlockBytes), table(panel) {}
+
+  template <class Use>
+  FL_INLINE void decode(const Use& use) {
+    for (int s = 0; s < kSteps; ++s) {
+      std::uint16_t words[kStepLanes];
+      in_order(words, [&](int i) FL_LAMBDA {
+        std::uint8_t high = table[block[i] >> (4 * s) & 15];
+        if (high == kEscape4) high = *escapes++;
+        return std::uint16_t(high << 8 | block[64 + 64 * s + i]);
+      });
+      hand_over(s, words, use);
+    }
+    block += kBlockBytes;
+  }
+};
+
+struct Window3 {
+  static constexpr int kSteps = 8;
+  static constexpr int kBlockBytes = 704;
+
+  const std::uint8_t* block;
+  const std::uint8_t* table;
+
+  FL_INLINE Window3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(panel) {}
+
+  template <class Use>
+  FL_INLINE void decode(const Use& use) {
+    const std::uint8_t* escapes = block + kBlockBytes;
+    for (int s = 0; s < kSteps; ++s) {
+      std::uint16_t words[kStepLanes];
+      in_order(words, [&](int i) FL_LAMBDA {
+        const std::uint8_t* group = block + 24 * s + i / 8 * 3;
+        const unsigned codes = group[0] | group[1] << 8 | group[2] << 16;
+        std::uint8_t exponent = table[codes >> (i % 8 * 3) & 7];
+        if (exponent == kEscape3) exponent = *escapes++;
+        const unsigned rotated = exponent << 8 | block[192 + 64 * s + i];
+        return std::uint16_t(rotated >> 1 | rotated << 15);
+      });
+      hand_over(s, words, use);
+    }
+    block = escapes;
+  }
+};
+
+#endif
+
+// The plain panel's words.
+template <class Window, int K>
+FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
+  Window window(panel, K / 2);
+  for (int k = 0; k < K / 2; k += Window::kSteps)
+    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { std::memcpy(out + (k + s) * 32, words, 128); });
+}
+
+// A tile that decodes as it goes; with KEEP it leaves the words in `kept` and fetches `ahead`, without it fetches what
+// it will need itself.
+template <class Window, bool KEEP, int M, int K, int LDX, class Store>
+FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept, int row,
+                           int p, const Store& store) {
+  f32x16 acc[M][2] = {};
+  Window window(panel, K / 2);
+  x += std::size_t(row) * LDX;
+  for (int k = 0; k < K / 2; k += Window::kSteps) {
+    if constexpr (!KEEP)
+      for (int at = 0; at < Window::kBlockBytes; at += 64) __builtin_prefetch(window.block + kAheadBytes + at, 0, 3);
+    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
+      if constexpr (KEEP) {
+        __builtin_prefetch(ahead.from, 0, 2);
+        ahead.from += ahead.stride;
+        std::memcpy(kept + (k + s) * 32, words, 128);
+      }
+      Bf16::step<M, 2, LDX>(acc, x + (k + s) * 2, words);
+    });
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) store(row + m, p, acc[m][0], acc[m][1]);
+}
+
+// LEAST: with several tiles, none has fewer rows than half a tile.
+template <class Window, bool KEEP, int LEAST, int K, int LDX, class Store, int M = kTileRows>
+FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
+                          int row, int p, const Store& store) {
+  if constexpr (M >= LEAST) {
+    if (rows == M) return decode_rows<Window, KEEP, M, K, LDX>(x, panel, ahead, kept, row, p, store);
+    decode_any<Window, KEEP, LEAST, K, LDX, Store, M - 1>(rows, x, panel, ahead, kept, row, p, store);
+  }
+}
+
+// Panels of a window form in the place of PlainPanels<Bf16, K>. Needs kScratchBytes of scratch.
+template <class Window, int K>
+struct WindowPanels {
+  using type = Bf16;
+  static constexpr int kPanelBytes = K / 2 / Window::kSteps * Window::kBlockBytes;
+  static constexpr std::size_t kScratchBytes = std::size_t(K / 2) * 128;
+  static constexpr int kLeast = kWindowRegisters ? kTileRows / 2 : 1;  // rows of a tile whose words are kept
+
+  const WindowWeight& weight;
+
+  FL_INLINE const std::uint8_t* panel(int p) const { return weight.bytes + weight.offsets[p]; }
+
+  template <int LDX, class Store>
+  FL_INLINE void multiply(int p0, int p1, int rows, const Bf16::act* x, void* scratch, const Store& store) const {
+    const int tiles = (rows + kTileRows - 1) / kTileRows;
+    const bool once = !kWindowRegisters || (tiles > 1 && tiles >= weight.decode_once_from);
+    for (int p = p0; p < p1; ++p) {
+      if (once)
+        multiply_once<LDX>(p, rows, tiles, x, static_cast<std::uint32_t*>(scratch), store);
+      else if constexpr (kWindowRegisters)
+        for (int i = 0; i < tiles; ++i) {
+          const Range r = split(rows, i, tiles);
+          decode_any<Window, false, 1, K, LDX>(r.end - r.begin, x, panel(p), {}, nullptr, r.begin, p, store);
+        }
+    }
+  }
+
+  // The first tile decodes and keeps; each tile fetches its share of the next panel.
+  template <int LDX, class Store>
+  FL_INLINE void multiply_once(int p, int rows, int tiles, const Bf16::act* x, std::uint32_t* kept,
+                               const Store& store) const {
+    const auto* next = reinterpret_cast<const char*>(panel(p + 1));
+    const auto* after = next + (next - reinterpret_cast<const char*>(panel(p)));  // about
+    for (int i = 0; i < tiles; ++i) {
+      const Range r = split(rows, i, tiles);
+      const Ahead ahead = Ahead::share(next, after, i, tiles, K / 2);
+      if (i == 0)
+        decode_any<Window, true, kLeast, K, LDX>(r.end - r.begin, x, panel(p), ahead, kept, r.begin, p, store);
+      else
+        tile_any<Bf16, K, LDX, Store, kLeast>(r.end - r.begin, x, kept, ahead, r.begin, p, store);
+    }
+  }
+};
+
+}  // namespace firelane
