@@ -11,6 +11,7 @@ FirelaneError                     exit code 1
 │   ├── CompilerError             no compiler, or it failed
 │   ├── OutOfMemoryError          too little memory for the weights or for one sequence
 │   ├── CacheError                cache directory not usable, or disk full
+│   ├── OutputError               output directory not usable, or disk full
 │   └── AddressInUseError         the port is taken
 ├── EngineDeadError               the engine process ended while work was in flight (HTTP 503)
 └── RequestError                  a client's request cannot be served (HTTP 4xx)
@@ -65,6 +66,10 @@ class OutOfMemoryError(MachineError):
 
 
 class CacheError(MachineError):
+    pass
+
+
+class OutputError(MachineError):
     pass
 
 

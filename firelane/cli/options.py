@@ -54,6 +54,17 @@ def add_weights(parser: Any) -> None:
     )
 
 
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=positive_int, metavar="N", help="default: all cores")
+
+
+def threads(arguments: argparse.Namespace) -> int:
+    """What the option of `add_threads` gives, or the number of usable cores."""
+    from firelane.native.machine import cpu_identity
+
+    return arguments.threads or cpu_identity().usable_cores
+
+
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """What every command that starts an engine takes. None means: the engine decides from the model and the
     machine."""

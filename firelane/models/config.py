@@ -30,6 +30,7 @@ HARMLESS = frozenset(
         "encoder_no_repeat_ngram_size",
         "exponential_decay_length_penalty",
         "finetuning_task",
+        "firelane_lossless",
         "hidden_dropout",
         "id2label",
         "initializer_range",

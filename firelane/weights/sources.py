@@ -16,6 +16,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # Nothing else is fetched: no pickled weights, no code.
 HUB_FILES = [
     "config.json",
+    "firelane_lossless.json",
     "generation_config.json",
     "model.safetensors",
     "model-*.safetensors",

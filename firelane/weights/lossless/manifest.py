@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,14 +36,20 @@ class FileIdentity:
     @classmethod
     def of(cls, path: Path) -> FileIdentity:
         """Raises CheckpointError when the file cannot be read."""
+        return cls.of_pieces(read_pieces(path), lambda _: None)
+
+    def matches(self, path: Path) -> bool:
+        """Whether `path` is that file; it is read. Raises CheckpointError when it cannot be."""
+        return path.is_file() and path.stat().st_size == self.nbytes and FileIdentity.of(path) == self
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[Any], consume: Callable[[Any], object]) -> FileIdentity:
+        """Of the file that the pieces make up; each is handed on to `consume`."""
         digest, nbytes = xxhash.xxh3_128(), 0
-        try:
-            with path.open("rb") as file:
-                while piece := file.read(READ_BYTES):
-                    digest.update(piece)
-                    nbytes += len(piece)
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        for piece in pieces:
+            digest.update(piece)
+            nbytes += len(piece)
+            consume(piece)
         return cls(nbytes, digest.hexdigest())
 
 
@@ -81,6 +87,16 @@ class Manifest:
         if not isinstance(config, dict):
             raise CheckpointError(f"{CONFIG}: not a JSON object")
         return json.dumps({**config, BLOCK: {"version": VERSION}}, indent=2).encode() + b"\n"
+
+
+def read_pieces(path: Path) -> Iterator[bytes]:
+    """A file's bytes. Raises CheckpointError when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(READ_BYTES):
+                yield piece
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def declared_version(directory: Path) -> Any:

@@ -8,7 +8,6 @@ not). All other tensors stay as they are, under their own names.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,35 +44,24 @@ class Rule:
 
 
 class Sink(Protocol):
-    """Where a packed file goes."""
+    """Where a packed file goes: output.OutputFile, or nowhere."""
 
-    def append(self, position: int, buffers: list[Any]) -> None: ...
+    def put(self, position: int, buffers: list[Any]) -> None: ...
+
+    def finish(self, nbytes: int) -> None: ...
 
 
 class NullSink:
-    """A file that nobody needs: for the sizes alone."""
+    """Files that nobody needs. `nbytes`: the sum of their sizes."""
 
-    def append(self, position: int, buffers: list[Any]) -> None:
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def put(self, position: int, buffers: list[Any]) -> None:
         """Drop them."""
 
-
-class FileSink:
-    """Writes to `fd`, which the caller owns."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def append(self, position: int, buffers: list[Any]) -> None:
-        """Write the buffers one after the other from `position` on. OSError when they do not fit the disk."""
-        for at in range(0, len(buffers), 512):  # below the smallest IOV_MAX in use
-            views = [memoryview(b).cast("B") for b in buffers[at : at + 512]]
-            while views:
-                done = os.pwritev(self._fd, views, position)
-                position += done
-                while views and done >= len(views[0]):
-                    done -= len(views.pop(0))
-                if done:
-                    views[0] = views[0][done:]
+    def finish(self, nbytes: int) -> None:
+        self.nbytes += nbytes
 
 
 @dataclass(frozen=True)
@@ -103,6 +91,7 @@ class FilePacker:
         room = len(_header({n: _longest(n, i) for n, i in self._source.tensors.items()}))
         self._end = 8 + room + -room % 8
         self._digest.update(len(header).to_bytes(8, "little") + header)
+        on_bytes(8 + len(header))
         by_place = sorted(self._source.tensors.items(), key=lambda item: (item[1].begin, item[1].end))
         tasks = ((i, b, e) for _, i in by_place for b, e in spans(i.end - i.begin, self._rule.chunk_bytes))
         encoded = ordered(self._encode, tasks, threads=threads)
@@ -172,7 +161,7 @@ class FilePacker:
         return data
 
     def _append(self, buffers: list[Any]) -> None:
-        self._sink.append(self._end, buffers)
+        self._sink.put(self._end, buffers)
         self._end += sum(memoryview(b).nbytes for b in buffers)
 
     def _finish(self, data_begin: int) -> Control:
@@ -194,8 +183,9 @@ class FilePacker:
             tables=self._tables,
             chunk_bytes=chunk_bytes,
         )
-        self._sink.append(0, [header])
+        self._sink.put(0, [header])
         self._append([control.encode()])
+        self._sink.finish(self._end)
         return control
 
 
