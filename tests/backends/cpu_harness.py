@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from firelane.program.liveness import Placement
 from firelane.program.ops import HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.weights.formats import pack
+from firelane.weights import window
+from firelane.weights.formats import Format, pack
 from firelane.weights.plan import plan
 
 HERE = choose_isa("", cpu_identity())
@@ -58,10 +59,13 @@ def widen_bf16(x: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 
 class RandomWeights:
-    """Seeded weights, packed in memory; `values` holds them unpacked as float32."""
+    """Seeded weights, packed in memory; `values` holds them unpacked as float32. The same values whatever
+    their `forms`; some matrix weights are tiny, so that window forms have escapes."""
 
-    def __init__(self, program: Program, seed: int = 0) -> None:
+    def __init__(self, program: Program, seed: int = 0, forms: Mapping[str, Format] | None = None) -> None:
         rng = np.random.default_rng(seed)
+        forms = forms or {}
+        self._tables: dict[str, NDArray[np.uint64]] = {}
         self.values: dict[str, NDArray[np.float32]] = {}
         self._packed: dict[str, NDArray[Any]] = {}
         for placed in plan(program):
@@ -70,6 +74,9 @@ class RandomWeights:
             parts = np.split(bits, np.cumsum(placed.weight.parts)[:-1])
             packed = pack(list(parts), placed.format, interleave=placed.interleave)
             self.values[placed.weight.name] = widen_bf16(bits) if bits.dtype == np.uint16 else bits
+            if placed.weight.name in forms:
+                packed, table = window.encode(packed, forms[placed.weight.name])
+                self._tables[placed.weight.name] = table
             self._packed[placed.weight.name] = aligned(packed)
 
     @staticmethod
@@ -77,7 +84,10 @@ class RandomWeights:
         if len(weight.shape) == 1:
             offset = 0.0 if "bias" in weight.name else 1.0
             return (offset + 0.2 * rng.standard_normal(weight.shape)).astype(np.float32)
-        return (rng.standard_normal(weight.shape) * 1.2 * weight.shape[1] ** -0.5).astype(np.float32)
+        values = rng.standard_normal(weight.shape) * 1.2 * weight.shape[1] ** -0.5
+        tiny = rng.integers(0, 3000, weight.shape)
+        values *= np.select([tiny < 20, tiny == 20, tiny == 21], [2.0**-25, 0.0, -0.0], 1.0)
+        return values.astype(np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -85,6 +95,9 @@ class RandomWeights:
 
     def address(self, name: str) -> int:
         return self._packed[name].ctypes.data
+
+    def panel_table(self, name: str) -> NDArray[np.uint64]:
+        return self._tables[name]
 
     def close(self) -> None:
         pass
@@ -168,12 +181,23 @@ def machine(
     sizes: StepLimits | None = None,
     threads: int = 2,
     place: Callable[[Layout], Placement] | None = None,
+    form: Format | None = None,
+    decode_once_from: int = 2,
 ) -> Machine:
+    """`form`: a window form that all matrices get."""
     program = dense_program(spec)
-    layout = Layout(program=program, limits=sizes or limits(), isa=isa)
+    matrices = [w.name for w in program.weights if len(w.shape) == 2]
+    forms = dict.fromkeys(matrices, form) if form else {}
+    layout = Layout(program=program, limits=sizes or limits(), isa=isa, forms=forms)
     if place is not None:
         vars(layout)["placement"] = place(layout)  # where the cached property keeps its value
     library = build(layout, cache_dir, env.read({"HOME": "/"}), lambda *_: None)
-    weights = RandomWeights(program)
-    executor = CpuExecutor(library=Library(library), layout=layout, weights=weights, threads=threads)
+    weights = RandomWeights(program, forms=forms)
+    executor = CpuExecutor(
+        library=Library(library),
+        layout=layout,
+        weights=weights,
+        threads=threads,
+        decode_once_from=dict.fromkeys(forms, decode_once_from),
+    )
     return Machine(executor, weights)
