@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,14 @@ from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, ChunkDecoder
 from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.planes import Bytes
+from firelane.weights.lossless.reader import DriveReader, ReadBuffer
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.safetensors import NUMPY_DTYPES, SafetensorsFile, TensorInfo
 
 FORMAT = "firelane-lossless"
 CONTROL = "firelane_lossless.control"
 STREAM_SUFFIX = ".firelane_lossless"
-READ_BYTES = 1 << 20  # at a time, into a buffer that stays in the CPU's cache
+READ_BYTES = 1 << 20  # at a time: enough for a drive, and the buffer stays in the CPU's cache
 
 
 def open_weights(path: Path) -> SafetensorsFile | PackedFile:
@@ -41,23 +40,22 @@ def is_packed(file: SafetensorsFile) -> bool:
 
 
 class PackedFile:
-    """Reads are safe from many threads; every chunk is checked when it is read. Owns a file descriptor
-    until it is collected.
+    """Reads are safe from many threads; every chunk is checked when it is read. Where the file comes from a
+    drive, more threads than cores are of use: some wait for it while others decode.
 
     tensors: names, dtypes and shapes as in the original file; begin and end are places in that file.
     header: what the fingerprint of a checkpoint is made from.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_stored", "control", "header", "path", "tensors")
+    __slots__ = ("_reader", "_stored", "control", "header", "path", "tensors")
 
     def __init__(self, file: SafetensorsFile) -> None:
         """Raises CheckpointError where anything but the chunks themselves is damaged."""
         self.path = file.path
         try:
-            self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._reader = DriveReader(file.path)
         except OSError as error:
             raise CheckpointError(f"{file.path}: cannot be read: {error.strerror}") from error
-        weakref.finalize(self, os.close, self._fd)
         block = self._control_block(file)
         self.control = Control.decode(self.path, block)
         digest = xxhash.xxh3_64_intdigest(len(file.header).to_bytes(8, "little") + file.header)
@@ -66,6 +64,11 @@ class PackedFile:
         self.header = file.header + block
         self.tensors = self.control.tensors
         self._stored = _stored_tensors(file, self.control)
+
+    @property
+    def waits_for_drive(self) -> bool:
+        """Whether the file was not in the page cache when it was opened."""
+        return self._reader.direct
 
     @property
     def original_prefix(self) -> bytes:
@@ -124,26 +127,19 @@ class PackedFile:
         table, place = self.table(name), self._stored[name].begin
         offsets = table.offsets
         chunk, stop = begin // table.chunk_bytes, (end - 1) // table.chunk_bytes + 1
-        self._fetch(place + int(offsets[chunk]), int(offsets[stop] - offsets[chunk]))
         longest = READ_BYTES + CHUNK_BYTES + FRAME_OVERHEAD_BYTES
-        buffer = np.empty(min(longest, int(offsets[stop] - offsets[chunk])), np.uint8)
+        buffer = ReadBuffer(min(longest, int(offsets[stop] - offsets[chunk])))
         while chunk < stop:
             start = int(offsets[chunk])
             after = min(int(np.searchsorted(offsets, start + READ_BYTES, side="left")), stop)
-            piece = buffer[: int(offsets[after]) - start]
-            self._pread(place + start, piece)
+            piece = self._pread(place + start, int(offsets[after]) - start, buffer)
             for i in range(chunk, after):
                 yield i, piece[int(offsets[i]) - start : int(offsets[i + 1]) - start]
             chunk = after
 
-    def _fetch(self, offset: int, size: int) -> None:
-        """Ask the system for these bytes in one go, so that a drive works at its speed."""
-        if size > READ_BYTES and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
-
-    def _pread(self, offset: int, out: Bytes) -> None:
+    def _pread(self, offset: int, nbytes: int, buffer: ReadBuffer) -> Bytes:
         try:
-            pread(self._fd, offset, out)
+            return self._reader.read(offset, nbytes, buffer)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
 
@@ -154,25 +150,13 @@ class PackedFile:
         if version != str(VERSION):
             raise CheckpointError(
                 f"{file.path}: packed in version {str(version)[:20]!r}, this Firelane reads version "
-                f"{VERSION}; "
-                "update it"
+                f"{VERSION}; update it"
             )
         info = file.tensors.get(CONTROL)
         if info is None or info.dtype != "U8":
             raise CheckpointError(f"{file.path}: control block is missing; download or pack it again")
-        block = np.empty(info.end - info.begin, np.uint8)
-        self._pread(info.begin, block)
-        return block.tobytes()
-
-
-def pread(fd: int, offset: int, out: Bytes) -> None:
-    """Fill `out` with the bytes at `offset`. OSError when there are fewer."""
-    done = 0
-    while done < len(out):
-        count = os.preadv(fd, [out[done:].data], offset + done)
-        if count == 0:
-            raise OSError(5, f"the file ends at byte {offset + done}")
-        done += count
+        size = info.end - info.begin
+        return self._pread(info.begin, size, ReadBuffer(size)).tobytes()
 
 
 def stored_name(name: str, form: Form) -> str:

@@ -22,4 +22,5 @@ def original_bytes(file: PackedFile, *, threads: int) -> Iterator[bytes | Bytes]
         for name, info in by_place
         for begin, end in spans(info.end - info.begin, file.control.chunk_bytes)
     )
-    yield from ordered(lambda task: file.read(*task), tasks, threads=threads)
+    workers = 2 * threads if file.waits_for_drive else threads
+    yield from ordered(lambda task: file.read(*task), tasks, threads=workers)

@@ -19,9 +19,10 @@ from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, Record, plain_record
 from firelane.weights.lossless.codec import encode_span
 from firelane.weights.lossless.control import VERSION, Control, Form
-from firelane.weights.lossless.file import CONTROL, FORMAT, STREAM_SUFFIX, pread, stored_name
+from firelane.weights.lossless.file import CONTROL, FORMAT, STREAM_SUFFIX, stored_name
 from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes
+from firelane.weights.lossless.reader import pread
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.safetensors import SafetensorsFile, TensorInfo
 

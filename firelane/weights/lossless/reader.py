@@ -1,0 +1,97 @@
+"""DriveReader: reads a file in large pieces, past the page cache where the file is not in it.
+
+Filling the page cache costs more processor time than decoding does, and packed weights are read once: what is
+kept, decoded, is worth caching, not this. A file that is in the cache already (just downloaded) is read from
+there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from pathlib import Path
+
+import numpy as np
+
+from firelane.weights.lossless.planes import Bytes
+
+PAGE_BYTES = 4096  # no drive in use wants a larger alignment
+PROBES = 16
+
+
+class ReadBuffer:
+    """Memory for one read at a time of up to `nbytes`; aligned, and reused."""
+
+    __slots__ = ("pages",)
+
+    def __init__(self, nbytes: int) -> None:
+        pages = -(-nbytes // PAGE_BYTES) + 1  # a read may begin and end within pages
+        memory = np.empty((pages + 1) * PAGE_BYTES, np.uint8)
+        first = -memory.__array_interface__["data"][0] % PAGE_BYTES
+        self.pages = memory[first : first + pages * PAGE_BYTES]
+
+
+class DriveReader:
+    """Safe from many threads. Owns its descriptors until it is collected. `direct`: past the page cache."""
+
+    __slots__ = ("__weakref__", "_fd", "direct")
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.direct = False
+        if not _is_cached(self._fd):
+            with contextlib.suppress(OSError, AttributeError):  # not every file system and system can
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                os.close(self._fd)
+                self._fd, self.direct = fd, True
+        weakref.finalize(self, os.close, self._fd)
+
+    def read(self, offset: int, nbytes: int, buffer: ReadBuffer) -> Bytes:
+        """The bytes at `offset`, in `buffer`. OSError when the file has fewer."""
+        if not self.direct:
+            out = buffer.pages[:nbytes]
+            pread(self._fd, offset, out)
+            return out
+        first = offset - offset % PAGE_BYTES
+        skip = offset - first
+        pages = buffer.pages[: -(-(skip + nbytes) // PAGE_BYTES) * PAGE_BYTES]
+        done = 0
+        while done < skip + nbytes:
+            # Whole pages, until the file ends: a short read within one is its end.
+            count = os.preadv(self._fd, [pages[done:].data], first + done)
+            done += count
+            if count == 0 or done % PAGE_BYTES:
+                break
+        if done < skip + nbytes:
+            raise OSError(5, f"the file ends at byte {first + done}")
+        return pages[skip : skip + nbytes]
+
+
+def pread(fd: int, offset: int, out: Bytes) -> None:
+    """Fill `out` with the bytes at `offset`. OSError when there are fewer."""
+    done = 0
+    while done < len(out):
+        count = os.preadv(fd, [out[done:].data], offset + done)
+        if count == 0:
+            raise OSError(5, f"the file ends at byte {offset + done}")
+        done += count
+
+
+def _is_cached(fd: int) -> bool:
+    """Whether most of the file is in the page cache, from a few of its pages; True where nobody can tell."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return True
+    size = os.fstat(fd).st_size
+    places = [size * i // PROBES for i in range(PROBES)]
+    cached = 0
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # a probe fetches nothing else
+        for place in places:
+            with contextlib.suppress(BlockingIOError):
+                cached += os.preadv(fd, [bytearray(1)], place, os.RWF_NOWAIT)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    except OSError:
+        return True
+    return 2 * cached >= PROBES
