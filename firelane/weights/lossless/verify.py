@@ -12,7 +12,6 @@ from firelane.weights.lossless.manifest import (
     CONFIG,
     FileIdentity,
     Manifest,
-    check_version,
     declared_version,
     read_pieces,
 )
@@ -47,10 +46,9 @@ def verify(directory: Path, *, threads: int, progress: Progress = silent) -> int
 
 def open_packed(directory: Path) -> Manifest:
     """The manifest of a packed directory whose parts belong together. Raises CheckpointError."""
-    version = declared_version(directory)
-    if version is None:
+    Checkpoint.open(directory)
+    if declared_version(directory) is None:
         raise CheckpointError(f"{directory}: is not a packed model; `firelane pack` makes one")
-    check_version(directory, version)
     manifest = Manifest.read(directory)
     config = json.loads((directory / CONFIG).read_bytes())
     if config != json.loads(manifest.packed_config()):
@@ -60,7 +58,6 @@ def open_packed(directory: Path) -> Manifest:
     unknown = sorted({p.name for p in directory.glob(f"*{WEIGHTS_SUFFIX}")} - set(manifest.files))
     if unknown:
         raise CheckpointError(f"{directory / unknown[0]}: is not part of the packed model; remove it")
-    Checkpoint.open(directory)
     return manifest
 
 
