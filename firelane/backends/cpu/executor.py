@@ -31,7 +31,7 @@ from firelane.program.ops import Rotary
 from firelane.program.program import CacheLayer
 
 HUGE_PAGE_BYTES = 2 << 20
-DECODE_ONCE_FROM = 2
+DECODE_ONCE_FROM = 4
 
 
 class Weights(Protocol):

@@ -12,7 +12,7 @@
 
 #include "linear.h"
 
-#if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && \
+#if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && defined(__BMI2__) && \
     (defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512))
 #define FIRELANE_WINDOW_REGISTERS 1
 #endif
@@ -41,10 +41,23 @@ struct WindowWeight {
 FL_INLINE __m512i load_bytes(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
 
 // `bytes` with the lanes of `escaped` replaced by what lies at `escapes`, which moves on.
-FL_INLINE __m512i take_escapes(__m512i bytes, __mmask64 escaped, const std::uint8_t*& escapes) {
-  bytes = _mm512_mask_expand_epi8(bytes, escaped, load_bytes(escapes));
-  escapes += __builtin_popcountll(_cvtmask64_u64(escaped));
+FL_INLINE __m512i take_escapes(__m512i bytes, std::uint64_t escaped, const std::uint8_t*& escapes) {
+  bytes = _mm512_mask_expand_epi8(bytes, _cvtu64_mask64(escaped), load_bytes(escapes));
+  escapes += __builtin_popcountll(escaped);
   return bytes;
+}
+
+// The lanes of a step whose three bits of code are all set. Done in integer registers: vector units are busy, and where
+// the next block begins follows from it.
+FL_INLINE std::uint64_t all_ones(const std::uint8_t* codes) {
+  std::uint64_t lanes = 0;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    std::uint64_t bits;
+    std::memcpy(&bits, codes + 6 * i, 8);
+    lanes |= _pext_u64(bits & bits >> 1 & bits >> 2, 0x249249249249) << (16 * i);
+  }
+  return lanes;
 }
 
 // PANEL_WINDOW4: low bytes raw, high bytes coded; escapes are rare and lie behind all steps.
@@ -67,8 +80,8 @@ struct Window4 {
                        _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table)};
     const __mmask64 first = _mm512_cmpeq_epi8_mask(high[0], escape), second = _mm512_cmpeq_epi8_mask(high[1], escape);
     if (__builtin_expect(!_kortestz_mask64_u8(first, second), 0)) {
-      high[0] = take_escapes(high[0], first, escapes);
-      high[1] = take_escapes(high[1], second, escapes);
+      high[0] = take_escapes(high[0], _cvtmask64_u64(first), escapes);
+      high[1] = take_escapes(high[1], _cvtmask64_u64(second), escapes);
     }
 #pragma GCC unroll 2
     for (int s = 0; s < kSteps; ++s) {
@@ -101,12 +114,12 @@ struct Window3 {
   template <class Use>
   FL_INLINE void decode(const Use& use) {
     const std::uint8_t* escapes = block + kBlockBytes;
-    const __m512i escape = _mm512_set1_epi8(char(kEscape3));
 #pragma GCC unroll 8
     for (int s = 0; s < kSteps; ++s) {
-      const __m512i groups = _mm512_permutexvar_epi8(spread, load_bytes(block + 24 * s));
+      const std::uint8_t* codes = block + 24 * s;
+      const __m512i groups = _mm512_permutexvar_epi8(spread, load_bytes(codes));
       __m512i exponents = _mm512_permutexvar_epi8(_mm512_multishift_epi64_epi8(shifts, groups), table);
-      exponents = take_escapes(exponents, _mm512_cmpeq_epi8_mask(exponents, escape), escapes);
+      exponents = take_escapes(exponents, all_ones(codes), escapes);
       const __m512i rest = load_bytes(block + 192 + 64 * s);
       const __m512i even = _mm512_unpacklo_epi8(rest, exponents), odd = _mm512_unpackhi_epi8(rest, exponents);
       const u32x16 words[2] = {(u32x16)_mm512_shrdi_epi16(even, even, 1), (u32x16)_mm512_shrdi_epi16(odd, odd, 1)};
@@ -195,23 +208,31 @@ FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
     window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { std::memcpy(out + (k + s) * 32, words, 128); });
 }
 
-// A tile that decodes as it goes; with KEEP it leaves the words in `kept` and fetches `ahead`, without it fetches what
-// it will need itself.
-template <class Window, bool KEEP, int M, int K, int LDX, class Store>
+// How far ahead a tile fetches its own panel into the first-level cache, where earlier tiles brought it to the second:
+// decoding waits longer for a word than a plain product does.
+constexpr int kNearBytes = 1024;
+
+enum class Fetch {
+  kFar,   // a single tile: its own panel, from memory
+  kNear,  // one of several: its own panel, and `ahead` from memory
+  kKeep,  // the same, and it leaves the words in `kept`
+};
+
+template <class Window, Fetch F, int M, int K, int LDX, class Store>
 FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept, int row,
                            int p, const Store& store) {
+  constexpr int near = F == Fetch::kFar ? kAheadBytes : kNearBytes;
   f32x16 acc[M][2] = {};
   Window window(panel, K / 2);
   x += std::size_t(row) * LDX;
   for (int k = 0; k < K / 2; k += Window::kSteps) {
-    if constexpr (!KEEP)
-      for (int at = 0; at < Window::kBlockBytes; at += 64) __builtin_prefetch(window.block + kAheadBytes + at, 0, 3);
+    for (int at = 0; at < Window::kBlockBytes; at += 64) __builtin_prefetch(window.block + near + at, 0, 3);
     window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
-      if constexpr (KEEP) {
+      if constexpr (F != Fetch::kFar) {
         __builtin_prefetch(ahead.from, 0, 2);
         ahead.from += ahead.stride;
-        std::memcpy(kept + (k + s) * 32, words, 128);
       }
+      if constexpr (F == Fetch::kKeep) std::memcpy(kept + (k + s) * 32, words, 128);
       Bf16::step<M, 2, LDX>(acc, x + (k + s) * 2, words);
     });
   }
@@ -220,12 +241,12 @@ FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead 
 }
 
 // LEAST: with several tiles, none has fewer rows than half a tile.
-template <class Window, bool KEEP, int LEAST, int K, int LDX, class Store, int M = kTileRows>
+template <class Window, Fetch F, int LEAST, int K, int LDX, class Store, int M = kTileRows>
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                           int row, int p, const Store& store) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return decode_rows<Window, KEEP, M, K, LDX>(x, panel, ahead, kept, row, p, store);
-    decode_any<Window, KEEP, LEAST, K, LDX, Store, M - 1>(rows, x, panel, ahead, kept, row, p, store);
+    if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, row, p, store);
+    decode_any<Window, F, LEAST, K, LDX, Store, M - 1>(rows, x, panel, ahead, kept, row, p, store);
   }
 }
 
@@ -235,7 +256,7 @@ struct WindowPanels {
   using type = Bf16;
   static constexpr int kPanelBytes = K / 2 / Window::kSteps * Window::kBlockBytes;
   static constexpr std::size_t kScratchBytes = std::size_t(K / 2) * 128;
-  static constexpr int kLeast = kWindowRegisters ? kTileRows / 2 : 1;  // rows of a tile whose words are kept
+  static constexpr int kLeast = kWindowRegisters ? kTileRows / 2 : 1;  // rows of one of several tiles
 
   const WindowWeight& weight;
 
@@ -244,31 +265,33 @@ struct WindowPanels {
   template <int LDX, class Store>
   FL_INLINE void multiply(int p0, int p1, int rows, const Bf16::act* x, void* scratch, const Store& store) const {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
-    const bool once = !kWindowRegisters || (tiles > 1 && tiles >= weight.decode_once_from);
     for (int p = p0; p < p1; ++p) {
-      if (once)
-        multiply_once<LDX>(p, rows, tiles, x, static_cast<std::uint32_t*>(scratch), store);
-      else if constexpr (kWindowRegisters)
-        for (int i = 0; i < tiles; ++i) {
-          const Range r = split(rows, i, tiles);
-          decode_any<Window, false, 1, K, LDX>(r.end - r.begin, x, panel(p), {}, nullptr, r.begin, p, store);
+      if constexpr (kWindowRegisters)
+        if (tiles == 1) {
+          decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, 0, p, store);
+          continue;
         }
+      multiply_tiles<LDX>(p, rows, tiles, x, static_cast<std::uint32_t*>(scratch), store);
     }
   }
 
-  // The first tile decodes and keeps; each tile fetches its share of the next panel.
+  // Each tile fetches its share of the next panel.
   template <int LDX, class Store>
-  FL_INLINE void multiply_once(int p, int rows, int tiles, const Bf16::act* x, std::uint32_t* kept,
-                               const Store& store) const {
+  FL_INLINE void multiply_tiles(int p, int rows, int tiles, const Bf16::act* x, std::uint32_t* kept,
+                                const Store& store) const {
+    const bool once = !kWindowRegisters || tiles >= weight.decode_once_from;
     const auto* next = reinterpret_cast<const char*>(panel(p + 1));
     const auto* after = next + (next - reinterpret_cast<const char*>(panel(p)));  // about
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       const Ahead ahead = Ahead::share(next, after, i, tiles, K / 2);
-      if (i == 0)
-        decode_any<Window, true, kLeast, K, LDX>(r.end - r.begin, x, panel(p), ahead, kept, r.begin, p, store);
-      else
-        tile_any<Bf16, K, LDX, Store, kLeast>(r.end - r.begin, x, kept, ahead, r.begin, p, store);
+      const int count = r.end - r.begin;
+      if (once && i > 0)
+        tile_any<Bf16, K, LDX, Store, kLeast>(count, x, kept, ahead, r.begin, p, store);
+      else if (once)
+        decode_any<Window, Fetch::kKeep, kLeast, K, LDX>(count, x, panel(p), ahead, kept, r.begin, p, store);
+      else if constexpr (kWindowRegisters)
+        decode_any<Window, Fetch::kNear, kLeast, K, LDX>(count, x, panel(p), ahead, nullptr, r.begin, p, store);
     }
   }
 };
