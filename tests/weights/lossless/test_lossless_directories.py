@@ -20,6 +20,7 @@ from firelane.errors import CheckpointError, FirelaneError, OutputError, UsageEr
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from firelane.weights.lossless import output
 from firelane.weights.lossless.file import STREAM_SUFFIX
 from firelane.weights.lossless.manifest import CONFIG, MANIFEST
 from firelane.weights.lossless.output import OutputDirectory
@@ -328,6 +329,22 @@ def test_two_writers(tmp_path: Path) -> None:
     with directory(), pytest.raises(OutputError, match="another process is writing it"), directory():
         pass
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_large_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that were sent to the drive early are there, and what lies behind the end is not."""
+    monkeypatch.setattr(output, "FLUSH_BYTES", 1000)
+    monkeypatch.setattr(output, "BUFFERS_AT_ONCE", 3)
+    pieces = [os.urandom(n) for n in (5, 0, 4000, 1, 900, 700, 1, 3)]
+    with (
+        OutputDirectory(tmp_path / "out", marker="m", task={}, is_whole=lambda: False) as directory,
+        directory.writing("file") as file,
+    ):
+        file.reserve(100)
+        file.write(b"head")
+        file.put(4, [*pieces, bytes(50)])
+        file.finish(4 + sum(map(len, pieces)))
+    assert (tmp_path / "out" / "file").read_bytes() == b"head" + b"".join(pieces)
 
 
 def test_progress_ends_at_the_total(model: Path, tmp_path: Path) -> None:
