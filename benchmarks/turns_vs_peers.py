@@ -54,7 +54,8 @@ class Port:
     def send(self, frame): pass
 t = time.perf_counter()
 sizes = dict(max_num_seqs=64, kv_cache_bytes=2 << 30)
-config = EngineConfig(model_dir=Path(model), cache_dir=env.read().cache_dir, **sizes)
+settings = json.loads(sys.argv[2])
+config = EngineConfig(model_dir=Path(model), cache_dir=env.read().cache_dir, **sizes, **settings)
 executor = load_executor(config, lambda *_: None)
 core, ids = EngineCore(executor, Port(), prefix_cache=False), iter(range(10**9))
 def go(n, inp, out):
@@ -71,7 +72,10 @@ Times = dict[str, dict[str, list[float]]]
 class Engine:
     """A process that runs one workload whenever it is told to."""
 
-    def __init__(self, name: str, peers: ModuleType, model: str, directory: Path) -> None:
+    def __init__(
+        self, name: str, peers: ModuleType, model: str, directory: Path, *, weights: str = "auto"
+    ) -> None:
+        """`weights`: the form of Firelane's; a peer takes its own."""
         self.name = name
         program = peers.COMMON + SERVE + OURS
         if name != "firelane":
@@ -79,9 +83,14 @@ class Engine:
             program = longer.replace(peers.COMMON, peers.COMMON + SERVE)
         script = directory / f"{name}.py"
         script.write_text(program)
-        command = [sys.executable if name == "firelane" else peers.python(name), str(script), model, "{}"]
+        command = [sys.executable if name == "firelane" else peers.python(name), str(script), model]
+        settings = json.dumps({"weights": weights} if name == "firelane" else {})
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
 
     def wait(self, word: str) -> float:
