@@ -51,7 +51,7 @@ def generate(layout: Layout) -> str:
     calls: list[str] = []
     scratch = ["std::size_t(64)"]
     for index, op in enumerate(layout.program.ops):
-        calls.append(f"    {{ constexpr int op = {index}; {call(op, layout)} e.sync(op, thread); }}")
+        calls.append(f"    {{ constexpr int op = {index}; {call(op, layout)} e.sync(op); }}")
         scratch += scratch_of(op, layout)
     sizes = ", ".join(dict.fromkeys(scratch))
     return TEMPLATE.format(

@@ -29,7 +29,7 @@ struct CreateArgs {
   const std::int32_t* bias_ids;
   const float* bias_values;
   const std::int32_t* stop_ids;
-  double* op_seconds;  // by op, accumulated by thread 0; the last entry counts steps
+  double* op_seconds;  // by op, accumulated; the last entry counts steps
 };
 
 struct StepArgs {

@@ -49,25 +49,24 @@ class Executor {
         last_[row] = t + 1 == step.chunk_len[i];
       }
     for (auto& counter : counters_) counter.taken.store(0, std::memory_order_relaxed);
+    mark_ = seconds_now();
     team_->submit();
   }
 
   void wait() { team_->wait(); }
 
-  // Ends an op: every thread has finished it. Thread 0 notes the time.
-  void sync(int op, int thread) {
-    team_->sync();
-    if (thread == 0) {
+  // Ends an op: every thread has finished it. The last one notes the time: others may not run for a while.
+  void sync(int op) {
+    team_->sync([this, op] {
       const double now = seconds_now();
       context_.op_seconds[op] += now - mark_;
       mark_ = now;
-    }
+    });
   }
 
  private:
   static void work(void* self, int thread) {
     auto& executor = *static_cast<Executor*>(self);
-    if (thread == 0) executor.mark_ = seconds_now();
     Program::run(executor, executor.context_, thread);
     if (thread == 0) executor.context_.op_seconds[Program::kOps] += 1;
   }

@@ -66,10 +66,13 @@ class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
 
-  void arrive_and_wait() {
+  // The last thread to arrive calls at_last() before any goes on.
+  template <class AtLast>
+  void arrive_and_wait(const AtLast& at_last) {
     const std::uint32_t seen = phase_.value();
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
       arrived_.store(0, std::memory_order_relaxed);
+      at_last();
       phase_.advance();
     } else {
       phase_.wait(seen);
@@ -101,7 +104,10 @@ class Team {
     start_.advance();
   }
   void wait() { done_.wait(seen_done_); }
-  void sync() { barrier_.arrive_and_wait(); }
+  template <class AtLast>
+  void sync(const AtLast& at_last) {
+    barrier_.arrive_and_wait(at_last);
+  }
   int size() const { return int(threads_.size()); }
 
  private:
@@ -116,7 +122,7 @@ class Team {
       start_.wait(seen);
       if (stop_) return;
       work_(arg_, thread);
-      barrier_.arrive_and_wait();
+      barrier_.arrive_and_wait([] {});
       if (thread == 0) done_.advance();
     }
   }
