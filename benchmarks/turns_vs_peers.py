@@ -81,7 +81,7 @@ class Engine:
         if name != "firelane":
             longer = peers.RUNNERS[name].replace("max_model_len=4096", "max_model_len=8192")
             program = longer.replace(peers.COMMON, peers.COMMON + SERVE)
-        script = directory / f"{name}.py"
+        script = directory / f"run_{name}.py"  # "firelane.py" would hide the package
         script.write_text(program)
         command = [sys.executable if name == "firelane" else peers.python(name), str(script), model]
         settings = json.dumps({"weights": weights} if name == "firelane" else {})

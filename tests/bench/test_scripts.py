@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-MINE = ("run_offline_vs_peers", "turns_vs_peers", "start_times", "memory")
+MINE = ("run_offline_vs_peers", "turns_vs_peers", "start_times", "memory", "lossless")
 
 
 def load(name: str) -> ModuleType:
