@@ -60,6 +60,7 @@ def parse() -> argparse.Namespace:
     peer.add_argument("--peer-rounds", type=int, default=5)
     starts = parser.add_argument_group("starts")
     starts.add_argument("--start-rounds", type=int, default=3)
+    starts.add_argument("--start-form", default=LOSSLESS, help="--weights of the lossless starts")
     return parser.parse_args()
 
 
@@ -122,10 +123,11 @@ def run_starts(figures: Figures, model_dir: Path, scratch: Path, arguments: argp
     packed = scratch / "packed"
     if not packed.exists():
         pack(model_dir, packed, threads=arguments.threads or 2)
+    form = arguments.start_form
     variants = [
         Variant(PLAIN_VARIANT, model_dir, BF16),
-        Variant("bf16 directory, --weights lossless", model_dir, LOSSLESS),
-        Variant(PACKED_VARIANT, packed, LOSSLESS),
+        Variant(f"{PLAIN_VARIANT}, --weights {form}", model_dir, form),
+        Variant(PACKED_VARIANT, packed, form),
     ]
     return figures.with_part(starts=measure_starts(variants, scratch, rounds=arguments.start_rounds))
 

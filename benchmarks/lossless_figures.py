@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import zstandard
@@ -21,6 +21,7 @@ from firelane.native.machine import cpu_identity
 from firelane.native.toolchain import find_compiler
 
 BF16, LOSSLESS, AUTO = "bf16", "lossless", "auto"
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -147,6 +148,12 @@ def load_figures(path: Path, model: str) -> Figures:
 
 def save_figures(path: Path, figures: Figures) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
+
+
+def rotated(items: Sequence[T], turn: int) -> list[T]:
+    """Each turn begins with another one."""
+    at = turn % len(items)
+    return [*items[at:], *items[:at]]
 
 
 def median_ratio(base: Sequence[float], other: Sequence[float]) -> float:

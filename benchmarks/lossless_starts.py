@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from lossless_figures import Conditions, Starts
+from lossless_figures import Conditions, Starts, rotated
 
 from firelane import env
 from firelane.weights.checkpoint import weight_files
@@ -54,8 +54,8 @@ def measure_starts(variants: Sequence[Variant], scratch: Path, *, rounds: int) -
     }
     limits, dropped = [], ""
     for case, by_variant in seconds.items():
-        for _ in range(rounds):
-            for variant in variants:
+        for turn in range(rounds):
+            for variant in rotated(variants, turn):
                 cache = caches[variant.name]
                 if case == FIRST:
                     shutil.rmtree(cache / WEIGHTS, ignore_errors=True)

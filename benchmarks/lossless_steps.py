@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from lossless_figures import BF16, Conditions, Step, Steps
+from lossless_figures import BF16, Conditions, Step, Steps, rotated
 
 from firelane import env
 from firelane.backends.contract import SAMPLE, StepInputs
@@ -196,8 +196,3 @@ def moved_bytes(program: Program, resident: dict[str, int], shape: StepShape) ->
     cost = program.cost(shape)
     plain = cost.weight_bytes + cost.kv_bytes
     return {form: plain - (resident[BF16] - nbytes) for form, nbytes in resident.items()}
-
-
-def rotated(names: list[str], turn: int) -> list[str]:
-    at = turn % len(names)
-    return names[at:] + names[:at]

@@ -156,7 +156,7 @@ def test_plot_is_the_same_for_the_same_figures(scripts: Any, figures: Any, tmp_p
 
 
 def test_turns_begin_with_another_form_each_round(scripts: Any) -> None:
-    assert [scripts.steps.rotated(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
+    assert [scripts.figures.rotated(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
 
 
 def test_drive_is_read_in_whole_pieces(scripts: Any, tmp_path: Path) -> None:
