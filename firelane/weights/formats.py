@@ -16,7 +16,6 @@ one panel of 32 rows makes 16 outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -57,16 +56,6 @@ class Format(Enum):
         return np.uint16 if self is Format.PANEL_BF16 else np.float32
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Packed rows row .. row + count - 1 are rows source .. source + count - 1 of part number `part`."""
-
-    row: int
-    part: int
-    source: int
-    count: int
-
-
 def round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
@@ -90,77 +79,60 @@ def packed_shape(format_: Format, rows: int, k: int) -> tuple[int, ...]:
     return (rows // PANEL_ROWS, k // 2, PANEL_ROWS, 2)
 
 
-def segments(parts: tuple[int, ...], *, interleave: bool) -> list[Segment]:
-    """Which rows of which part stand where, in increasing order of packed rows."""
-    if not interleave:
-        starts = np.cumsum([0, *parts])
-        return [
-            Segment(int(row), part, 0, count)
-            for part, (row, count) in enumerate(zip(starts, parts, strict=False))
-        ]
-    width = parts[0]
-    assert parts == (width, width), f"interleaved parts differ: {parts}"
-    return [
-        Segment(2 * start + GROUP_ROWS * part, part, start, min(GROUP_ROWS, width - start))
-        for start in range(0, width, GROUP_ROWS)
-        for part in (0, 1)
-    ]
+def source_rows(
+    parts: tuple[int, ...], first: int, last: int, *, interleave: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each packed row first .. last - 1 the number of its part, -1 of padding, and its row in there."""
+    row = np.arange(first, last)
+    if interleave:
+        assert parts == (parts[0], parts[0]), f"interleaved parts differ: {parts}"
+        group, within = np.divmod(row, 2 * GROUP_ROWS)
+        part, source = np.divmod(within, GROUP_ROWS)
+        source += group * GROUP_ROWS
+        return np.where(source < parts[0], part, -1), source
+    starts = np.cumsum([0, *parts])
+    part = np.searchsorted(starts, row, side="right") - 1
+    return np.where(row < starts[-1], part, -1), row - starts[part]
 
 
-def pack_panel(out: NDArray[Any], row: int, source: NDArray[Any]) -> None:
-    """Copy `source` (rows x k: uint16 bits of bf16, or float32) into columns row .. of one panel `out` of the
-    same dtype.
+def to_panels(rows: NDArray[Any]) -> NDArray[Any]:
+    """A view of [rows, k] as the panels of PANEL_F32 or, of uint16, of PANEL_BF16; whole panels, k even."""
+    panels, k = len(rows) // PANEL_ROWS, rows.shape[1]
+    if rows.dtype == np.float32:
+        return rows.reshape(panels, PANEL_ROWS, k).transpose(0, 2, 1)
+    return rows.reshape(panels, PANEL_ROWS, k // 2, 2).transpose(0, 2, 1, 3)
 
-    out: [k/2, 32, 2] uint16 or [k, 32] float32; padding is left as it is.
-    """
-    count, k = source.shape
-    if out.dtype == np.float32:
-        out[:k, row : row + count] = source.T
-    elif k % 2 == 0:
-        out.view(np.uint32)[:, row : row + count, 0] = source.view(np.uint32).T
-    else:
-        out[: k // 2 + 1, row : row + count, 0] = source[:, 0::2].T
-        out[: k // 2, row : row + count, 1] = source[:, 1::2].T
+
+def from_panels(panels: NDArray[Any]) -> NDArray[Any]:
+    """The rows again: the inverse of to_panels()."""
+    order = (0, 2, 1) if panels.dtype == np.float32 else (0, 2, 1, 3)
+    return panels.transpose(order).reshape(len(panels) * PANEL_ROWS, -1)
 
 
 def pack(parts: list[NDArray[Any]], format_: Format, *, interleave: bool = False) -> NDArray[Any]:
     """The whole packed array of a weight given as its stacked parts, each [rows, k] or [rows]; the plain way,
     for tests and small weights. Of a window format the array that window.encode() takes.
     """
-    format_ = format_.plain
     counts = tuple(len(part) for part in parts)
-    k = parts[0].shape[1] if parts[0].ndim == 2 else 1
-    packed = np.zeros(packed_shape(format_, packed_rows(counts, interleave=interleave), k), format_.dtype)
-    for s in segments(counts, interleave=interleave):
-        rows = parts[s.part][s.source : s.source + s.count]
-        if format_ is Format.VECTOR_F32:
-            packed[s.row : s.row + s.count] = rows
-            continue
-        for at in range(0, s.count, PANEL_ROWS):
-            _pack_rows(packed, s.row + at, rows[at : at + PANEL_ROWS])
-    return packed
-
-
-def _pack_rows(packed: NDArray[Any], row: int, rows: NDArray[Any]) -> None:
-    panel, first = divmod(row, PANEL_ROWS)
-    here = min(len(rows), PANEL_ROWS - first)
-    pack_panel(packed[panel], first, rows[:here])
-    if here < len(rows):
-        pack_panel(packed[panel + 1], 0, rows[here:])
+    height = packed_rows(counts, interleave=interleave)
+    part, source = source_rows(counts, 0, height, interleave=interleave)
+    shape = (height,) if parts[0].ndim == 1 else (height, round_up(parts[0].shape[1], 2))
+    rows = np.zeros(shape, format_.plain.dtype)
+    for number, values in enumerate(parts):
+        if values.ndim == 1:
+            rows[part == number] = values[source[part == number]]
+        else:
+            rows[part == number, : values.shape[1]] = values[source[part == number]]
+    return rows if rows.ndim == 1 else np.ascontiguousarray(to_panels(rows))
 
 
 def unpack(
     packed: NDArray[Any], format_: Format, parts: tuple[int, ...], k: int, *, interleave: bool = False
 ) -> list[NDArray[Any]]:
     """The parts again, bit for bit; the inverse of pack()."""
-    format_ = format_.plain
-    if format_ is Format.VECTOR_F32:
-        rows = packed
-    elif format_ is Format.PANEL_F32:
-        rows = packed.transpose(0, 2, 1).reshape(packed.shape[0] * PANEL_ROWS, -1)[:, :k]
-    else:
-        rows = packed.transpose(0, 2, 1, 3).reshape(packed.shape[0] * PANEL_ROWS, -1)[:, :k]
-    out = [np.empty((n, *rows.shape[1:]), format_.dtype) for n in parts]
-    for s in segments(parts, interleave=interleave):
-        out[s.part][s.source : s.source + s.count] = rows[s.row : s.row + s.count]
+    rows = packed if format_ is Format.VECTOR_F32 else from_panels(packed)[:, :k]
+    part, source = source_rows(parts, 0, len(rows), interleave=interleave)
+    out = [np.empty((n, *rows.shape[1:]), rows.dtype) for n in parts]
+    for number, values in enumerate(out):
+        values[source[part == number]] = rows[part == number]
     return out

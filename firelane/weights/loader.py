@@ -7,26 +7,35 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from firelane.errors import CacheError
 from firelane.program.program import Program
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.packed import Manifest, PackedWeights, open_packed
+from firelane.weights.formats import Format
+from firelane.weights.layout import lay_out
+from firelane.weights.packed import Identity, PackedWeights, open_packed
 from firelane.weights.packer import Packer
-from firelane.weights.plan import PackedWeight, plan
+from firelane.weights.plan import NO_FORMS, PackedWeight, plain_bytes, plan
 from firelane.weights.progress import Progress, silent
+from firelane.weights.window_native import window_library
 
 SUFFIX = ".weights"
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def load_packed(
-    program: Program, checkpoint_dir: Path, cache_dir: Path, *, progress: Progress = silent, threads: int = 2
+    program: Program,
+    checkpoint_dir: Path,
+    cache_dir: Path,
+    *,
+    forms: Mapping[str, Format] = NO_FORMS,
+    progress: Progress = silent,
+    threads: int = 2,
 ) -> PackedWeights:
-    """The program's weights, packed. The first call for a checkpoint packs them into `cache_dir`, later ones
-    map that file.
+    """The program's weights, packed, those that `forms` names in a window format (see plan()). The first call
+    for a checkpoint packs them into `cache_dir`, later ones map that file.
 
     Any number of processes may call it at once: one packs, the others wait for it. Raises CheckpointError
     when checkpoint and program disagree or a weight is not finite, CacheError when the cache cannot be
@@ -34,17 +43,17 @@ def load_packed(
     """
     checkpoint = Checkpoint.open(checkpoint_dir)
     checkpoint.check_against(program)
-    placed = plan(program)
-    manifest = Manifest.of(placed, checkpoint.fingerprint)
-    path = cache_dir / "weights" / f"{manifest.key}{SUFFIX}"
-    packed = open_packed(path, placed, manifest)
+    placed = plan(program, forms)
+    identity = Identity.of(placed, checkpoint.fingerprint)
+    path = cache_dir / "weights" / f"{identity.key}{SUFFIX}"
+    packed = open_packed(path, placed, identity)
     if packed is not None:
         return packed
     with _cache_errors(path), _locked(path):
-        packed = open_packed(path, placed, manifest)  # another process may have packed it meanwhile
+        packed = open_packed(path, placed, identity)  # another process may have packed it meanwhile
         if packed is None:
-            _pack(path, checkpoint, placed, manifest, progress=progress, threads=threads)
-            packed = open_packed(path, placed, manifest)
+            _pack(path, checkpoint, placed, identity, progress=progress, threads=threads)
+            packed = open_packed(path, placed, identity)
     if packed is None:
         raise CacheError(
             f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
@@ -56,21 +65,20 @@ def _pack(
     path: Path,
     checkpoint: Checkpoint,
     placed: tuple[PackedWeight, ...],
-    manifest: Manifest,
+    identity: Identity,
     *,
     progress: Progress,
     threads: int,
 ) -> None:
     """Pack into a temporary file beside `path`, then rename it. The caller holds the lock."""
-    for stale in path.parent.glob(f"{manifest.key}.*.tmp"):
+    for stale in path.parent.glob(f"{identity.key}.*.tmp"):
         stale.unlink(missing_ok=True)  # of a process that was killed
-    fd, name = tempfile.mkstemp(prefix=f"{manifest.key}.", suffix=".tmp", dir=path.parent)
+    fd, name = tempfile.mkstemp(prefix=f"{identity.key}.", suffix=".tmp", dir=path.parent)
     try:
-        _reserve(fd, manifest.file_bytes)
-        Packer(checkpoint, fd, total_bytes=manifest.payload_bytes, progress=progress).run(
-            placed, threads=threads
-        )
-        os.pwrite(fd, manifest.footer(), manifest.payload_bytes)
+        _reserve(fd, plain_bytes(placed))
+        packer = Packer(checkpoint, fd, library=window_library(), progress=progress)
+        sizes = packer.run(placed, threads=threads)
+        _finish(fd, lay_out(placed, sizes).payload_bytes, identity.footer(sizes))
         # The rename may reach the disk before the bytes do, and opening checks the footer alone: after a
         # power loss a file of zeros would pass. About 1 s for 2 GB, once for each checkpoint: most of it was
         # written during the packing. The directory is not synced: a lost rename means packing again.
@@ -83,8 +91,18 @@ def _pack(
         os.close(fd)
 
 
+def _finish(fd: int, payload_bytes: int, footer: bytes) -> None:
+    """The footer behind the payload, and no reserved space behind that."""
+    os.ftruncate(fd, payload_bytes)
+    written = os.pwrite(fd, footer, payload_bytes)
+    if written != len(footer):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _reserve(fd: int, size: int) -> None:
-    """Claim the disk space now: a full disk is better met before the work than in the middle of it."""
+    """Claim the disk space now: a full disk is better met before the work than in the middle of it. Window
+    formats are counted as plain ones: they seldom take more, and give back what they do not take.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:

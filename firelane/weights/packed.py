@@ -1,11 +1,12 @@
 """The packed file: weights as the kernels read them, then a manifest, then a trailer that makes it
 trustworthy.
 
-    payload    as the plan places it manifest   JSON: key, plan hash, fingerprint, payload bytes trailer    64
-    bytes: magic [16], manifest length [8, little-endian], zeros [8], SHA-256 of the manifest [32]
+    payload    as layout.py places it
+    manifest   JSON: format version, fingerprint of the checkpoint, hash of the plan, size of each weight
+    trailer    64 bytes: magic [16], manifest length [8, little-endian], zeros [8], SHA-256 of the manifest
 
 The trailer is written last and the file is renamed into place after that, so a file under its final name is
-whole; size, magic, hash and manifest are checked all the same each time it is opened.
+whole; sizes, magic, hash, manifest and panel tables are checked all the same each time it is opened.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import json
 import mmap
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.weights.formats import FORMAT_VERSION
-from firelane.weights.plan import PackedWeight, plan_hash, total_bytes
+from firelane.weights.layout import Layout, Place, lay_out, table_bytes
+from firelane.weights.plan import PackedWeight, plan_hash
+from firelane.weights.window import ALIGNMENT_BYTES, decode
 
 MAGIC = b"firelane-packed\0"
 TRAILER_BYTES = 64
@@ -30,67 +33,79 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a packed file was made from. Two files with the same manifest hold the same bytes."""
+class Identity:
+    """What a packed file is made from. Two files of the same identity hold the same bytes."""
 
     fingerprint: str
     plan: str
-    payload_bytes: int
     format_version: int = FORMAT_VERSION
 
     @classmethod
-    def of(cls, placed: tuple[PackedWeight, ...], fingerprint: str) -> Manifest:
-        return cls(fingerprint=fingerprint, plan=plan_hash(placed), payload_bytes=total_bytes(placed))
+    def of(cls, placed: tuple[PackedWeight, ...], fingerprint: str) -> Identity:
+        return cls(fingerprint=fingerprint, plan=plan_hash(placed))
 
     @property
     def key(self) -> str:
         """The file's name, without a suffix."""
-        return hashlib.sha256(self.encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
 
-    @property
-    def file_bytes(self) -> int:
-        return self.payload_bytes + len(self.footer())
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
-
-    def footer(self) -> bytes:
-        text = self.encode()
+    def footer(self, sizes: tuple[int, ...]) -> bytes:
+        """All that follows the payload; `sizes` in bytes, in the plan's order."""
+        text = json.dumps({**asdict(self), "sizes": sizes}, sort_keys=True).encode()
         return text + MAGIC + len(text).to_bytes(16, "little") + hashlib.sha256(text).digest()
 
 
 class PackedWeights:
     """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive too."""
 
-    __slots__ = ("_bytes", "_map", "_placed", "path")
+    __slots__ = ("_bytes", "_map", "_places", "_tables", "path")
 
-    def __init__(self, path: Path, placed: tuple[PackedWeight, ...], data: mmap.mmap) -> None:
+    def __init__(self, path: Path, placed: tuple[PackedWeight, ...], layout: Layout, data: mmap.mmap) -> None:
         self.path = path
-        self._placed = {p.weight.name: p for p in placed}
         self._map = data
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(data, np.uint8)
+        self._places = {p.weight.name: (p, q) for p, q in zip(placed, layout.places, strict=True)}
+        self._tables = {
+            name: _table(self._bytes, p, place.table)
+            for name, (p, place) in self._places.items()
+            if place.table is not None
+        }
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed weights, padding included."""
-        return sum(p.nbytes for p in self._placed.values())
+        """Bytes that the weights take in memory, their padding and panel tables included."""
+        return sum(
+            place.nbytes + (0 if place.table is None else table_bytes(p))
+            for p, place in self._places.values()
+        )
 
     def address(self, name: str) -> int:
-        """Where the weight lies in this process's memory; aligned as the plan says."""
-        return self._payload().ctypes.data + self._placed[name].offset
+        """Where the weight lies in this process's memory; aligned as layout.py says."""
+        return self._payload().ctypes.data + self._place(name).offset
 
     def array(self, name: str) -> NDArray[Any]:
-        """The packed array, read-only: shape and dtype as in the plan."""
-        p = self._placed[name]
-        data = self._payload()[p.offset : p.offset + p.nbytes]
+        """The packed array, read-only: shape as in the plan, dtype that of format.plain. A matrix in a window
+        format is decoded, slowly.
+        """
+        p, place = self._places[name]
+        data = self._payload()[place.offset : place.offset + place.nbytes]
+        if p.format.is_window:
+            return decode(data, self._tables[name], p.format, p.weight.shape[1])
         return data.view(p.format.dtype).reshape(p.shape)
 
+    def panel_table(self, name: str) -> NDArray[np.uint64]:
+        """Of a matrix in a window format where each panel begins, counted from address(name), and the end:
+        uint64 [panels + 1], a view of the mapping. KeyError for other weights.
+        """
+        return self._tables[name]
+
     def placed(self, name: str) -> PackedWeight:
-        return self._placed[name]
+        return self._places[name][0]
 
     def close(self) -> None:
         """Unmap, unless an array that was handed out still needs the mapping. Idempotent."""
         self._bytes = None
+        self._tables = {}
         try:
             self._map.close()
         except BufferError:
@@ -99,29 +114,74 @@ class PackedWeights:
     def __repr__(self) -> str:
         return f"PackedWeights({str(self.path)!r}, {self.nbytes / 1e9:.2f} GB, closed={self._bytes is None})"
 
+    def _place(self, name: str) -> Place:
+        return self._places[name][1]
+
     def _payload(self) -> NDArray[np.uint8]:
         if self._bytes is None:
             raise CheckpointError(f"{self.path}: packed weights are closed")
         return self._bytes
 
 
-def open_packed(path: Path, placed: tuple[PackedWeight, ...], manifest: Manifest) -> PackedWeights | None:
+def open_packed(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
     """The weights in `path`, or None when there is no such file, it cannot be read, or it is not exactly what
     it should be.
     """
     try:
         with path.open("rb") as file:
-            if not _is_whole(file, manifest):
-                return None
+            layout = _read_layout(file, placed, identity)
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError:
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not _tables_are_good(np.frombuffer(data, np.uint8), placed, layout):
         return None
     data.madvise(mmap.MADV_WILLNEED)
-    return PackedWeights(path, placed, data)
+    return PackedWeights(path, placed, layout, data)
 
 
-def _is_whole(file: Any, manifest: Manifest) -> bool:
-    if file.seek(0, 2) != manifest.file_bytes:
-        return False
-    file.seek(manifest.payload_bytes)
-    return bool(file.read() == manifest.footer())
+def _read_layout(file: BinaryIO, placed: tuple[PackedWeight, ...], identity: Identity) -> Layout:
+    """ValueError when the file is not of this identity, or damaged."""
+    file_bytes = file.seek(0, 2)
+    if file_bytes < TRAILER_BYTES:
+        raise ValueError("no trailer")
+    file.seek(-TRAILER_BYTES, 2)
+    length = int.from_bytes(file.read(TRAILER_BYTES)[16:24], "little")
+    if length > min(MAX_MANIFEST_BYTES, file_bytes - TRAILER_BYTES):
+        raise ValueError("no manifest")
+    file.seek(-TRAILER_BYTES - length, 2)
+    footer = file.read()
+    sizes = _sizes(footer[:length])
+    layout = lay_out(placed, sizes)
+    if footer != identity.footer(sizes) or file_bytes != layout.payload_bytes + len(footer):
+        raise ValueError("not the file that was asked for")
+    return layout
+
+
+def _sizes(manifest: bytes) -> tuple[int, ...]:
+    found = json.loads(manifest)
+    sizes = cast("dict[str, Any]", found).get("sizes") if isinstance(found, dict) else None
+    if not isinstance(sizes, list):
+        raise ValueError("no sizes")
+    sizes = cast("list[Any]", sizes)
+    if not all(type(n) is int for n in sizes):
+        raise ValueError("a size is no integer")
+    return tuple(sizes)
+
+
+def _table(data: NDArray[np.uint8], p: PackedWeight, at: int) -> NDArray[np.uint64]:
+    return data[at : at + table_bytes(p)].view(np.uint64)
+
+
+def _tables_are_good(data: NDArray[np.uint8], placed: tuple[PackedWeight, ...], layout: Layout) -> bool:
+    """Whether every panel begins and ends where one can."""
+    for p, place in zip(placed, layout.places, strict=True):
+        if place.table is None:
+            continue
+        table = _table(data, p, place.table)
+        least, most = p.panel_bounds
+        if table[0] != 0 or table[-1] != place.nbytes or (table % ALIGNMENT_BYTES).any():
+            return False
+        sizes = np.diff(table.astype(np.int64))
+        if (table > place.nbytes).any() or sizes.min() < least or sizes.max() > most:
+            return False
+    return True

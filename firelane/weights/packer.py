@@ -5,9 +5,8 @@ time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
@@ -16,124 +15,133 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.formats import PANEL_ROWS, Format, Segment, pack, pack_panel, segments
-from firelane.weights.plan import PackedWeight
+from firelane.weights.formats import PANEL_ROWS, Format, pack, source_rows
+from firelane.weights.panels import Run, encode_run, is_finite
+from firelane.weights.placer import Placer, Task, tasks
+from firelane.weights.plan import PackedWeight, plain_bytes
 from firelane.weights.progress import Progress
+from firelane.weights.window import Bytes
+from firelane.weights.window_native import WindowLibrary
 
-TASK_BYTES = 32 << 20
+TASK_BYTES = 8 << 20
 STAGE = "pack"
 
 
-@dataclass(frozen=True)
-class Task:
-    """Panels first .. last - 1 of a matrix, or a whole vector."""
-
-    packed: PackedWeight
-    first: int
-    last: int
-
-
 class Packer:
-    """Packs into `fd`, whose space is already allocated and reads as zeros. Owns nothing: the caller closes
-    the file.
-    """
+    """Packs into `fd`. Owns nothing: the caller closes the file. `library` None: in NumPy, slowly."""
 
-    def __init__(self, checkpoint: Checkpoint, fd: int, *, total_bytes: int, progress: Progress) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, fd: int, *, library: WindowLibrary | None, progress: Progress
+    ) -> None:
         self._checkpoint = checkpoint
         self._fd = fd
-        self._total_bytes = total_bytes
+        self._library = library
         self._progress = progress
-        self._done_bytes = 0
+        self._placer = Placer()
+        self._buffers: SimpleQueue[Bytes] = SimpleQueue()  # one for each thread
+        self._total_bytes = self._done_bytes = 0
         self._lock = Lock()
 
-    def run(self, placed: tuple[PackedWeight, ...], *, threads: int) -> None:
-        """Raises CheckpointError for a NaN or infinite weight, OSError when the file cannot be written."""
+    def run(self, placed: tuple[PackedWeight, ...], *, threads: int) -> tuple[int, ...]:
+        """Returns the size of each weight, from which layout.lay_out() tells where it lies; what lies between
+        weights is not written. Raises CheckpointError for a NaN or infinite weight, OSError when the file
+        cannot be written.
+        """
+        self._total_bytes = plain_bytes(placed)
+        todo = list(tasks(placed, TASK_BYTES))
+        longest = max((_most_bytes(task) for task in todo), default=0)
+        for _ in range(threads):
+            self._buffers.put(np.empty(longest, np.uint8))
         with ThreadPoolExecutor(threads, thread_name_prefix="pack") as pool:
             try:
-                futures = [pool.submit(self._run_task, task) for p in placed for task in _tasks(p)]
+                futures = [pool.submit(self._run_task, task) for task in todo]
                 for future in as_completed(futures):
                     future.result()
-            except BaseException:
+            except BaseException as error:
+                self._placer.fail(error)
                 pool.shutdown(cancel_futures=True)
                 raise
+        return self._placer.sizes
 
     def _run_task(self, task: Task) -> None:
+        try:
+            self._pack(task)
+        except BaseException as error:
+            self._placer.fail(error)
+            raise
         p = task.packed
-        if p.format is Format.VECTOR_F32:
-            written = _write(self._fd, self._vector(p), p.offset)
-        else:
-            written = self._write_panels(task)
         with self._lock:
-            self._done_bytes += written
+            self._done_bytes += p.plain_bytes // p.panels * (task.last - task.first)
             self._progress(STAGE, self._done_bytes, self._total_bytes, "B")
 
+    def _pack(self, task: Task) -> None:
+        buffer = self._buffers.get()
+        try:
+            data, ends = self._encode(task, buffer)
+            placed = self._placer.place(task, ends)
+            _write(self._fd, data, placed.offset)
+            if placed.table is not None:
+                _write(self._fd, placed.table, placed.table_offset)
+        finally:
+            self._buffers.put(buffer)
+
+    def _encode(self, task: Task, buffer: Bytes) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+        """The task's bytes, in `buffer` where they are panels, and where each panel ends."""
+        p = task.packed
+        if not p.is_matrix:
+            vector = self._vector(p)
+            return vector, np.array([vector.nbytes], np.uint64)
+        run = self._run_of(task)
+        try:
+            ends = encode_run(run, p.format, buffer, self._library)
+        except ValueError:
+            for name, span in zip(p.weight.tensors, run.spans, strict=True):
+                self._check_finite(name, span)
+            raise
+        return buffer[: int(ends[-1])], ends
+
+    def _run_of(self, task: Task) -> Run:
+        """Reads what the task needs of each tensor, in one piece."""
+        p = task.packed
+        rows = task.first * PANEL_ROWS, task.last * PANEL_ROWS
+        part, source = source_rows(p.weight.parts, *rows, interleave=p.interleave)
+        spans: list[NDArray[Any]] = []
+        for number, name in enumerate(p.weight.tensors):
+            mine = source[part == number]
+            first, last = (int(mine[0]), int(mine[-1]) + 1) if len(mine) else (0, 0)
+            source[part == number] -= first
+            spans.append(_convert(self._checkpoint.rows(name, first, last), p.format))
+        return Run(spans=tuple(spans), part=part, row=source)
+
     def _vector(self, p: PackedWeight) -> NDArray[Any]:
-        parts = [self._source(name, Format.VECTOR_F32) for name in p.weight.tensors]
+        parts = [_convert(self._checkpoint.tensor(name), p.format) for name in p.weight.tensors]
         for name, part in zip(p.weight.tensors, parts, strict=True):
             self._check_finite(name, part)
         return pack(parts, p.format, interleave=p.interleave)
 
-    def _write_panels(self, task: Task) -> int:
-        p = task.packed
-        sources = [self._source(name, p.format) for name in p.weight.tensors]
-        panel = np.zeros(p.shape[1:], p.format.dtype)
-        pieces = _pieces(p, task.first, task.last)
-        for index in range(task.first, task.last):
-            if sum(s.count for s in pieces[index - task.first]) < PANEL_ROWS:
-                panel[...] = 0
-            for s in pieces[index - task.first]:
-                rows = sources[s.part][s.source : s.source + s.count]
-                rows = rows if rows.dtype == panel.dtype else rows.astype(np.float32)
-                self._check_finite(p.weight.tensors[s.part], rows)
-                pack_panel(panel, s.row % PANEL_ROWS, rows)
-            _write(self._fd, panel, p.offset + index * panel.nbytes)
-        return (task.last - task.first) * panel.nbytes
-
-    def _source(self, name: str, format_: Format) -> NDArray[Any]:
-        """The tensor as bits of bf16 or as floats; bf16 that is to become float32 is widened here."""
-        tensor = self._checkpoint.tensor(name)
-        if format_ is not Format.PANEL_BF16 and tensor.dtype == np.uint16:
-            return (tensor.astype(np.uint32) << 16).view(np.float32)
-        return tensor if format_ is not Format.VECTOR_F32 else tensor.astype(np.float32)
-
-    def _check_finite(self, name: str, rows: NDArray[Any]) -> None:
-        if rows.dtype == np.uint16:
-            finite = int((rows & 0x7FFF).max(initial=0)) < 0x7F80
-        else:
-            finite = bool(np.isfinite(rows).all())
-        if not finite:
+    def _check_finite(self, name: str, values: NDArray[Any]) -> None:
+        if not is_finite(values):
             where = self._checkpoint.directory
             raise CheckpointError(
                 f"{where}: tensor {name} holds NaN or infinite weights; download the model again"
             )
 
 
-def _tasks(p: PackedWeight) -> Iterator[Task]:
-    if p.format is Format.VECTOR_F32:
-        yield Task(p, 0, 1)
-        return
-    panels = p.shape[0]
-    step = max(1, TASK_BYTES // (p.nbytes // panels))
-    for first in range(0, panels, step):
-        yield Task(p, first, min(first + step, panels))
+def _most_bytes(task: Task) -> int:
+    return task.packed.panel_bounds[1] * (task.last - task.first)
 
 
-def _pieces(p: PackedWeight, first: int, last: int) -> list[list[Segment]]:
-    """The segments of each panel first .. last - 1, cut at panel borders."""
-    pieces: list[list[Segment]] = [[] for _ in range(first, last)]
-    for s in segments(p.weight.parts, interleave=p.interleave):
-        row = max(s.row, first * PANEL_ROWS)
-        stop = min(s.row + s.count, last * PANEL_ROWS)
-        while row < stop:
-            count = min(stop, (row // PANEL_ROWS + 1) * PANEL_ROWS) - row
-            pieces[row // PANEL_ROWS - first].append(Segment(row, s.part, s.source + row - s.row, count))
-            row += count
-    return pieces
+def _convert(values: NDArray[Any], format_: Format) -> NDArray[Any]:
+    """As bits of bf16 where the format keeps them, otherwise as float32."""
+    if format_.plain is Format.PANEL_BF16:
+        return values
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)
 
 
-def _write(fd: int, array: NDArray[Any], offset: int) -> int:
+def _write(fd: int, array: NDArray[Any], offset: int) -> None:
     data = array.reshape(-1).view(np.uint8).data
     done = 0
     while done < len(data):
         done += os.pwrite(fd, data[done:], offset + done)
-    return done

@@ -1,48 +1,68 @@
-"""The plan: each weight's packed format and its place in the packed file, from the Program alone."""
+"""The plan: each weight's packed format, from the Program and the choice of window formats alone."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
 from firelane.program.ops import GatedLinear
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.weights.formats import FORMAT_VERSION, Format, packed_rows, packed_shape, round_up
+from firelane.weights.formats import FORMAT_VERSION, Format, packed_rows, packed_shape
+from firelane.weights.window import fits, panel_bounds
 
-MATRIX_ALIGNMENT_BYTES = 4096
-VECTOR_ALIGNMENT_BYTES = 64
+NO_FORMS: Mapping[str, Format] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedWeight:
-    """A weight in its packed form: `nbytes` bytes at `offset`, an array of `shape` and format.dtype."""
+    """A weight in its packed form: an array of `shape` and format.dtype, or of a window format bytes that
+    decode to an array of `shape`.
+    """
 
     weight: Weight
     format: Format
     interleave: bool
     shape: tuple[int, ...]
-    offset: int
 
     @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * np.dtype(self.format.dtype).itemsize
+    def is_matrix(self) -> bool:
+        return self.format is not Format.VECTOR_F32
+
+    @property
+    def panels(self) -> int:
+        """Pieces that are packed one by one; a vector is one."""
+        return self.shape[0] if self.is_matrix else 1
+
+    @property
+    def plain_bytes(self) -> int:
+        """The size, of a window format that of the decoded array."""
+        return prod(self.shape) * np.dtype(self.format.plain.dtype).itemsize
+
+    @property
+    def panel_bounds(self) -> tuple[int, int]:
+        """The least and the most bytes of one panel."""
+        if self.format.is_window:
+            return panel_bounds(self.format, self.weight.shape[1])
+        return self.plain_bytes // self.panels, self.plain_bytes // self.panels
 
 
-def plan(program: Program) -> tuple[PackedWeight, ...]:
-    """Places all weights in order of first use."""
+def plan(program: Program, forms: Mapping[str, Format] = NO_FORMS) -> tuple[PackedWeight, ...]:
+    """All weights in order of first use. `forms` gives window formats to matrices by weight name; where one
+    cannot be (see takes()), the weight is packed as without it.
+    """
     gated = {weight for op in program.ops if isinstance(op, GatedLinear) for weight in op.weights}
-    placed: list[PackedWeight] = []
-    end = 0
-    for weight in program.weights:
-        matrix = len(weight.shape) == 2
-        offset = round_up(end, MATRIX_ALIGNMENT_BYTES if matrix else VECTOR_ALIGNMENT_BYTES)
-        placed.append(_place(weight, interleave=weight in gated, offset=offset))
-        end = offset + placed[-1].nbytes
-    return tuple(placed)
+    return tuple(_place(w, forms.get(w.name), interleave=w in gated) for w in program.weights)
+
+
+def takes(weight: Weight, format_: Format) -> bool:
+    """Whether the weight can have this window format: a bf16 matrix whose inputs it can divide."""
+    return len(weight.shape) == 2 and weight.dtype is DType.BF16 and fits(format_, weight.shape[1])
 
 
 def plan_hash(placed: tuple[PackedWeight, ...]) -> str:
@@ -50,21 +70,22 @@ def plan_hash(placed: tuple[PackedWeight, ...]) -> str:
     digest = hashlib.sha256(f"format {FORMAT_VERSION}\n".encode())
     for p in placed:
         w = p.weight
-        digest.update(
-            f"{w.name} {w.tensors} {w.parts} {p.shape} {p.format} {p.interleave} {p.offset}\n".encode()
-        )
+        digest.update(f"{w.name} {w.tensors} {w.parts} {p.shape} {p.format} {p.interleave}\n".encode())
     return digest.hexdigest()
 
 
-def total_bytes(placed: tuple[PackedWeight, ...]) -> int:
-    return placed[-1].offset + placed[-1].nbytes if placed else 0
+def plain_bytes(placed: tuple[PackedWeight, ...]) -> int:
+    """All weights together, window formats counted as decoded."""
+    return sum(p.plain_bytes for p in placed)
 
 
-def _place(weight: Weight, *, interleave: bool, offset: int) -> PackedWeight:
+def _place(weight: Weight, form: Format | None, *, interleave: bool) -> PackedWeight:
     if len(weight.shape) == 1:
         format_ = Format.VECTOR_F32
     else:
         format_ = Format.PANEL_BF16 if weight.dtype is DType.BF16 else Format.PANEL_F32
+    if form is not None and takes(weight, form):
+        format_ = form
     rows = packed_rows(weight.parts, interleave=interleave)
     shape = packed_shape(format_, rows, weight.shape[-1])
-    return PackedWeight(weight=weight, format=format_, interleave=interleave, shape=shape, offset=offset)
+    return PackedWeight(weight=weight, format=format_, interleave=interleave, shape=shape)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.weights.formats import GROUP_ROWS, PANEL_ROWS, Format, pack, segments, unpack
+from firelane.weights.formats import GROUP_ROWS, PANEL_ROWS, Format, pack, packed_rows, source_rows, unpack
 
 SHAPES = [(1, 1), (32, 2), (33, 7), (64, 64), (80, 136), (261, 81)]
 
@@ -82,13 +82,26 @@ def test_vector_layout() -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 200))
-def test_segments_cover_each_row_once(width: int) -> None:
-    for interleave in (False, True):
-        found = segments((width, width), interleave=interleave)
-        rows = [(s.part, s.source + i) for s in found for i in range(s.count)]
-        places = [s.row + i for s in found for i in range(s.count)]
-        assert sorted(rows) == [(p, i) for p in (0, 1) for i in range(width)]
-        assert len(set(places)) == 2 * width
-        assert places == sorted(places)
+@given(width=st.integers(1, 200), first=st.integers(0, 6), more=st.integers(1, 10))
+def test_every_row_has_one_place(width: int, first: int, more: int) -> None:
+    """A slice tells the same as the whole."""
     assert GROUP_ROWS * 2 == PANEL_ROWS
+    for interleave in (False, True):
+        parts = (width, width)
+        height = packed_rows(parts, interleave=interleave)
+        part, source = source_rows(parts, 0, height, interleave=interleave)
+        found = list(zip(part[part >= 0].tolist(), source[part >= 0].tolist(), strict=True))
+        assert sorted(found) == [(p, i) for p in (0, 1) for i in range(width)]
+        rows = slice(first * PANEL_ROWS, min((first + more) * PANEL_ROWS, height))
+        if rows.start < rows.stop:
+            some = source_rows(parts, rows.start, rows.stop, interleave=interleave)
+            np.testing.assert_array_equal(some, (part[rows], source[rows]))
+
+
+def test_window_formats_are_packed_as_what_they_encode() -> None:
+    w = random_bits((40, 16), Format.PANEL_BF16)
+    for format_ in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3):
+        assert format_.plain is Format.PANEL_BF16
+        packed = pack([w], format_)
+        np.testing.assert_array_equal(packed, pack([w], Format.PANEL_BF16))
+        np.testing.assert_array_equal(unpack(packed, format_, (40,), 16)[0], w)

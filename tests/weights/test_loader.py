@@ -22,6 +22,7 @@ from firelane.weights.loader import load_packed
 from firelane.weights.packed import PackedWeights
 from firelane.weights.packer import Packer
 from firelane.weights.plan import plan
+from firelane.weights.window_native import window_library
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 
@@ -36,30 +37,47 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def load(model: Path, cache: Path) -> PackedWeights:
-    return load_packed(load_program(read_config(model)), model, cache)
+def load(model: Path, cache: Path, form: Format | None = None, *, threads: int = 2) -> PackedWeights:
+    """With `form`, in that one all matrices that can."""
+    program = load_program(read_config(model))
+    forms = {} if form is None else {w.name: form for w in program.weights}
+    return load_packed(program, model, cache, forms=forms, threads=threads)
 
 
 def files(cache: Path, suffix: str) -> list[Path]:
     return sorted((cache / "weights").glob(f"*{suffix}"))
 
 
+FORMS = pytest.mark.parametrize(
+    "form", [None, Format.PANEL_WINDOW4, Format.PANEL_WINDOW3], ids=lambda f: f.value if f else "plain"
+)
+
+
 def widen(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [
+        ("float32", None),
+        ("float16", None),
+        ("bfloat16", None),
+        ("bfloat16", Format.PANEL_WINDOW4),
+        ("bfloat16", Format.PANEL_WINDOW3),
+    ],
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_weight_comes_back(tmp_path: Path, family: str, dtype: str) -> None:
+def test_every_weight_comes_back(tmp_path: Path, family: str, dtype: str, form: Format | None) -> None:
     model = make_checkpoint(family, dtype, tmp_path / "model")
     program = load_program(read_config(model))
-    packed, checkpoint = load(model, tmp_path), Checkpoint.open(model)
-    for p in plan(program):
+    packed, checkpoint = load(model, tmp_path, form), Checkpoint.open(model)
+    for p in map(packed.placed, (w.name for w in program.weights)):
         w = p.weight
         parts = unpack(packed.array(w.name), p.format, w.parts, w.shape[-1], interleave=p.interleave)
         for name, values in zip(w.tensors, parts, strict=True):
             want = checkpoint.tensor(name)
-            if want.dtype == np.uint16 and p.format is not Format.PANEL_BF16:
+            if want.dtype == np.uint16 and p.format.plain is not Format.PANEL_BF16:
                 want = widen(want)
             np.testing.assert_array_equal(values, want.astype(values.dtype))
 
@@ -82,17 +100,68 @@ def test_parallel_packing_gives_the_plain_result(
         np.testing.assert_array_equal(packed.array(p.weight.name), want)
 
 
-def test_plan_is_aligned_and_addresses_follow_it(model: Path, cache: Path) -> None:
-    program = load_program(read_config(model))
-    packed, end = load(model, cache), 0
-    base = packed.address(program.weights[0].name)
-    for p in plan(program):
-        assert p.offset % (4096 if len(p.weight.shape) == 2 else 64) == 0
-        assert p.offset >= end
-        assert packed.address(p.weight.name) - base == p.offset
-        assert packed.array(p.weight.name).ctypes.data == packed.address(p.weight.name)
-        end = p.offset + p.nbytes
-    assert packed.nbytes == sum(p.nbytes for p in plan(program))
+@FORMS
+def test_addresses_are_aligned_and_do_not_overlap(model: Path, cache: Path, form: Format | None) -> None:
+    program, end, used = load_program(read_config(model)), 0, 0
+    packed = load(model, cache, form)
+    placed = [packed.placed(w.name) for w in program.weights]
+    for p in placed:
+        at = packed.address(p.weight.name)
+        assert at % (4096 if p.is_matrix else 64) == 0
+        if p.format.is_window:
+            table = packed.panel_table(p.weight.name)
+            assert end <= table.ctypes.data <= at - table.nbytes
+            assert table.ctypes.data % 8 == 0
+            nbytes = int(table[-1])
+            used += table.nbytes
+        else:
+            assert packed.array(p.weight.name).ctypes.data == at >= end
+            with pytest.raises(KeyError):
+                packed.panel_table(p.weight.name)
+            nbytes = p.plain_bytes
+        end = at + nbytes
+        used += nbytes
+    assert any(p.format.is_window for p in placed) == (form is not None)
+    assert packed.nbytes == used
+    if form is not None:
+        assert packed.nbytes < load(model, cache).nbytes
+
+
+@FORMS
+def test_the_file_does_not_depend_on_the_threads(
+    model: Path, cache: Path, form: Format | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[bytes] = set()
+    for threads, task_bytes in [(1, 1 << 30), (1, 1), (4, 1), (4, 8000)]:
+        monkeypatch.setattr("firelane.weights.packer.TASK_BYTES", task_bytes)
+        weights = load(model, cache, form, threads=threads)
+        seen.add(weights.path.read_bytes())
+        weights.path.unlink()
+    assert len(seen) == 1
+
+
+@FORMS
+def test_without_a_compiler_the_file_is_the_same(
+    model: Path, cache: Path, form: Format | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert window_library() is not None
+    weights = load(model, cache, form)
+    compiled = weights.path.read_bytes()
+    weights.path.unlink()
+    monkeypatch.setattr(loader, "window_library", lambda: None)
+    assert load(model, cache, form).path.read_bytes() == compiled
+
+
+def test_a_hole_behind_window_formats_is_as_long_as_damage_can_reach(model: Path, cache: Path) -> None:
+    """A kernel that takes every weight of the last panel for an escape stays inside the mapping."""
+    weights = load(model, cache, Format.PANEL_WINDOW4)
+    names = [w.name for w in load_program(read_config(model)).weights]
+    start = weights.panel_table(names[0]).ctypes.data  # the file's first bytes
+    for name in names:
+        p = weights.placed(name)
+        if p.format.is_window:
+            last_panel = weights.address(name) - start + int(weights.panel_table(name)[-2])
+            assert last_panel + p.panel_bounds[1] + 128 <= weights.path.stat().st_size
 
 
 def test_second_load_maps_the_file(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
