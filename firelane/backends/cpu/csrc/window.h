@@ -11,6 +11,7 @@
 #include <cstddef>
 
 #include "linear.h"
+#include "window_step.h"
 
 #if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && defined(__BMI2__) && \
     (defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512))
@@ -24,10 +25,6 @@ constexpr bool kWindowRegisters = true;
 #else
 constexpr bool kWindowRegisters = false;
 #endif
-
-constexpr int kStepLanes = 64;                            // bf16 words of one step: 32 outputs by two k
-constexpr int kTableBytes = 64;                           // a panel begins with the byte that each code stands for
-constexpr std::uint8_t kEscape4 = 0x7F, kEscape3 = 0xFF;  // what the table says of the code of an escape
 
 // A matrix as the Python side hands it over.
 struct WindowWeight {
@@ -131,12 +128,6 @@ struct Window3 {
 
 #else
 
-// The lanes of one step back in order: the first eight of each sixteen make words 0 .. 31, the others 32 .. 63.
-template <class Word>
-FL_INLINE void in_order(std::uint16_t (&words)[kStepLanes], const Word& word) {
-  for (int i = 0; i < kStepLanes; ++i) words[(i % 16 < 8 ? 0 : 32) + i / 16 * 8 + i % 8] = word(i);
-}
-
 template <class Use>
 FL_INLINE void hand_over(int s, const std::uint16_t (&words)[kStepLanes], const Use& use) {
   u32x16 vectors[2];
@@ -158,12 +149,8 @@ struct Window4 {
   template <class Use>
   FL_INLINE void decode(const Use& use) {
     for (int s = 0; s < kSteps; ++s) {
-      std::uint16_t words[kStepLanes];
-      in_order(words, [&](int i) FL_LAMBDA {
-        std::uint8_t high = table[block[i] >> (4 * s) & 15];
-        if (high == kEscape4) high = *escapes++;
-        return std::uint16_t(high << 8 | block[64 + 64 * s + i]);
-      });
+      alignas(64) std::uint16_t words[kStepLanes];
+      escapes = words_of_step4(words, block, 4 * s, block + 64 + 64 * s, table, escapes);
       hand_over(s, words, use);
     }
     block += kBlockBytes;
@@ -183,15 +170,8 @@ struct Window3 {
   FL_INLINE void decode(const Use& use) {
     const std::uint8_t* escapes = block + kBlockBytes;
     for (int s = 0; s < kSteps; ++s) {
-      std::uint16_t words[kStepLanes];
-      in_order(words, [&](int i) FL_LAMBDA {
-        const std::uint8_t* group = block + 24 * s + i / 8 * 3;
-        const unsigned codes = group[0] | group[1] << 8 | group[2] << 16;
-        std::uint8_t exponent = table[codes >> (i % 8 * 3) & 7];
-        if (exponent == kEscape3) exponent = *escapes++;
-        const unsigned rotated = exponent << 8 | block[192 + 64 * s + i];
-        return std::uint16_t(rotated >> 1 | rotated << 15);
-      });
+      alignas(64) std::uint16_t words[kStepLanes];
+      escapes = words_of_step3(words, block + 24 * s, block + 192 + 64 * s, table, escapes);
       hand_over(s, words, use);
     }
     block = escapes;
@@ -245,7 +225,8 @@ template <class Window, Fetch F, int LEAST, int K, int LDX, class Store, int M =
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                           int row, int p, const Store& store) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, row, p, store);
+    if constexpr (has_tiles(M))
+      if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, row, p, store);
     decode_any<Window, F, LEAST, K, LDX, Store, M - 1>(rows, x, panel, ahead, kept, row, p, store);
   }
 }
