@@ -24,7 +24,7 @@ from lossless_at_rest import measure_at_rest
 from lossless_figures import AUTO, BF16, LOSSLESS, Figures, load_figures, save_figures
 from lossless_peer import measure_peer
 from lossless_plot import save_plot
-from lossless_report import PACKED_VARIANT, PLAIN_VARIANT, render
+from lossless_report import PACKED_VARIANT, PLAIN_VARIANT, fill_readme, render
 from lossless_starts import Variant, measure_starts
 from lossless_steps import Plan, measure_steps
 
@@ -47,6 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--scratch", type=Path, metavar="DIR", help="on the model's drive (default: beside the model)"
     )
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="fill in its table and plot, too")
     parser.add_argument("--repeats", type=int, default=3, help="of the codec; the best counts")
     steps = parser.add_argument_group("steps")
     steps.add_argument("--forms", nargs="+", default=[LOSSLESS, AUTO], help="beside bf16")
@@ -80,13 +81,20 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     finally:
         shutil.rmtree(scratch)
+    write_pages(figures, arguments.out, arguments.readme)
+
+
+def write_pages(figures: Figures, out: Path, readme: Path | None) -> None:
     page = render(figures, shlex.join(["python", *sys.argv]))
     print(page)
-    (arguments.out / "lossless.md").write_text(page)
+    (out / "lossless.md").write_text(page)
     try:
-        save_plot(figures, arguments.out / "lossless.svg")
+        save_plot(figures, out / "lossless.svg")
     except ImportError:
         print("no plot: pip install '.[plot]'", file=sys.stderr)
+    if readme is not None:
+        folder = out.resolve().relative_to(readme.resolve().parent)
+        readme.write_text(fill_readme(readme.read_text(), figures, str(folder)))
 
 
 def run_at_rest(figures: Figures, model_dir: Path, scratch: Path, arguments: argparse.Namespace) -> Figures:

@@ -27,7 +27,7 @@ from lossless_starts import FIRST, LATER
 from firelane.bench.table import format_table
 
 PLAIN_VARIANT, PACKED_VARIANT = "bf16 directory", "packed directory"
-RESIDENT, ONE_REQUEST = "resident weights / bf16", "decode 1 request: lossless / our bf16"
+README_MARKS = ("<!-- lossless -->", "<!-- /lossless -->")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,51 +55,63 @@ class Requirement:
     def cells(self) -> list[str]:
         sign = "≤" if self.at_most else "≥"
         aim = "" if self.aim is None else f"{sign} {self.aim:.2f}{self.unit}"
-        value = "-" if self.value is None else f"{self.value:.3f}{self.unit}"
-        return [self.what, f"{sign} {self.must:.2f}{self.unit}", aim, value, self.verdict]
+        return [self.what, f"{sign} {self.must:.2f}{self.unit}", aim, self.measured, self.verdict]
+
+    @property
+    def measured(self) -> str:
+        return "-" if self.value is None else f"{self.value:.{3 if self.at_most else 2}f}{self.unit}"
 
 
 def requirements(figures: Figures) -> list[Requirement]:
     """All rows, whether they were measured or not. Ratios of speed are medians over the rounds."""
-    rest, steps, peer, starts = figures.at_rest, figures.steps, figures.peer, figures.starts
     return [
-        Requirement(
-            what="size at rest / bf16, all bf16 tensors",
-            must=0.70,
-            aim=0.67,
-            value=rest and rest.packed_bytes / rest.original_bytes,
-            at_most=True,
-        ),
-        Requirement(what=RESIDENT, must=0.76, aim=0.73, value=resident_share(steps, LOSSLESS), at_most=True),
-        Requirement(what=ONE_REQUEST, must=1.22, aim=1.3, value=speed_up(steps, "decode, 1", LOSSLESS)),
-        Requirement(
-            what="the same / llama.cpp bf16", must=1.2, aim=1.3, value=peer and to_peer(peer, LOSSLESS)
-        ),
-        *(
-            Requirement(what=f"{name}: auto / our bf16", must=1.0, aim=aim, value=speed_up(steps, name, AUTO))
-            for name, aim in {"decode, 8": 1.1, "decode, 32": None, "prefill, 512": None}.items()
-        ),
-        Requirement(
-            what="decode of the at-rest form, bf16 bytes out, per core",
-            must=1.5,
-            aim=3.0,
-            value=rest and rest.file_decode_gbps,
-            unit=" GB/s",
-        ),
-        Requirement(
-            what="pack, per core", must=0.3, aim=1.0, value=rest and rest.command_pack_gbps, unit=" GB/s"
-        ),
-        *(
-            Requirement(
-                what=f"cold start, {case}: packed directory / bf16 directory, time",
-                must=0.85,
-                aim=0.72,
-                value=starts and start_share(starts, case),
-                at_most=True,
-            )
-            for case in (FIRST, LATER)
-        ),
+        *size_requirements(figures.at_rest, figures.steps),
+        *speed_requirements(figures.steps, figures.peer),
+        *codec_requirements(figures.at_rest),
+        *start_requirements(figures.starts),
     ]
+
+
+def size_requirements(rest: AtRest | None, steps: Steps | None) -> Iterator[Requirement]:
+    share = rest and rest.packed_bytes / rest.original_bytes
+    yield Requirement(
+        what="size at rest / bf16, all bf16 tensors", must=0.70, aim=0.67, value=share, at_most=True
+    )
+    share = resident_share(steps, LOSSLESS)
+    yield Requirement(what="resident weights / bf16", must=0.76, aim=0.73, value=share, at_most=True)
+
+
+def speed_requirements(steps: Steps | None, peer: Peer | None) -> Iterator[Requirement]:
+    one = "decode 1 request: lossless / our bf16"
+    yield Requirement(what=one, must=1.22, aim=1.3, value=speed_up(steps, "decode, 1", LOSSLESS), unit="x")
+    value = peer and to_peer(peer, LOSSLESS)
+    yield Requirement(what="the same / llama.cpp bf16", must=1.2, aim=1.3, value=value, unit="x")
+    for name, aim in {"decode, 8": 1.1, "decode, 32": None, "prefill, 512": None}.items():
+        value = speed_up(steps, name, AUTO)
+        yield Requirement(what=f"{name}: auto / our bf16", must=1.0, aim=aim, value=value, unit="x")
+
+
+def codec_requirements(rest: AtRest | None) -> Iterator[Requirement]:
+    yield Requirement(
+        what="decode of the at-rest form, bf16 bytes out, per core",
+        must=1.5,
+        aim=3.0,
+        value=rest and rest.file_decode_gbps,
+        unit=" GB/s",
+    )
+    value = rest and rest.command_pack_gbps
+    yield Requirement(what="pack, per core", must=0.3, aim=1.0, value=value, unit=" GB/s")
+
+
+def start_requirements(starts: Starts | None) -> Iterator[Requirement]:
+    for case in (FIRST, LATER):
+        yield Requirement(
+            what=f"cold start, {case}: packed directory / bf16 directory, time",
+            must=0.85,
+            aim=0.72,
+            value=starts and start_share(starts, case),
+            at_most=True,
+        )
 
 
 def resident_share(steps: Steps | None, form: str) -> float | None:
@@ -145,6 +157,20 @@ def render(figures: Figures, command: str) -> str:
     if figures.starts is not None:
         sections += starts_section(figures.starts)
     return "\n\n".join([*sections, *published_section()]) + "\n"
+
+
+def fill_readme(text: str, figures: Figures, folder: str) -> str:
+    """The page with the plot (in `folder`) and what was measured between README_MARKS. ValueError without
+    those."""
+    rows = [[r.what, r.measured] for r in requirements(figures) if r.value is not None]
+    block = "\n\n".join(
+        [
+            f"![Bits per weight, and speed-up over bf16 by rows]({folder}/lossless.svg)",
+            format_table(["lossless weights", "measured"], rows),
+        ]
+    )
+    begin, end = (text.index(mark) for mark in README_MARKS)
+    return f"{text[: begin + len(README_MARKS[0])]}\n{block}\n{text[end:]}"
 
 
 def conditions(c: Conditions) -> str:

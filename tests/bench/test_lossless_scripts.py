@@ -23,10 +23,7 @@ def scripts() -> Any:
         sys.path.remove(str(SCRIPTS))
 
 
-@pytest.fixture(scope="module")
-def figures(scripts: Any) -> Any:
-    f = scripts.figures
-    conditions = f.Conditions(machine="m", versions="v", commit="c", date="d", priority="p")
+def other_parts(f: Any, conditions: Any) -> dict[str, Any]:
     at_rest = f.AtRest(
         conditions=conditions,
         weights=1000,
@@ -37,6 +34,31 @@ def figures(scripts: Any) -> Any:
         file_decode_gbps=2.0,
         coders=[f.Coder(name="own", bits=10.6, pack_gbps=1.5, unpack_gbps=3.5)],
     )
+    starts = f.Starts(
+        conditions=conditions,
+        dropped="all of it",
+        drive_gbps=[1.0],
+        read_bytes={
+            c: {"bf16 directory": 2000, "packed directory": 1330} for c in ("first load", "later load")
+        },
+        seconds={
+            "later load": {"bf16 directory": [2.0, 2.0], "packed directory": [1.0, 2.0]},
+            "first load": {"bf16 directory": [4.0, 4.0], "packed directory": [3.0, 3.0]},
+        },
+    )
+    peer = f.Peer(
+        conditions=conditions,
+        peer="llamacpp",
+        output_tokens=64,
+        seconds={"lossless": [2.0, 2.0], "llamacpp": [2.5, 3.5]},
+    )
+    return {"at_rest": at_rest, "starts": starts, "peer": peer}
+
+
+@pytest.fixture(scope="module")
+def figures(scripts: Any) -> Any:
+    f = scripts.figures
+    conditions = f.Conditions(machine="m", versions="v", commit="c", date="d", priority="p")
     seconds = {"bf16": [2.0, 4.0, 3.0], "lossless": [1.0, 4.0, 2.0], "auto": [1.0, 2.0, 1.5]}
     steps = [
         f.Step(
@@ -58,25 +80,8 @@ def figures(scripts: Any) -> Any:
         forms={"bf16": "2 plain", "lossless": "2 panel_window3", "auto": "2 panel_window4"},
         steps=steps,
     )
-    starts = f.Starts(
-        conditions=conditions,
-        dropped="all of it",
-        drive_gbps=[1.0],
-        read_bytes={
-            c: {"bf16 directory": 2000, "packed directory": 1330} for c in ("first load", "later load")
-        },
-        seconds={
-            "later load": {"bf16 directory": [2.0, 2.0], "packed directory": [1.0, 2.0]},
-            "first load": {"bf16 directory": [4.0, 4.0], "packed directory": [3.0, 3.0]},
-        },
-    )
-    peer = f.Peer(
-        conditions=conditions,
-        peer="llamacpp",
-        output_tokens=64,
-        seconds={"lossless": [2.0, 2.0], "llamacpp": [2.5, 3.5]},
-    )
-    return f.Figures(model="toy", at_rest=at_rest, steps=measured, peer=peer, starts=starts)
+    parts = other_parts(f, conditions)
+    return f.Figures(model="toy", steps=measured, **parts)
 
 
 def cells(table: str, first: str) -> list[str]:
@@ -122,6 +127,20 @@ def test_page_shows_times_rates_and_conditions(scripts: Any, figures: Any) -> No
     assert cells(page, "first load, packed directory")[1:4] == ["3.00", "3.00", "0.75"]
     assert cells(page, "Firelane, --weights lossless")[1:] == ["32.0", "1.50x", "1.25x"]
     assert "scheduling: p" in page
+
+
+def test_readme_is_filled_between_its_marks(scripts: Any, figures: Any) -> None:
+    begin, end = scripts.report.README_MARKS
+    text = scripts.report.fill_readme(f"before {begin} stale {end} after", figures, "results")
+    assert text.startswith(f"before {begin}\n![")
+    assert text.endswith(f"\n{end} after")
+    assert "(results/lossless.svg)" in text
+    assert "stale" not in text
+    assert cells(text, "decode, 8")[1] == "2.00x"
+    assert "decode, 32" not in text
+    assert scripts.report.fill_readme(text, figures, "results") == text
+    with pytest.raises(ValueError, match="substring"):
+        scripts.report.fill_readme("no marks", figures, "results")
 
 
 def test_parts_that_were_not_measured_are_left_out(scripts: Any) -> None:
