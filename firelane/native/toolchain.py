@@ -67,7 +67,7 @@ class Toolchain:
         `name` is for messages.
         Raises CompilerError when the compiler fails, CacheError when the cache cannot be written.
         """
-        key = self._key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
+        key = self.key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
         library = cache_dir / "kernels" / f"{key}.so"
         if is_sealed(library):
             return library
@@ -79,7 +79,8 @@ class Toolchain:
                     self._compile(source, library=library, arguments=arguments, name=name)
         return library
 
-    def _key(self, source: str, *, include_dirs: Sequence[Path], flags: Sequence[str], cpu_key: str) -> str:
+    def key(self, source: str, *, include_dirs: Sequence[Path], flags: Sequence[str], cpu_key: str) -> str:
+        """Of a library that `build` makes: the same only where all that it depends on is."""
         digest = hashlib.sha256()
         parts = [source, cpu_key, self.version, *self.command, *BASE_FLAGS, *flags]
         for header in (h for d in include_dirs for h in sorted(d.rglob("*.h"))):

@@ -1,0 +1,52 @@
+"""The shared library of a program: its generated source, compiled for this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from firelane import env
+from firelane.backends.cpu.codegen import generate
+from firelane.backends.cpu.layout import Layout
+from firelane.native import machine, toolchain
+from firelane.native.toolchain import Toolchain
+
+SOURCES = Path(__file__).parent / "csrc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCompiler:
+    """What turns layouts into libraries here; `flags` come after those of the machine."""
+
+    toolchain: Toolchain
+    cpu: machine.CpuIdentity
+    cache_dir: Path
+    flags: tuple[str, ...] = ()
+
+    @classmethod
+    def find(cls, settings: env.Environment, cache_dir: Path) -> KernelCompiler:
+        """Raises CompilerError without a compiler."""
+        return cls(
+            toolchain=toolchain.find_compiler(settings), cpu=machine.cpu_identity(), cache_dir=cache_dir
+        )
+
+    def build(self, layout: Layout) -> Path:
+        """Compile `layout`'s program, or find it compiled; returns the shared library. Raises CompilerError,
+        CacheError."""
+        return self.toolchain.build(
+            generate(layout),
+            include_dirs=[SOURCES],
+            flags=(*machine.compile_flags(layout.isa, self.cpu), *self.flags),
+            cache_dir=self.cache_dir,
+            cpu_key=self.cpu.key,
+            name=f"the kernels of {layout.program.name}",
+        )
+
+    def key(self, layout: Layout) -> str:
+        """Changes with all that the library depends on: source, kernels, compiler, flags, CPU."""
+        return self.toolchain.key(
+            generate(layout),
+            include_dirs=[SOURCES],
+            flags=(*machine.compile_flags(layout.isa, self.cpu), *self.flags),
+            cpu_key=self.cpu.key,
+        )
