@@ -91,7 +91,8 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """resident_bytes: weights in memory, by form; forms: of how many matrices each form is, in words."""
+    """resident_bytes: weights in memory, by form; forms: of how many matrices each form is, in words;
+    notes: what the backend logged when it chose forms."""
 
     conditions: Conditions
     threads: int
@@ -99,6 +100,7 @@ class Steps:
     checkpoint_bytes: int
     resident_bytes: dict[str, int]
     forms: dict[str, str]
+    notes: list[str]
     steps: list[Step]
 
 

@@ -212,6 +212,8 @@ def steps_section(steps: Steps) -> Iterator[str]:
         ],
     )
     yield f"In the checkpoint: {steps.checkpoint_bytes / 1e9:.3f} GB."
+    if steps.notes:
+        yield "The log of the choice:\n\n```\n" + "\n".join(steps.notes) + "\n```"
     yield "## Speed in the step"
     forms = [form for form in steps.resident_bytes if form != BF16]
     header = [

@@ -7,6 +7,7 @@ round.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections import Counter
@@ -16,18 +17,19 @@ from pathlib import Path
 
 import numpy as np
 from lossless_figures import BF16, Conditions, Step, Steps, rotated
+from lossless_forms import load_form
 
 from firelane import env
 from firelane.backends.contract import SAMPLE, StepInputs
 from firelane.backends.cpu.executor import CpuExecutor
+from firelane.backends.request import WEIGHTS
 from firelane.doctor.limits import Probe, build_probe
-from firelane.engine.load import load_executor
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import cpu_identity
+from firelane.program.ops import GatedLinear, Linear
 from firelane.program.program import Program
 from firelane.program.values import StepShape
-from firelane.weights.progress import silent
 from firelane.wire.engine_config import EngineConfig
 
 BLOCK_TOKENS = 32
@@ -54,6 +56,7 @@ class Driver:
 
     def __init__(self, executor: CpuExecutor) -> None:
         self.executor = executor
+        self.last_tokens: list[int] = []
         self._inputs = StepInputs.allocate(executor.limits)
         self._fill_slots()
 
@@ -90,13 +93,33 @@ class Driver:
             inputs.row_position[i], inputs.row_kind[i] = start + length - 1, SAMPLE
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), end, len(chunks)
         self.executor.submit(inputs)
-        self.executor.wait()
+        self.last_tokens = self.executor.wait().tokens[: len(chunks)].tolist()
+
+
+class Notes(logging.Handler):
+    """Collects what the backend logs while it loads: what the autotuner did, and how long it took."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+        logger = logging.getLogger("firelane.backends")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stderr, flush=True)
+        self.lines += record.getMessage().splitlines()
 
 
 def measure_steps(model_dir: Path, forms: Sequence[str], plan: Plan) -> Steps:
     """`forms`: bf16 first. All stay in memory at the same time."""
     program = load_program(read_config(model_dir))
-    drivers = {form: Driver(load_form(model_dir, program, form, plan)) for form in forms}
+    drivers: dict[str, Driver] = {}
+    notes = Notes()
+    for form in forms:
+        plain = drivers[BF16].executor if drivers else None
+        config = config_of(model_dir, program, form, plan)
+        drivers[form] = Driver(load_form(config, program, form, plain))
     probe = build_probe(env.read())
     try:
         steps = [_measure(program, drivers, probe, kind, plan) for kind in kinds(program, plan)]
@@ -110,15 +133,16 @@ def measure_steps(model_dir: Path, forms: Sequence[str], plan: Plan) -> Steps:
         checkpoint_bytes=program.weights_bytes,
         resident_bytes={form: d.executor.weights_bytes for form, d in drivers.items()},
         forms={form: describe(d.executor, program) for form, d in drivers.items()},
+        notes=notes.lines,
         steps=steps,
     )
 
 
-def load_form(model_dir: Path, program: Program, form: str, plan: Plan) -> CpuExecutor:
-    """An executor with room for MAX_SEQS short sequences and one prompt."""
+def config_of(model_dir: Path, program: Program, form: str, plan: Plan) -> EngineConfig:
+    """Room for MAX_SEQS short sequences and one prompt."""
     longest = min(program.max_model_len, max(plan.prefill, CONTEXT + ROUND_TOKENS))
     tokens = max(MAX_SEQS * SEQUENCE_BLOCKS * BLOCK_TOKENS, longest + BLOCK_TOKENS)
-    config = EngineConfig(
+    return EngineConfig(
         model_dir=model_dir,
         cache_dir=env.read().cache_dir,
         threads=plan.threads,
@@ -127,13 +151,8 @@ def load_form(model_dir: Path, program: Program, form: str, plan: Plan) -> CpuEx
         max_model_len=longest,
         kv_cache_bytes=tokens * program.kv_bytes_per_token,
         block_size=BLOCK_TOKENS,
-        weights=form,
+        weights=form if form in WEIGHTS else BF16,
     )
-    began_s = time.perf_counter()
-    executor = load_executor(config, silent)
-    assert isinstance(executor, CpuExecutor)
-    print(f"{form}: loaded in {time.perf_counter() - began_s:.1f} s", file=sys.stderr, flush=True)
-    return executor
 
 
 def describe(executor: CpuExecutor, program: Program) -> str:
@@ -173,6 +192,7 @@ def _measure(program: Program, drivers: dict[str, Driver], probe: Probe, kind: K
     limits: list[float] = []
     for driver in drivers.values():
         kind.run(driver)  # the first touch
+    check_same_tokens(drivers, kind.name)
     for turn in range(plan.rounds):
         limits.append(probe.read_gbps(threads))
         for form in rotated(list(drivers), turn):
@@ -183,16 +203,28 @@ def _measure(program: Program, drivers: dict[str, Driver], probe: Probe, kind: K
         rows=kind.rows,
         prefill=kind.prefill,
         seconds=seconds,
-        moved_bytes=moved_bytes(
-            program, {f: d.executor.weights_bytes for f, d in drivers.items()}, kind.shape
-        ),
+        moved_bytes=moved_bytes(program, {f: d.executor for f, d in drivers.items()}, kind.shape),
         read_gbps=limits,
     )
 
 
-def moved_bytes(program: Program, resident: dict[str, int], shape: StepShape) -> dict[str, float]:
-    """What the Program's cost says for bf16, less what a form saves: every matrix that has a form is read
-    whole in each step."""
+def check_same_tokens(drivers: dict[str, Driver], where: str) -> None:
+    """All have computed the same steps: forms must not change what comes out."""
+    for form, driver in drivers.items():
+        if driver.last_tokens != drivers[BF16].last_tokens:
+            raise SystemExit(f"{where}: {form} gives other tokens than {BF16}")
+
+
+def moved_bytes(program: Program, executors: dict[str, CpuExecutor], shape: StepShape) -> dict[str, float]:
+    """What the Program's cost says for bf16, less what the form saves in what products read: that is all of
+    it where the embedding is tied, else about the products' share of the weights that have a form."""
     cost = program.cost(shape)
-    plain = cost.weight_bytes + cost.kv_bytes
-    return {form: plain - (resident[BF16] - nbytes) for form, nbytes in resident.items()}
+    plain, resident = cost.weight_bytes + cost.kv_bytes, executors[BF16].weights_bytes
+    return {f: plain - (resident - e.weights_bytes) * read_share(program, e) for f, e in executors.items()}
+
+
+def read_share(program: Program, executor: CpuExecutor) -> float:
+    """Of the weights in a form, how many a product reads."""
+    formed = [w for w in program.weights if w.name in executor.layout.forms]
+    products = {w for op in program.ops if isinstance(op, Linear | GatedLinear) for w in op.weights}
+    return sum(w.nbytes for w in formed if w in products) / max(1, sum(w.nbytes for w in formed))

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
+from firelane.program.values import StepShape
+from firelane.weights.formats import Format
+from firelane.weights.sources import EMBEDDED
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("figures", "report", "published", "plot", "starts", "steps", "at_rest")
@@ -78,6 +85,7 @@ def figures(scripts: Any) -> Any:
         checkpoint_bytes=2000,
         resident_bytes={"bf16": 2000, "lossless": 1450, "auto": 1500},
         forms={"bf16": "2 plain", "lossless": "2 panel_window3", "auto": "2 panel_window4"},
+        notes=["measured in 9 s"],
         steps=steps,
     )
     parts = other_parts(f, conditions)
@@ -127,6 +135,7 @@ def test_page_shows_times_rates_and_conditions(scripts: Any, figures: Any) -> No
     assert cells(page, "first load, packed directory")[1:4] == ["3.00", "3.00", "0.75"]
     assert cells(page, "Firelane, --weights lossless")[1:] == ["32.0", "1.50x", "1.25x"]
     assert "scheduling: p" in page
+    assert "measured in 9 s" in page
 
 
 def test_readme_is_filled_between_its_marks(scripts: Any, figures: Any) -> None:
@@ -176,6 +185,20 @@ def test_plot_is_the_same_for_the_same_figures(scripts: Any, figures: Any, tmp_p
 
 def test_turns_begin_with_another_form_each_round(scripts: Any) -> None:
     assert [scripts.figures.rotated(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
+
+
+def test_a_step_moves_less_by_what_the_form_saves(scripts: Any) -> None:
+    program = load_program(read_config(EMBEDDED))  # its embedding is tied: the head reads it whole
+    forms = {w.name: Format.PANEL_WINDOW4 for w in program.weights if len(w.shape) == 2}
+    executors = {
+        "bf16": SimpleNamespace(layout=SimpleNamespace(forms={}), weights_bytes=1000),
+        "lossless": SimpleNamespace(layout=SimpleNamespace(forms=forms), weights_bytes=700),
+    }
+    shape = StepShape(tokens=1, outputs=1, attended=8, context=8, sequences=1)
+    moved = scripts.steps.moved_bytes(program, executors, shape)
+    cost = program.cost(shape)
+    assert moved["bf16"] == cost.weight_bytes + cost.kv_bytes
+    assert moved["bf16"] - moved["lossless"] == 300
 
 
 def test_drive_is_read_in_whole_pieces(scripts: Any, tmp_path: Path) -> None:
