@@ -1,0 +1,101 @@
+"""Census: how many bits a weight would take in each window format, from a few of its panels, before anything
+is packed.
+
+A window format is worth it below MOST_BITS. At 14 of 16 bits a product that waits for memory gains an eighth,
+which decoding may well take; a quarter (12 bits and escapes) or three eighths (3-bit codes) of the weights
+are escapes by then, when the formats are made for a few in a hundred. Trained and normally distributed
+weights lie at 11.2 and 12.0 bits, evenly distributed bit patterns above 18, and little lies between: the
+exact figure matters less than that a sample errs by much less than the two bits to bf16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.program.program import Program
+from firelane.program.values import Weight
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.formats import PANEL_ROWS, Format, source_rows
+from firelane.weights.plan import PackedWeight, plan, takes
+from firelane.weights.window import CODES, best_base, panel_bytes
+from firelane.weights.window_native import window_library
+
+MOST_BITS = 14.0
+MOST_PANELS, LEAST_PANELS = 8, 2  # of one weight
+SAMPLE_BYTES = 48 << 20  # of all together, about
+WINDOWS = tuple(format_ for format_ in Format if format_.is_window)
+Counts = NDArray[np.int64]
+
+
+def census(
+    checkpoint: Checkpoint, program: Program, weights: Sequence[Weight]
+) -> dict[str, dict[Format, float]]:
+    """By name the bits a weight takes in those window formats that `weights` of the program can have and that
+    are worth it, {} where none is. Reads a fixed sample: the same checkpoint always gives the same answer.
+    The checkpoint has to agree with the program (check_against()). Raises CheckpointError.
+    """
+    placed = {p.weight: p for p in plan(program)}
+    found = {w.name: _estimate(checkpoint, placed[w], SAMPLE_BYTES // len(weights)) for w in weights}
+    return {name: {f: b for f, b in bits.items() if compresses(b)} for name, bits in found.items()}
+
+
+def compresses(bits: float) -> bool:
+    """Whether a window format of so many bits a weight is worth it."""
+    return bits < MOST_BITS
+
+
+def estimate(counts: Sequence[Counts], format_: Format, k: int) -> float:
+    """Bits a weight of panels of k inputs, each given by how often each sign-and-exponent occurs in it: [512]
+    each, as WindowLibrary.count() gives them.
+    """
+    nbytes = sum(panel_bytes(format_, k, _escapes(panel, format_)) for panel in counts)
+    return 8 * nbytes / (PANEL_ROWS * k * len(counts))
+
+
+def _estimate(checkpoint: Checkpoint, p: PackedWeight, sample_bytes: int) -> dict[Format, float]:
+    able = [format_ for format_ in WINDOWS if takes(p.weight, format_)]
+    if not able:
+        return {}
+    k = p.weight.shape[1]
+    wanted = min(max(sample_bytes // (2 * PANEL_ROWS * k), LEAST_PANELS), MOST_PANELS, p.panels)
+    places = [(2 * i + 1) * p.panels // (2 * wanted) for i in range(wanted)]  # the middle of each share
+    panels = [
+        _panel_rows(checkpoint, p, panel) for panel in places
+    ]  # all are asked for before one is waited for
+    counts = [_count(rows, k) for rows in panels]
+    return {format_: estimate(counts, format_, k) for format_ in able}
+
+
+def _panel_rows(checkpoint: Checkpoint, p: PackedWeight, panel: int) -> list[NDArray[Any]]:
+    """The rows of each part that lie in the panel."""
+    first, last = panel * PANEL_ROWS, (panel + 1) * PANEL_ROWS
+    part, source = source_rows(p.weight.parts, first, last, interleave=p.interleave)
+    spans = [(name, source[part == number]) for number, name in enumerate(p.weight.tensors)]
+    return [checkpoint.rows(name, int(rows[0]), int(rows[-1]) + 1) for name, rows in spans if len(rows)]
+
+
+def _count(spans: list[NDArray[Any]], k: int) -> Counts:
+    counts = np.zeros(512, np.int64)
+    counts[0] = PANEL_ROWS * k - sum(span.size for span in spans)  # padding
+    library = window_library()
+    for span in spans:
+        if library is not None:
+            library.count(np.ascontiguousarray(span), counts)
+        else:
+            counts += np.bincount((span >> 7).ravel(), minlength=512)
+    return counts
+
+
+def _escapes(counts: Counts, format_: Format) -> int:
+    exponents = counts[:256] + counts[256:]
+    if format_ is Format.PANEL_WINDOW3:
+        base = best_base(exponents, format_)
+        return int(counts.sum() - exponents[base : base + CODES].sum())
+    high = exponents[0::2] + exponents[1::2]
+    base = best_base(high, format_)
+    zeros = counts[0] + counts[1]  # high byte 0x00: they have a code of their own
+    return int(counts.sum() - zeros - high[base : base + CODES].sum())
