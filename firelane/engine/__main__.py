@@ -6,7 +6,9 @@ from __future__ import annotations
 import socket
 import sys
 
+from firelane import env
 from firelane.engine.process import run
+from firelane.telemetry import logs
 from firelane.wire.engine_config import EngineConfig
 
 
@@ -14,6 +16,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print("usage: python -m firelane.engine FD CONFIG (started by `firelane serve`)", file=sys.stderr)
         return 2
+    logs.set_up(env.read().log_level)
     return run(socket.socket(fileno=int(arguments[0])), EngineConfig.from_json(arguments[1]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from cpu_harness import small_spec
@@ -18,7 +19,8 @@ PROGRAM = dense_program(small_spec())
 
 
 def load(tmp_path: Path) -> None:
-    loader.load(PROGRAM, tmp_path, ExecutorRequest(cache_dir=tmp_path), lambda *_: None)
+    request = ExecutorRequest(cache_dir=tmp_path, weights="bf16")
+    loader.load(PROGRAM, tmp_path, request, lambda *_: None)
 
 
 def test_damaged_weights_do_not_wait_for_the_compiler(
@@ -41,6 +43,7 @@ def test_failed_compiler_ends_the_packing(tmp_path: Path, monkeypatch: pytest.Mo
         while True:
             progress("pack", 1, 2, "B")
 
+    monkeypatch.setattr(loader.Checkpoint, "open", lambda _: MagicMock())
     monkeypatch.setattr(loader, "build", build)
     monkeypatch.setattr(loader, "load_packed", pack_for_ever)
     with pytest.raises(CompilerError, match="no compiler"):

@@ -1,4 +1,5 @@
-"""Load a program on this machine: the kernels compile while the weights are packed or mapped."""
+"""Load a program on this machine: once the weights' forms are chosen, the kernels compile while the weights
+are packed or mapped."""
 
 from __future__ import annotations
 
@@ -6,22 +7,27 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 from firelane import env
 from firelane.backends.contract import StepLimits
-from firelane.backends.cpu.codegen import generate
+from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
+from firelane.backends.cpu.forms import choose
 from firelane.backends.cpu.layout import LANES, Layout
 from firelane.backends.cpu.memory import GIB, available_bytes, step_limits
 from firelane.backends.cpu.native import Library
+from firelane.backends.cpu.tuning.runner import Site
+from firelane.backends.cpu.tuning.table import Tuning
+from firelane.backends.cpu.tuning.tuner import Tuner
 from firelane.backends.request import ExecutorRequest, ProgressCallback
 from firelane.errors import OutOfMemoryError, UsageError
-from firelane.native import machine, toolchain
+from firelane.native import machine
 from firelane.program.program import Program
+from firelane.weights.census import census
+from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.loader import load_packed
-
-SOURCES = Path(__file__).parent / "csrc"
 
 
 def load(
@@ -35,7 +41,13 @@ def load(
     cpu = machine.cpu_identity()
     isa = machine.choose_isa(settings.isa, cpu)
     threads = _threads(request, cpu.usable_cores)
-    layout = Layout(program=program, limits=_limits(program, request), isa=isa)
+    _check_block_size(request.block_size)
+    checkpoint = Checkpoint.open(model_dir)
+    checkpoint.check_against(program)
+    tuner = partial(tune, program, request, settings, progress)
+    choice = choose(program, request.weights, tuner, partial(census, checkpoint, program))
+    limits = _limits(program, request, program.weights_bytes - choice.saved_bytes)
+    layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
     library = _in_background(lambda: build(layout, request.cache_dir, settings, progress))
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
@@ -44,8 +56,35 @@ def load(
             library.result()
         progress(stage, done, total, unit)
 
-    weights = load_packed(program, model_dir, request.cache_dir, progress=watchful, threads=threads)
-    return CpuExecutor(library=Library(library.result()), layout=layout, weights=weights, threads=threads)
+    weights = load_packed(
+        program, model_dir, request.cache_dir, forms=choice.forms, progress=watchful, threads=threads
+    )
+    return CpuExecutor(
+        library=Library(library.result()),
+        layout=layout,
+        weights=weights,
+        threads=threads,
+        decode_once_from=choice.decode_once_from,
+    )
+
+
+def tune(
+    program: Program,
+    request: ExecutorRequest,
+    settings: env.Environment,
+    progress: ProgressCallback,
+    *,
+    force: bool = False,
+) -> Tuning:
+    """What the tuner says of `program` here; see Tuner.tune. Raises CompilerError, UsageError."""
+    compiler = KernelCompiler.find(settings, request.cache_dir)
+    site = Site(
+        compiler=compiler,
+        isa=machine.choose_isa(settings.isa, compiler.cpu),
+        threads=_threads(request, compiler.cpu.usable_cores),
+        block_size=request.block_size,
+    )
+    return Tuner(site).tune(program, progress, force=force)
 
 
 def _in_background(work: Callable[[], Path]) -> Future[Path]:
@@ -65,16 +104,8 @@ def _in_background(work: Callable[[], Path]) -> Future[Path]:
 
 def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: ProgressCallback) -> Path:
     """Compile `layout`'s program, or find it compiled; returns the shared library."""
-    cpu = machine.cpu_identity()
     progress("compile", 0, 1, "unit")
-    path = toolchain.find_compiler(settings).build(
-        generate(layout),
-        include_dirs=[SOURCES],
-        flags=machine.compile_flags(layout.isa, cpu),
-        cache_dir=cache_dir,
-        cpu_key=cpu.key,
-        name=f"the kernels of {layout.program.name}",
-    )
+    path = KernelCompiler.find(settings, cache_dir).build(layout)
     progress("compile", 1, 1, "unit")
     return path
 
@@ -88,15 +119,16 @@ def _threads(request: ExecutorRequest, cores: int) -> int:
     return request.threads or cores
 
 
-def _limits(program: Program, request: ExecutorRequest) -> StepLimits:
-    if request.block_size % LANES or (64 % request.block_size and request.block_size % 64):
-        raise UsageError(
-            f"--block-size {request.block_size}: the CPU backend takes 16, 32, or a multiple of 64"
-        )
-    free = available_bytes() - program.weights_bytes
+def _check_block_size(block_size: int) -> None:
+    if block_size % LANES or (64 % block_size and block_size % 64):
+        raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
+
+
+def _limits(program: Program, request: ExecutorRequest, weights_bytes: int) -> StepLimits:
+    free = available_bytes() - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
-            f"the weights need {program.weights_bytes / GIB:.1f} GiB and {available_bytes() / GIB:.1f} GiB "
+            f"the weights need {weights_bytes / GIB:.1f} GiB and {available_bytes() / GIB:.1f} GiB "
             "of memory are free: free some, or serve a smaller model"
         )
     return step_limits(program, request, free)
