@@ -25,8 +25,8 @@ from firelane.weights.window import CODES, best_base, panel_bytes
 from firelane.weights.window_native import window_library
 
 MOST_BITS = 14.0
-MOST_PANELS, LEAST_PANELS = 8, 2  # of one weight
-SAMPLE_BYTES = 48 << 20  # of all together, about
+MOST_PANELS, LEAST_PANELS = 4, 2  # of one weight
+SAMPLE_BYTES = 32 << 20  # of all together, about
 WINDOWS = tuple(format_ for format_ in Format if format_.is_window)
 Counts = NDArray[np.int64]
 
@@ -39,8 +39,15 @@ def census(
     The checkpoint has to agree with the program (check_against()). Raises CheckpointError.
     """
     placed = {p.weight: p for p in plan(program)}
-    found = {w.name: _estimate(checkpoint, placed[w], SAMPLE_BYTES // len(weights)) for w in weights}
-    return {name: {f: b for f, b in bits.items() if compresses(b)} for name, bits in found.items()}
+    sample_bytes = SAMPLE_BYTES // max(len(weights), 1)
+    # All is asked for before anything is waited for: a drive is slow at one small piece after the other.
+    samples = [_sample(checkpoint, placed[w], sample_bytes) for w in weights]
+    found: dict[str, dict[Format, float]] = {}
+    for w, sample in zip(weights, samples, strict=True):
+        counts = [_count(rows, w.shape[1]) for rows in sample]
+        bits = {f: estimate(counts, f, w.shape[1]) for f in WINDOWS if counts and takes(w, f)}
+        found[w.name] = {format_: b for format_, b in bits.items() if compresses(b)}
+    return found
 
 
 def compresses(bits: float) -> bool:
@@ -56,18 +63,14 @@ def estimate(counts: Sequence[Counts], format_: Format, k: int) -> float:
     return 8 * nbytes / (PANEL_ROWS * k * len(counts))
 
 
-def _estimate(checkpoint: Checkpoint, p: PackedWeight, sample_bytes: int) -> dict[Format, float]:
-    able = [format_ for format_ in WINDOWS if takes(p.weight, format_)]
-    if not able:
-        return {}
-    k = p.weight.shape[1]
-    wanted = min(max(sample_bytes // (2 * PANEL_ROWS * k), LEAST_PANELS), MOST_PANELS, p.panels)
+def _sample(checkpoint: Checkpoint, p: PackedWeight, sample_bytes: int) -> list[list[NDArray[Any]]]:
+    """The rows of some panels, spread over the weight; none where no window format is possible."""
+    if not any(takes(p.weight, format_) for format_ in WINDOWS):
+        return []
+    wanted = sample_bytes // (2 * PANEL_ROWS * p.weight.shape[1])
+    wanted = min(max(wanted, LEAST_PANELS), MOST_PANELS, p.panels)
     places = [(2 * i + 1) * p.panels // (2 * wanted) for i in range(wanted)]  # the middle of each share
-    panels = [
-        _panel_rows(checkpoint, p, panel) for panel in places
-    ]  # all are asked for before one is waited for
-    counts = [_count(rows, k) for rows in panels]
-    return {format_: estimate(counts, format_, k) for format_ in able}
+    return [_panel_rows(checkpoint, p, panel) for panel in places]
 
 
 def _panel_rows(checkpoint: Checkpoint, p: PackedWeight, panel: int) -> list[NDArray[Any]]:
