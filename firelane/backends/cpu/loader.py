@@ -15,6 +15,7 @@ from firelane.backends.contract import StepLimits
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.forms import choose
+from firelane.backends.cpu.kept_census import kept_census
 from firelane.backends.cpu.layout import LANES, Layout
 from firelane.backends.cpu.memory import GIB, available_bytes, step_limits
 from firelane.backends.cpu.native import Library
@@ -25,7 +26,6 @@ from firelane.backends.request import ExecutorRequest, ProgressCallback
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
 from firelane.program.program import Program
-from firelane.weights.census import census
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.loader import load_packed
 
@@ -45,7 +45,9 @@ def load(
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
     tuner = partial(tune, program, request, settings, progress)
-    choice = choose(program, request.weights, tuner, partial(census, checkpoint, program))
+    choice = choose(
+        program, request.weights, tuner, partial(kept_census, request.cache_dir, checkpoint, program)
+    )
     limits = _limits(program, request, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
     library = _in_background(lambda: build(layout, request.cache_dir, settings, progress))

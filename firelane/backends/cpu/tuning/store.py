@@ -1,34 +1,30 @@
 """Tables on disk: `<cache>/tuning/<key>.json`, one for each machine, compiler, kernels and set of products.
 
-A file is read only if it is exactly what was written: the digest of its cells, the key, every cell that a
-measurement has and no other, figures that can be. Anything else counts as absent, and is measured again.
+A file is read only if it is exactly what was written, under its own key, with every cell that a measurement
+has and no other, and figures that can be. Anything else counts as absent, and is measured again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import math
-import os
-import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from firelane.backends.cpu import sealed
 from firelane.backends.cpu.tuning.table import Cell
 
 VERSION = 1
-MOST_BYTES = 1 << 22
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured under `key`, in `seconds`. digest: SHA-256 of the cells as JSON."""
+    """What was measured under `key`, in `seconds`."""
 
     version: int
     key: str
-    digest: str
     seconds: float
     cells: list[Cell]
 
@@ -40,15 +36,11 @@ def path_of(cache_dir: Path, key: str) -> Path:
 def read(path: Path, key: str, expected: set[tuple[str, str, int, bool]]) -> Table | None:
     """The table, or None where it is absent or not what `write` wrote. expected: the cells that it must have,
     as `identity` gives them."""
-    try:
-        with path.open("rb") as file:
-            table = msgspec.json.decode(file.read(MOST_BYTES), type=Table)
-    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
-        return None
+    table = sealed.read(path, Table)
     whole = (
-        table.version == VERSION
+        table is not None
+        and table.version == VERSION
         and table.key == key
-        and table.digest == _digest(table.cells)
         and len(table.cells) == len(expected)
         and {identity(cell) for cell in table.cells} == expected
         and all(_is_sane(cell) for cell in table.cells)
@@ -57,19 +49,8 @@ def read(path: Path, key: str, expected: set[tuple[str, str, int, bool]]) -> Tab
 
 
 def write(path: Path, key: str, cells: Sequence[Cell], seconds: float) -> None:
-    """Into a temporary file, then renamed. Raises OSError."""
-    table = Table(
-        version=VERSION, key=key, digest=_digest(cells), seconds=round(seconds, 2), cells=list(cells)
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """Raises OSError."""
+    sealed.write(path, Table(version=VERSION, key=key, seconds=round(seconds, 2), cells=list(cells)))
 
 
 @contextlib.contextmanager
@@ -85,10 +66,6 @@ def locked(path: Path) -> Generator[None]:
 
 def identity(cell: Cell) -> tuple[str, str, int, bool]:
     return cell.projection, cell.form, cell.rows, cell.once
-
-
-def _digest(cells: Sequence[Cell]) -> str:
-    return hashlib.sha256(msgspec.json.encode(list(cells))).hexdigest()
 
 
 def _is_sane(cell: Cell) -> bool:
