@@ -24,6 +24,7 @@ from firelane.weights.window import Bytes
 from firelane.weights.window_native import WindowLibrary
 
 TASK_BYTES = 8 << 20
+WAITING = 2  # threads beside those that compute: some always wait for the drive
 STAGE = "pack"
 
 
@@ -48,11 +49,12 @@ class Packer:
         cannot be written.
         """
         self._total_bytes = plain_bytes(placed)
+        workers = threads + WAITING
         todo = list(tasks(placed, TASK_BYTES))
         longest = max((_most_bytes(task) for task in todo), default=0)
-        for _ in range(threads):
+        for _ in range(workers):
             self._buffers.put(np.empty(longest, np.uint8))
-        with ThreadPoolExecutor(threads, thread_name_prefix="pack") as pool:
+        with ThreadPoolExecutor(workers, thread_name_prefix="pack") as pool:
             try:
                 futures = [pool.submit(self._run_task, task) for task in todo]
                 for future in as_completed(futures):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import multiprocessing
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,6 +204,53 @@ def test_damaged_file_is_packed_anew(model: Path, cache: Path, damage: str) -> N
     weights.path.write_bytes(data)
     np.testing.assert_array_equal(load(model, cache).array("layers.0.qkv"), want)
     assert len(files(cache, ".weights")) == 1
+
+
+@pytest.mark.parametrize("at", [0, 1, 5, -1])
+@pytest.mark.parametrize("value", [0, 1, 64, 1 << 20, (1 << 64) - 64])
+def test_damaged_panel_table_is_packed_anew(model: Path, cache: Path, at: int, value: int) -> None:
+    weights = load(model, cache, Format.PANEL_WINDOW3)
+    want = weights.path.read_bytes()
+    table = np.frombuffer(want, np.uint64, count=10).copy()  # of the embedding: 261 rows
+    assert table.tolist() == weights.panel_table("embed").tolist()
+    table[at] = value
+    if value or at:
+        weights.path.unlink()
+        weights.path.write_bytes(table.tobytes() + want[table.nbytes :])
+    assert load(model, cache, Format.PANEL_WINDOW3).path.read_bytes() == want
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: [m],
+        lambda m: m["sizes"],
+        lambda m: {**m, "sizes": None},
+        lambda m: {**m, "sizes": m["sizes"][1:]},
+        lambda m: {**m, "sizes": [*m["sizes"], 64]},
+        lambda m: {**m, "sizes": [float(n) for n in m["sizes"]]},
+        lambda m: {**m, "sizes": [str(n) for n in m["sizes"]]},
+        lambda m: {**m, "sizes": [n + 64 for n in m["sizes"]]},
+        lambda m: {**m, "sizes": [-n for n in m["sizes"]]},
+        lambda m: {**m, "sizes": [1 << 80 for _ in m["sizes"]]},
+        lambda m: {**m, "fingerprint": "0" * 64},
+        lambda m: {**m, "more": 1},
+        lambda _: b"[" * 100_000,
+        lambda _: b"\xff",
+        lambda _: b"9" * 5000,
+    ],
+)
+def test_lying_manifest_is_packed_anew(model: Path, cache: Path, change: Any) -> None:
+    """With a hash that is right all the same."""
+    path = load(model, cache, Format.PANEL_WINDOW4).path
+    want = path.read_bytes()
+    length = int.from_bytes(want[-48:-40], "little")
+    text = change(json.loads(want[-64 - length : -64]))
+    text = text if isinstance(text, bytes) else json.dumps(text, sort_keys=True).encode()
+    trailer = want[-64:-48] + len(text).to_bytes(16, "little") + hashlib.sha256(text).digest()
+    path.unlink()
+    path.write_bytes(want[: -64 - length] + text + trailer)
+    assert load(model, cache, Format.PANEL_WINDOW4).path.read_bytes() == want
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
