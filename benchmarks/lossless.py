@@ -13,7 +13,6 @@ on a machine that does nothing else; the page says under which priority it ran.
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from lossless_at_rest import measure_at_rest
 from lossless_figures import AUTO, BF16, LOSSLESS, Figures, load_figures, save_figures
 from lossless_peer import measure_peer
 from lossless_plot import save_plot
-from lossless_report import PACKED_VARIANT, PLAIN_VARIANT, fill_readme, render
+from lossless_report import PACKED_VARIANT, PLAIN_VARIANT, README_MARKS, fill_readme, render
 from lossless_starts import Variant, measure_starts
 from lossless_steps import Plan, measure_steps
 
@@ -71,6 +70,8 @@ def main() -> None:
     kept = arguments.out / "lossless.json"
     arguments.out.mkdir(parents=True, exist_ok=True)
     figures = load_figures(kept, model_dir.name)
+    if arguments.readme is not None:
+        write_readme(figures, arguments)  # what is wrong with it is better known before the work
     scratch = Path(tempfile.mkdtemp(prefix="lossless-", dir=arguments.scratch or model_dir.parent))
     try:
         for part in arguments.parts:
@@ -81,20 +82,30 @@ def main() -> None:
         raise SystemExit(str(error)) from error
     finally:
         shutil.rmtree(scratch)
-    write_pages(figures, arguments.out, arguments.readme)
+    write_pages(figures, arguments)
 
 
-def write_pages(figures: Figures, out: Path, readme: Path | None) -> None:
-    page = render(figures, shlex.join(["python", *sys.argv]))
+def write_pages(figures: Figures, arguments: argparse.Namespace) -> None:
+    out: Path = arguments.out
+    page = render(figures)
     print(page)
     (out / "lossless.md").write_text(page)
     try:
         save_plot(figures, out / "lossless.svg")
     except ImportError:
         print("no plot: pip install '.[plot]'", file=sys.stderr)
-    if readme is not None:
-        folder = out.resolve().relative_to(readme.resolve().parent)
-        readme.write_text(fill_readme(readme.read_text(), figures, str(folder)))
+    if arguments.readme is not None:
+        write_readme(figures, arguments)
+
+
+def write_readme(figures: Figures, arguments: argparse.Namespace) -> None:
+    readme: Path = arguments.readme
+    try:
+        folder = arguments.out.resolve().relative_to(readme.resolve().parent)
+        text = fill_readme(readme.read_text(), figures, str(folder))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--readme {readme}: {error}; it needs {README_MARKS}, above --out") from error
+    readme.write_text(text)
 
 
 def run_at_rest(figures: Figures, model_dir: Path, scratch: Path, arguments: argparse.Namespace) -> Figures:
@@ -121,7 +132,7 @@ def run_peer(figures: Figures, model_dir: Path, scratch: Path, arguments: argpar
         model_dir,
         arguments.peers_script,
         peer=arguments.peer,
-        forms=[BF16, LOSSLESS],
+        forms=[BF16, LOSSLESS, AUTO],
         rounds=arguments.peer_rounds,
     )
     return figures.with_part(peer=found)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ from firelane.native.toolchain import find_compiler
 
 BF16, LOSSLESS, AUTO = "bf16", "lossless", "auto"
 T = TypeVar("T")
+PLACES = ("--out", "--scratch", "--readme")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -34,6 +37,7 @@ class Conditions:
     commit: str
     date: str
     priority: str
+    command: str
 
     @classmethod
     def now(cls) -> Conditions:
@@ -46,6 +50,7 @@ class Conditions:
             commit=commit(),
             date=datetime.now(UTC).date().isoformat(),
             priority=priority(),
+            command=shown_command(sys.argv[1:]),
         )
 
 
@@ -193,3 +198,15 @@ def priority() -> str:
     if name is not None:
         return f"{name}, priority {os.sched_getparam(0).sched_priority}"
     return f"normal, nice {os.getpriority(os.PRIO_PROCESS, 0)}"
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """As anyone would give it: paths by their last part, what concerns places alone left out."""
+    shown, words = ["python", "benchmarks/lossless.py"], list(words)
+    while words:
+        word = words.pop(0)
+        if word in PLACES:
+            words.pop(0)
+        else:
+            shown.append(Path(word).name if "/" in word else word)
+    return shlex.join(shown)

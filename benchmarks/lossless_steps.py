@@ -107,8 +107,9 @@ class Notes(logging.Handler):
         logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(record.getMessage(), file=sys.stderr, flush=True)
-        self.lines += record.getMessage().splitlines()
+        text = record.getMessage().replace(str(env.read().cache_dir), "$FIRELANE_CACHE_DIR")
+        print(text, file=sys.stderr, flush=True)
+        self.lines += text.splitlines()
 
 
 def measure_steps(model_dir: Path, forms: Sequence[str], plan: Plan) -> Steps:

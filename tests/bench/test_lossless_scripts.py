@@ -65,7 +65,7 @@ def other_parts(f: Any, conditions: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def figures(scripts: Any) -> Any:
     f = scripts.figures
-    conditions = f.Conditions(machine="m", versions="v", commit="c", date="d", priority="p")
+    conditions = f.Conditions(machine="m", versions="v", commit="c", date="d", priority="p", command="go")
     seconds = {"bf16": [2.0, 4.0, 3.0], "lossless": [1.0, 4.0, 2.0], "auto": [1.0, 2.0, 1.5]}
     steps = [
         f.Step(
@@ -106,9 +106,9 @@ def test_ratios_are_of_the_same_round(scripts: Any) -> None:
 def test_requirements_are_judged(scripts: Any, figures: Any) -> None:
     judged = {r.what: (r.value, r.verdict) for r in scripts.report.requirements(figures)}
     assert judged["size at rest / bf16, all bf16 tensors"] == (0.665, "aim reached")
-    assert judged["resident weights / bf16"] == (0.725, "aim reached")
-    assert judged["decode 1 request: lossless / our bf16"] == (1.5, "aim reached")
-    assert judged["the same / llama.cpp bf16"] == (1.5, "aim reached")
+    assert judged["resident weights / bf16: lossless"] == (0.725, "aim reached")
+    assert judged["decode, 1: lossless / our bf16"] == (1.5, "aim reached")
+    assert judged["decode, 1: lossless / llama.cpp bf16"] == (1.5, "aim reached")
     assert judged["decode, 8: auto / our bf16"] == (2.0, "aim reached")
     assert judged["decode, 32: auto / our bf16"] == (None, "not measured")
     assert judged["pack, per core"] == (1.2, "aim reached")
@@ -119,11 +119,11 @@ def test_requirements_are_judged(scripts: Any, figures: Any) -> None:
 
 
 def test_page_shows_times_rates_and_conditions(scripts: Any, figures: Any) -> None:
-    page = scripts.report.render(figures, "command")
+    page = scripts.report.render(figures)
     assert cells(page, "packed files")[1:3] == ["10.640", "0.6650"]
     assert cells(page, "lossless ")[1:4] == ["0.000", "0.7250", "11.60"]
-    speed, moved = (t for t in page.split("\n\n") if "| decode, 1" in t)
-    assert cells(speed, "decode, 1") == [
+    speed, moved = (t for t in page.split("\n\n") if "| decode, 1 " in t)
+    assert cells(speed, "decode, 1 ") == [
         "decode, 1",
         "2000.00",
         "1000.00",
@@ -131,10 +131,11 @@ def test_page_shows_times_rates_and_conditions(scripts: Any, figures: Any) -> No
         *["1.50x (2.00x)", "2.00x (2.00x)"],
     ]
     # lossless: 3, 0.75 and 1.5 GB/s of limits of 2, 1 and 4
-    assert cells(moved, "decode, 1")[3] == "3.000, 1.5, 75%"
+    assert cells(moved, "decode, 1 ")[3] == "3.000, 1.5, 75%"
     assert cells(page, "first load, packed directory")[1:4] == ["3.00", "3.00", "0.75"]
     assert cells(page, "Firelane, --weights lossless")[1:] == ["32.0", "1.50x", "1.25x"]
     assert "scheduling: p" in page
+    assert "`go`" in page
     assert "measured in 9 s" in page
 
 
@@ -153,7 +154,7 @@ def test_readme_is_filled_between_its_marks(scripts: Any, figures: Any) -> None:
 
 
 def test_parts_that_were_not_measured_are_left_out(scripts: Any) -> None:
-    page = scripts.report.render(scripts.figures.Figures(model="toy"), "command")
+    page = scripts.report.render(scripts.figures.Figures(model="toy"))
     assert page.count("not measured") == len(
         scripts.report.requirements(scripts.figures.Figures(model="toy"))
     )
@@ -181,6 +182,12 @@ def test_plot_is_the_same_for_the_same_figures(scripts: Any, figures: Any, tmp_p
         scripts.plot.save_plot(figures, path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert scripts.plot.own_bits(figures)["--weights auto"] == 12.0
+
+
+def test_command_is_shown_without_places(scripts: Any) -> None:
+    words = ["/a/model", "--out", "/b", "--parts", "steps", "--peers-script", "x/peers.py"]
+    shown = scripts.figures.shown_command(words)
+    assert shown == "python benchmarks/lossless.py model --parts steps --peers-script peers.py"
 
 
 def test_turns_begin_with_another_form_each_round(scripts: Any) -> None:
