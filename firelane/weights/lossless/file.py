@@ -14,8 +14,8 @@ from firelane.errors import CheckpointError
 from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, ChunkDecoder
 from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.planes import Bytes
-from firelane.weights.lossless.reader import DriveReader, ReadBuffer
 from firelane.weights.lossless.table import ChunkTable
+from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import NUMPY_DTYPES, SafetensorsFile, TensorInfo
 
 FORMAT = "firelane-lossless"
@@ -52,10 +52,7 @@ class PackedFile:
     def __init__(self, file: SafetensorsFile) -> None:
         """Raises CheckpointError where anything but the chunks themselves is damaged."""
         self.path = file.path
-        try:
-            self._reader = DriveReader(file.path)
-        except OSError as error:
-            raise CheckpointError(f"{file.path}: cannot be read: {error.strerror}") from error
+        self._reader = file.reader
         block = self._control_block(file)
         self.control = Control.decode(self.path, block)
         digest = xxhash.xxh3_64_intdigest(len(file.header).to_bytes(8, "little") + file.header)

@@ -22,8 +22,8 @@ from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.file import CONTROL, FORMAT, STREAM_SUFFIX, stored_name
 from firelane.weights.lossless.pipeline import ordered, spans
 from firelane.weights.lossless.planes import Bytes
-from firelane.weights.lossless.reader import pread
 from firelane.weights.lossless.table import ChunkTable
+from firelane.weights.reader import pread
 from firelane.weights.safetensors import SafetensorsFile, TensorInfo
 
 FARTHEST = 10**15  # no offset in a header has more digits

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.errors import CheckpointError
-from firelane.weights.lossless import reader
+from firelane.weights import reader
 from firelane.weights.lossless.control import FIELDS, SEAL, Control
 from firelane.weights.lossless.file import CONTROL, STREAM_SUFFIX, PackedFile, open_weights
 from firelane.weights.lossless.original import original_bytes

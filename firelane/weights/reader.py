@@ -1,8 +1,8 @@
 """DriveReader: reads a file in large pieces, past the page cache where the file is not in it.
 
-Filling the page cache costs more processor time than decoding does, and packed weights are read once: what is
-kept, decoded, is worth caching, not this. A file that is in the cache already (just downloaded) is read from
-there.
+Filling the page cache costs more processor time than decoding does, and a checkpoint is read once: what is
+kept, packed for the kernels, is worth caching, not this. A file that is in the cache already (just
+downloaded) is read from there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from firelane.weights.lossless.planes import Bytes
+Bytes = NDArray[np.uint8]
 
 PAGE_BYTES = 4096  # no drive in use wants a larger alignment
 PROBES = 16
