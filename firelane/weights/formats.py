@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 PANEL_ROWS = 32
 GROUP_ROWS = 16
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Format(Enum):

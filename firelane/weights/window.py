@@ -10,9 +10,15 @@ Code c of 0 .. 6 stands for base + c, 8 + c for the same with the sign bit, 15 f
 1 <= base <= 0x78.
 
     64             table: [i] the high byte of code i & 15, 0x7F of an escape
+    K/4            for each pair of steps, a byte: the high byte of its escapes where all have the same, 0
+                   where there is none, 0x7F where they differ; then zeros to a multiple of 64 bytes
     K/4 times 192  two steps: 64 bytes of codes (low nibble the first step, high nibble the second), 64 low
                    bytes of the first, 64 of the second
-    escapes        true high bytes in the order of steps and lanes, then zeros to a multiple of 64 bytes
+    escapes        of pairs whose escapes differ: true high bytes in the order of steps and lanes; then zeros
+                   to a multiple of 64 bytes
+
+A pair of steps seldom has more than one escape, so that next to none needs a branch that a processor cannot
+foresee: the pair's byte takes the place of the table's entry for escapes.
 
 PANEL_WINDOW3, K a multiple of 16. Coded is the exponent: code c of 0 .. 6 stands for base + c, 7 for an
 escape; base <= 248.
@@ -47,6 +53,7 @@ OVERREAD_BYTES = 128  # kernels may read so far past the end of a panel
 CODES = 7  # values in a window
 ESCAPE = 7
 ZERO4 = 15
+DIFFERENT = 0x7F
 BLOCK_STEPS = {Format.PANEL_WINDOW4: 2, Format.PANEL_WINDOW3: 8}
 BLOCK_BYTES = {Format.PANEL_WINDOW4: 192, Format.PANEL_WINDOW3: 704}
 BASES = {Format.PANEL_WINDOW4: range(1, 0x79), Format.PANEL_WINDOW3: range(249)}
@@ -60,9 +67,14 @@ def fits(format_: Format, k: int) -> bool:
 
 
 def panel_bytes(format_: Format, k: int, escapes: int) -> int:
-    """The size of a panel with so many escapes."""
+    """The size of a panel that lists so many escapes."""
     blocks = k // (2 * BLOCK_STEPS[format_])
-    return round_up(TABLE_BYTES + blocks * BLOCK_BYTES[format_] + escapes, ALIGNMENT_BYTES)
+    return round_up(_start_bytes(format_, k) + blocks * BLOCK_BYTES[format_] + escapes, ALIGNMENT_BYTES)
+
+
+def _start_bytes(format_: Format, k: int) -> int:
+    """What lies before the first block."""
+    return TABLE_BYTES + (round_up(k // 4, ALIGNMENT_BYTES) if format_ is Format.PANEL_WINDOW4 else 0)
 
 
 def panel_bounds(format_: Format, k: int) -> tuple[int, int]:
@@ -139,20 +151,35 @@ def _encode4(steps: Words) -> Bytes:
     codes: Bytes = np.where(code < CODES, code | (high >> 4 & 8), other)
     nibbles: Bytes = codes[0::2] | codes[1::2] << np.uint8(4)
     pairs = np.concatenate([nibbles, low[0::2], low[1::2]], axis=1)
-    return _padded([code_table(Format.PANEL_WINDOW4, base), pairs.ravel(), high[codes == ESCAPE]])
+    escaped, high = (codes == ESCAPE).reshape(len(pairs), -1), high.reshape(len(pairs), -1)
+    shared = _shared_escapes(high, escaped)
+    listed = high[escaped & (shared == DIFFERENT)[:, None]]
+    start = _padded([code_table(Format.PANEL_WINDOW4, base), shared])
+    return _padded([start, pairs.ravel(), listed])
+
+
+def _shared_escapes(high: Bytes, escaped: NDArray[np.bool_]) -> Bytes:
+    """uint8 [pairs]: what the escapes of each pair of steps have in common."""
+    least = np.where(escaped, high, np.uint8(0xFF)).min(axis=1)
+    most = np.where(escaped, high, np.uint8(0)).max(axis=1)
+    same = np.where(least == most, most, np.uint8(DIFFERENT))
+    return np.where(escaped.any(axis=1), same, np.uint8(0))
 
 
 def _decode4(data: Bytes, k: int) -> Words:
-    base = _base_of(data, Format.PANEL_WINDOW4)
-    pairs = data[TABLE_BYTES : TABLE_BYTES + k // 4 * 192].reshape(-1, 3, STEP_WORDS)
+    base, start = _base_of(data, Format.PANEL_WINDOW4), _start_bytes(Format.PANEL_WINDOW4, k)
+    shared, filling = np.split(data[TABLE_BYTES:start], [k // 4])
+    pairs = data[start : start + k // 4 * 192].reshape(-1, 3, STEP_WORDS)
     codes = np.stack([pairs[:, 0] & 15, pairs[:, 0] >> 4], axis=1)
-    high = code_table(Format.PANEL_WINDOW4, base)[codes]
     escaped = codes == ESCAPE
-    at, count = TABLE_BYTES + pairs.size, int(np.count_nonzero(escaped))
+    high = np.where(escaped, shared[:, None, None], code_table(Format.PANEL_WINDOW4, base)[codes])
+    listed = escaped & (shared == DIFFERENT)[:, None, None]
+    at, count = start + pairs.size, int(np.count_nonzero(listed))
     _check_end(data, at + count)
-    high[escaped] = data[at : at + count]
-    words: Words = high.astype(np.uint16) << np.uint16(8) | pairs[:, 1:]
-    return words.reshape(-1, STEP_WORDS)
+    if filling.any():
+        raise ValueError("what lies between the escapes of pairs and the first pair is not zero")
+    high[listed] = data[at : at + count]
+    return (high.astype(np.uint16) << 8 | pairs[:, 1:]).reshape(-1, STEP_WORDS)
 
 
 def _encode3(steps: Words) -> Bytes:

@@ -20,7 +20,7 @@ SPECS = {
 }
 # The best instruction set, and those without register decoding, which share one path.
 CASES = [(HERE, "tied"), (HERE, "untied")]
-CASES += [(isa, "tied") for isa in supported_isas(cpu_identity()) if isa in ("avx512", "avx2", "portable")]
+CASES += [(isa, "tied") for isa in supported_isas(cpu_identity()) if isa in ("avx2", "portable")]
 # Rows: each size of a tile, and one to five tiles.
 STEPS = [[Chunk(0, 0, rows)] for rows in (*range(1, 14), 17, 23, 25, 36, 41, 60)]
 STEPS.append([Chunk(0, 60, 1), Chunk(1, 0, 30), Chunk(2, 0, 5, score=True)])

@@ -22,7 +22,7 @@ constexpr std::size_t kStrip = 16;  // steps that are transposed at a time: a ca
 constexpr std::size_t kTable = 64, kAlignment = 64;
 constexpr std::size_t kPair4 = 192, kBlock3 = 704, kCodes3 = 24;
 constexpr int kValues = 512;  // of sign and exponent
-constexpr int kCodes = 7, kEscape = 7, kZero4 = 15;
+constexpr int kCodes = 7, kEscape = 7, kZero4 = 15, kDifferent = 0x7F;
 
 struct Panel {
   const std::uint16_t* rows[kRows];
@@ -233,6 +233,14 @@ std::uint8_t* encode_bf16(const Panel& panel, std::uint8_t* out) {
   return reinterpret_cast<std::uint8_t*>(words);
 }
 
+// What the escapes of a pair of steps have in common.
+INLINE std::uint8_t shared_escape(const std::uint8_t* escapes, std::size_t count) {
+  for (std::size_t i = 1; i < count; ++i) {
+    if (escapes[i] != escapes[0]) return kDifferent;
+  }
+  return count == 0 ? 0 : escapes[0];
+}
+
 std::uint8_t* encode4(const Panel& panel, const Counts& counts, std::uint8_t* out) {
   const auto count = [&](int high) { return counts.exponent(2 * high) + counts.exponent(2 * high + 1); };
   const int base = best_base(1, 0x78, count);
@@ -241,16 +249,24 @@ std::uint8_t* encode4(const Panel& panel, const Counts& counts, std::uint8_t* ou
     const std::size_t high = base + code % 8 + (code >= 8 ? 0x80 : 0);
     out[i] = code == kEscape ? 0x7F : code == kZero4 ? 0 : std::uint8_t(high);
   }
-  std::uint8_t* pair = out + kTable;
+  std::uint8_t* shared = out + kTable;
+  std::uint8_t* pair = pad(shared + panel.k / 4, out);
   std::uint8_t* escapes = pair + panel.k / 4 * kPair4;
   Strip strip;
   each_strip(panel, [&](const Panel& rows, std::size_t at, std::size_t steps, std::size_t whole) {
     gather_bytes<false>(rows, at, whole, strip);
     for (std::size_t s = 0; s < steps; s += 2, pair += kPair4) {
-      std::uint8_t codes[2][kStep];
+      std::uint8_t codes[2][kStep], found[2 * kStep];
+      std::uint8_t* end = found;
       for (std::size_t i = 0; i < 2; ++i) {
         codes_of_high_bytes(strip.high[s + i], std::uint8_t(base), codes[i]);
-        escapes = take_escapes(codes[i], strip.high[s + i], escapes);
+        end = take_escapes(codes[i], strip.high[s + i], end);
+      }
+      const std::size_t count = std::size_t(end - found);
+      *shared = shared_escape(found, count);
+      if (*shared++ == kDifferent) {
+        std::memcpy(escapes, found, count);
+        escapes += count;
       }
       for (std::size_t i = 0; i < kStep; ++i) pair[i] = std::uint8_t(codes[0][i] | codes[1][i] << 4);
       std::memcpy(pair + kStep, strip.low[s], 2 * kStep);

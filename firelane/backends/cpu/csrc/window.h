@@ -57,29 +57,36 @@ FL_INLINE std::uint64_t all_ones(const std::uint8_t* codes) {
   return lanes;
 }
 
-// PANEL_WINDOW4: low bytes raw, high bytes coded; escapes are rare and lie behind all steps.
+// PANEL_WINDOW4: low bytes raw, high bytes coded. The escapes of a block have mostly one value, which takes the place
+// of the table's entry; where they differ they lie behind all blocks.
 struct Window4 {
   static constexpr int kSteps = 2;
   static constexpr int kBlockBytes = 192;
 
   const std::uint8_t* block;
+  const std::uint8_t* shared;
   const std::uint8_t* escapes;
   __m512i table;
 
   FL_INLINE Window4(const std::uint8_t* panel, int steps)
-      : block(panel + kTableBytes), escapes(block + steps / kSteps * kBlockBytes), table(load_bytes(panel)) {}
+      : block(panel + start_bytes4(steps)),
+        shared(panel + kTableBytes),
+        escapes(block + steps / kSteps * kBlockBytes),
+        table(load_bytes(panel)) {}
 
   // use(step, words) for the next kSteps steps.
   template <class Use>
   FL_INLINE void decode(const Use& use) {
-    const __m512i codes = load_bytes(block), escape = _mm512_set1_epi8(kEscape4);
-    __m512i high[2] = {_mm512_permutexvar_epi8(codes, table),
-                       _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), table)};
-    const __mmask64 first = _mm512_cmpeq_epi8_mask(high[0], escape), second = _mm512_cmpeq_epi8_mask(high[1], escape);
-    if (__builtin_expect(!_kortestz_mask64_u8(first, second), 0)) {
-      high[0] = take_escapes(high[0], _cvtmask64_u64(first), escapes);
-      high[1] = take_escapes(high[1], _cvtmask64_u64(second), escapes);
-    }
+    constexpr std::uint64_t entries = 0x0080008000800080;  // of code 7
+    const std::uint8_t value = *shared++;
+    const __m512i codes = load_bytes(block), values = _mm512_mask_set1_epi8(table, _cvtu64_mask64(entries), value);
+    __m512i high[2] = {_mm512_permutexvar_epi8(codes, values),
+                       _mm512_permutexvar_epi8(_mm512_srli_epi16(codes, 4), values)};
+    if (__builtin_expect(value == kEscape4, 0))
+      for (__m512i& bytes : high) {
+        const __mmask64 escaped = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(kEscape4));
+        bytes = take_escapes(bytes, _cvtmask64_u64(escaped), escapes);
+      }
 #pragma GCC unroll 2
     for (int s = 0; s < kSteps; ++s) {
       const __m512i low = load_bytes(block + 64 + 64 * s);
@@ -140,14 +147,18 @@ struct Window4 {
   static constexpr int kBlockBytes = 192;
 
   const std::uint8_t* block;
+  const std::uint8_t* shared;
   const std::uint8_t* escapes;
-  const std::uint8_t* table;
+  std::uint8_t table[16];
 
   FL_INLINE Window4(const std::uint8_t* panel, int steps)
-      : block(panel + kTableBytes), escapes(block + steps / kSteps * kBlockBytes), table(panel) {}
+      : block(panel + start_bytes4(steps)), shared(panel + kTableBytes), escapes(block + steps / kSteps * kBlockBytes) {
+    std::memcpy(table, panel, sizeof table);
+  }
 
   template <class Use>
   FL_INLINE void decode(const Use& use) {
+    table[7] = *shared++;
     for (int s = 0; s < kSteps; ++s) {
       alignas(64) std::uint16_t words[kStepLanes];
       escapes = words_of_step4(words, block, 4 * s, block + 64 + 64 * s, table, escapes);

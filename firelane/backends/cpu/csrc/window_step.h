@@ -9,9 +9,12 @@ namespace firelane {
 
 constexpr int kStepLanes = 64;   // bf16 words of one step: 32 outputs by two k
 constexpr int kTableBytes = 64;  // a panel begins with the byte that each code stands for
-// What the table says of the code of an escape.
+// What the table says of the code of an escape; of WINDOW4, of those that differ within their pair of steps.
 constexpr std::uint8_t kEscape4 = 0x7F;
 constexpr std::uint8_t kEscape3 = 0xFF;
+
+// PANEL_WINDOW4: bytes before the first block, the table and a byte for each pair of steps.
+FL_INLINE int start_bytes4(int steps) { return kTableBytes + (steps / 2 + 63) / 64 * 64; }
 
 FL_INLINE int word_of_lane(int i) { return (i % 16 < 8 ? 0 : 32) + i / 16 * 8 + i % 8; }
 
