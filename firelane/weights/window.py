@@ -179,7 +179,8 @@ def _decode4(data: Bytes, k: int) -> Words:
     if filling.any():
         raise ValueError("what lies between the escapes of pairs and the first pair is not zero")
     high[listed] = data[at : at + count]
-    return (high.astype(np.uint16) << 8 | pairs[:, 1:]).reshape(-1, STEP_WORDS)
+    words: Words = high.astype(np.uint16) << np.uint16(8) | pairs[:, 1:]
+    return words.reshape(-1, STEP_WORDS)
 
 
 def _encode3(steps: Words) -> Bytes:

@@ -29,9 +29,12 @@ from firelane.backends.cpu.native import (
 from firelane.errors import OutOfMemoryError
 from firelane.program.ops import Rotary
 from firelane.program.program import CacheLayer
+from firelane.weights.formats import Format
 
 HUGE_PAGE_BYTES = 2 << 20
-DECODE_ONCE_FROM = 4
+# Row tiles from which a panel is decoded once. Decoding 12 bits hides behind a tile's products; 3-bit codes
+# take more than that.
+DECODE_ONCE_FROM = {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 2}
 
 
 class Weights(Protocol):
@@ -131,7 +134,7 @@ class CpuExecutor:
         if name not in self._layout.forms:
             return self._weights.address(name)
         table = self._weights.panel_table(name)
-        once = self._decode_once_from.get(name, DECODE_ONCE_FROM)
+        once = self._decode_once_from.get(name, DECODE_ONCE_FROM[self._layout.forms[name]])
         window = WindowStruct(
             bytes=self._weights.address(name), offsets=address(table), decode_once_from=once
         )
