@@ -4,7 +4,7 @@
 
 Each coder packs chunks of 131072 weights. "exponents": it gets the plane of exponents alone, the plane of
 signs and mantissas stays raw (8 bits), and splitting and merging the planes is part of the time; "bf16": it
-gets the weights as they are. Coders of packages that are not installed (isal, zlib-ng, backports.zstd) are
+gets the weights as they are. Coders of packages that are not installed (isal, zlib-ng) are
 left out. The last rows are Firelane's own encode and decode, checksums included, and checksums alone. Best
 of the repeats.
 """
@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import xxhash
-import zstandard
 
 from firelane.bench.table import format_table
 from firelane.native.machine import cpu_identity
@@ -31,6 +30,7 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.lossless import decode, encode, planes
 from firelane.weights.lossless.chunks import PARAMETERS
 from firelane.weights.lossless.report import entropy_bits
+from firelane.weights.lossless.zstd import zstd
 from firelane.weights.sources import EMBEDDED
 
 CHUNK = 1 << 17
@@ -41,6 +41,7 @@ CHECKSUMS: dict[str, Callable[[Any], object]] = {
     "SHA-256 (hashlib)": lambda data: hashlib.sha256(data).digest(),
 }
 LITERAL_COMPRESSION = 1002  # ZSTD_c_literalCompressionMode; 1 is always
+OPTION = zstd.CompressionParameter
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,22 @@ class Coder:
     decompress: Callable[[bytes, int], bytes]
 
 
-def zstd_with(name: str, **parameters: int) -> Coder:
-    compressor = zstandard.ZstdCompressor(
-        compression_params=zstandard.ZstdCompressionParameters(**parameters)
-    )
-    return Coder(name, compressor.compress, zstd_decompress())
+def zstd_with(name: str, options: dict[int, int]) -> Coder:
+    return Coder(name, zstd_compress(options), zstd_decompress)
 
 
-def zstd_decompress() -> Callable[[bytes, int], bytes]:
-    decompressor = zstandard.ZstdDecompressor()
-    return lambda data, _: decompressor.decompress(data)
+def zstd_compress(options: dict[int, int]) -> Callable[[Any], bytes]:
+    compressor = zstd.ZstdCompressor(options=options)
+
+    def compress(data: Any) -> bytes:
+        compressor.set_pledged_input_size(len(data))
+        return compressor.compress(data, compressor.FLUSH_FRAME)
+
+    return compress
+
+
+def zstd_decompress(data: bytes, _: int) -> bytes:
+    return zstd.decompress(data)
 
 
 def huffman_only(name: str, module: Any) -> Coder:
@@ -75,15 +82,16 @@ def huffman_only(name: str, module: Any) -> Coder:
 
 
 def exponent_coders() -> Iterator[Coder]:
-    fast = {**PARAMETERS, "write_checksum": 0}
-    yield zstd_with("zstd fast, 7-byte matches, 64-entry hash (chosen)", **fast)
-    yield zstd_with("the same, 1024-entry hash", **{**fast, "hash_log": 10})
-    yield zstd_with("the same, 1 KiB window (1 KiB blocks)", **{**fast, "window_log": 10})
-    yield zstd_with("zstd dfast, 7-byte matches", **{**fast, "strategy": zstandard.STRATEGY_DFAST})
+    yield zstd_with("zstd fast, 7-byte matches, 64-entry hash (chosen)", PARAMETERS)
+    yield zstd_with("the same, 1024-entry hash", {**PARAMETERS, OPTION.hash_log: 10})
+    yield zstd_with("the same, 1 KiB window (1 KiB blocks)", {**PARAMETERS, OPTION.window_log: 10})
+    yield zstd_with("zstd dfast, 7-byte matches", {**PARAMETERS, OPTION.strategy: zstd.Strategy.dfast})
     for level in (1, 3, 19):
-        yield Coder(f"zstd -{level}", zstandard.ZstdCompressor(level=level).compress, zstd_decompress())
+        yield zstd_with(f"zstd -{level}", {OPTION.compression_level: level})
+    literals = {OPTION.compression_level: -131072, LITERAL_COMPRESSION: 1}
+    yield zstd_with("zstd, literals only (experimental setting)", literals)
     yield huffman_only("zlib, Huffman only", zlib)
-    isal, zlib_ng, stdlib = (optional(n) for n in ("isal.isal_zlib", "zlib_ng.zlib_ng", "backports.zstd"))
+    isal, zlib_ng = (optional(name) for name in ("isal.isal_zlib", "zlib_ng.zlib_ng"))
     if isal is not None:
         coder = huffman_only("", zlib)
         yield Coder(
@@ -92,13 +100,6 @@ def exponent_coders() -> Iterator[Coder]:
         yield Coder("isal -1", lambda d: isal.compress(d, 1, -15), lambda d, n: isal.decompress(d, -15, n))
     if zlib_ng is not None:
         yield huffman_only("zlib-ng, Huffman only", zlib_ng)
-    if stdlib is not None:
-        options = {stdlib.CompressionParameter.compression_level: -131072, LITERAL_COMPRESSION: 1}
-        compress = stdlib.ZstdCompressor(options=options).compress
-        end = stdlib.ZstdCompressor.FLUSH_FRAME
-        yield Coder(
-            "zstd, literals only (experimental setting)", lambda d: compress(d, end), zstd_decompress()
-        )
 
 
 def optional(name: str) -> Any:
@@ -148,12 +149,12 @@ def measure_planes(coder: Coder, bits: np.ndarray, repeats: int) -> list[str]:
 
 
 def measure_plain(level: int, bits: np.ndarray, repeats: int) -> list[str]:
-    compressor, decompress = zstandard.ZstdCompressor(level=level), zstd_decompress()
+    compress = zstd_compress({OPTION.compression_level: level})
     chunks = [bits[at : at + CHUNK].data for at in range(0, len(bits), CHUNK)]
-    frames = [compressor.compress(c) for c in chunks]
+    frames = [compress(c) for c in chunks]
     times_s = (
-        best_s(lambda: [compressor.compress(c) for c in chunks], repeats),
-        best_s(lambda: [decompress(f, 0) for f in frames], repeats),
+        best_s(lambda: [compress(c) for c in chunks], repeats),
+        best_s(lambda: [zstd.decompress(f) for f in frames], repeats),
     )
     return row(f"zstd -{level}", "bf16", (bits.nbytes, sum(map(len, frames))), times_s)
 
@@ -201,7 +202,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     cpu = cpu_identity()
-    print(f"{cpu.model}, {platform.machine()}; zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}")
+    print(f"{cpu.model}, {platform.machine()}; zstd {zstd.zstd_version}")
     for name, bits in (("random normal", random_weights(options.weights)), ("embedded", embedded_weights())):
         entropy = entropy_bits(planes.count_exponents(bits))
         print(f"\n{name}: {len(bits)} weights, {entropy:.3f} bits of entropy in an exponent\n")

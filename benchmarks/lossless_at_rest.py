@@ -11,13 +11,13 @@ import numpy as np
 from entropy_coders import best_s
 from lossless_figures import AtRest, Coder, Conditions
 from numpy.typing import NDArray
-from zstandard import ZstdCompressor, ZstdDecompressor
 
 from firelane.weights.checkpoint import Checkpoint, weight_files
 from firelane.weights.lossless import decode, encode
 from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.planes import count_exponents
 from firelane.weights.lossless.report import entropy_bits
+from firelane.weights.lossless.zstd import zstd
 
 SAMPLE_WEIGHTS = 32 << 20  # at most; zstd -19 gets one sixteenth of them
 RAW_BITS = 8  # sign and mantissa
@@ -103,16 +103,15 @@ def own_coder(sample: Bits, repeats: int) -> Coder:
 def zstd_coder(level: int, sample: Bits) -> Coder:
     """zstd on the bytes as they are, without checksums, in one piece."""
     part = sample[: len(sample) // 16] if level > 3 else sample
-    compressor, decompressor = ZstdCompressor(level=level), ZstdDecompressor()
     data = part.view(np.uint8).data
     began_s = time.perf_counter()
-    frame = compressor.compress(data)
+    frame = zstd.compress(data, level)
     pack_s = time.perf_counter() - began_s
     return coder(
         f"zstd -{level} on the bf16 bytes",
         part,
         len(frame),
-        times_s=[pack_s, best_s(lambda: decompressor.decompress(frame), 2)],
+        times_s=[pack_s, best_s(lambda: zstd.decompress(frame), 2)],
     )
 
 

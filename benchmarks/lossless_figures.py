@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import zstandard
 
 from firelane import __version__, env
 from firelane.errors import CompilerError
 from firelane.native.machine import cpu_identity
 from firelane.native.toolchain import find_compiler
+from firelane.weights.lossless.zstd import zstd
 
 BF16, LOSSLESS, AUTO = "bf16", "lossless", "auto"
 T = TypeVar("T")
@@ -42,8 +42,12 @@ class Conditions:
     @classmethod
     def now(cls) -> Conditions:
         cpu = cpu_identity()
-        zstd = ".".join(map(str, zstandard.ZSTD_VERSION))
-        parts = [f"Firelane {__version__}", f"Python {platform.python_version()}", f"zstd {zstd}", compiler()]
+        parts = [
+            f"Firelane {__version__}",
+            f"Python {platform.python_version()}",
+            f"zstd {zstd.zstd_version}",
+            compiler(),
+        ]
         return cls(
             machine=f"{cpu.model} ({cpu.architecture}), {cpu.usable_cores} cores, {platform.system()}",
             versions=", ".join(parts),

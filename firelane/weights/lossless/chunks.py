@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import xxhash
-import zstandard
 from numpy.typing import NDArray
 
 from firelane.weights.lossless.planes import Bits, Bytes, merge, split
+from firelane.weights.lossless.zstd import zstd
 
 CHUNK_BYTES = 1 << 18
 # A frame of incompressible exponents is this much longer than they are, at most: they are one block, or two.
@@ -28,16 +28,19 @@ ENTRY = np.dtype([("stored_bytes", "<u4"), ("checksum", "<u8")])
 
 # One block of 128 KiB a frame and a match finder that finds next to nothing: what is left of Zstandard is its
 # Huffman stage in four streams. Matches would cost bits and speed (benchmarks/entropy_coders.py).
-PARAMETERS: dict[str, int] = {
-    "strategy": zstandard.STRATEGY_FAST,
-    "window_log": 17,
-    "hash_log": 6,
-    "chain_log": 6,
-    "search_log": 1,
-    "min_match": 7,
-    "target_length": 0,
-    "write_checksum": 0,
+_OPTION = zstd.CompressionParameter
+PARAMETERS: dict[int, int] = {
+    _OPTION.strategy: zstd.Strategy.fast,
+    _OPTION.window_log: 17,
+    _OPTION.hash_log: 6,
+    _OPTION.chain_log: 6,
+    _OPTION.search_log: 1,
+    _OPTION.min_match: 7,
+    _OPTION.target_length: 0,
+    _OPTION.checksum_flag: 0,
 }
+# The window bounds what a lying frame can make the library allocate.
+_LIMITS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: CHUNK_BYTES.bit_length() - 1}
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,14 @@ class ChunkEncoder:
     __slots__ = ("_compressor",)
 
     def __init__(self) -> None:
-        parameters = zstandard.ZstdCompressionParameters(**PARAMETERS)
-        self._compressor = zstandard.ZstdCompressor(compression_params=parameters)
+        self._compressor = zstd.ZstdCompressor(options=PARAMETERS)
 
     def encode(self, bits: Bits) -> Record:
         """The compressed record of bits [n], n > 0."""
         sign_mantissa, exponent = np.empty(len(bits), np.uint8), np.empty(len(bits), np.uint8)
         split(bits, sign_mantissa, exponent)
-        frame = self._compressor.compress(exponent.data)
+        self._compressor.set_pledged_input_size(len(exponent))
+        frame = self._compressor.compress(exponent.data, zstd.ZstdCompressor.FLUSH_FRAME)
         return Record((sign_mantissa, frame), len(bits) + len(frame), checksum(bits))
 
 
@@ -75,43 +78,35 @@ def plain_record(data: Bytes) -> Record:
     return Record((data,), len(data), checksum(data))
 
 
-class ChunkDecoder:
-    """Decodes one chunk at a time; one for each thread. Raises ValueError saying what is wrong with a
-    chunk.
+def decode_chunk(record: Bytes, out: Bytes, *, compressed: bool, expected: int) -> None:
+    """Write the original bytes of `record` to out [n] (aligned for uint16 where compressed) and check them
+    against the `expected` checksum. Raises ValueError saying what is wrong with the chunk.
     """
+    if compressed:
+        _decode_planes(record, out.view(np.uint16))
+    elif len(record) == len(out):
+        out[:] = record
+    else:
+        raise ValueError(f"{len(record)} bytes are stored for {len(out)}")
+    if checksum(out) != expected:
+        raise ValueError("the checksum is wrong")
 
-    __slots__ = ("_decompressor",)
 
-    def __init__(self) -> None:
-        # The window bounds what a lying frame can make the library allocate.
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=CHUNK_BYTES)
+def _decode_planes(record: Bytes, bits: Bits) -> None:
+    n = len(bits)
+    exponent = _exponents(record[n:], n)
+    merge(record[:n], exponent, bits)
 
-    def decode(self, record: Bytes, out: Bytes, *, compressed: bool, expected: int) -> None:
-        """Write the original bytes of `record` to out [n] (aligned for uint16 where compressed) and check
-        them against the `expected` checksum.
-        """
-        if compressed:
-            self._decode_planes(record, out.view(np.uint16))
-        elif len(record) == len(out):
-            out[:] = record
-        else:
-            raise ValueError(f"{len(record)} bytes are stored for {len(out)}")
-        if checksum(out) != expected:
-            raise ValueError("the checksum is wrong")
 
-    def _decode_planes(self, record: Bytes, bits: Bits) -> None:
-        n = len(bits)
-        exponent = self._exponents(record[n:], n)
-        merge(record[:n], exponent, bits)
-
-    def _exponents(self, frame: Bytes, n: int) -> Bytes:
-        try:
-            # Before anything is allocated: the frame must promise n bytes.
-            if zstandard.get_frame_parameters(frame.data).content_size != n:
-                raise ValueError(f"the frame does not hold {n} exponents")
-            content = self._decompressor.decompress(frame.data, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise ValueError(f"the frame is damaged: {error}") from error
-        if len(content) != n:
+def _exponents(frame: Bytes, n: int) -> Bytes:
+    try:
+        # Before anything is allocated: the frame must promise n bytes.
+        if zstd.get_frame_info(frame.data).decompressed_size != n:
             raise ValueError(f"the frame does not hold {n} exponents")
-        return np.frombuffer(content, np.uint8)
+        decompressor = zstd.ZstdDecompressor(options=_LIMITS)
+        content = decompressor.decompress(frame.data, max_length=n)
+    except zstd.ZstdError as error:
+        raise ValueError(f"the frame is damaged: {error}") from error
+    if len(content) != n or not decompressor.eof or decompressor.unused_data:
+        raise ValueError(f"the frame does not hold {n} exponents and nothing else")
+    return np.frombuffer(content, np.uint8)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkDecoder, ChunkEncoder, Record
+from firelane.weights.lossless.chunks import CHUNK_BYTES, ENTRY, ChunkEncoder, Record, decode_chunk
 from firelane.weights.lossless.planes import Bits
 from firelane.weights.lossless.table import ChunkTable, chunk_count
 
@@ -70,12 +70,11 @@ def decode(encoded: Encoded, *, threads: int = 1) -> NDArray[np.uint16]:
     out = bits.reshape(-1).view(np.uint8)
 
     def decode_span(indices: range) -> None:
-        decoder = ChunkDecoder()
         for i in indices:
             record = encoded.data[table.offsets[i] : table.offsets[i + 1]]
             begin, end = table.chunk_range(i)
             try:
-                decoder.decode(record, out[begin:end], compressed=True, expected=int(table.checksums[i]))
+                decode_chunk(record, out[begin:end], compressed=True, expected=int(table.checksums[i]))
             except ValueError as error:
                 raise CheckpointError(f"chunk {i}: {error}") from error
 

@@ -11,7 +11,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, ChunkDecoder
+from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, decode_chunk
 from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
@@ -92,14 +92,13 @@ class PackedFile:
         """Original bytes begin .. end - 1 of a tensor, both even for bf16. Raises CheckpointError."""
         table = self.table(name)
         out = np.empty(end - begin, np.uint8)
-        decoder = ChunkDecoder()
         for chunk, record in self._records(name, begin, end):
             low, high = table.chunk_range(chunk)
             whole = begin <= low and high <= end
             target = out[low - begin : high - begin] if whole else np.empty(high - low, np.uint8)
             expected = int(table.checksums[chunk])
             try:
-                decoder.decode(record, target, compressed=table.compressed, expected=expected)
+                decode_chunk(record, target, compressed=table.compressed, expected=expected)
             except ValueError as error:
                 raise CheckpointError(
                     f"{self.path}: tensor {name}, chunk {chunk}: {error}; download or pack it again"
