@@ -12,7 +12,9 @@ from typing import Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-PROTOCOL_VERSION = 1
+GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
+Pooling = Literal["last", "mean"]
+PROTOCOL_VERSION = 2
 MAX_STOP_TOKEN_IDS = 16
 """Of one request: those that it names and those that end any sequence of the model."""
 
@@ -42,14 +44,32 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     prompt_logprobs: int = -1
 
 
+class Grammar(msgspec.Struct, frozen=True, array_like=True):
+    """What the output's text must match from its first to its last character. text: a JSON schema (as JSON),
+    a regular expression, a grammar in Lark's syntax, or one in llama.cpp's GBNF."""
+
+    kind: GrammarKind
+    text: str
+
+
 class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """One sequence to generate. `prompt` holds the token ids as little-endian int32; `salt` starts the hash
-    chain of its KV blocks: only requests of equal salt share a prefix. `id` is unique on its connection."""
+    chain of its KV blocks: only requests of equal salt share a prefix. `id` is unique on its connection.
+
+    Sequences of one `tenant` share what is due to it: `weight` over the sum of the weights of all tenants
+    that want something now. `background` ones get only what no other sequence wants. pooling: instead of
+    generating, answer with one Embedding of the prompt (sampling then counts for nothing).
+    """
 
     id: int
     prompt: bytes
     sampling: Sampling
     salt: bytes = b""
+    grammar: Grammar | None = None
+    tenant: str = ""
+    weight: float = 1.0
+    background: bool = False
+    pooling: Pooling | None = None
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -91,6 +111,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     weights_bytes: int
     kv_bytes: int
     load_s: float
+    embedding_width: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -130,6 +151,14 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: list[float]
 
 
+class Embedding(msgspec.Struct, frozen=True, array_like=True):
+    """The pooled hidden state of a request with `pooling`, after the model's last norm and not normalised:
+    little-endian float32 [embedding_width]. Finished("stop") follows in the same frame."""
+
+    id: int
+    values: bytes
+
+
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """State after a step; counters grow from the engine's start."""
 
@@ -155,6 +184,7 @@ class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     finished: list[Finished]
     logprobs: list[TokenLogprobs]
     stats: EngineStats
+    embeddings: list[Embedding] = []
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
