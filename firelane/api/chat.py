@@ -136,10 +136,27 @@ class ChatLogprobs(msgspec.Struct, kw_only=True):
     content: list[ChatLogprob]
 
 
-class ChatMessage(msgspec.Struct, kw_only=True):
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """arguments: JSON text."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(msgspec.Struct, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """tool_calls and reasoning_content are left out where there are none."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str | None = None
+    tool_calls: list[MessageToolCall] = []
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):

@@ -10,11 +10,8 @@ from firelane.errors import ModelNotServedError, QueueFullError, RequestError
 
 @dataclass(slots=True)
 class Admitted:
-    """Room for `sequences`, held until `release`. `tenant_salt` keeps the tenant's KV blocks apart from
-    others'.
-    """
+    """Room for `sequences`, held until `release`."""
 
-    tenant_salt: bytes
     sequences: int
     admission: Admission | None
 
@@ -44,7 +41,7 @@ class Admission:
                 code="model_not_found",
             )
 
-    def admit(self, sequences: int, max_num_seqs: int, salt: bytes) -> Admitted:
+    def admit(self, sequences: int, max_num_seqs: int) -> Admitted:
         """Raises QueueFullError when there is no room now, RequestError when there never will be."""
         room = max_num_seqs + self._max_queue
         if sequences > room:
@@ -54,15 +51,13 @@ class Admission:
         if self.held + sequences > room:
             raise QueueFullError(f"the queue is full ({self._max_queue} waiting requests): try again later")
         self.held += sequences
-        return Admitted(salt, sequences, self)
+        return Admitted(sequences, self)
 
 
-def tenant_salt(headers: dict[bytes, bytes], cache_salt: str | None) -> bytes:
-    """Requests share cached prefixes only when they carry the same API key and the same `cache_salt`."""
-    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    tenant = key.strip() if scheme.lower() == b"bearer" else b""
-    if not tenant and cache_salt is None:
-        return b""
-    digest = hashlib.blake2b(tenant, digest_size=16, person=b"firelane.tenant")
-    digest.update(b"\0" + (cache_salt or "").encode())
+def cache_salt(tenant_salt: bytes, asked: str | None) -> bytes:
+    """Requests share cached prefixes only when they are of one tenant and name the same `cache_salt`."""
+    if asked is None:
+        return tenant_salt
+    digest = hashlib.blake2b(tenant_salt, digest_size=16, person=b"firelane.salt")
+    digest.update(b"\0" + asked.encode())
     return digest.digest()

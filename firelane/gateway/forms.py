@@ -6,13 +6,23 @@ Everything of an event that does not change from token to token is made once, as
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from firelane.api.chat import ChatChoice, ChatLogprob, ChatLogprobs, ChatMessage, ChatResponse, TopLogprob
+from firelane.api.chat import (
+    ChatChoice,
+    ChatLogprob,
+    ChatLogprobs,
+    ChatMessage,
+    ChatResponse,
+    FunctionCall,
+    MessageToolCall,
+    TopLogprob,
+)
 from firelane.api.completions import CompletionChoice, CompletionLogprobs, CompletionResponse
 from firelane.api.usage import Usage
+from firelane.gateway.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 from firelane.gateway.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
@@ -30,10 +40,14 @@ class TokenReport:
 
 @dataclass(slots=True)
 class ChoiceResult:
+    """One choice of an answer in one piece, or what one event adds to it."""
+
     index: int
     text: str = ""
     reports: list[TokenReport] = field(default_factory=list[TokenReport])
     reason: str | None = None
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,17 @@ class Form(Protocol):
         """An event with reports (unless `offset` is None) or an end."""
         ...
 
-    def usage_event(self, usage: Usage) -> bytes: ...
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """An event that holds a piece which is not content."""
+        ...
+
+    def closing(self, usage: Usage) -> bytes:
+        """What ends a stream that went well."""
+        ...
+
+    def failure(self, body: bytes) -> bytes:
+        """What ends a stream that failed; body: an error envelope."""
+        ...
 
     def response(self, results: list[ChoiceResult], usage: Usage, with_logprobs: bool) -> bytes: ...
 
@@ -81,8 +105,14 @@ def _envelope(identity: Identity, kind: str) -> tuple[bytes, bytes]:
     return head, b'],"usage":null}\n\n' if identity.usage_in_chunks else b"]}\n\n"
 
 
-def _usage_event(head: bytes, usage: Usage) -> bytes:
-    return b'%b],"usage":%b}\n\n' % (head, encode_json(usage))
+def _closing(head: bytes, usage: Usage, identity: Identity) -> bytes:
+    if not identity.usage_in_chunks:
+        return DONE
+    return b'%b],"usage":%b}\n\n%b' % (head, encode_json(usage), DONE)
+
+
+def error_event(body: bytes) -> bytes:
+    return b"data: %b\n\n" % body
 
 
 class CompletionForm:
@@ -103,8 +133,14 @@ class CompletionForm:
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
         return self._head + encode_json(self._choice(part, offset)) + self._tail
 
-    def usage_event(self, usage: Usage) -> bytes:
-        return _usage_event(self._head, usage)
+    def delta(self, index: int, delta: Delta) -> bytes:
+        raise AssertionError(f"completions split no text: {index}, {delta}")
+
+    def closing(self, usage: Usage) -> bytes:
+        return _closing(self._head, usage, self._identity)
+
+    def failure(self, body: bytes) -> bytes:
+        return error_event(body)
 
     def response(self, results: list[ChoiceResult], usage: Usage, with_logprobs: bool) -> bytes:
         choices = [self._choice(result, 0 if with_logprobs else None) for result in results]
@@ -172,14 +208,25 @@ class ChatForm:
             self._tail,
         )
 
-    def usage_event(self, usage: Usage) -> bytes:
-        return _usage_event(self._head, usage)
+    def delta(self, index: int, delta: Delta) -> bytes:
+        return b'%b{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}%b' % (
+            self._head,
+            index,
+            encode_json(delta_object(delta)),
+            self._tail,
+        )
+
+    def closing(self, usage: Usage) -> bytes:
+        return _closing(self._head, usage, self._identity)
+
+    def failure(self, body: bytes) -> bytes:
+        return error_event(body)
 
     def response(self, results: list[ChoiceResult], usage: Usage, with_logprobs: bool) -> bytes:
         choices = [
             ChatChoice(
                 index=result.index,
-                message=ChatMessage(content=result.text),
+                message=_message(result),
                 logprobs=self._logprobs(result.reports) if with_logprobs else None,
                 finish_reason=result.reason,
             )
@@ -202,3 +249,31 @@ class ChatForm:
     def _entry(self, entry: tuple[int, float]) -> tuple[str, float, list[int]]:
         piece = self._tokenizer.token_bytes(entry[0])
         return piece.decode("utf-8", "replace"), entry[1], list(piece)
+
+
+def delta_object(delta: Delta) -> dict[str, Any]:
+    """The `delta` of a chat chunk."""
+    if isinstance(delta, Content):
+        return {"content": delta.text}
+    if isinstance(delta, Reasoning):
+        return {"reasoning_content": delta.text}
+    if isinstance(delta, CallStart):
+        function: dict[str, str] = {"name": delta.name, "arguments": ""}
+        call: dict[str, Any] = {"index": delta.index, "id": delta.id, "type": "function"}
+        return {"tool_calls": [call | {"function": function}]}
+    return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+
+
+def _message(result: ChoiceResult) -> ChatMessage:
+    calls = [
+        MessageToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+        for call in result.calls
+    ]
+    content = None if calls and not result.text else result.text
+    return ChatMessage(
+        role="assistant",
+        refusal=None,
+        content=content,
+        reasoning_content=result.reasoning or None,
+        tool_calls=calls,
+    )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +21,14 @@ from typing import cast
 import httptools
 
 from firelane.api.errors import envelope
+from firelane.gateway.exchange import EVENT_STREAM, JSON, Exchange, Request
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
 CORS = b"access-control-allow-origin: *\r\n"
 """In every response: a page of any origin may read it."""
 END_OF_CHUNKS = b"0\r\n\r\n"
-RETRY_SOON = b"retry-after: 1\r\n"
-JSON = b"application/json"
-EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
+_REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
 
@@ -48,31 +49,25 @@ class HttpLimits:
     idle_s: float = 75.0
 
 
-class Request:
-    """One request. Header names are in lower case; of a repeated header the last one counts."""
+class HttpExchange:
+    """The Exchange of one request on a connection."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "refusal", "version")
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.path = b""
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
-        self.version = "1.1"
-        self.keep_alive = False
-        self.refusal: tuple[int, str] | None = None
-
-
-class Exchange:
-    """One request and the way to answer it: `respond` once, or `start_stream`, `send` ..., `end`.
-
-    `on_gone` is called when the client goes away before the end. Writes after that are ignored.
-    """
-
-    __slots__ = ("_chunked", "_connection", "_transport", "gone", "on_gone", "request", "started")
+    __slots__ = (
+        "_chunked",
+        "_connection",
+        "_transport",
+        "extra_headers",
+        "gone",
+        "id",
+        "on_gone",
+        "request",
+        "started",
+    )
 
     def __init__(self, request: Request, connection: Connection, transport: asyncio.Transport) -> None:
         self.request = request
+        self.id = request_id(request.headers)
+        self.extra_headers = b"x-request-id: %b\r\n" % self.id.encode()
         self.started = False
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
@@ -81,16 +76,16 @@ class Exchange:
         self._chunked = True
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
-        """A whole response. `headers`: further header lines, each ended by CRLF."""
         if self.gone:
             return
         self.started = True
         keep = self._connection.keeps_alive(self.request)
-        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n" % (
+        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b%b\r\n" % (
             _STATUS_LINES[status],
             content_type,
             len(body),
             CORS,
+            self.extra_headers,
             headers,
             b"" if keep else b"connection: close\r\n",
         )
@@ -103,11 +98,15 @@ class Exchange:
             return
         self._chunked = self.request.version != "1.0"
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b"connection: close\r\n"
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b\r\n" % (content_type, CORS, framing)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b%b\r\n" % (
+            content_type,
+            CORS,
+            self.extra_headers,
+            framing,
+        )
         self._transport.write(head)
 
     def send(self, data: bytes) -> None:
-        """One piece of a stream; not empty."""
         if self.gone:
             return
         if self._chunked:
@@ -116,7 +115,6 @@ class Exchange:
             self._transport.write(data)
 
     def end(self) -> None:
-        """The stream is complete."""
         if self.gone:
             return
         if self._chunked:
@@ -124,7 +122,6 @@ class Exchange:
         self._finish(self._chunked and self._connection.keeps_alive(self.request))
 
     def cut(self) -> None:
-        """Break the connection off: the client must see that the response is not complete."""
         if not self.gone:
             self._transport.abort()
 
@@ -144,6 +141,12 @@ class Exchange:
 Handler = Callable[[Exchange], None]
 
 
+def request_id(headers: dict[bytes, bytes]) -> str:
+    """The client's own `x-request-id` where it is short and plain, else a new one."""
+    given = headers.get(b"x-request-id", b"").decode("ascii", "replace")
+    return given if _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+
+
 class Connection(asyncio.Protocol):
     """Parses one client's bytes. States: reading a request, answering, lingering (after a refusal, until
     the client has read it), closed. `deadline_s` is when the sweep closes it.
@@ -160,7 +163,7 @@ class Connection(asyncio.Protocol):
         self._header_bytes = 0
         self._in_headers = True
         self._waiting: deque[Request] = deque()
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
         self._pumping = False
         self._lingering = False
         self._refused = False
@@ -249,7 +252,7 @@ class Connection(asyncio.Protocol):
         self._in_headers, self._header_bytes = True, 0
         if request is None or self._refused:
             return
-        request.path = request.path.partition(b"?")[0]
+        request.path, _, request.query = request.path.partition(b"?")
         request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
         self._waiting.append(request)
@@ -282,7 +285,7 @@ class Connection(asyncio.Protocol):
         self._pumping = True
         while self._waiting and self._exchange is None and not self._transport.is_closing():
             request = self._waiting.popleft()
-            self._exchange = exchange = Exchange(request, self, self._transport)
+            self._exchange = exchange = HttpExchange(request, self, self._transport)
             if request.refusal is not None:
                 status, message = request.refusal
                 exchange.respond(status, envelope(status, message))

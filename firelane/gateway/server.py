@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,15 @@ import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
 from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
-from firelane.gateway.app import App, Parts
+from firelane.gateway.app import App
 from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http import Connection, ConnectionSet, HttpLimits
 from firelane.gateway.model_files import read_model_files
+from firelane.gateway.parts import Parts
 from firelane.gateway.prompt import PromptBuilder
 from firelane.gateway.router import Router
+from firelane.gateway.tenants.registry import OpenServer
 from firelane.gateway.tokenizer import load_tokenizer
 from firelane.telemetry.metrics import Registry
 from firelane.wire.frames import Ready, StepFrame
@@ -72,7 +76,8 @@ class Gateway:
         self._tokenizer = tokenizer
         self._accounting = Accounting(Registry({"model_name": config.served_model_names[0]}), link)
         self._admission = Admission(config.served_model_names, config.max_queue)
-        parts = Parts(
+        self.parts = Parts(
+            tenants=OpenServer(),
             admission=self._admission,
             prompts=prompts,
             router=Router(link),
@@ -80,8 +85,10 @@ class Gateway:
             accounting=self._accounting,
             served_names=config.served_model_names,
             version=firelane.__version__,
+            now_s=self._loop.time,
+            created=int(time.time()),
         )
-        self.app = App(parts)
+        self.app = App(self.parts, all_routes(self.parts))
         self._connections = ConnectionSet(self.app.handle, config.limits, self._loop.time)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -133,7 +140,7 @@ class Gateway:
         """Accept nothing new and let what is in flight end and reach its clients, for at most `timeout_s`.
         True when all ended.
         """
-        self.app.draining = True
+        self.parts.draining = True
         if self._server is not None:
             self._server.close()
         self._connections.close_idle()
@@ -147,7 +154,7 @@ class Gateway:
 
     async def close(self) -> None:
         """End at once: requests in flight fail with 503 or an error event, then the connections close."""
-        self.app.draining = True
+        self.parts.draining = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:

@@ -149,7 +149,7 @@ def test_full_queue(make_service):
 def test_drain_lets_streams_end_and_refuses_new_ones(service):
     answer = open_stream(service, max_tokens=3)
     drained = asyncio.run_coroutine_threadsafe(service.gateway.drain(5), service.loop)
-    service.wait_for(lambda: service.gateway.app.draining)
+    service.wait_for(lambda: service.gateway.parts.draining)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{service.url}/health", trust_env=False)
     service.run(setattr, service.engine, "held", False)

@@ -1,0 +1,195 @@
+"""One sequence of a request: its tokens to text, and to what the text is made of.
+
+A choice's tokens come straight from the frame handler and leave as one write; there is no task and no queue
+between.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from firelane.errors import EngineDeadError, FirelaneError
+from firelane.gateway.accounting import Accounting
+from firelane.gateway.deltas import CallStart, Splitter
+from firelane.gateway.detokenize import Detokenizer, StopMatcher, make_detokenizer
+from firelane.gateway.forms import TokenReport
+from firelane.gateway.outlets import Outlet, OutputOptions
+from firelane.gateway.prompt import Prompt
+from firelane.gateway.tokenizer import Tokenizer
+from firelane.wire.frames import FinishReason, TokenLogprobs
+
+
+class Owner(Protocol):
+    """What a choice wants of the request that it belongs to."""
+
+    options: OutputOptions
+    tokenizer: Tokenizer
+    accounting: Accounting
+
+    def first_token(self, choice: Choice, now_s: float) -> None: ...
+    def choice_done(self, choice: Choice, reason: str, *, abort: bool) -> None: ...
+    def fail(self, error: FirelaneError) -> None: ...
+
+
+class Choice:
+    """The Sink of one sequence's tokens. `splitter`: None where all text is content."""
+
+    __slots__ = (
+        *(
+            "_detokenizer",
+            "_gaps",
+            "_generation",
+            "_last_s",
+            "_matcher",
+            "_min_tokens",
+            "_options",
+            "_outlet",
+            "_called",
+            "_splitter",
+        ),
+        *("_plain", "_prompt", "_reason", "_reports", "_tail", "cached_tokens", "done", "generated", "id"),
+        *("first_s", "planned_s"),
+    )
+
+    def __init__(
+        self, request_id: int, generation: Owner, prompt: Prompt, outlet: Outlet, splitter: Splitter | None
+    ) -> None:
+        options = generation.options
+        self.id = request_id
+        self.done = False
+        self.generated = 0
+        self.cached_tokens = 0
+        self._generation = generation
+        self._prompt = prompt
+        self._outlet = outlet
+        self._options = options
+        self._gaps = generation.accounting.gaps
+        self._detokenizer: Detokenizer = make_detokenizer(generation.tokenizer)
+        self._matcher = StopMatcher(list(options.stop)) if options.stop else None
+        self._splitter = splitter
+        self._called = False
+        special = self._matcher is not None or splitter is not None
+        self._plain = not (special or options.logprobs or options.hide_output)
+        self._reports: list[TokenReport] = []
+        self._reason: FinishReason | None = None
+        self._tail = ""
+        self._last_s = 0.0
+        self.planned_s = self.first_s = 0.0
+
+    @property
+    def last_s(self) -> float:
+        """When its last token came; 0 before the first."""
+        return self._last_s
+
+    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+        self.cached_tokens, self.planned_s = cached_tokens, planned_s
+
+    def on_logprobs(self, entry: TokenLogprobs) -> None:
+        if entry.position < len(self._prompt.ids) and not self._options.echo:
+            return
+        top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
+        self._reports.append(TokenReport(entry.token, entry.logprob, top))
+
+    def ending(self, reason: FinishReason) -> None:
+        self._reason = reason
+
+    def on_token(self, token: int, now_s: float) -> None:
+        self.generated += 1
+        last_s, self._last_s = self._last_s, now_s
+        if last_s:
+            self._gaps[last_s] = self._gaps.get(last_s, 0) + 1
+        else:
+            self._begin(now_s)
+        if self._plain and self._reason is None:
+            text = self._detokenizer.push(token)
+            if text:
+                self._outlet.text(text)
+        else:
+            self._on_special(token)
+
+    def _begin(self, now_s: float) -> None:
+        self.first_s = now_s
+        self._generation.first_token(self, now_s)
+        self._outlet.begin()
+        if not self._options.echo:
+            return
+        prompt = self._prompt
+        text = prompt.text if prompt.text is not None else self._generation.tokenizer.decode(prompt.ids)
+        if not self._options.logprobs:
+            self._outlet.text(text)
+            return
+        split = len(prompt.ids) - 1  # the first prompt token has no log-probability
+        reports = [TokenReport(prompt.ids[0], None, []), *self._reports[:split]]
+        self._reports = self._reports[split:]
+        self._outlet.reported(text, reports, None)
+
+    def _on_special(self, token: int) -> None:
+        """A token that needs a closer look: the last one, or with stop strings, logprobs or hidden output."""
+        if self._options.hide_output or self._reason == "stop":
+            del self._reports[-1:]  # a stop token is not part of the answer
+            return
+        text = self._detokenizer.push(token)
+        stopped = False
+        if self._matcher is not None and self.generated > self._options.min_tokens:
+            text, stopped = self._matcher.push(text)
+        if stopped:
+            self._finish(text, "stop", abort=True)
+        elif self._reason is not None:
+            self._tail = text
+        elif text:
+            self._emit(text)
+
+    def _emit(self, text: str) -> None:
+        """Text that is certain, and not the last."""
+        if self._splitter is not None:
+            text = self._split(text, self._splitter)
+        if self._options.logprobs:
+            self._outlet.reported(text, self._take_reports(), None)
+        elif text:
+            self._outlet.text(text)
+
+    def _split(self, text: str, splitter: Splitter, *, last: bool = False) -> str:
+        """Hand on what the text is made of; "" is left of it."""
+        deltas = splitter.push(text) if text else []
+        if last:
+            deltas += splitter.flush()
+        if deltas:
+            self._called = self._called or any(isinstance(delta, CallStart) for delta in deltas)
+            self._outlet.deltas(deltas)
+        return ""
+
+    def _take_reports(self) -> list[TokenReport]:
+        reports, self._reports = self._reports, []
+        return reports
+
+    def on_end(self) -> None:
+        if self._reason in ("abort", "error"):
+            what = "is shutting down" if self._reason == "abort" else "failed on this request"
+            self.on_failed(EngineDeadError(f"the engine {what}: try again"))
+            return
+        rest = self._detokenizer.flush()
+        text, stopped = self._tail, False
+        if self._matcher is not None and rest:
+            rest, stopped = self._matcher.push(rest)
+        text += rest
+        if self._matcher is not None and not stopped:
+            text += self._matcher.flush()
+        self._finish(text, "stop" if stopped else str(self._reason), abort=False)
+
+    def _finish(self, text: str, reason: str, *, abort: bool) -> None:
+        if self.done:
+            return
+        self.done = True
+        if self._options.hide_output:
+            self.generated = 0
+        if not self._last_s:  # ended without a token
+            self._outlet.begin()
+        if self._splitter is not None:
+            text = self._split(text, self._splitter, last=True)
+            if self._called and reason == "stop":
+                reason = "tool_calls"
+        self._outlet.reported(text, self._take_reports(), reason)
+        self._generation.choice_done(self, reason, abort=abort)
+
+    def on_failed(self, error: FirelaneError) -> None:
+        self._generation.fail(error)

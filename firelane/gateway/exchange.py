@@ -1,0 +1,77 @@
+"""One request and the way to answer it, whoever carries the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.gateway.tenants.tenant import EVERYBODY, Tenant
+
+JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
+RETRY_SOON = b"retry-after: 1\r\n"
+
+
+class Request:
+    """One request. Header names are in lower case; of a repeated header the last one counts. `params`: what
+    the route's pattern found in the path. `tenant` is set before a handler sees the request.
+    """
+
+    __slots__ = (
+        "body",
+        "headers",
+        "keep_alive",
+        "method",
+        "params",
+        "path",
+        "query",
+        "refusal",
+        "tenant",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.path = b""
+        self.query = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.params: dict[str, str] = {}
+        self.body = b""
+        self.version = "1.1"
+        self.keep_alive = False
+        self.refusal: tuple[int, str] | None = None
+        self.tenant: Tenant = EVERYBODY
+
+
+class Exchange(Protocol):
+    """`respond` once, or `start_stream`, `send` ..., `end`. Writes after the client has gone are ignored.
+
+    started: a part of the answer is out. gone: complete, or the client has gone. on_gone: called when the
+    client goes away before the end. extra_headers: header lines, each ended by CRLF, that go out with
+    whatever answers; handlers append to it. id: of the request, in the log and in `x-request-id`.
+    """
+
+    request: Request
+    id: str
+    started: bool
+    gone: bool
+    on_gone: Callable[[], None] | None
+    extra_headers: bytes
+
+    def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        """A whole response. `headers`: further header lines, each ended by CRLF."""
+        ...
+
+    def start_stream(self, content_type: bytes = EVENT_STREAM) -> None: ...
+
+    def send(self, data: bytes) -> None:
+        """One piece of a stream; not empty."""
+        ...
+
+    def end(self) -> None:
+        """The stream is complete."""
+        ...
+
+    def cut(self) -> None:
+        """Break off: the client must see that the response is not complete."""
+        ...

@@ -1,0 +1,114 @@
+"""Hops 2 to 4 of a request that generates text, whatever API it came by."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from firelane.api.sampling import SamplingFields
+from firelane.errors import EngineDeadError
+from firelane.gateway.admission import Admitted, cache_salt
+from firelane.gateway.deltas import Splitter
+from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.exchange import Exchange
+from firelane.gateway.forms import Form, Identity
+from firelane.gateway.generation import Generation
+from firelane.gateway.outlets import OutputOptions
+from firelane.gateway.parts import Parts
+from firelane.gateway.prompt import SEED_MASK, Prompt, pack_ids
+from firelane.wire.frames import Grammar, NewRequest, Sampling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A checked request on its way to the engine.
+
+    fields: how to draw. reports: logprobs of output and prompt, as in Sampling. prompts: makes the prompts,
+    of which there are num_prompts. splitter: makes what splits one choice's text, None where all of it is
+    content. background: of a batch.
+    """
+
+    exchange: Exchange
+    fields: SamplingFields
+    form: Form
+    options: OutputOptions
+    prompts: Callable[[], Awaitable[list[Prompt]]]
+    num_prompts: int = 1
+    reports: tuple[int, int] = (-1, -1)
+    splitter: Callable[[], Splitter] | None = None
+    grammar: Grammar | None = None
+    background: bool = False
+
+
+class Generator:
+    """Starts generations. What follows comes from frames."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def start(self, job: Job) -> None:
+        """Admit, tokenise, choose the engine, submit. Raises RequestError and EngineDeadError."""
+        parts, fields = self._parts, job.fields
+        if parts.draining:
+            raise EngineDeadError("the server is shutting down: try another one")
+        parts.admission.check_model(fields.model)
+        link, ready = parts.router.choose()
+        admitted = parts.admission.admit(job.num_prompts * (fields.n or 1), ready.max_num_seqs)
+        try:
+            prompts = await job.prompts()
+            samplings = [parts.prompts.sampling(fields, p, ready, job.reports) for p in prompts]
+            if job.exchange.gone:
+                admitted.release()
+            else:
+                self._submit(job, link, admitted, list(zip(prompts, samplings, strict=True)))
+        except BaseException:
+            admitted.release()
+            raise
+
+    def _submit(
+        self, job: Job, link: EngineLink, admitted: Admitted, work: list[tuple[Prompt, Sampling]]
+    ) -> None:
+        """Each prompt n times; choice i of a prompt draws with seed + i."""
+        generation = Generation(job.exchange, job.form, job.options, link, admitted, self._parts)
+        tenant = job.exchange.request.tenant
+        salt = cache_salt(tenant.salt, job.fields.cache_salt)
+        for prompt, sampling in work:
+            packed = pack_ids(prompt.ids)
+            for i in range(job.fields.n or 1):
+                choice = generation.add_choice(prompt, job.splitter, first=i == 0)
+                own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
+                self._parts.accounting.submitted(own.max_tokens)
+                request = NewRequest(
+                    id=choice.id,
+                    prompt=packed,
+                    sampling=own,
+                    salt=salt,
+                    grammar=job.grammar,
+                    tenant=tenant.name,
+                    weight=tenant.weight,
+                    background=job.background,
+                )
+                link.submit(request, choice)
+
+
+def new_identity(prefix: str, fields: SamplingFields, served_name: str) -> Identity:
+    """A new answer's name and time. A request that names no model gets `served_name`."""
+    usage = bool(fields.stream_options and fields.stream_options.include_usage)
+    return Identity(prefix + secrets.token_hex(12), int(time.time()), fields.model or served_name, usage)
+
+
+def output_options(
+    fields: SamplingFields, *, logprobs: bool, echo: bool = False, hide_output: bool = False
+) -> OutputOptions:
+    return OutputOptions(
+        stream=bool(fields.stream),
+        logprobs=logprobs,
+        echo=echo,
+        hide_output=hide_output,
+        min_tokens=fields.min_tokens or 0,
+        stop=tuple(fields.stop_strings()),
+    )

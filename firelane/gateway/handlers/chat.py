@@ -1,0 +1,43 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from firelane.api.chat import ChatRequest
+from firelane.api.decode import BodyDecoder
+from firelane.gateway.exchange import Exchange
+from firelane.gateway.forms import ChatForm
+from firelane.gateway.generate import Generator, Job, new_identity, output_options
+from firelane.gateway.parts import Parts
+from firelane.gateway.prompt import Prompt
+from firelane.gateway.routes import Route
+
+
+class Chat:
+    def __init__(self, parts: Parts, generator: Generator) -> None:
+        self._parts = parts
+        self._generator = generator
+        self._decoder: BodyDecoder[ChatRequest] = BodyDecoder(ChatRequest)
+
+    def routes(self) -> Iterable[Route]:
+        yield Route("POST", "/v1/chat/completions", self.create)
+
+    async def create(self, exchange: Exchange) -> None:
+        request = self._decoder.decode(exchange.request.body)
+        request.check()
+        parts = self._parts
+
+        async def prompts() -> list[Prompt]:
+            return [await parts.prompts.chat(request)]
+
+        identity = new_identity("chatcmpl-", request, parts.served_names[0])
+        job = Job(
+            exchange=exchange,
+            fields=request,
+            form=ChatForm(identity, parts.tokenizer),
+            options=output_options(request, logprobs=bool(request.logprobs)),
+            prompts=prompts,
+            reports=(request.top_logprobs or 0 if request.logprobs else -1, -1),
+        )
+        await self._generator.start(job)

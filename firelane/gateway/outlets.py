@@ -1,0 +1,115 @@
+"""Where a choice's text goes: out as events, or into one answer at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from firelane.gateway.deltas import CallStart, Content, Delta, Reasoning, ToolCall
+from firelane.gateway.exchange import Exchange
+from firelane.gateway.forms import ChoiceResult, Form, TokenReport, encode_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What the client asked of the answer. hide_output: only the echoed prompt is wanted (max_tokens 0)."""
+
+    stream: bool = False
+    logprobs: bool = False
+    echo: bool = False
+    hide_output: bool = False
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+
+
+class Outlet(Protocol):
+    """Takes what one choice produces, in order."""
+
+    def begin(self) -> None: ...
+    def text(self, text: str) -> None:
+        """Content."""
+        ...
+
+    def deltas(self, deltas: list[Delta]) -> None:
+        """Content and other pieces, where the text is split."""
+        ...
+
+    def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
+        """Text with its logprobs, or the end (`reason` is set)."""
+        ...
+
+
+class EventOutlet:
+    """Writes one server-sent event per piece of text."""
+
+    __slots__ = ("_around", "_exchange", "_form", "_index", "_offset", "_token_text", "_with_logprobs")
+
+    def __init__(
+        self, index: int, exchange: Exchange, form: Form, logprob_text: Callable[[int], str] | None
+    ) -> None:
+        self._index = index
+        self._exchange = exchange
+        self._form = form
+        self._around = form.around_text(index)
+        self._token_text = logprob_text
+        self._offset = 0
+
+    def begin(self) -> None:
+        if not self._exchange.started:
+            self._exchange.start_stream()
+        opening = self._form.opening(self._index)
+        if opening:
+            self._exchange.send(opening)
+
+    def text(self, text: str) -> None:
+        head, tail = self._around
+        self._exchange.send(b"%b%b%b" % (head, encode_json(text), tail))
+
+    def deltas(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            if isinstance(delta, Content):
+                self.text(delta.text)
+            else:
+                self._exchange.send(self._form.delta(self._index, delta))
+
+    def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
+        offset = None if self._token_text is None else self._offset
+        self._exchange.send(self._form.event(ChoiceResult(self._index, text, reports, reason), offset))
+        if self._token_text is not None:
+            self._offset += sum(len(self._token_text(report.token)) for report in reports)
+
+
+class ResultOutlet:
+    """Gathers a choice for an answer in one piece."""
+
+    __slots__ = ("_parts", "_result")
+
+    def __init__(self, result: ChoiceResult) -> None:
+        self._result = result
+        self._parts: list[str] = []
+
+    def begin(self) -> None:
+        pass
+
+    def text(self, text: str) -> None:
+        self._parts.append(text)
+
+    def deltas(self, deltas: list[Delta]) -> None:
+        result = self._result
+        for delta in deltas:
+            if isinstance(delta, Content):
+                self._parts.append(delta.text)
+            elif isinstance(delta, Reasoning):
+                result.reasoning += delta.text
+            elif isinstance(delta, CallStart):
+                result.calls.append(ToolCall(delta.id, delta.name))
+            else:
+                result.calls[delta.index].arguments += delta.text
+
+    def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
+        self._parts.append(text)
+        self._result.reports.extend(reports)
+        if reason is not None:
+            self._result.reason = reason
+            self._result.text = "".join(self._parts)

@@ -1,0 +1,42 @@
+"""What the handlers of a gateway share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from firelane.gateway.accounting import Accounting
+from firelane.gateway.admission import Admission
+from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.prompt import PromptBuilder
+from firelane.gateway.router import Router
+from firelane.gateway.tenants.registry import Tenants
+from firelane.gateway.tokenizer import Tokenizer
+
+
+@dataclass(kw_only=True)
+class Parts:
+    """The hops, made by the Gateway. draining: new work is refused while the old is finished. now_s: the
+    event loop's clock, which frames are stamped with. created: Unix time of the start.
+    """
+
+    tenants: Tenants
+    admission: Admission
+    prompts: PromptBuilder
+    router: Router
+    link: EngineLink
+    accounting: Accounting
+    served_names: tuple[str, ...]
+    version: str
+    now_s: Callable[[], float]
+    created: int
+    draining: bool = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prompts.tokenizer
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens; None until the engine is ready."""
+        return None if self.link.ready is None else self.link.ready.max_model_len
