@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 MAX_LOGPROBS = 20
 MAX_BIAS = 300
 MAX_STOP_IDS = 16
-SAMPLE, SCORE = 0, 1
+SAMPLE, SCORE, EMBED = 0, 1, 2
 
 SAMPLING_DTYPE = np.dtype(
     [
@@ -94,7 +94,8 @@ class StepInputs:
     one chunk. The chunks' tokens, in order, are the step's token rows. Output row r looks at token row
     row_token[r] of slot row_slot[r], whose position is row_position[r]: kind SAMPLE draws the token of
     position row_position[r] + 1 and writes it to `tokens`, kind SCORE gives the log-probability of the token
-    that stands there already.
+    that stands there already, kind EMBED gives the hidden state and neither draws nor writes. Logits are
+    not computed for EMBED rows behind the last row of another kind.
     Arrays: int32 [max_num_seqs] for chunk_*, int32 [max_output_rows] for row_*.
     """
 
@@ -133,22 +134,25 @@ class StepOutputs:
 
     tokens: int32 [rows]; logprobs: float32 [rows] of `tokens`, raw distribution, where the slot asked;
     top_ids: int32 [rows, MAX_LOGPROBS], best first, -1 where the vocabulary has no more; top_logprobs:
-    float32, the same shape.
+    float32, the same shape. hidden: float32 [rows, hidden_width] of EMBED rows: the input of the product that
+    makes the logits, after the model's last norm. What a kind does not give is undefined in its rows.
     """
 
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     top_ids: NDArray[np.int32]
     top_logprobs: NDArray[np.float32]
+    hidden: NDArray[np.float32]
 
     @classmethod
-    def allocate(cls, limits: StepLimits) -> StepOutputs:
+    def allocate(cls, limits: StepLimits, hidden_width: int) -> StepOutputs:
         rows = limits.max_output_rows
         return cls(
             tokens=np.zeros(rows, np.int32),
             logprobs=np.zeros(rows, np.float32),
             top_ids=np.zeros((rows, MAX_LOGPROBS), np.int32),
             top_logprobs=np.zeros((rows, MAX_LOGPROBS), np.float32),
+            hidden=np.zeros((rows, hidden_width), np.float32),
         )
 
 
@@ -163,6 +167,9 @@ class Executor(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_width(self) -> int: ...
 
     @property
     def weights_bytes(self) -> int: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from firelane.program.ops import Attention, HeadShape, Op
+from firelane.program.ops import Attention, HeadShape, Linear, Op, Sample
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 
@@ -50,6 +50,17 @@ class Program:
     def weights(self) -> tuple[Weight, ...]:
         """Each weight once, in order of first use (a tied weight is one Weight used by two ops)."""
         return tuple(dict.fromkeys(w for op in self.ops for w in op.weights))
+
+    @property
+    def head(self) -> Linear | None:
+        """The product that makes the logits. Its input is the model's hidden state, after the last norm."""
+        sampled = {op.logits for op in self.ops if isinstance(op, Sample)}
+        return next((op for op in self.ops if isinstance(op, Linear) and op.out in sampled), None)
+
+    @property
+    def hidden_width(self) -> int:
+        """0 where the program has no head."""
+        return self.head.x.width if self.head else 0
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:

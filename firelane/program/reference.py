@@ -21,6 +21,7 @@ from firelane.program.values import DType, Rows, Value, Weight
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+SAMPLE, EMBED = 0, 2  # row kinds, as in backends.contract
 
 
 class Slots(Protocol):
@@ -54,12 +55,14 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class ReferenceOutputs:
-    """As backends.contract.StepOutputs, with logprobs of every row; top_ids and top_logprobs: [rows, TOP]."""
+    """As backends.contract.StepOutputs, with logprobs of every row that is drawn or scored; top_ids and
+    top_logprobs: [rows, TOP]; hidden: of every row."""
 
     tokens: I32
     logprobs: F32
     top_ids: I32
     top_logprobs: F32
+    hidden: F32
 
 
 @dataclass
@@ -89,7 +92,8 @@ class ReferenceStep:
     """What an op sees while it runs: the token rows, the weights, the cache, and all values made so far.
 
     token_ids, slots, positions: int64 [tokens]; row_token: int64 [rows]; weights: float32 by name, as the
-    Program shapes them. inputs and state are needed by Sample alone.
+    Program shapes them. inputs, state and hidden (the input of the program's head) are needed by Sample
+    alone.
     """
 
     token_ids: I64
@@ -100,6 +104,7 @@ class ReferenceStep:
     cache: ReferenceCache
     inputs: Inputs | None = None
     state: Slots | None = None
+    hidden: Value | None = None
     values: dict[Value, F32] = field(default_factory=dict[Value, F32])
     outputs: ReferenceOutputs | None = None
 
@@ -129,10 +134,12 @@ class ReferenceStep:
         return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
 
     def sample(self, logits: F32) -> None:
-        """Draw or score each output row; drawn tokens go to the slots' tokens."""
+        """Draw or score each output row, unless it is to be embedded; drawn tokens go to the slots'
+        tokens."""
         assert self.inputs is not None
         assert self.state is not None
-        self.outputs = _sample(logits, self.inputs, self.state)
+        hidden = self.read(self.hidden) if self.hidden else np.zeros((len(logits), 0), np.float32)
+        self.outputs = _sample(logits, hidden, self.inputs, self.state)
 
 
 class ReferenceExecutor:
@@ -170,6 +177,7 @@ class ReferenceExecutor:
             cache=self.cache,
             inputs=inputs,
             state=state,
+            hidden=self.program.head.x if self.program.head else None,
         )
 
 
@@ -197,19 +205,20 @@ def rounded(array: F32, dtype: DType) -> F32:
     return np.where(np.isnan(array), array, upper.view(np.float32))
 
 
-def _sample(logits: F32, inputs: Inputs, state: Slots) -> ReferenceOutputs:
+def _sample(logits: F32, hidden: F32, inputs: Inputs, state: Slots) -> ReferenceOutputs:
     rows = len(logits)
     out = ReferenceOutputs(
         tokens=np.zeros(rows, np.int32),
         logprobs=np.zeros(rows, np.float32),
         top_ids=np.zeros((rows, TOP), np.int32),
         top_logprobs=np.zeros((rows, TOP), np.float32),
+        hidden=hidden,
     )
-    for r in range(rows):
+    for r in np.flatnonzero(inputs.row_kind[:rows] != EMBED).tolist():
         slot, position = int(inputs.row_slot[r]), int(inputs.row_position[r])
         row = RowSampling(
             position=position + 1,
-            draws=int(inputs.row_kind[r]) == 0,
+            draws=int(inputs.row_kind[r]) == SAMPLE,
             tokens=state.tokens[slot],
             params=state.sampling[slot],
             bias_ids=state.bias_ids[slot],

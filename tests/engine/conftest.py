@@ -11,6 +11,7 @@ from firelane.engine.core import EngineCore
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
 VOCAB = 50
+HIDDEN = 3
 MASK = (1 << 62) - 1
 
 
@@ -51,12 +52,13 @@ class ChainExecutor:
     weights_bytes = 0
     kv_bytes = 0
     vocab_size = VOCAB
+    hidden_width = HIDDEN
 
     def __init__(self, limits: StepLimits) -> None:
         self.limits = limits
         self.state = SlotState.allocate(limits)
         self.kv = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
-        self.outputs = [StepOutputs.allocate(limits) for _ in range(2)]
+        self.outputs = [StepOutputs.allocate(limits, HIDDEN) for _ in range(2)]
         self.pending = None
         self.steps = 0
         self.computed_tokens = 0

@@ -35,7 +35,7 @@ struct Model {{
   static constexpr std::size_t kScratchBytes = {scratch};
 
   static void run(Executor<Model>& e, Context& c, int thread) {{
-    const int tokens = c.step.num_tokens, outputs = c.step.num_rows;
+    [[maybe_unused]] const int tokens = c.step.num_tokens, outputs = c.step.num_rows, logits = c.logit_rows;
 {body}
   }}
 }};
@@ -145,9 +145,10 @@ def _(op: SelectRows, layout: Layout) -> str:
 
 
 def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
+    rows = "logits" if op == layout.program.head else _rows(op.x)
     read = _window if op.weight in layout.windows else _matrix
     weights = f"{_panels(op.weight, layout)}{{{read(op.weight, layout)}}}"
-    arguments = f"{_rows(op.x)}, {_at(op.x, layout)}, {weights}, {store}"
+    arguments = f"{rows}, {_at(op.x, layout)}, {weights}, {store}"
     return f"linear<{panels}, {layout.stride(op.x)}>(c, thread, op, {arguments});"
 
 
@@ -158,7 +159,14 @@ def _(op: Linear, layout: Layout) -> str:
     shape = f"{layout.stride(op.out)}, {stride}, {_flag(op.bias)}, {_flag(residual)}"
     source = "nullptr" if residual is None else _at(residual, layout)
     store = f"StoreF32<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}, {source}}}"
-    return _product(op, -(-op.out.width // PANEL), store, layout)
+    product = _product(op, -(-op.out.width // PANEL), store, layout)
+    return f"{_give_hidden(op.x, layout)} {product}" if op == layout.program.head else product
+
+
+def _give_hidden(hidden: Value, layout: Layout) -> str:
+    """Beside the head's product, which is the last op to read them."""
+    shape = f"{_tag(hidden.dtype)}, {hidden.width}, {layout.stride(hidden)}"
+    return f"give_hidden<{shape}>(c, thread, {_at(hidden, layout)});"
 
 
 @call.register

@@ -94,7 +94,7 @@ class CpuExecutor:
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
-        self._outputs = [StepOutputs.allocate(limits), StepOutputs.allocate(limits)]
+        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(2)]
         self._steps: dict[tuple[int, int], tuple[StepStruct, StepInputs]] = {}
         self._turn = 0
         self._handle: int | None = self._create(threads)
@@ -156,6 +156,10 @@ class CpuExecutor:
     @property
     def vocab_size(self) -> int:
         return self._layout.program.vocab_size
+
+    @property
+    def hidden_width(self) -> int:
+        return self._layout.program.hidden_width
 
     @property
     def weights_bytes(self) -> int:

@@ -59,7 +59,7 @@ class WindowStruct(ct.Structure):
 
 
 STEP_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "row_token", "row_slot", "row_position", "row_kind")
-OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs")
+OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs", "hidden")
 
 
 class StepStruct(ct.Structure):

@@ -1,7 +1,8 @@
 """An Executor that draws each token from a hash of (seed, position), at once or after a modelled time.
 
 It needs the Program for its sizes alone, and costs the host next to nothing. A logit bias of 100 or more
-forces its token, as it does with a real model: so a test can steer what is drawn.
+forces its token, as it does with a real model: so a test can steer what is drawn. A hidden state is a hash of
+the tokens up to its position.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.contract import (
+    EMBED,
     MAX_LOGPROBS,
     SAMPLE,
     SlotState,
@@ -38,7 +40,8 @@ def load(
     del model_dir
     progress("load", 0.0, 0.0, "B")
     max_model_len = request.max_model_len or program.max_model_len
-    return NullExecutor(_limits(program, request, max_model_len), program.vocab_size)
+    limits = _limits(program, request, max_model_len)
+    return NullExecutor(limits, program.vocab_size, hidden_width=program.hidden_width)
 
 
 def _limits(program: Program, request: ExecutorRequest, max_model_len: int) -> StepLimits:
@@ -70,12 +73,20 @@ class NullExecutor:
     weights_bytes = 0
     kv_bytes = 0
 
-    def __init__(self, limits: StepLimits, vocab_size: int, step_time: StepTime | None = None) -> None:
+    def __init__(
+        self,
+        limits: StepLimits,
+        vocab_size: int,
+        step_time: StepTime | None = None,
+        *,
+        hidden_width: int = 16,
+    ) -> None:
         self.limits = limits
         self.vocab_size = vocab_size
+        self.hidden_width = hidden_width
         self.state = SlotState.allocate(limits)
         self._step_time = step_time
-        self._outputs = (StepOutputs.allocate(limits), StepOutputs.allocate(limits))
+        self._outputs = tuple(StepOutputs.allocate(limits, hidden_width) for _ in range(2))
         self._turn = 0
         self._ends_s: float | None = None
 
@@ -105,11 +116,20 @@ class NullExecutor:
         scored = inputs.row_kind[:rows] != SAMPLE
         if scored.any():
             tokens[scored] = state.tokens[slots[scored], positions[scored] + 1]
+            self._embed(inputs, outputs)
         sampled = ~scored
         self._force(tokens, slots, sampled & (sampling["num_bias"][slots] > 0))
         self._avoid_stops(tokens, slots, sampled & (positions + 1 < sampling["stop_from"][slots]))
         state.tokens[slots, positions + 1] = tokens
         self._score(outputs, np.flatnonzero(scored | (sampling["logprobs"][slots] >= 0)))
+
+    def _embed(self, inputs: StepInputs, outputs: StepOutputs) -> None:
+        width = np.arange(self.hidden_width, dtype=np.int32)
+        for row in np.flatnonzero(inputs.row_kind[: inputs.num_rows] == EMBED).tolist():
+            slot, position = inputs.row_slot[row], inputs.row_position[row]
+            tokens = self.state.tokens[slot, : position + 1].astype(np.uint64)
+            history = mix(tokens, np.arange(position + 1, dtype=np.int32)).sum(keepdims=True)
+            outputs.hidden[row] = mix(history, width) * 2.0**-63 - 1.0
 
     def _force(self, tokens: NDArray[np.int32], slots: NDArray[np.int32], rows: NDArray[np.bool_]) -> None:
         for row in np.flatnonzero(rows):

@@ -40,6 +40,7 @@ struct StepArgs {
   float* out_logprobs;
   std::int32_t* out_top_ids;
   float* out_top_logprobs;
+  float* out_hidden;
 };
 
 // The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.
@@ -58,6 +59,7 @@ struct alignas(64) Counter {
 
 struct Context : CreateArgs {
   StepArgs step;
+  std::int32_t logit_rows;       // output rows that need logits: none behind them does
   std::int32_t* token_slot;      // by token row
   std::int32_t* token_position;  // by token row
   std::int32_t* token_last;      // by token row: 1 for the last token of its chunk

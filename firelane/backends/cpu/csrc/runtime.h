@@ -48,6 +48,8 @@ class Executor {
         position_[row] = step.chunk_start[i] + t;
         last_[row] = t + 1 == step.chunk_len[i];
       }
+    context_.logit_rows = step.num_rows;
+    while (context_.logit_rows > 0 && step.row_kind[context_.logit_rows - 1] == kEmbed) --context_.logit_rows;
     for (auto& counter : counters_) counter.taken.store(0, std::memory_order_relaxed);
     mark_ = seconds_now();
     team_->submit();

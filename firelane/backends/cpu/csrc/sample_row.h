@@ -15,7 +15,7 @@
 namespace firelane {
 
 constexpr int kMaxLogprobs = 20, kMaxBias = 300, kMaxStopIds = 16;
-constexpr std::int32_t kSample = 0, kScore = 1;
+constexpr std::int32_t kSample = 0, kScore = 1, kEmbed = 2;
 
 // SAMPLING_DTYPE of backends/contract.py.
 struct SamplingParams {
