@@ -28,8 +28,9 @@ import uvloop
 from http_servers import drive_requests
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engine_link import EngineLink, LinkState
-from firelane.gateway.server import Gateway, GatewayConfig
+from firelane.gateway.server import Gateway
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,

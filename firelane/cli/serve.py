@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.progress import ProgressDisplay
-    from firelane.cli.service import ServeConfig, serve
+    from firelane.cli.service import serve
+    from firelane.gateway.config import GatewayConfig
     from firelane.telemetry import logs
     from firelane.weights.sources import resolve
     from firelane.wire.engine_config import EngineConfig
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
     display = ProgressDisplay()
     model_dir = resolve(arguments.model, progress=display)
-    config = ServeConfig(
+    config = GatewayConfig(
+        model_dir=model_dir,
         served_model_names=tuple(arguments.served_model_name or [served_name(arguments.model)]),
         host=arguments.host,
         port=arguments.port,

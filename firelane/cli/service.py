@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firelane.cli.progress import ProgressDisplay
@@ -18,6 +17,7 @@ from firelane.node.supervisor import EngineExit, EngineSupervisor
 from firelane.wire.engine_config import EngineConfig
 
 if TYPE_CHECKING:
+    from firelane.gateway.config import GatewayConfig
     from firelane.gateway.engine_link import EngineLink
     from firelane.gateway.server import Gateway
     from firelane.wire.frames import Progress, Ready
@@ -30,17 +30,7 @@ STOP_S = 2.0
 LAST_FRAMES_S = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """What the gateway is told beside the model's directory (see gateway.server.GatewayConfig)."""
-
-    served_model_names: tuple[str, ...]
-    host: str
-    port: int
-    max_queue: int
-
-
-def serve(config: ServeConfig, engine: EngineConfig, display: ProgressDisplay) -> int:
+def serve(config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay) -> int:
     """Run until a signal; returns 0. Raises the FirelaneError that ended it otherwise."""
     import uvloop
 
@@ -52,7 +42,7 @@ class _Service:
     """Starts the engine's process first and imports the gateway meanwhile: both are needed for the first
     token."""
 
-    def __init__(self, config: ServeConfig, engine: EngineConfig, display: ProgressDisplay) -> None:
+    def __init__(self, config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay) -> None:
         self._config, self._engine, self._display = config, engine, display
         self._began_s = time.perf_counter()
         self._first_socket: socket.socket | None = None
@@ -87,18 +77,11 @@ class _Service:
 
     async def _start_gateway(self) -> Gateway:
         from firelane.gateway.engine_link import EngineLink
-        from firelane.gateway.server import Gateway, GatewayConfig
+        from firelane.gateway.server import Gateway
 
         link = self._link = EngineLink()
         link.on_progress, link.on_ready = self._on_progress, self._on_ready
-        config = GatewayConfig(
-            model_dir=self._engine.model_dir,
-            served_model_names=self._config.served_model_names,
-            host=self._config.host,
-            port=self._config.port,
-            max_queue=self._config.max_queue,
-        )
-        gateway = Gateway(config, link, self._fail)
+        gateway = Gateway(self._config, link, self._fail)
         await gateway.start()
         self._port = gateway.port
         if self._first_socket is not None:

@@ -14,13 +14,13 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import cast
 
 import httptools
 
 from firelane.api.errors import envelope
+from firelane.gateway.config import HttpLimits
 from firelane.gateway.exchange import EVENT_STREAM, JSON, Exchange, Request
 
 log = logging.getLogger(__name__)
@@ -30,23 +30,6 @@ CORS = b"access-control-allow-origin: *\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-
-
-@dataclass(frozen=True, kw_only=True)
-class HttpLimits:
-    """What one connection may take. receive_s: for a whole request to arrive; stall_s: how long a client
-    may leave its stream unread; idle_s: an open connection without a request; pipelined: requests waiting
-    behind one.
-    """
-
-    header_bytes: int = 64 << 10
-    body_bytes: int = 32 << 20
-    buffer_bytes: int = 256 << 10
-    max_buffer_bytes: int = 8 << 20
-    pipelined: int = 32
-    receive_s: float = 60.0
-    stall_s: float = 30.0
-    idle_s: float = 75.0
 
 
 class HttpExchange:

@@ -7,17 +7,16 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
 from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
 from firelane.gateway.app import App
+from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.handlers.all import all_routes
-from firelane.gateway.http import Connection, ConnectionSet, HttpLimits
+from firelane.gateway.http import Connection, ConnectionSet
 from firelane.gateway.model_files import read_model_files
 from firelane.gateway.parts import Parts
 from firelane.gateway.prompt import PromptBuilder
@@ -31,29 +30,6 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 POLL_S = 0.02
 LAST_WRITES_S = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class GatewayConfig:
-    """served_model_names: the first one is reported, all are accepted. model_dir: where tokenizer.json and
-    the chat template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any
-    free one.
-    """
-
-    model_dir: Path
-    served_model_names: tuple[str, ...]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    max_queue: int = 1024
-    limits: HttpLimits = field(default_factory=HttpLimits)
-
-    def __post_init__(self) -> None:
-        if not self.served_model_names:
-            raise UsageError("no served model name: give at least one")
-        if self.max_queue < 0:
-            raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
-        if not 0 <= self.port < 65536:
-            raise UsageError(f"--port is {self.port}: use 0 to 65535")
 
 
 class Gateway:

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from firelane.cli.progress import ProgressDisplay
-from firelane.cli.service import STOP_S, ServeConfig, _Service
+from firelane.cli.service import STOP_S, _Service
+from firelane.gateway.config import GatewayConfig
 from firelane.wire.engine_config import EngineConfig
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> _Service:
-    config = ServeConfig(served_model_names=("m",), host="127.0.0.1", port=0, max_queue=1)
+    config = GatewayConfig(
+        model_dir=tmp_path, served_model_names=("m",), host="127.0.0.1", port=0, max_queue=1
+    )
     return _Service(config, EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), ProgressDisplay())
 
 

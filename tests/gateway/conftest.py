@@ -17,9 +17,9 @@ import uvloop
 from fake_engine import FakeEngine
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from firelane.gateway.config import GatewayConfig, HttpLimits
 from firelane.gateway.engine_link import EngineLink, LinkState
-from firelane.gateway.http import HttpLimits
-from firelane.gateway.server import Gateway, GatewayConfig
+from firelane.gateway.server import Gateway
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"

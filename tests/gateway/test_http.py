@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from firelane.gateway.http import HttpLimits
+from firelane.gateway.config import HttpLimits
 
 BODY = b'{"prompt":"say","max_tokens":40}'
 

@@ -14,8 +14,9 @@ import pytest
 from conftest import write_model
 
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
+from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engine_link import EngineLink, LinkState
-from firelane.gateway.server import Gateway, GatewayConfig
+from firelane.gateway.server import Gateway
 from firelane.wire.frames import EngineStats, Failed, Progress, StepFrame
 
 STREAM = {"prompt": "say", "stream": True, "max_tokens": 400, "ignore_eos": True}

@@ -1,0 +1,50 @@
+"""What a gateway is told when it is made. Imports next to nothing: the command builds it before the gateway's
+own code is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from firelane.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+    """What one connection may take. receive_s: for a whole request to arrive; stall_s: how long a client
+    may leave its stream unread; idle_s: an open connection without a request; pipelined: requests waiting
+    behind one.
+    """
+
+    header_bytes: int = 64 << 10
+    body_bytes: int = 32 << 20
+    buffer_bytes: int = 256 << 10
+    max_buffer_bytes: int = 8 << 20
+    pipelined: int = 32
+    receive_s: float = 60.0
+    stall_s: float = 30.0
+    idle_s: float = 75.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig:
+    """served_model_names: the first one is reported, all are accepted. model_dir: where tokenizer.json and
+    the chat template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any
+    free one.
+    """
+
+    model_dir: Path
+    served_model_names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_queue: int = 1024
+    limits: HttpLimits = field(default_factory=HttpLimits)
+
+    def __post_init__(self) -> None:
+        if not self.served_model_names:
+            raise UsageError("no served model name: give at least one")
+        if self.max_queue < 0:
+            raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
+        if not 0 <= self.port < 65536:
+            raise UsageError(f"--port is {self.port}: use 0 to 65535")
