@@ -51,6 +51,8 @@ class App:
         self._run(route, exchange)
 
     def _run(self, route: Route, exchange: Exchange) -> None:
+        if route.wrap is not None:
+            exchange = route.wrap(exchange)
         try:
             if not route.public:
                 exchange.request.tenant = self._parts.tenants.identify(exchange.request.headers)

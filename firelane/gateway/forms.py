@@ -5,6 +5,7 @@ Everything of an event that does not change from token to token is made once, as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -71,8 +72,8 @@ class Form(Protocol):
         """The event before a choice's first text, or b""."""
         ...
 
-    def around_text(self, index: int) -> tuple[bytes, bytes]:
-        """The bytes before and after the JSON text in an event that holds nothing but text."""
+    def text_event(self, index: int) -> Callable[[str], bytes]:
+        """Makes the events that hold nothing but text, of one choice."""
         ...
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
@@ -92,6 +93,11 @@ class Form(Protocol):
         ...
 
     def response(self, results: list[ChoiceResult], usage: Usage, with_logprobs: bool) -> bytes: ...
+
+
+def around(head: bytes, tail: bytes) -> Callable[[str], bytes]:
+    """What writes the JSON of a text between bytes that do not change."""
+    return lambda text: b"%b%b%b" % (head, encode_json(text), tail)
 
 
 def _envelope(identity: Identity, kind: str) -> tuple[bytes, bytes]:
@@ -126,9 +132,9 @@ class CompletionForm:
     def opening(self, index: int) -> bytes:  # noqa: ARG002
         return b""
 
-    def around_text(self, index: int) -> tuple[bytes, bytes]:
+    def text_event(self, index: int) -> Callable[[str], bytes]:
         head = b'%b{"index":%d,"text":' % (self._head, index)
-        return head, b',"logprobs":null,"finish_reason":null}' + self._tail
+        return around(head, b',"logprobs":null,"finish_reason":null}' + self._tail)
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
         return self._head + encode_json(self._choice(part, offset)) + self._tail
@@ -192,9 +198,9 @@ class ChatForm:
             % (self._head, index, self._tail)
         )
 
-    def around_text(self, index: int) -> tuple[bytes, bytes]:
+    def text_event(self, index: int) -> Callable[[str], bytes]:
         head = b'%b{"index":%d,"delta":{"content":' % (self._head, index)
-        return head, b'},"logprobs":null,"finish_reason":null}' + self._tail
+        return around(head, b'},"logprobs":null,"finish_reason":null}' + self._tail)
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
         logprobs = b"null" if offset is None else encode_json(self._logprobs(part.reports))

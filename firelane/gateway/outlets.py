@@ -8,7 +8,7 @@ from typing import Protocol
 
 from firelane.gateway.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import ChoiceResult, Form, TokenReport, encode_json
+from firelane.gateway.forms import ChoiceResult, Form, TokenReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Outlet(Protocol):
 class EventOutlet:
     """Writes one server-sent event per piece of text."""
 
-    __slots__ = ("_around", "_exchange", "_form", "_index", "_offset", "_token_text", "_with_logprobs")
+    __slots__ = ("_exchange", "_form", "_index", "_offset", "_token_text", "_write")
 
     def __init__(
         self, index: int, exchange: Exchange, form: Form, logprob_text: Callable[[int], str] | None
@@ -51,7 +51,7 @@ class EventOutlet:
         self._index = index
         self._exchange = exchange
         self._form = form
-        self._around = form.around_text(index)
+        self._write = form.text_event(index)
         self._token_text = logprob_text
         self._offset = 0
 
@@ -63,8 +63,7 @@ class EventOutlet:
             self._exchange.send(opening)
 
     def text(self, text: str) -> None:
-        head, tail = self._around
-        self._exchange.send(b"%b%b%b" % (head, encode_json(text), tail))
+        self._exchange.send(self._write(text))
 
     def deltas(self, deltas: list[Delta]) -> None:
         for delta in deltas:

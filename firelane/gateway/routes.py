@@ -7,22 +7,46 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from firelane.api.errors import ErrorEnvelope
 from firelane.gateway.exchange import Exchange
 
 Handle = Callable[[Exchange], "Coroutine[Any, Any, None] | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doc:
+    """What /openapi.json says of a route.
+
+    body, answer: types of the JSON of request and 200 response; None where there is none, or where
+    `body_type` or `answer_type`, the media type, is another than JSON. query: a struct whose fields are the
+    query's parameters. stream: answers with server-sent events when the body asks for it. errors: type of
+    the JSON of an answer that is no success.
+    """
+
+    summary: str
+    body: Any = None
+    answer: Any = None
+    query: Any = None
+    stream: bool = False
+    body_type: str = "application/json"
+    answer_type: str = "application/json"
+    errors: Any = ErrorEnvelope
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """pattern: a path whose segments may be `{name}`, the last one also `{name+}` for all that follows.
     handle: answers at once, or gives a coroutine that ends with the answer, or when the request is with the
-    engine. Both may raise. public: needs no key.
+    engine. Both may raise. public: needs no key. wrap: what stands between the route and its exchange,
+    errors of the dispatch included.
     """
 
     method: str
     pattern: str
     handle: Handle
     public: bool = False
+    doc: Doc | None = None
+    wrap: Callable[[Exchange], Exchange] | None = None
 
 
 @dataclass(frozen=True, slots=True)
