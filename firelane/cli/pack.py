@@ -58,7 +58,7 @@ def format_report(reports: list[TensorReport]) -> str:
     from firelane.bench.table import format_table
     from firelane.weights.lossless.report import mean
 
-    header = ("tensor", "dtype", "weights", "entropy", "window 15", "escapes", "window 7", "escapes")
+    header = ("tensor", "dtype", "weights", "entropy", "window 14", "escapes", "window 7", "escapes")
     header += ("palette 16", "at rest", "12-bit", "11-bit")
     rows = [_row(r) for r in reports]
     total = [

@@ -19,7 +19,7 @@ from firelane.weights.progress import Progress, silent
 from firelane.weights.safetensors import ITEM_BYTES, SafetensorsFile, TensorInfo
 
 BLOCK_ROWS = 32  # an exponent window is chosen for each block of so many output rows
-WIDE, NARROW = 15, 7  # values of a window with a code of 4 bits and of 3, one code being the escape
+CODES = 7  # values in a window
 PALETTE = 16
 ESCAPE_BITS = 8  # what an exponent outside the window costs beside its code
 
@@ -29,7 +29,8 @@ class TensorReport:
     """Shares are of the tensor's weights (0 .. 1); bits are per weight. The exponents' figures are None for
     tensors other than matrices of bf16.
 
-    wide, narrow: share that the best 15- and 7-value window of each block of 32 rows covers. palette: share
+    narrow, wide: share that the best window of seven exponents of each block of 32 rows covers, and the best
+    one of seven pairs of exponents, 2 i and 2 i + 1, as 3-bit and 4-bit codes have it. palette: share
     that the 16 most frequent exponents of the tensor cover. bits_wide, bits_narrow: in memory, in each form.
     """
 
@@ -83,12 +84,12 @@ def _report_file(
     return [_report(n, i, control, counts.get(n)) for n, i in source.tensors.items()]
 
 
-def window_share(blocks: NDArray[np.int64], width: int) -> float:
-    """Share of all weights that the best contiguous window of `width` exponents of each block covers; blocks:
-    [blocks, 256] counts.
+def window_share(blocks: NDArray[np.int64]) -> float:
+    """Share of all weights that the best window of CODES adjacent values of each block covers; blocks:
+    [blocks, values] counts.
     """
     sums = np.cumsum(np.pad(blocks, ((0, 0), (1, 0))), axis=1)
-    return float((sums[:, width:] - sums[:, :-width]).max(axis=1).sum() / blocks.sum())
+    return float((sums[:, CODES:] - sums[:, :-CODES]).max(axis=1).sum() / blocks.sum())
 
 
 def entropy_bits(counts: NDArray[np.int64]) -> float:
@@ -139,7 +140,7 @@ def _report(
     return replace(
         plain,
         entropy=entropy_bits(counts),
-        wide=window_share(blocks, WIDE),
-        narrow=window_share(blocks, NARROW),
+        wide=window_share(blocks[:, 0::2] + blocks[:, 1::2]),
+        narrow=window_share(blocks),
         palette=float(np.sort(counts)[-PALETTE:].sum() / counts.sum()),
     )
