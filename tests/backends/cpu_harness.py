@@ -172,6 +172,12 @@ class Machine:
         self.executor.submit(inputs)
         return self.executor.wait()
 
+    def again(self, kind: int) -> StepOutputs:
+        """The last step once more, with rows of another kind."""
+        self.inputs.row_kind[: self.inputs.num_rows] = kind
+        self.executor.submit(self.inputs)
+        return self.executor.wait()
+
 
 def machine(
     spec: DenseSpec,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.backends.contract import SAMPLE, SCORE, StepInputs
+from firelane.backends.contract import EMBED, SAMPLE, SCORE, StepInputs
 
 LIMITS = {
     "max_num_seqs": 4,
@@ -74,6 +74,16 @@ class Batch:
             start, length = last + 1, 1
         return tokens
 
+    def hidden(self, slot, prompt, *chunks):
+        """The hidden state at each position of `prompt`, run in `chunks`."""
+        self.install(slot, prompt)
+        start, rows = 0, []
+        for length in chunks or [len(prompt)]:
+            outputs = self.step((slot, start, length, dict.fromkeys(range(start, start + length), EMBED)))
+            rows.append(outputs.hidden[:length].copy())
+            start += length
+        return np.concatenate(rows)
+
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -96,6 +106,7 @@ class ExecutorContract:
         assert executor.vocab_size > 10
         assert executor.weights_bytes >= 0
         assert executor.kv_bytes >= 0
+        assert executor.hidden_width > 0
         assert executor.limits.max_output_rows >= executor.limits.max_num_seqs
         state, limits = executor.state, executor.limits
         assert state.tokens.shape == (limits.max_num_seqs, limits.max_model_len + 1)
@@ -157,6 +168,49 @@ class ExecutorContract:
         assert executor.state.tokens[0, :8].tolist() == PROMPT
         assert (outputs.logprobs[:8] <= 0).all()
         assert np.isfinite(outputs.logprobs[:8]).all()
+
+    def test_hidden_states_are_of_the_tokens_up_to_their_position(self, executor, batch):
+        whole = batch.hidden(0, PROMPT)
+        assert whole.shape == (len(PROMPT), executor.hidden_width)
+        assert whole.dtype == np.float32
+        assert np.isfinite(whole).all()
+        assert len(np.unique(whole, axis=0)) == len(PROMPT)
+        assert (batch.hidden(0, [*PROMPT[:5], 0, 0, 0])[:5] == whole[:5]).all()
+        assert (batch.hidden(0, [*PROMPT[:5], 0, 0, 0])[5:] != whole[5:]).any(axis=1).all()
+
+    def test_embedding_draws_and_writes_nothing(self, executor, batch):
+        before = executor.state.tokens[1].copy()
+        before[: len(PROMPT)] = PROMPT
+        batch.hidden(1, PROMPT)
+        assert executor.state.tokens[1].tolist() == before.tolist()
+
+    def test_hidden_states_are_the_same_in_any_chunking(self, batch):
+        whole = batch.hidden(0, PROMPT)
+        assert (batch.hidden(3, PROMPT, 1, 3, 4) == whole).all()
+        assert (batch.hidden(2, PROMPT, *[1] * len(PROMPT)) == whole).all()
+
+    def test_hidden_states_beside_rows_of_other_kinds(self, batch):
+        whole, first = batch.hidden(0, PROMPT), batch.generate(2, [5, 6, 7], 1, seed=3)
+        batch.install(2, [5, 6, 7], seed=3)
+        batch.install(1, PROMPT, logprobs=2)
+        batch.install(3, PROMPT, logprobs=2)
+        kinds = dict.fromkeys(range(7), SCORE)
+        scored = batch.step((1, 0, 8, kinds))
+        scores = scored.logprobs[:7].copy()
+        batch.install(1, PROMPT, logprobs=2)
+        mixed = {2: EMBED, 5: SCORE, 6: EMBED, 7: EMBED}
+        outputs = batch.step(
+            (3, 0, 8, mixed), (2, 0, 3, {2: SAMPLE}), (1, 0, 8, kinds), (0, 0, 1, {0: EMBED})
+        )
+        assert (outputs.hidden[[0, 2, 3, 12]] == whole[[2, 6, 7, 0]]).all()
+        assert outputs.tokens[4] == first[0]
+        assert (outputs.logprobs[5:12] == scores).all()
+        assert outputs.logprobs[1] == scores[5]
+
+    def test_hidden_states_at_the_last_position_of_the_context(self, executor, batch):
+        length = executor.limits.max_model_len
+        hidden = batch.hidden(0, [1] * length, *[16] * (length // 16))
+        assert np.isfinite(hidden).all()
 
     def test_alternatives_are_sorted_and_distinct(self, executor, batch):
         batch.install(0, PROMPT, logprobs=5)

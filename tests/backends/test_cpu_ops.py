@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from firelane.backends.contract import EMBED
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Sample
-from firelane.program.reference import ReferenceExecutor
+from firelane.program.reference import ReferenceExecutor, ReferenceStep
 from firelane.program.values import DType, Rows, Value
 from tests.backends.cpu_harness import HERE, Chunk, Machine, limits, machine, small_spec, widen_bf16
 
@@ -101,6 +102,15 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
             error = np.abs(mine - expected).max() / np.abs(expected).max()
             assert error <= bounds[value.dtype], f"{type(op).__name__} {value.name}: error {error:.2e}"
             step.values[value] = mine  # the next op's reference starts from what its kernel had
+    check_hidden(m, step)
+
+
+def check_hidden(m: Machine, step: ReferenceStep) -> None:
+    """The same step with every row embedded gives what the head read."""
+    head = m.executor.layout.program.head
+    assert head is not None
+    outputs = m.again(EMBED)
+    assert (outputs.hidden[: m.inputs.num_rows] == step.read(head.x)).all()
 
 
 @pytest.mark.parametrize("name", STEPS)
