@@ -191,13 +191,12 @@ class ExecutorContract:
 
     def test_hidden_states_beside_rows_of_other_kinds(self, batch):
         whole, first = batch.hidden(0, PROMPT), batch.generate(2, [5, 6, 7], 1, seed=3)
-        batch.install(2, [5, 6, 7], seed=3)
-        batch.install(1, PROMPT, logprobs=2)
-        batch.install(3, PROMPT, logprobs=2)
         kinds = dict.fromkeys(range(7), SCORE)
-        scored = batch.step((1, 0, 8, kinds))
-        scores = scored.logprobs[:7].copy()
         batch.install(1, PROMPT, logprobs=2)
+        scores = batch.step((1, 0, 8, kinds)).logprobs[:7].copy()
+        batch.install(2, [5, 6, 7], seed=3)
+        for slot in (0, 1, 3):
+            batch.install(slot, PROMPT, logprobs=2)
         mixed = {2: EMBED, 5: SCORE, 6: EMBED, 7: EMBED}
         outputs = batch.step(
             (3, 0, 8, mixed), (2, 0, 3, {2: SAMPLE}), (1, 0, 8, kinds), (0, 0, 1, {0: EMBED})

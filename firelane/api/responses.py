@@ -1,0 +1,256 @@
+"""POST /v1/responses and what belongs to it: request and answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from firelane.api.responses_items import InputItem, OutputItem
+from firelane.api.sampling import INT64, Count, Object, Penalty, StopString
+from firelane.errors import RequestError
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDABLE = (
+    LOGPROBS,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+"""All but the first speak of items that no answer of this server has: they ask for nothing."""
+REFUSED = ("background", "context_management", "conversation", "moderation", "prompt", "access_programs")
+MetadataText = Annotated[str, Meta(max_length=512)]
+MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+Status = Literal["completed", "incomplete", "failed", "in_progress"]
+
+
+class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may call. parameters: a JSON schema. Other types of tool are refused."""
+
+    type: str
+    name: Name | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: Literal[False] | None = None
+
+
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """name, schema, description, strict: of json_schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: Name | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """effort: as `reasoning_effort` of chat. No summaries are made: "auto" gives none."""
+
+    effort: str | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+
+
+class ResponseStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's fields; below them those of vLLM's that chat has too."""
+
+    model: str | None = None
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=1 << 16)] | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tool_choice: str | Object | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataText], Meta(max_length=16)] | None = None
+    truncation: Literal["disabled"] | None = None
+    include: Annotated[list[str], Meta(max_length=16)] | None = None
+
+    seed: Annotated[int, INT64] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[Count, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    chat_template_kwargs: Object | None = None
+
+    # Harmless: they change nothing about the answer.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Any = None
+    service_tier: str | None = None
+
+    # Refused: see REFUSED.
+    background: Any = None
+    context_management: Any = None
+    conversation: Any = None
+    moderation: Any = None
+    prompt: Any = None
+    access_programs: Any = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+    def check(self) -> None:
+        """Raises RequestError on values that are valid alone but not together, or not supported."""
+        for name in REFUSED:
+            if getattr(self, name):
+                raise _unsupported(name)
+        for name in self.include or ():
+            if name not in INCLUDABLE:
+                raise _unsupported(f"include: {name[:60]}", param="include")
+        if self.top_logprobs and not self.wants_logprobs:
+            raise RequestError(f"`top_logprobs` needs '{LOGPROBS}' in `include`", param="top_logprobs")
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(
+                "`stream_options` is only allowed when `stream` is true", param="stream_options"
+            )
+        self._check_input()
+        for i, tool in enumerate(self.tools or ()):
+            if tool.type != "function":
+                raise _unsupported(f"tools[{i}].type: {tool.type[:40]}", param=f"tools[{i}].type")
+            if tool.name is None:
+                raise RequestError(f"`tools[{i}].name` is missing", param=f"tools[{i}].name")
+        form = self.text.format if self.text is not None else None
+        if form is not None and form.type == "json_schema" and (form.schema is None or form.name is None):
+            missing = "schema" if form.schema is None else "name"
+            raise RequestError(f"`text.format.{missing}` is missing", param=f"text.format.{missing}")
+
+    def _check_input(self) -> None:
+        if not self.input and self.previous_response_id is None:
+            raise RequestError("`input` is missing: give a text or a list of items", param="input")
+        if isinstance(self.input, list):
+            for i, item in enumerate(self.input):
+                item.check(f"input[{i}]")
+
+
+def _unsupported(name: str, *, param: str | None = None) -> RequestError:
+    return RequestError(
+        f"`{name}` is not supported by this server: leave it out",
+        param=param or name,
+        code="unsupported_parameter",
+    )
+
+
+class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """All counts are tokens."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseFailure(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """The answer; most of it repeats the request. Times: Unix time in seconds."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Status = "in_progress"
+    background: bool = False
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    model: str
+    output: list[OutputItem] = []
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    prompt_cache_key: str | None = None
+    reasoning: dict[str, str | None]
+    safety_identifier: str | None = None
+    service_tier: str = "default"
+    store: bool = True
+    temperature: float | None = None
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any] = "auto"
+    tools: list[FunctionTool] = []
+    top_logprobs: int = 0
+    top_p: float | None = None
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[msgspec.Raw]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputItemsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """after: the id of the item before the first one wanted. `include` asks for nothing that is here."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+
+
+class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
