@@ -52,7 +52,7 @@ template <int V> static void time_rows(
   for (int i = 0; i < repeats; ++i) {
     p.seed = i;
     const double start = now();
-    const SamplingSlot slot{p, tokens, ids, values, ids};
+    const SamplingSlot slot{p, tokens, ids, values, ids, nullptr};
     if (history) sampler.run(logits, slot, history - 1, kSample, {&token, &logprob, ids, values});
     else logprob = largest<V>(logits);
     us[i] = now() - start;

@@ -34,6 +34,7 @@ SAMPLING_DTYPE = np.dtype(
         ("stop_from", np.int32),  # positions below this one may not draw any of stop_ids (min_tokens)
         ("num_stop_ids", np.int32),
         ("num_bias", np.int32),
+        ("masked", np.int32),  # 1: only what the slot's mask allows may be drawn
     ],
     align=True,
 )
@@ -64,6 +65,8 @@ class SlotState:
     sampling:     SAMPLING_DTYPE [max_num_seqs]
     bias_ids:     int32 [max_num_seqs, MAX_BIAS]; bias_values: float32, the same shape
     stop_ids:     int32 [max_num_seqs, MAX_STOP_IDS]
+    masks:        uint32 [max_num_seqs, vocab_size // 32 + 1]  bit t % 32 of word t // 32: token t may be
+                  drawn; bits from vocab_size on mean nothing (there is always one, for the engine's use)
     """
 
     tokens: NDArray[np.int32]
@@ -72,9 +75,10 @@ class SlotState:
     bias_ids: NDArray[np.int32]
     bias_values: NDArray[np.float32]
     stop_ids: NDArray[np.int32]
+    masks: NDArray[np.uint32]
 
     @classmethod
-    def allocate(cls, limits: StepLimits) -> SlotState:
+    def allocate(cls, limits: StepLimits, vocab_size: int) -> SlotState:
         slots = limits.max_num_seqs
         return cls(
             tokens=np.zeros((slots, limits.max_model_len + 1), np.int32),
@@ -83,6 +87,7 @@ class SlotState:
             bias_ids=np.zeros((slots, MAX_BIAS), np.int32),
             bias_values=np.zeros((slots, MAX_BIAS), np.float32),
             stop_ids=np.zeros((slots, MAX_STOP_IDS), np.int32),
+            masks=np.zeros((slots, vocab_size // 32 + 1), np.uint32),
         )
 
 

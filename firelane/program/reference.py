@@ -37,6 +37,8 @@ class Slots(Protocol):
     def bias_values(self) -> F32: ...
     @property
     def stop_ids(self) -> I32: ...
+    @property
+    def masks(self) -> NDArray[np.uint32]: ...
 
 
 class Inputs(Protocol):
@@ -224,6 +226,7 @@ def _sample(logits: F32, hidden: F32, inputs: Inputs, state: Slots) -> Reference
             bias_ids=state.bias_ids[slot],
             bias_values=state.bias_values[slot],
             stop_ids=state.stop_ids[slot],
+            mask=state.masks[slot],
         )
         result = sample_row(logits[r], row)
         state.tokens[slot, position + 1] = out.tokens[r] = result.token

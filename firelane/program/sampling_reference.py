@@ -21,7 +21,8 @@ PHILOX_ROUNDS = 10
 class RowSampling:
     """One output row: the token of `position` is drawn (or scored, where it stands in `tokens` already).
 
-    tokens: int32 [max_len + 1], the slot's prompt and output; params: one SAMPLING_DTYPE record.
+    tokens: int32 [max_len + 1], the slot's prompt and output; params: one SAMPLING_DTYPE record; mask: the
+    slot's row of `masks`, read where params["masked"].
     """
 
     position: int
@@ -31,6 +32,7 @@ class RowSampling:
     bias_ids: NDArray[np.int32]
     bias_values: F32
     stop_ids: NDArray[np.int32]
+    mask: NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def sample_row(logits: F32, row: RowSampling) -> RowResult:
 def draw(logits: F32, row: RowSampling) -> int:
     """The row's next token."""
     adjusted = adjust(logits, row)
+    if row.params["masked"] and adjusted.max() == -np.inf:
+        return int(allowed(row, len(logits)).argmax())
     temperature = np.float32(row.params["temperature"])
     if temperature == 0:
         return int(np.argmax(adjusted))
@@ -66,7 +70,7 @@ def draw(logits: F32, row: RowSampling) -> int:
 
 
 def adjust(logits: F32, row: RowSampling) -> F32:
-    """Penalties, bias and banned stop tokens."""
+    """Penalties, bias, banned stop tokens and mask."""
     params, out = row.params, logits.copy()
     seen = np.unique(row.tokens[: row.position])
     penalty = np.float32(params["repetition_penalty"])
@@ -79,8 +83,25 @@ def adjust(logits: F32, row: RowSampling) -> F32:
     biased = int(params["num_bias"])
     np.add.at(out, row.bias_ids[:biased], row.bias_values[:biased])
     if row.position < int(params["stop_from"]):
-        out[row.stop_ids[: int(params["num_stop_ids"])]] = -np.inf
+        out = without_stops(out, row)
+    if params["masked"]:
+        out[~allowed(row, len(out))] = -np.inf
     return out
+
+
+def without_stops(logits: F32, row: RowSampling) -> F32:
+    """The stop tokens banned, unless a masked row would then have nothing left."""
+    banned = np.zeros(len(logits), np.bool_)
+    banned[row.stop_ids[: int(row.params["num_stop_ids"])]] = True
+    if row.params["masked"] and not (allowed(row, len(logits)) & ~banned).any():
+        return logits
+    return np.where(banned, np.float32(-np.inf), logits)
+
+
+def allowed(row: RowSampling, vocab_size: int) -> NDArray[np.bool_]:
+    """Which tokens the row's mask lets through: bit t % 32 of word t // 32."""
+    tokens = np.arange(vocab_size)
+    return (row.mask[tokens // 32] >> (tokens % 32).astype(np.uint32) & 1).astype(np.bool_)
 
 
 def kept(scaled: F32, mass: F64, params: Any) -> NDArray[np.bool_]:

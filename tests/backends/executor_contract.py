@@ -33,6 +33,7 @@ class Batch:
         self.free = list(range(self.limits.num_blocks))
 
     def install(self, slot, prompt, *, seed=0, temperature=1.0, logprobs=-1, stop_ids=(), min_tokens=0):
+        """Unmasked; see `allow`."""
         state = self.executor.state
         blocks = self.limits.blocks_per_seq
         table, self.free = self.free[:blocks], self.free[blocks:] + self.free[:blocks]
@@ -44,6 +45,15 @@ class Batch:
         row["presence_penalty"] = row["frequency_penalty"] = 0.0
         row["top_k"], row["logprobs"], row["seed"], row["prompt_len"] = 0, logprobs, seed, len(prompt)
         row["stop_from"], row["num_stop_ids"], row["num_bias"] = len(prompt) + min_tokens, len(stop_ids), 0
+        row["masked"] = 0
+
+    def allow(self, slot, tokens):
+        """Only these tokens may be drawn in this slot; the bits past the vocabulary are set, too."""
+        vocab = self.executor.vocab_size
+        bits = np.zeros(32 * (vocab // 32 + 1), np.uint8)
+        bits[list(tokens)] = bits[vocab:] = 1
+        self.executor.state.masks[slot] = np.packbits(bits, bitorder="little").view(np.uint32)
+        self.executor.state.sampling[slot]["masked"] = 1
 
     def submit(self, *chunks):
         """Each chunk: (slot, start, length, kinds of output rows by position)."""
@@ -226,6 +236,39 @@ class ExecutorContract:
         stops = sorted(set(free))
         held = batch.generate(0, PROMPT, 6, seed=1, stop_ids=stops, min_tokens=4)
         assert not set(held[:4]) & set(stops)
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_a_masked_row_draws_what_is_allowed(self, executor, batch, temperature):
+        last = executor.vocab_size - 1
+        free = batch.generate(0, PROMPT, 1, temperature=temperature)[0]
+        others = sorted({0, 5, 31, 32, last} - {free})
+        for allowed in ([free, *others], others, [others[0]], [last - 1]):
+            batch.install(0, PROMPT, temperature=temperature, logprobs=2)
+            batch.allow(0, allowed)
+            outputs = batch.step((0, 0, 8, {7: SAMPLE}))
+            token = int(outputs.tokens[0])
+            assert token == executor.state.tokens[0, 8]
+            assert token in allowed
+            if free in allowed and temperature == 0:
+                assert token == free
+            assert np.isfinite(outputs.logprobs[0])  # of the raw distribution
+
+    def test_a_mask_is_its_slots_own(self, executor, batch):
+        alone = batch.generate(0, PROMPT, 3)
+        batch.install(0, PROMPT)
+        batch.install(1, PROMPT)
+        batch.allow(1, [executor.vocab_size - 1])
+        outputs = batch.step((0, 0, 8, {7: SAMPLE}), (1, 0, 8, {7: SAMPLE}))
+        assert outputs.tokens[:2].tolist() == [alone[0], executor.vocab_size - 1]
+        batch.allow(1, [2])
+        outputs = batch.step((0, 8, 1, {8: SAMPLE}), (1, 8, 1, {8: SAMPLE}))
+        assert outputs.tokens[:2].tolist() == [alone[1], 2]
+
+    def test_banned_stop_tokens_of_a_masked_row(self, batch):
+        for allowed, expected in (([3, 4, 6], {6}), ([3, 4], {3, 4})):
+            batch.install(0, PROMPT, stop_ids=(3, 4), min_tokens=9)
+            batch.allow(0, allowed)
+            assert int(batch.step((0, 0, 8, {7: SAMPLE})).tokens[0]) in expected
 
     def test_a_slot_can_be_used_again(self, batch):
         expected = batch.generate(1, PROMPT, 3, seed=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as ct
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,10 +26,10 @@ using namespace firelane;
 #define SAMPLER(V) \\
   EXPORT long long scratch_bytes_##V() { return (long long)kSampleScratchBytes<V>; } \\
   EXPORT void sample_##V(void* scratch, const float* logits, const SamplingParams* p, const int* tokens, \\
-      const int* bias_ids, const float* bias_values, const int* stop_ids, int position, int kind, \\
-      int* token, float* logprob, int* top_ids, float* top_logprobs) { \\
+      const int* bias_ids, const float* bias_values, const int* stop_ids, const unsigned* mask, \\
+      int position, int kind, int* token, float* logprob, int* top_ids, float* top_logprobs) { \\
     static_cast<Sampler<V>*>(scratch)->run( \\
-        logits, {*p, tokens, bias_ids, bias_values, stop_ids}, position, kind, \\
+        logits, {*p, tokens, bias_ids, bias_values, stop_ids, mask}, position, kind, \\
         {token, logprob, top_ids, top_logprobs}); }
 %(samplers)s
 EXPORT void exponential(const float* x, float* y, int n) {
@@ -71,6 +72,7 @@ class Request:
     bias_ids: tuple[int, ...] = ()
     bias_values: tuple[float, ...] = ()
     stop_ids: tuple[int, ...] = ()
+    mask: bytes = b""  # words of 32 bits; none: the row is not masked
     position: int = 0
     kind: int = SAMPLE
 
@@ -81,6 +83,10 @@ class Request:
     @property
     def num_bias(self) -> int:
         return len(self.bias_ids)
+
+    @property
+    def masked(self) -> int:
+        return int(bool(self.mask))
 
     @property
     def params(self) -> np.ndarray:
@@ -97,6 +103,7 @@ class Request:
             bias_ids=np.asarray(self.bias_ids, np.int32),
             bias_values=np.asarray(self.bias_values, np.float32),
             stop_ids=np.asarray(self.stop_ids, np.int32),
+            mask=np.frombuffer(self.mask, np.uint32),
         )
 
 
@@ -142,7 +149,7 @@ class Kernel:
             address(scratch),
             address(logits),
             address(params),
-            *map(address, (asked.tokens, asked.bias_ids, asked.bias_values, asked.stop_ids)),
+            *map(address, (asked.tokens, asked.bias_ids, asked.bias_values, asked.stop_ids, asked.mask)),
             ct.c_int(request.position),
             ct.c_int(request.kind),
             *map(address, (token, logprob, top_ids, top_logprobs)),
@@ -166,6 +173,15 @@ def address(array: np.ndarray) -> ct.c_void_p:
     return ct.c_void_p(array.ctypes.data)
 
 
+def mask_of(allowed: Iterable[int], vocab: int, beyond: int = 0) -> bytes:
+    """A mask that allows these tokens; `beyond`: the bits of its last word that are past the vocabulary."""
+    words = np.zeros(vocab // 32 + 1, np.uint32)
+    for token in allowed:
+        words[token // 32] |= np.uint32(1 << token % 32)
+    words[-1] |= np.uint32(beyond << vocab % 32 & 0xFFFFFFFF)
+    return words.tobytes()
+
+
 def distribution(logits: np.ndarray, request: Request) -> np.ndarray:
     """Probabilities after all filters, float64 [vocab]. The temperature is not 0."""
     scaled = reference.adjust(logits, request.reference) / np.float32(request.temperature)
@@ -178,7 +194,7 @@ def is_right_draw(token: int, logits: np.ndarray, request: Request, *, slack: fl
     """Whether the reference draws `token`, up to float32 rounding where an interval or a filter ends."""
     x = np.where(np.isnan(logits), np.float32(-np.inf), logits)
     if request.temperature == 0 or reference.adjust(x, request.reference).max() == -np.inf:
-        return token == reference.adjust(x, request.reference).argmax()
+        return token == reference.draw(x, replace(request, temperature=0.0).reference)
     u = reference.uniform(request.seed, request.position + 1)
     moved = [
         replace(request, top_p=request.top_p + s, min_p=min(1.0, request.min_p + s))

@@ -87,6 +87,19 @@ def test_a_high_bias_forces_its_token():
     assert batch.step((0, 0, 8, {7: SAMPLE})).tokens[0] == 42
 
 
+def test_a_masked_row_keeps_its_usual_token_or_takes_the_lowest_allowed():
+    batch = Batch(NullExecutor(StepLimits(**LIMITS), 100))
+    usual = batch.generate(0, PROMPT, 1, seed=3)[0]
+    for allowed, expected in (
+        ([usual, 0, 99], usual),
+        ([t for t in (98, 64, 99) if t != usual], 64 if usual != 64 else 98),
+        ([], 0),
+    ):
+        batch.install(0, PROMPT, seed=3)
+        batch.allow(0, allowed)
+        assert batch.step((0, 0, 8, {7: SAMPLE})).tokens[0] == expected
+
+
 def test_a_step_takes_the_modelled_time():
     executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda inputs: 0.001 * inputs.num_tokens)
     batch = Batch(executor)

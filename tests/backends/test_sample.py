@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_harness import FIELDS, VOCABS, Kernel, Request, address, distribution, is_right_draw
+from sampling_harness import FIELDS, VOCABS, Kernel, Request, address, distribution, is_right_draw, mask_of
 
 from firelane.backends.contract import (
     MAX_BIAS,
@@ -248,6 +248,59 @@ def test_stop_ids_are_banned_below_stop_from(kernel: Kernel) -> None:
     assert draws(kernel, logits, 50, temperature=9.0, position=8, **fields).isdisjoint({1, 3})
 
 
+# ---- mask
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_a_masked_row_draws_only_what_is_allowed(kernel: Kernel, vocab: int) -> None:
+    logits = logits_of(vocab, seed=4, scale=0.5)
+    for allowed in ({vocab - 1}, {0, vocab - 1}, set(range(1, vocab, 3)), {vocab // 2, 3}):
+        mask = mask_of(allowed, vocab, beyond=-1)
+        greedy = kernel.row(logits, Request(mask=mask)).token
+        assert greedy == max(sorted(allowed), key=lambda t: logits[t])
+        for fields in ({}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}):
+            found = draws(kernel, logits, 60, temperature=1.0, mask=mask, **fields)
+            assert found <= allowed
+            assert len(found) > 1 or len(allowed) == 1
+
+
+def test_a_full_mask_changes_no_bit(kernel: Kernel) -> None:
+    for vocab in VOCABS:
+        logits, full = logits_of(vocab, seed=6), mask_of(range(vocab), vocab)
+        for fields in ({}, {"temperature": 0.9}, {"temperature": 0.9, "top_p": 0.8, "logprobs": 3}):
+            for seed in range(20):
+                asked = kernel.row(logits, Request(seed=seed, **fields))
+                assert kernel.row(logits, Request(seed=seed, mask=full, **fields)).bits == asked.bits
+
+
+def test_bias_cannot_bring_back_what_the_mask_forbids(kernel: Kernel) -> None:
+    logits, mask = logits_of(77, seed=7), mask_of([5, 70], 77)
+    ask = {"bias_ids": (6, 70), "bias_values": (100.0, 50.0), "mask": mask, "logprobs": 1}
+    row = kernel.row(logits, Request(**ask))
+    assert row.token == 70
+    assert row.logprob == pytest.approx(reference.log_softmax(logits)[70], abs=2e-6)
+    assert row.top_ids[0] == logits.argmax()
+
+
+def test_a_ban_that_would_leave_nothing_is_ignored(kernel: Kernel) -> None:
+    logits = np.array([0, 5, 1, 4, 0, 0, 0], np.float32)
+    fields = {"stop_ids": (1, 3, 99, 1), "stop_from": 10, "tokens": (0,) * 12, "position": 8}
+    assert kernel.row(logits, Request(mask=mask_of([1, 3], 7, beyond=-1), **fields)).token == 1
+    assert kernel.row(logits, Request(mask=mask_of([3], 7, beyond=-1), **fields)).token == 3
+    assert kernel.row(logits, Request(mask=mask_of([1, 3, 6], 7), **fields)).token == 6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_lowest_allowed_token_where_no_logit_is_left(kernel: Kernel, temperature: float) -> None:
+    for vocab in VOCABS:
+        logits = np.full(vocab, -np.inf, np.float32)
+        logits[5], logits[4] = np.nan, 3.0
+        allowed = [vocab - 1, 5]
+        assert kernel.row(logits, Request(temperature=temperature, mask=mask_of(allowed, vocab))).token == 5
+        nothing = Request(temperature=temperature, mask=mask_of([], vocab, beyond=-1))
+        assert kernel.row(logits, nothing).token == 0
+
+
 # ---- log-probabilities
 
 
@@ -303,6 +356,11 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, Request]:
     ids = st.integers(0, vocab - 1)
     history = draw(st.lists(ids, min_size=1, max_size=20))
     bias = draw(st.dictionaries(ids, st.floats(-5, 5, width=32), max_size=4))
+    masked = draw(st.sampled_from(["not", "few", "most"]))
+    few = draw(st.sets(ids, min_size=1, max_size=8))
+    mask = mask_of(
+        few if masked == "few" else set(range(vocab)) - few, vocab, draw(st.integers(0, 2**32 - 1))
+    )
     return logits, Request(
         temperature=draw(sometimes(0.0, st.floats(0.0625, 4, width=32))),
         top_p=draw(sometimes(1.0, st.floats(0, 1, width=32))),
@@ -320,6 +378,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, Request]:
         stop_from=draw(st.integers(0, 30)),
         bias_ids=tuple(bias),
         bias_values=tuple(bias.values()),
+        mask=b"" if masked == "not" else mask,
     )
 
 

@@ -56,7 +56,7 @@ class ChainExecutor:
 
     def __init__(self, limits: StepLimits) -> None:
         self.limits = limits
-        self.state = SlotState.allocate(limits)
+        self.state = SlotState.allocate(limits, VOCAB)
         self.kv = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
         self.outputs = [StepOutputs.allocate(limits, HIDDEN) for _ in range(2)]
         self.pending = None

@@ -37,7 +37,7 @@ def logits_of(program: Program, directory: Path, tokens: np.ndarray, chunks: lis
     executor = ReferenceExecutor(
         program, reference_weights(program, Checkpoint.open(directory).tensor), slots=2, max_len=MAX_LEN
     )
-    state, inputs = SlotState.allocate(LIMITS), StepInputs.allocate(LIMITS)
+    state, inputs = SlotState.allocate(LIMITS, program.vocab_size), StepInputs.allocate(LIMITS)
     state.tokens[1, : len(tokens)] = tokens
     state.sampling["repetition_penalty"] = 1
     logits, start = [], 0

@@ -87,3 +87,10 @@ def test_printer() -> None:
     assert "30.72 k" in qkv
     assert lines[-1].split()[0] == "total"
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_hidden_state_is_what_the_head_reads() -> None:
+    assert LLAMA.head is not None
+    assert LLAMA.head.x.name == "final"
+    assert LLAMA.hidden_width == LLAMA.head.x.width
+    assert fake_program(Fake(out=A)).hidden_width == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as fn
 
-from firelane.backends.contract import SAMPLE, SCORE, SlotState, StepInputs, StepLimits
+from firelane.backends.contract import EMBED, SAMPLE, SCORE, SlotState, StepInputs, StepLimits
 from firelane.models.registry import load_program
 from firelane.program.ops import Attention, GatedLinear, HeadShape, Linear, RMSNorm, RopeAndCache, Rotary
 from firelane.program.reference import (
@@ -169,7 +169,7 @@ def executor() -> tuple[ReferenceExecutor, SlotState, StepInputs]:
     config = FAMILIES["mistral"]()
     program, tensors = load_program(config), random_tensors(config, 0)
     runner = ReferenceExecutor(program, reference_weights(program, tensors.__getitem__), slots=3, max_len=64)
-    state = SlotState.allocate(LIMITS)
+    state = SlotState.allocate(LIMITS, program.vocab_size)
     state.sampling["repetition_penalty"] = 1
     state.tokens[0, :5], state.tokens[2, :7] = range(10, 15), range(30, 37)
     return runner, state, StepInputs.allocate(LIMITS)
@@ -212,4 +212,17 @@ def test_scoring_leaves_tokens_alone() -> None:
     assert outputs is not None
     assert outputs.tokens[0] == before[2, 4]
     assert outputs.logprobs[0] < 0
+    np.testing.assert_array_equal(state.tokens, before)
+
+
+def test_embedding_gives_the_hidden_state_and_draws_nothing() -> None:
+    runner, state, inputs = executor()
+    before = state.tokens.copy()
+    fill(inputs, [(2, 0, 7), (0, 0, 5)], EMBED)
+    inputs.row_kind[1] = SCORE
+    step = runner.step(inputs, state)
+    assert step.outputs is not None
+    assert runner.program.head is not None
+    np.testing.assert_array_equal(step.outputs.hidden, step.read(runner.program.head.x))
+    assert step.outputs.tokens[1] == before[0, 5]
     np.testing.assert_array_equal(state.tokens, before)

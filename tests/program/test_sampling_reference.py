@@ -27,12 +27,22 @@ NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, "logprob
 
 
 def row(
-    tokens: tuple[int, ...] = (1,), *, draws: bool = True, bias: Any = (), stop: Any = (), **params: Any
+    tokens: tuple[int, ...] = (1,),
+    *,
+    draws: bool = True,
+    bias: Any = (),
+    stop: Any = (),
+    allowed: Any = None,
+    **params: Any,
 ) -> RowSampling:
     record = np.zeros(1, SAMPLING_DTYPE)
     for name, value in (NEUTRAL | params | {"num_bias": len(bias), "num_stop_ids": len(stop)}).items():
         record[name] = value
     bias_ids, bias_values = np.zeros(MAX_BIAS, np.int32), np.zeros(MAX_BIAS, np.float32)
+    record["masked"] = allowed is not None
+    mask = np.zeros(VOCAB // 32 + 1, np.uint32)
+    for token in allowed or ():
+        mask[token // 32] |= np.uint32(1 << token % 32)
     stop_ids = np.zeros(MAX_STOP_IDS, np.int32)
     stop_ids[: len(stop)] = stop
     for i, (token, value) in enumerate(bias):
@@ -47,6 +57,7 @@ def row(
         bias_ids=bias_ids,
         bias_values=bias_values,
         stop_ids=stop_ids,
+        mask=mask,
     )
 
 
@@ -111,6 +122,30 @@ def test_bias_and_stop_tokens() -> None:
     got = adjust(logits, row((1, 1), bias=[(3, 1.5)], stop=[4], stop_from=3))
     assert got.tolist() == [0, 0, 0, 1.5, -np.inf]
     assert adjust(logits, row((1, 1), stop=[4], stop_from=2))[4] == 0  # position 2 may stop
+
+
+def test_mask_comes_last() -> None:
+    logits = some_logits()
+    got = adjust(logits, row(bias=[(3, 99.0), (40, 1.5)], allowed=[4, 31, 32, 40, 49]))
+    assert np.flatnonzero(got > -np.inf).tolist() == [4, 31, 32, 40, 49]
+    assert got[40] == logits[40] + np.float32(1.5)
+    result = sample_row(logits, row(bias=[(3, 99.0)], allowed=[7]))
+    assert result.token == 7
+    assert result.logprob == log_softmax(logits)[7]
+
+
+def test_a_ban_that_would_leave_nothing_is_ignored() -> None:
+    logits = some_logits()
+    banned = {"stop": [4, 9], "stop_from": 50}
+    assert np.flatnonzero(adjust(logits, row(allowed=[4, 9, 11], **banned)) > -np.inf).tolist() == [11]
+    assert np.flatnonzero(adjust(logits, row(allowed=[4, 9], **banned)) > -np.inf).tolist() == [4, 9]
+
+
+def test_the_lowest_allowed_token_where_no_logit_is_left() -> None:
+    logits = np.full(VOCAB, -np.inf, np.float32)
+    logits[3] = 1
+    for temperature in (0.0, 1.0):
+        assert draw(logits, row(allowed=[33, 40], temperature=temperature)) == 33
 
 
 def mass_kept(probabilities: list[float], **params: Any) -> list[int]:

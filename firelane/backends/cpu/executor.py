@@ -88,7 +88,7 @@ class CpuExecutor:
         self._decode_once_from = decode_once_from
         self._windows: list[tuple[WindowStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
-        self._state = SlotState.allocate(limits)
+        self._state = SlotState.allocate(limits, program.vocab_size)
         self._cache = cache_arrays(program.cache_layers, limits)
         self._rotary = [rotary_table(r, limits.max_model_len) for r in layout.rotary_index]
         self.arena = zeroed(layout.placement.nbytes)

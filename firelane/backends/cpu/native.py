@@ -46,6 +46,7 @@ class CreateStruct(ct.Structure):
                 "bias_ids",
                 "bias_values",
                 "stop_ids",
+                "masks",
                 "op_seconds",
             )
         ),
@@ -88,7 +89,7 @@ def limits_struct(limits: StepLimits, threads: int) -> LimitsStruct:
 
 
 def state_addresses(state: SlotState) -> dict[str, int]:
-    names = ("tokens", "block_tables", "sampling", "bias_ids", "bias_values", "stop_ids")
+    names = ("tokens", "block_tables", "sampling", "bias_ids", "bias_values", "stop_ids", "masks")
     return {name: address(getattr(state, name)) for name in names}
 
 

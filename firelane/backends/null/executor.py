@@ -84,7 +84,7 @@ class NullExecutor:
         self.limits = limits
         self.vocab_size = vocab_size
         self.hidden_width = hidden_width
-        self.state = SlotState.allocate(limits)
+        self.state = SlotState.allocate(limits, vocab_size)
         self._step_time = step_time
         self._outputs = tuple(StepOutputs.allocate(limits, hidden_width) for _ in range(2))
         self._turn = 0
@@ -120,6 +120,7 @@ class NullExecutor:
         sampled = ~scored
         self._force(tokens, slots, sampled & (sampling["num_bias"][slots] > 0))
         self._avoid_stops(tokens, slots, sampled & (positions + 1 < sampling["stop_from"][slots]))
+        self._keep_to_masks(inputs, tokens, np.flatnonzero(sampled & (sampling["masked"][slots] > 0)))
         state.tokens[slots, positions + 1] = tokens
         self._score(outputs, np.flatnonzero(scored | (sampling["logprobs"][slots] >= 0)))
 
@@ -148,6 +149,21 @@ class NullExecutor:
             while int(tokens[row]) in stops:
                 tokens[row] = (int(tokens[row]) + 1) % self.vocab_size
 
+    def _keep_to_masks(self, inputs: StepInputs, tokens: NDArray[np.int32], rows: NDArray[np.int64]) -> None:
+        """Instead of a token that the mask forbids take the lowest one that it allows."""
+        state = self.state
+        for row in rows.tolist():
+            slot, token = inputs.row_slot[row], int(tokens[row])
+            mask = state.masks[slot]
+            if mask[token // 32] >> np.uint32(token % 32) & 1:
+                continue
+            sampling, unbanned = state.sampling[slot], mask.copy()
+            if inputs.row_position[row] + 1 < sampling["stop_from"]:
+                stops = state.stop_ids[slot, : sampling["num_stop_ids"]]
+                np.bitwise_and.at(unbanned, stops // 32, ~(np.uint32(1) << (stops % 32).astype(np.uint32)))
+            lowest = lowest_allowed(unbanned, self.vocab_size)
+            tokens[row] = max(0, lowest if lowest >= 0 else lowest_allowed(mask, self.vocab_size))
+
     def _score(self, outputs: StepOutputs, rows: NDArray[np.int64]) -> None:
         """Log-probabilities that look real: the token is the best one, each alternative half as likely."""
         if rows.size:
@@ -156,6 +172,16 @@ class NullExecutor:
             outputs.logprobs[rows] = -0.7 - (tokens % 7) * 0.1
             outputs.top_ids[rows] = (tokens[:, None] + ranks) % self.vocab_size
             outputs.top_logprobs[rows] = outputs.logprobs[rows, None] - 0.7 * ranks
+
+
+def lowest_allowed(mask: NDArray[np.uint32], vocab_size: int) -> int:
+    """The lowest token of a mask; -1 where it allows none."""
+    words = np.flatnonzero(mask)
+    if not words.size:
+        return -1
+    bits = int(mask[words[0]])
+    token = 32 * int(words[0]) + (bits & -bits).bit_length() - 1
+    return token if token < vocab_size else -1
 
 
 def mix(seeds: NDArray[np.uint64], positions: NDArray[np.int32]) -> NDArray[np.uint64]:

@@ -29,6 +29,7 @@ struct CreateArgs {
   const std::int32_t* bias_ids;
   const float* bias_values;
   const std::int32_t* stop_ids;
+  const std::uint32_t* masks;
   double* op_seconds;  // by op, accumulated; the last entry counts steps
 };
 

@@ -11,6 +11,7 @@ template <int VOCAB, int LDX>
 void sample(const Context& c, int thread, const float* logits, int op) {
   auto& sampler = *reinterpret_cast<Sampler<VOCAB>*>(c.thread_scratch(thread));
   const auto* params = static_cast<const SamplingParams*>(c.sampling);
+  constexpr std::size_t mask_words = VOCAB / 32 + 1;
   for (;;) {
     const int row = c.next_item(op);
     if (row >= c.logit_rows) return;
@@ -19,7 +20,7 @@ void sample(const Context& c, int thread, const float* logits, int op) {
     if (kind == kEmbed) continue;
     std::int32_t* tokens = c.slot_tokens(slot);
     const SamplingSlot asked{params[slot], tokens, c.bias_ids + slot * kMaxBias, c.bias_values + slot * kMaxBias,
-                             c.stop_ids + slot * kMaxStopIds};
+                             c.stop_ids + slot * kMaxStopIds, c.masks + slot * mask_words};
     const SampledRow out{c.step.out_tokens + row, c.step.out_logprobs + row,
                          c.step.out_top_ids + std::size_t(row) * kMaxLogprobs,
                          c.step.out_top_logprobs + std::size_t(row) * kMaxLogprobs};

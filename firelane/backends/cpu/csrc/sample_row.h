@@ -3,6 +3,7 @@
 // A row's result depends on its logits, its slot and its position alone.
 #pragma once
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "philox.h"
 #include "sample_blocks.h"
+#include "sample_mask.h"
 #include "sample_select.h"
 
 namespace firelane {
@@ -22,9 +24,9 @@ struct SamplingParams {
   float temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   std::int32_t top_k, logprobs;
   std::uint64_t seed;
-  std::int32_t prompt_len, stop_from, num_stop_ids, num_bias;
+  std::int32_t prompt_len, stop_from, num_stop_ids, num_bias, masked;
 };
-static_assert(sizeof(SamplingParams) == 56 && offsetof(SamplingParams, seed) == 32);
+static_assert(sizeof(SamplingParams) == 64 && offsetof(SamplingParams, seed) == 32);
 
 // What a slot asks for, and its tokens at positions 0 .. that of the row (SCORE reads one more).
 struct SamplingSlot {
@@ -33,6 +35,7 @@ struct SamplingSlot {
   const std::int32_t* bias_ids;
   const float* bias_values;
   const std::int32_t* stop_ids;
+  const std::uint32_t* mask;  // read where params.masked
 };
 
 struct SampledRow {
@@ -47,8 +50,8 @@ template <int VOCAB>
 class Sampler {
  public:
   // The row of `position`: kSample draws the token of position + 1, kScore takes the one that stands there.
-  // logits[VOCAB] is read only. NaN logits are taken for -inf; a row of nothing else gives token 0 and a
-  // log-probability of NaN.
+  // logits[VOCAB] is read only. NaN logits are taken for -inf; a row of nothing else gives token 0, or the
+  // lowest that its mask allows, and a log-probability of NaN.
   void run(const float* logits, const SamplingSlot& slot, std::int32_t position, std::int32_t kind,
            const SampledRow& out) {
     const std::int32_t token = kind == kScore ? slot.tokens[position + 1] : draw(logits, slot, position);
@@ -76,9 +79,9 @@ class Sampler {
   std::int32_t draw(const float* logits, const SamplingSlot& slot, std::int32_t position) {
     const SamplingParams& p = slot.params;
     const float* x = adjust(logits, slot, position);
-    if (!(p.temperature > 0)) return first_largest<VOCAB>(x);
+    if (!(p.temperature > 0)) return first_best(x, slot);
     const float top = largest<VOCAB>(x);
-    if (!(std::fabs(top) < HUGE_VALF)) return first_largest<VOCAB>(x);  // +inf, or nothing left to draw from
+    if (!(std::fabs(top) < HUGE_VALF)) return first_best(x, slot);  // +inf, or nothing left to draw from
     const float scale = 1.0f / p.temperature;
     const double mass = exponentials<VOCAB>(x, top, scale < FLT_MAX ? scale : FLT_MAX, weights_, block_mass_);
     const float u = uniform_at(p.seed, position + 1);
@@ -87,19 +90,38 @@ class Sampler {
     return draw_from_candidates(filter(x, p, mass), u);
   }
 
-  // The logits after penalties, bias and bans: `logits` itself where the slot asks for none of them.
+  static std::int32_t first_best(const float* x, const SamplingSlot& slot) {
+    const std::int32_t token = first_largest<VOCAB>(x);
+    return slot.params.masked && !(x[token] > kNegInf) ? first_allowed<VOCAB>(slot.mask) : token;
+  }
+
+  // The logits after penalties, bias, bans and mask: `logits` itself where the slot asks for none of them. What the
+  // mask forbids is -inf from the start, and stays so.
   const float* adjust(const float* logits, const SamplingSlot& slot, std::int32_t position) {
     const SamplingParams& p = slot.params;
     const bool repetition = p.repetition_penalty != 1, output = p.presence_penalty != 0 || p.frequency_penalty != 0;
-    const bool ban = position + 1 < p.stop_from && p.num_stop_ids > 0;
-    if (!repetition && !output && !ban && p.num_bias <= 0) return logits;
-    std::memcpy(adjusted_, logits, sizeof(float) * VOCAB);
+    const bool ban = position + 1 < p.stop_from && p.num_stop_ids > 0 && !(p.masked && only_stops_are_allowed(slot));
+    if (!repetition && !output && !ban && p.num_bias <= 0 && !p.masked) return logits;
+    if (p.masked) copy_allowed<VOCAB>(logits, slot.mask, adjusted_);
+    else std::memcpy(adjusted_, logits, sizeof(float) * VOCAB);
     if (repetition || output) penalize(slot, repetition ? 0 : p.prompt_len, position + 1);
     for (int i = 0; i < p.num_bias && i < kMaxBias; ++i)
       if (in_vocabulary(slot.bias_ids[i])) adjusted_[slot.bias_ids[i]] += slot.bias_values[i];
     for (int i = 0; ban && i < p.num_stop_ids && i < kMaxStopIds; ++i)
       if (in_vocabulary(slot.stop_ids[i])) adjusted_[slot.stop_ids[i]] = kNegInf;
     return adjusted_;
+  }
+
+  // A ban of the stop tokens would then leave nothing, so it counts for nothing.
+  static bool only_stops_are_allowed(const SamplingSlot& slot) {
+    std::int32_t stops[kMaxStopIds];
+    int distinct = 0;
+    for (int i = 0; i < slot.params.num_stop_ids && i < kMaxStopIds; ++i) {
+      const std::int32_t token = slot.stop_ids[i];
+      if (!in_vocabulary(token) || !is_allowed(slot.mask, token)) continue;
+      if (std::find(stops, stops + distinct, token) == stops + distinct) stops[distinct++] = token;
+    }
+    return count_allowed<VOCAB>(slot.mask, distinct + 1) == distinct;
   }
 
   // Penalties for the tokens at positions [begin, end). counts_ is touched only where those tokens are, so it need not
@@ -214,7 +236,7 @@ class Sampler {
 
   static bool in_vocabulary(std::int32_t token) { return token >= 0 && token < VOCAB; }
 
-  float adjusted_[VOCAB];
+  float adjusted_[kBlocks * kBlock];
   float weights_[kBlocks * kBlock];
   double block_mass_[kBlocks];
   float block_max_[kBlocks];
