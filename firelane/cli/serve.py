@@ -39,7 +39,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests that may wait before others get status 429 (default: %(default)s)",
     )
+    server.add_argument(
+        "--alias",
+        type=_alias,
+        action="append",
+        default=[],
+        metavar="ALIAS=NAME",
+        help="a further name for a served model, such as @cf/org/model=NAME; may be given several times",
+    )
+    server.add_argument(
+        "--max-stored-responses",
+        type=options.count,
+        default=1024,
+        metavar="N",
+        help="answers of /v1/responses kept in memory, to be read and continued (default: %(default)s; 0: none)",
+    )
     options.add_engine(parser)
+
+
+def _alias(text: str) -> tuple[str, str]:
+    alias, sign, name = text.partition("=")
+    if not alias or not sign or not name:
+        raise argparse.ArgumentTypeError(f"'{text}' is not ALIAS=NAME")
+    return alias, name
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -62,6 +84,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         host=arguments.host,
         port=arguments.port,
         max_queue=arguments.max_queue,
+        aliases=tuple(arguments.alias),
+        max_stored_responses=arguments.max_stored_responses,
     )
     engine = EngineConfig(
         model_dir=model_dir, cache_dir=environment.cache_dir, **options.engine_settings(arguments)

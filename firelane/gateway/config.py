@@ -31,7 +31,8 @@ class HttpLimits:
 class GatewayConfig:
     """served_model_names: the first one is reported, all are accepted. model_dir: where tokenizer.json and
     the chat template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any
-    free one.
+    free one. aliases: further names that requests may give, each with the served name that it means.
+    max_stored_responses: answers of /v1/responses that can be read again, 0: none.
     """
 
     model_dir: Path
@@ -39,6 +40,8 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     max_queue: int = 1024
+    aliases: tuple[tuple[str, str], ...] = ()
+    max_stored_responses: int = 1024
     limits: HttpLimits = field(default_factory=HttpLimits)
 
     def __post_init__(self) -> None:
@@ -46,5 +49,9 @@ class GatewayConfig:
             raise UsageError("no served model name: give at least one")
         if self.max_queue < 0:
             raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
+        for alias, name in self.aliases:
+            if name not in self.served_model_names:
+                served = ", ".join(self.served_model_names)
+                raise UsageError(f"--alias {alias}={name}: '{name}' is not served; served are {served}")
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port is {self.port}: use 0 to 65535")

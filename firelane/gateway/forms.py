@@ -77,7 +77,7 @@ class Form(Protocol):
         ...
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:
-        """An event with reports (unless `offset` is None) or an end."""
+        """An event with reports (unless `offset` is None) or an end; b"" where it needs none."""
         ...
 
     def delta(self, index: int, delta: Delta) -> bytes:

@@ -74,7 +74,9 @@ class EventOutlet:
 
     def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
         offset = None if self._token_text is None else self._offset
-        self._exchange.send(self._form.event(ChoiceResult(self._index, text, reports, reason), offset))
+        event = self._form.event(ChoiceResult(self._index, text, reports, reason), offset)
+        if event:
+            self._exchange.send(event)
         if self._token_text is not None:
             self._offset += sum(len(self._token_text(report.token)) for report in reports)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.prompt import PromptBuilder
+from firelane.gateway.responses.store import ResponseStore
 from firelane.gateway.router import Router
 from firelane.gateway.tenants.registry import Tenants
 from firelane.gateway.tokenizer import Tokenizer
@@ -17,7 +18,8 @@ from firelane.gateway.tokenizer import Tokenizer
 @dataclass(kw_only=True)
 class Parts:
     """The hops, made by the Gateway. draining: new work is refused while the old is finished. now_s: the
-    event loop's clock, which frames are stamped with. created: Unix time of the start.
+    event loop's clock, which frames are stamped with. created: Unix time of the start. aliases: further
+    names, to the served names that they mean.
     """
 
     tenants: Tenants
@@ -30,6 +32,8 @@ class Parts:
     version: str
     now_s: Callable[[], float]
     created: int
+    responses: ResponseStore
+    aliases: dict[str, str] = field(default_factory=dict[str, str])
     draining: bool = False
 
     @property

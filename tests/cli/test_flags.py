@@ -17,7 +17,7 @@ ENGINE = (
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 FLAGS = {
-    "serve": f"MODEL --host --port --served-model-name --max-queue {ENGINE}",
+    "serve": f"MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
     "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "

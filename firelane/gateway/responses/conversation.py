@@ -1,0 +1,141 @@
+"""Items of /v1/responses as a chat: the same conversation in the other API's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from firelane.api.chat import ChatRequest
+from firelane.api.responses import FunctionTool, ResponsesRequest, TextFormat
+from firelane.api.responses_items import InputItem
+from firelane.errors import RequestError
+
+SAME_NAMES = (
+    *("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "stop", "top_k"),
+    *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "ignore_eos"),
+    *("min_tokens", "stop_token_ids", "cache_salt", "chat_template_kwargs"),
+)
+"""Fields that chat has under the same name."""
+
+Body = dict[str, Any]
+
+
+def as_chat(request: ResponsesRequest, items: list[InputItem]) -> ChatRequest:
+    """The chat request of a checked request whose whole conversation is `items`. Raises RequestError."""
+    body: Body = {name: getattr(request, name) for name in SAME_NAMES}
+    body["messages"] = messages(request.instructions, items)
+    body["max_completion_tokens"] = request.max_output_tokens
+    if request.wants_logprobs:
+        body |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
+    if request.reasoning is not None and request.reasoning.effort is not None:
+        body["reasoning_effort"] = request.reasoning.effort
+    body |= _tools(request)
+    if request.text is not None and request.text.format is not None:
+        body["response_format"] = _format(request.text.format)
+    given = {name: value for name, value in body.items() if value is not None}
+    try:
+        chat = msgspec.convert(given, ChatRequest, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"the request has no form as a chat: {error}", code="invalid_value") from None
+    chat.check()
+    return chat
+
+
+def messages(instructions: str | None, items: list[InputItem]) -> list[Body]:
+    """Reasoning and calls go into the assistant's message that they belong to. Raises RequestError on an
+    output whose call is not there."""
+    made: list[Body] = []
+    if instructions:
+        made.append({"role": "system", "content": instructions})
+    calls: set[str] = set()
+    for i, item in enumerate(items):
+        where = f"input[{i}]"
+        if item.type == "function_call_output":
+            if item.call_id not in calls:
+                raise RequestError(
+                    f"`{where}.call_id`: no function_call of id '{str(item.call_id)[:80]}' comes before it",
+                    param=f"{where}.call_id",
+                )
+            made.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text(where)})
+        elif item.type == "message" and item.role != "assistant":
+            made.append({"role": item.role, "content": item.text(where)})
+        else:
+            if item.type == "function_call":
+                calls.add(item.call_id or "")
+            _add_to_turn(_assistant_turn(made), item, where)
+    return made
+
+
+def _assistant_turn(made: list[Body]) -> Body:
+    """The assistant's message at the end, a new one where another speaks last."""
+    if not made or made[-1]["role"] != "assistant":
+        made.append({"role": "assistant", "content": None})
+    return made[-1]
+
+
+def _add_to_turn(turn: Body, item: InputItem, where: str) -> None:
+    if item.type == "function_call":
+        function = {"name": item.name, "arguments": item.arguments}
+        call: Body = {"id": item.call_id, "type": "function", "function": function}
+        turn.setdefault("tool_calls", []).append(call)
+        return
+    name = "reasoning_content" if item.type == "reasoning" else "content"
+    turn[name] = (turn.get(name) or "") + item.text(where)
+
+
+def _tools(request: ResponsesRequest) -> Body:
+    tools, choice = request.tools or [], request.tool_choice
+    mode: str | Body | None = choice if isinstance(choice, str) else None
+    if isinstance(choice, dict):
+        kind = choice.get("type")
+        if kind == "function":
+            mode = {"type": "function", "function": {"name": choice.get("name")}}
+        elif kind == "allowed_tools":
+            mode = choice.get("mode", "auto")
+            tools = _allowed(tools, choice.get("tools"))
+        else:
+            raise RequestError(
+                f"`tool_choice.type` is '{str(kind)[:40]}': supported are function, allowed_tools",
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+    if not tools and mode not in (None, "none", "auto"):
+        raise RequestError("`tool_choice` asks for a call, but there are no `tools`", param="tool_choice")
+    body: Body = {"tools": [_tool(tool) for tool in tools], "tool_choice": mode}
+    return body if tools else {}
+
+
+def _allowed(tools: Iterable[FunctionTool], allowed: Any) -> list[FunctionTool]:
+    """The tools that the choice lists: the model sees no others."""
+    listed: list[Any] = allowed if isinstance(allowed, list) else []
+    names = {str(entry.get("name")) for entry in listed if isinstance(entry, dict)}
+    known = {str(tool.name) for tool in tools}
+    if not names or not names <= known:
+        raise RequestError(
+            "`tool_choice.tools` must name some of `tools`", param="tool_choice.tools", code="invalid_value"
+        )
+    return [tool for tool in tools if tool.name in names]
+
+
+def _tool(tool: FunctionTool) -> Body:
+    function: Body = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }
+    return {"type": "function", "function": {k: v for k, v in function.items() if v is not None}}
+
+
+def _format(form: TextFormat) -> Body:
+    if form.type != "json_schema":
+        return {"type": form.type}
+    schema: Body = {
+        "name": form.name,
+        "description": form.description,
+        "schema": form.schema,
+        "strict": form.strict,
+    }
+    return {"type": form.type, "json_schema": {k: v for k, v in schema.items() if v is not None}}
