@@ -20,6 +20,7 @@ from firelane.gateway.http import Connection, ConnectionSet
 from firelane.gateway.model_files import read_model_files
 from firelane.gateway.parts import Parts
 from firelane.gateway.prompt import PromptBuilder
+from firelane.gateway.responses.store import ResponseStore
 from firelane.gateway.router import Router
 from firelane.gateway.tenants.registry import OpenServer
 from firelane.gateway.tokenizer import load_tokenizer
@@ -51,7 +52,8 @@ class Gateway:
         prompts = PromptBuilder(tokenizer, files)
         self._tokenizer = tokenizer
         self._accounting = Accounting(Registry({"model_name": config.served_model_names[0]}), link)
-        self._admission = Admission(config.served_model_names, config.max_queue)
+        aliases = dict(config.aliases)
+        self._admission = Admission((*config.served_model_names, *aliases), config.max_queue)
         self.parts = Parts(
             tenants=OpenServer(),
             admission=self._admission,
@@ -63,6 +65,8 @@ class Gateway:
             version=firelane.__version__,
             now_s=self._loop.time,
             created=int(time.time()),
+            responses=ResponseStore(config.max_stored_responses),
+            aliases=aliases,
         )
         self.app = App(self.parts, all_routes(self.parts))
         self._connections = ConnectionSet(self.app.handle, config.limits, self._loop.time)
