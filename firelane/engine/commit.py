@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
+from firelane.backends.contract import EMBED, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
 from firelane.engine.plan import StepPlan
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence, Status
 from firelane.engine.table import SequenceTable
 from firelane.kv import KvCache
-from firelane.wire.frames import EngineStats, Finished, FinishReason, Started, StepFrame, TokenLogprobs
+from firelane.wire.frames import (
+    Embedding,
+    EngineStats,
+    Finished,
+    FinishReason,
+    Started,
+    StepFrame,
+    TokenLogprobs,
+)
 
 
 class Committer:
@@ -28,6 +36,7 @@ class Committer:
         self._state = state
         self._started: list[Started] = []
         self._finished: list[Finished] = []
+        self._embeddings: list[Embedding] = []
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
@@ -52,6 +61,8 @@ class Committer:
         ids = table.ids[slots].tolist()
         logprobs = self._logprobs(inputs, outputs, sampled[table.logprobs[slots] >= 0])
         self._end_sequences(plan, slots, tokens)
+        if any(chunk.sequence.pool for chunk in plan.chunks):
+            self._pool(plan, inputs, outputs)
         table.settle(plan.step)
         self._steps += 1
         self._generated_tokens += len(ids)
@@ -101,6 +112,20 @@ class Committer:
             if scored_only and chunk.sequence.status is Status.RUNNING:
                 self.end(chunk.sequence, "length")
 
+    def _pool(self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs) -> None:
+        """Collect hidden states; a prompt that is through ends with its embedding."""
+        table = self._table
+        for row in np.flatnonzero(inputs.row_kind[: inputs.num_rows] == EMBED).tolist():
+            slot = int(inputs.row_slot[row])
+            sequence = table.sequences[slot]
+            if table.reporting[slot] and sequence is not None and sequence.pool is not None:
+                sequence.pool.add(outputs.hidden[row])
+        for chunk in plan.chunks:
+            sequence, ended = chunk.sequence, table.ending_step[chunk.slot] == plan.step
+            if sequence.pool is not None and ended and table.reporting[chunk.slot]:
+                self._embeddings.append(Embedding(sequence.id, sequence.pool.values()))
+                self.end(sequence, "stop")
+
     def _logprobs(
         self, inputs: StepInputs, outputs: StepOutputs, sampled: NDArray[np.int64]
     ) -> list[TokenLogprobs]:
@@ -130,6 +155,7 @@ class Committer:
     ) -> StepFrame:
         started, self._started = self._started, []
         finished, self._finished = self._finished, []
+        embeddings, self._embeddings = self._embeddings, []
         return StepFrame(
             step=step,
             ids=ids,
@@ -138,6 +164,7 @@ class Committer:
             finished=finished,
             logprobs=logprobs,
             stats=self._stats(),
+            embeddings=embeddings,
         )
 
     def _stats(self) -> EngineStats:

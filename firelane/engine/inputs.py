@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from firelane.backends.contract import MAX_STOP_IDS, SAMPLE, SCORE, SlotState, StepInputs, StepLimits
+from firelane.backends.contract import EMBED, MAX_STOP_IDS, SAMPLE, SCORE, SlotState, StepInputs, StepLimits
 from firelane.engine.plan import PrefillChunk, StepPlan
 from firelane.engine.sequence import Sequence
 
@@ -35,7 +35,8 @@ class InputWriter:
         inputs.row_position[:decodes] = plan.decode_positions
         inputs.row_kind[:decodes] = SAMPLE
         inputs.num_chunks = inputs.num_tokens = inputs.num_rows = decodes
-        for chunk in plan.chunks:
+        # Embeddings last: rows behind all others that want logits cost none.
+        for chunk in sorted(plan.chunks, key=lambda chunk: chunk.sequence.pool is not None):
             _append(inputs, chunk)
         return inputs
 
@@ -86,12 +87,12 @@ def _append(inputs: StepInputs, chunk: PrefillChunk) -> None:
         inputs.row_token[rows] = positions + first_token
         inputs.row_slot[rows] = chunk.slot
         inputs.row_position[rows] = positions
-        inputs.row_kind[rows] = SCORE
+        inputs.row_kind[rows] = SCORE if chunk.sequence.pool is None else EMBED
         inputs.num_rows += chunk.num_scores
     if chunk.samples:
         row, position = inputs.num_rows, chunk.start + chunk.length - 1
         inputs.row_token[row] = position + first_token
         inputs.row_slot[row] = chunk.slot
         inputs.row_position[row] = position
-        inputs.row_kind[row] = SAMPLE
+        inputs.row_kind[row] = SAMPLE if chunk.sequence.pool is None else EMBED
         inputs.num_rows += 1

@@ -143,6 +143,7 @@ def _ready(executor: Executor, config: EngineConfig, load_s: float) -> Ready:
         weights_bytes=executor.weights_bytes,
         kv_bytes=executor.kv_bytes,
         load_s=load_s,
+        embedding_width=executor.hidden_width,
     )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.contract import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, StepLimits
-from firelane.engine.sequence import Sequence
+from firelane.engine.pooling import Pool, pooling_sampling
+from firelane.engine.sequence import Claim, Sequence
 from firelane.errors import ContextLengthError, RequestError
 from firelane.kv import KvCache
 from firelane.wire.frames import NewRequest, Sampling
@@ -23,16 +24,19 @@ FLOATS = {
     "frequency_penalty": (-math.inf, math.inf),
 }
 """Lowest and highest value of each."""
+WEIGHTS = (0.001, 1000.0)
+"""Smallest and largest share of a tenant relative to one of weight 1."""
 
 
 def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: KvCache) -> Sequence:
     """Raises RequestError where the request can never be served. max_tokens is clipped to what the context
     holds."""
     prompt = _prompt(request.prompt, vocab_size)
-    _check_sampling(request.sampling, vocab_size)
+    sampling = pooling_sampling(request.pooling) if request.pooling else request.sampling
+    _check_sampling(sampling, vocab_size)
     capacity = limits.num_blocks * limits.block_size
-    needed = len(prompt) + min(request.sampling.max_tokens, 1)
-    if needed > limits.max_model_len:
+    outputs = 0 if request.pooling else min(sampling.max_tokens, 1)
+    if len(prompt) + outputs > limits.max_model_len:
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens: with its output it exceeds the model's context "
             f"of {limits.max_model_len} tokens"
@@ -41,9 +45,25 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens: the KV cache has room for {capacity}; give it more memory"
         )
-    # The last token of a sequence is never computed, so it needs no room in the cache.
-    end = min(len(prompt) + request.sampling.max_tokens, limits.max_model_len, capacity + 1)
-    return Sequence(request.id, prompt, sampling=request.sampling, end=end, chain=kv.chain(request.salt))
+    # The last token of a sequence is never computed, so it needs no room in the cache; that of an embedding
+    # never exists.
+    end = min(len(prompt) + sampling.max_tokens, limits.max_model_len, capacity + 1)
+    sequence = Sequence(
+        request.id,
+        prompt,
+        sampling=sampling,
+        end=len(prompt) + 1 if request.pooling else end,
+        chain=kv.chain(request.salt),
+        claim=_claim(request),
+    )
+    sequence.pool = Pool() if request.pooling else None
+    return sequence
+
+
+def _claim(request: NewRequest) -> Claim:
+    if not WEIGHTS[0] <= request.weight <= WEIGHTS[1]:
+        raise RequestError(f"weight is {request.weight}: {WEIGHTS[0]:g} to {WEIGHTS[1]:g} are taken")
+    return Claim(request.tenant, request.weight, request.background)
 
 
 def _prompt(data: bytes, vocab_size: int) -> NDArray[np.int32]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.engine.pooling import Pool
 from firelane.kv import BlockTable, PrefixChain
 from firelane.wire.frames import Sampling
 
@@ -17,6 +19,14 @@ class Status(Enum):
     FINISHED = auto()
 
 
+class Claim(NamedTuple):
+    """Who a sequence works for, as in NewRequest."""
+
+    tenant: str = ""
+    weight: float = 1.0
+    background: bool = False
+
+
 class Sequence:
     """State of one request. What changes in every decode step lies in the SequenceTable's row of its slot
     instead.
@@ -25,18 +35,26 @@ class Sequence:
     the
         executor's `tokens[slot]` is the record. end: the length at which it is finished. computed: leading
         tokens whose K/V is computed or planned. scored: leading prompt positions whose prompt
-        log-probability is planned or reported. slot: -1 where it has none. blocks: None where it holds
-        none. planned_s: when it first got its slot, by time.monotonic().
+        log-probability (or hidden state) is planned or reported. pool: where a request for an embedding
+        collects it, else None. slot: -1 where it has none. blocks: None where it holds
+        none. planned_s: when it first got its slot, by time.monotonic(). account: whose virtual time it
+        uses. installed: its slot's row is written, or planned to be. lost: computed tokens that it gave up
+        when it was last preempted for another tenant.
     """
 
     __slots__ = (
+        "account",
         "arrival",
         "blocks",
         "chain",
+        "claim",
         "computed",
         "end",
         "id",
+        "installed",
+        "lost",
         "planned_s",
+        "pool",
         "prompt_len",
         "sampling",
         "scored",
@@ -47,7 +65,14 @@ class Sequence:
     )
 
     def __init__(
-        self, request_id: int, prompt: NDArray[np.int32], *, sampling: Sampling, end: int, chain: PrefixChain
+        self,
+        request_id: int,
+        prompt: NDArray[np.int32],
+        *,
+        sampling: Sampling,
+        end: int,
+        chain: PrefixChain,
+        claim: Claim = Claim(),
     ) -> None:
         self.id = request_id
         self.arrival = -1
@@ -56,13 +81,18 @@ class Sequence:
         self.sampling = sampling
         self.end = end
         self.chain = chain
+        self.claim = claim
+        self.account = -1
         self.status = Status.WAITING
         self.slot = -1
         self.blocks: BlockTable | None = None
         self.computed = 0
         self.scored = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
         self.started = False
+        self.installed = False
+        self.lost = 0
         self.planned_s = 0.0
+        self.pool: Pool | None = None
 
     @property
     def reusable_tokens(self) -> int:

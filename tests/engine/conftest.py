@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.backends.contract import SAMPLE, SlotState, StepLimits, StepOutputs
+from firelane.backends.contract import EMBED, SAMPLE, SlotState, StepLimits, StepOutputs
 from firelane.engine.core import EngineCore
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
@@ -21,6 +21,24 @@ def chain_hash(before: int, token: int) -> int:
 
 def draw(history: int, seed: int) -> int:
     return ((history ^ (seed * 2654435761)) >> 7) % VOCAB
+
+
+def hidden(history: int) -> np.ndarray:
+    return np.array([history % 997, history % 1013, history % 2**30], np.float32) / np.float32(7)
+
+
+def embedded(request: NewRequest) -> bytes:
+    """The embedding of this request, computed without an engine."""
+    history, states = 0, []
+    for token in np.frombuffer(request.prompt, np.int32).tolist():
+        history = chain_hash(history, token)
+        states.append(hidden(history))
+    if request.pooling == "last":
+        return states[-1].tobytes()
+    total = np.zeros(HIDDEN, np.float64)
+    for state in states:
+        total += state
+    return (total / len(states)).astype(np.float32).tobytes()
 
 
 def expected(request: NewRequest, max_model_len: int, seed: int | None = None) -> tuple[list[int], str]:
@@ -88,6 +106,7 @@ class ChainExecutor:
         self.steps += 1
         outputs = self.outputs[self.steps % 2]
         outputs.tokens.fill(-7)
+        outputs.hidden.fill(np.nan)
         for r in range(inputs.num_rows):
             self._row(inputs, outputs, r, token_rows)
         self.computed_tokens += inputs.num_tokens
@@ -110,6 +129,9 @@ class ChainExecutor:
         slot, position, history = token_rows[inputs.row_token[r]]
         assert (slot, position) == (inputs.row_slot[r], inputs.row_position[r])
         sampling = self.state.sampling[slot]
+        if inputs.row_kind[r] == EMBED:
+            outputs.hidden[r] = hidden(history)
+            return
         if inputs.row_kind[r] == SAMPLE:
             token = draw(history, int(sampling["seed"]))
             stops = self.state.stop_ids[slot, : sampling["num_stop_ids"]].tolist()
@@ -164,6 +186,7 @@ class Driver:
         self.cached: dict[int, int] = {}
         self.rejected: dict[int, str] = {}
         self.logprobs: dict[int, list] = {}
+        self.embeddings: dict[int, bytes] = {}
         self.frames: list[StepFrame] = []
 
     def submit(self, *requests):
@@ -195,6 +218,10 @@ class Driver:
             self.tokens.setdefault(request_id, []).append(token)
         for entry in frame.logprobs:
             self.logprobs.setdefault(entry.id, []).append(entry)
+        for embedding in frame.embeddings:
+            assert embedding.id not in self.embeddings
+            assert (embedding.id, "stop") in [(f.id, f.reason) for f in frame.finished]
+            self.embeddings[embedding.id] = embedding.values
         for finished in frame.finished:
             assert finished.id not in self.reasons
             self.reasons[finished.id] = finished.reason
@@ -212,10 +239,14 @@ class Driver:
         return self
 
 
-def make_request(request_id, prompt, *, salt=b"", **sampling):
+def make_request(request_id, prompt, *, salt=b"", pooling=None, **sampling):
     sampling = {"seed": request_id, "max_tokens": 8} | sampling
     return NewRequest(
-        id=request_id, prompt=np.array(prompt, np.int32).tobytes(), sampling=Sampling(**sampling), salt=salt
+        id=request_id,
+        prompt=np.array(prompt, np.int32).tobytes(),
+        sampling=Sampling(**sampling),
+        salt=salt,
+        pooling=pooling,
     )
 
 
@@ -232,3 +263,8 @@ def request_of():
 @pytest.fixture(scope="session")
 def alone():
     return expected
+
+
+@pytest.fixture(scope="session")
+def embedding_of():
+    return embedded

@@ -32,6 +32,7 @@ requests = st.fixed_dictionaries(
         "stop_token_ids": st.lists(st.integers(0, 49), max_size=6, unique=True),
         "logprobs": st.sampled_from([-1, -1, 2]),
         "prompt_logprobs": st.sampled_from([-1, -1, -1, 1]),
+        "pooling": st.sampled_from([None, None, None, "last", "mean"]),
     }
 )
 # A turn: requests that come before it, requests that come while its step runs, and which request is
@@ -61,7 +62,7 @@ class Arrivals:
 
 @settings(max_examples=150, deadline=None)
 @given(sizes=sizes, schedule=st.lists(turns, max_size=12))
-def test_random_schedules(driver, request_of, alone, sizes, schedule):
+def test_random_schedules(driver, request_of, alone, embedding_of, sizes, schedule):
     d = driver(**sizes)
     arrivals, sent, aborted = Arrivals(d), [], set()
     for before, during, abort in schedule:
@@ -81,7 +82,26 @@ def test_random_schedules(driver, request_of, alone, sizes, schedule):
     arrivals.during = []
     d.run()
     for request in sent:
-        check(d, request, alone, may_be_aborted=request.id in aborted)
+        if request.pooling:
+            check_embedding(d, request, embedding_of, may_be_aborted=request.id in aborted)
+        else:
+            check(d, request, alone, may_be_aborted=request.id in aborted)
+
+
+def check_embedding(d, request, embedding_of, *, may_be_aborted):
+    longest = min(d.limits.max_model_len, d.limits.num_blocks * d.limits.block_size)
+    if len(request.prompt) // 4 > longest:
+        assert "the prompt has" in d.rejected[request.id]
+        return
+    assert request.id not in d.tokens
+    assert request.id not in d.logprobs
+    if may_be_aborted and d.reasons[request.id] == "abort":
+        assert request.id not in d.embeddings
+        return
+    assert d.embeddings[request.id] == embedding_of(request)
+    assert d.reasons[request.id] == "stop"
+    if request.pooling == "mean":
+        assert d.cached[request.id] == 0
 
 
 def check(d, request, alone, *, may_be_aborted):
