@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from firelane.engine.pooling import Pool
+from firelane.engine.sequence import Status
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
@@ -108,7 +109,8 @@ def test_preempted_while_it_prefills(driver, request_of, alone, embedding_of):
     preempted = 0
     while not d.core.is_idle or not d.reasons:
         d.step()
-        preempted += any(s.pool is not None and s.scored > 0 for s in d.core.table.waiting.values())
+        sequence = d.core.table.get(2)
+        preempted += sequence is not None and sequence.status is Status.WAITING and sequence.scored > 0
     assert preempted
     assert d.embeddings == {2: embedding_of(requests[2])}
     for request in requests[:2]:
