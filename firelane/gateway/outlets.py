@@ -13,7 +13,10 @@ from firelane.gateway.forms import ChoiceResult, Form, TokenReport
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What the client asked of the answer. hide_output: only the echoed prompt is wanted (max_tokens 0)."""
+    """What the client asked of the answer. hide_output: only the echoed prompt is wanted (max_tokens 0).
+    keep_stop: a stop string is part of the answer. kept_ids: special tokens that are shown by their names,
+    None: all of them.
+    """
 
     stream: bool = False
     logprobs: bool = False
@@ -21,6 +24,8 @@ class OutputOptions:
     hide_output: bool = False
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    keep_stop: bool = False
+    kept_ids: frozenset[int] | None = frozenset()
 
 
 class Outlet(Protocol):
@@ -66,11 +71,13 @@ class EventOutlet:
         self._exchange.send(self._write(text))
 
     def deltas(self, deltas: list[Delta]) -> None:
-        for delta in deltas:
-            if isinstance(delta, Content):
-                self.text(delta.text)
-            else:
-                self._exchange.send(self._form.delta(self._index, delta))
+        """One write for all of them."""
+        write, delta_event, index = self._write, self._form.delta, self._index
+        events = b"".join(
+            write(delta.text) if isinstance(delta, Content) else delta_event(index, delta) for delta in deltas
+        )
+        if events:
+            self._exchange.send(events)
 
     def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
         offset = None if self._token_text is None else self._offset
