@@ -22,10 +22,10 @@ SAME_NAMES = (
 Body = dict[str, Any]
 
 
-def as_chat(request: ResponsesRequest, items: list[InputItem]) -> ChatRequest:
-    """The chat request of a checked request whose whole conversation is `items`. Raises RequestError."""
+def as_chat(request: ResponsesRequest, earlier: list[InputItem], own: list[InputItem]) -> ChatRequest:
+    """The chat request of a checked request: items of earlier turns, then its own. Raises RequestError."""
     body: Body = {name: getattr(request, name) for name in SAME_NAMES}
-    body["messages"] = messages(request.instructions, items)
+    body["messages"] = messages(request.instructions, earlier, own)
     body["max_completion_tokens"] = request.max_output_tokens
     if request.wants_logprobs:
         body |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
@@ -43,14 +43,14 @@ def as_chat(request: ResponsesRequest, items: list[InputItem]) -> ChatRequest:
     return chat
 
 
-def messages(instructions: str | None, items: list[InputItem]) -> list[Body]:
+def messages(instructions: str | None, earlier: list[InputItem], own: list[InputItem]) -> list[Body]:
     """Reasoning and calls go into the assistant's message that they belong to. Raises RequestError on an
     output whose call is not there."""
     made: list[Body] = []
     if instructions:
         made.append({"role": "system", "content": instructions})
     calls: set[str] = set()
-    for i, item in enumerate(items):
+    for i, item in enumerate((*earlier, *own), -len(earlier)):
         where = f"input[{i}]"
         if item.type == "function_call_output":
             if item.call_id not in calls:
