@@ -16,7 +16,14 @@ FirelaneError                     exit code 1
 ├── EngineDeadError               the engine process ended while work was in flight (HTTP 503)
 └── RequestError                  a client's request cannot be served (HTTP 4xx)
     ├── ModelNotServedError       no model of that name is served here (HTTP 404)
+    ├── NotFoundError             no file or batch of that id (HTTP 404)
+    ├── TooLargeError             more than the server takes or keeps (HTTP 413)
+    ├── StorageError              nothing can be kept now: no directory, or disk full (HTTP 503)
+    ├── AuthenticationError       no key, or one that the server does not know (HTTP 401)
+    ├── AccessError               the key is not for this (HTTP 403)
     ├── QueueFullError            no room in the queue: try again later (HTTP 429)
+    ├── RateLimitError            the tenant's quota is used up: try again later (HTTP 429)
+    ├── QueueTimeoutError         waited too long in the queue: try again later (HTTP 503)
     └── ContextLengthError        prompt plus output longer than the model allows (HTTP 400)
 """
 
@@ -84,11 +91,12 @@ class EngineDeadError(FirelaneError):
 class RequestError(FirelaneError):
     """A request that cannot be served.
 
-    `status` is the HTTP status, `param` the name of the offending field or None, `code` a machine-readable
-    word or None.
+    `status` is the HTTP status, `retry_after_s` the value of the Retry-After header or None, `param` the
+    name of the offending field or None, `code` a machine-readable word or None.
     """
 
     status = 400
+    retry_after_s: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -100,14 +108,54 @@ class ModelNotServedError(RequestError):
     status = 404
 
 
-class QueueFullError(RequestError):
-    """`retry_after_s` is the value of the Retry-After header, in seconds."""
+class NotFoundError(RequestError):
+    status = 404
 
+
+class TooLargeError(RequestError):
+    status = 413
+
+
+class StorageError(RequestError):
+    status = 503
+
+
+class AuthenticationError(RequestError):
+    status = 401
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_api_key")
+
+
+class AccessError(RequestError):
+    status = 403
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="insufficient_permissions")
+
+
+class QueueFullError(RequestError):
     status = 429
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message, code="queue_full")
         self.retry_after_s = retry_after_s
+
+
+class RateLimitError(RequestError):
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message, code="rate_limit_exceeded")
+        self.retry_after_s = max(1, retry_after_s)
+
+
+class QueueTimeoutError(RequestError):
+    status = 503
+    retry_after_s = 5
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="queue_timeout")
 
 
 class ContextLengthError(RequestError):

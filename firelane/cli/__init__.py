@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from firelane import __version__
-from firelane.cli import bench, doctor, generate, pack, program, serve, unpack, verify, version
+from firelane.cli import bench, doctor, generate, keys, pack, program, serve, unpack, verify, version
 from firelane.errors import FirelaneError
 
-COMMANDS = (serve, generate, pack, unpack, verify, bench, doctor, program, version)
+COMMANDS = (serve, generate, keys, pack, unpack, verify, bench, doctor, program, version)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.cli import options
+from firelane.cli import gateway_options, options
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="answers of /v1/responses kept in memory, to be read and continued (default: %(default)s; 0: none)",
     )
+    gateway_options.add_access(parser)
+    gateway_options.add_limits(parser)
+    gateway_options.add_telemetry(parser)
     options.add_engine(parser)
 
 
@@ -73,9 +76,10 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.wire.engine_config import EngineConfig
 
     try:
-        logs.set_up(environment.log_level)
+        logs.set_up(environment.log_level, arguments.log_format)
     except ValueError as error:
         raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
+    settings = gateway_options.gateway_settings(arguments)
     display = ProgressDisplay()
     model_dir = resolve(arguments.model, progress=display)
     config = GatewayConfig(
@@ -86,6 +90,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         max_queue=arguments.max_queue,
         aliases=tuple(arguments.alias),
         max_stored_responses=arguments.max_stored_responses,
+        **settings,
     )
     engine = EngineConfig(
         model_dir=model_dir, cache_dir=environment.cache_dir, **options.engine_settings(arguments)

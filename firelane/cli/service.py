@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from firelane.cli.gateway_options import is_loopback
 from firelane.cli.progress import ProgressDisplay
 from firelane.errors import FirelaneError
 from firelane.node.supervisor import EngineExit, EngineSupervisor
@@ -48,6 +49,7 @@ class _Service:
         self._first_socket: socket.socket | None = None
         self._link: EngineLink | None = None
         self._supervisor: EngineSupervisor | None = None
+        self._gateway: Gateway | None = None
         self._served = False
         self._signals = 0
         self._stop = asyncio.Event()
@@ -58,6 +60,7 @@ class _Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
         self._supervisor = EngineSupervisor(
             self._engine, self._take_socket, on_exit=self._on_exit, on_given_up=self._on_given_up
         )
@@ -83,6 +86,7 @@ class _Service:
         link.on_progress, link.on_ready = self._on_progress, self._on_ready
         gateway = Gateway(self._config, link, self._fail)
         await gateway.start()
+        self._gateway = gateway
         self._port = gateway.port
         if self._first_socket is not None:
             await link.attach(self._first_socket)
@@ -116,6 +120,14 @@ class _Service:
         self._signals += 1
         (self._stop if self._signals == 1 else self._stop_now).set()
 
+    def _on_reload(self) -> None:
+        """Keys and prices are read again. A terminal that goes away sends the same signal: without a file to
+        read, it ends the server as ever."""
+        if self._config.api_keys is None and self._config.prices is None:
+            self._on_signal()
+        elif self._gateway is not None:
+            self._gateway.reload()
+
     def _on_progress(self, frame: Progress) -> None:
         self._display(frame.stage, frame.done, frame.total, frame.unit)
 
@@ -141,6 +153,11 @@ class _Service:
         url = f"http://{host}:{self._port}"
         seconds = time.perf_counter() - self._began_s
         name = self._config.served_model_names[0]
+        if self._config.api_keys is None:
+            who = (
+                "anyone on this machine" if is_loopback(self._config.host) else "ANYONE who reaches the port"
+            )
+            print(f"firelane: no --api-keys: {who} may use the server, without a key", file=sys.stderr)
         print(
             f"firelane: serving {name} at {url} (ready in {seconds:.2f} s). Try:\n"
             f"  curl {url}/v1/completions -H 'Content-Type: application/json' \\\n"

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
-from firelane.errors import ModelNotServedError, QueueFullError, RequestError
+from firelane.errors import (
+    FirelaneError,
+    ModelNotServedError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestError,
+)
 
 
 @dataclass(slots=True)
@@ -22,14 +29,28 @@ class Admitted:
             admission.held -= self.sequences
 
 
+class Waiting(Protocol):
+    """A request with the engine, which may not have begun with it."""
+
+    @property
+    def began(self) -> bool:
+        """Its first step has been planned."""
+        ...
+
+    def fail(self, error: FirelaneError) -> None: ...
+
+
 class Admission:
     """Counts sequences between admission and end. Room is what the engine runs at once plus `max_queue`
-    waiting.
+    waiting, none of them for longer than `max_age_s`.
     """
 
-    def __init__(self, served_names: tuple[str, ...], max_queue: int) -> None:
+    def __init__(self, served_names: tuple[str, ...], max_queue: int, max_age_s: float) -> None:
         self._served_names = frozenset(served_names)
+        self.first_name = served_names[0]
         self._max_queue = max_queue
+        self._max_age_s = max_age_s
+        self._line: dict[Waiting, float] = {}  # by arrival
         self.held = 0
 
     def check_model(self, name: str | None) -> None:
@@ -52,6 +73,27 @@ class Admission:
             raise QueueFullError(f"the queue is full ({self._max_queue} waiting requests): try again later")
         self.held += sequences
         return Admitted(sequences, self)
+
+    def joined(self, request: Waiting, now_s: float) -> None:
+        """The request is in the engine's queue since `now_s`."""
+        self._line[request] = now_s
+
+    def left(self, request: Waiting) -> None:
+        """It has ended. Those that did not join are ignored."""
+        self._line.pop(request, None)
+
+    def sweep(self, now_s: float) -> None:
+        """Fail what has waited for too long."""
+        for request, since_s in list(self._line.items()):
+            if now_s - since_s <= self._max_age_s:
+                return
+            del self._line[request]
+            if not request.began:
+                request.fail(
+                    QueueTimeoutError(
+                        f"the request waited {self._max_age_s:g} s in the queue: try again later"
+                    )
+                )
 
 
 def cache_salt(tenant_salt: bytes, asked: str | None) -> bytes:

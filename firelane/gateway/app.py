@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from firelane.api.errors import describe, envelope
-from firelane.errors import EngineDeadError, QueueFullError, RequestError
-from firelane.gateway.exchange import RETRY_SOON, Exchange
+from firelane.errors import AccessError, EngineDeadError, RequestError
+from firelane.gateway.exchange import Exchange, retry_header
 from firelane.gateway.parts import Parts
 from firelane.gateway.routes import Route, RouteTable
 
@@ -20,6 +20,8 @@ PREFLIGHT = (
     b"access-control-max-age: 600\r\n"
 )
 """What a browser asks before a page of another origin may send a request (Fetch Standard, 3.2)."""
+
+CHALLENGE = b"www-authenticate: Bearer\r\n"
 
 
 class App:
@@ -55,13 +57,19 @@ class App:
             exchange = route.wrap(exchange)
         try:
             if not route.public:
-                exchange.request.tenant = self._parts.tenants.identify(exchange.request.headers)
+                self._admit(route, exchange)
             work = route.handle(exchange)
         except Exception as error:
             self.fail(exchange, error)
             return
         if work is not None:
             self.spawn(self._guarded(exchange, work))
+
+    def _admit(self, route: Route, exchange: Exchange) -> None:
+        """Hop 2's first part: who asks. Raises AuthenticationError and AccessError."""
+        tenant = exchange.request.tenant = self._parts.tenants.identify(exchange.request.headers)
+        if route.admin and not tenant.admin:
+            raise AccessError("this path needs the key of a tenant with `admin = true`")
 
     async def _guarded(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -85,8 +93,9 @@ class App:
             exchange.cut()
             return
         status, body = describe(error)
-        wait_s = error.retry_after_s if isinstance(error, QueueFullError) else 1
-        headers = RETRY_SOON if status == 503 else b"retry-after: %d\r\n" % wait_s if status == 429 else b""
+        code = getattr(error, "code", None)
+        self._parts.ledger.refused(exchange, status, str(code or type(error).__name__))
+        headers = retry_header(error) + (CHALLENGE if status == 401 else b"")
         self._reply(exchange, status, body, headers)
 
     def _reply(self, exchange: Exchange, status: int, body: bytes, headers: bytes = b"") -> None:

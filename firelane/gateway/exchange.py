@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from firelane.errors import EngineDeadError, RequestError
 from firelane.gateway.tenants.tenant import EVERYBODY, Tenant
 
 JSON = b"application/json"
@@ -12,12 +13,38 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n
 RETRY_SOON = b"retry-after: 1\r\n"
 
 
+def retry_header(error: Exception) -> bytes:
+    """The Retry-After line of an error that passes by itself, b"" of one that does not."""
+    if isinstance(error, EngineDeadError):
+        return RETRY_SOON
+    wait_s = error.retry_after_s if isinstance(error, RequestError) else None
+    return b"" if wait_s is None else b"retry-after: %d\r\n" % wait_s
+
+
+class BodySink(Protocol):
+    """Takes a request's body as it comes, in place of memory. Whoever handles the request asks it for what
+    became of the body.
+    """
+
+    limit_bytes: int
+
+    def write(self, data: bytes) -> None:
+        """The next piece. Never raises."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody will ask: the client has gone, or the body is over its limit."""
+        ...
+
+
 class Request:
     """One request. Header names are in lower case; of a repeated header the last one counts. `params`: what
-    the route's pattern found in the path. `tenant` is set before a handler sees the request.
+    the route's pattern found in the path. `tenant` is set before a handler sees the request. `sink`: where
+    the body went, if not into `body`. `background`: to be run only where nothing else wants to.
     """
 
     __slots__ = (
+        "background",
         "body",
         "headers",
         "keep_alive",
@@ -26,6 +53,7 @@ class Request:
         "path",
         "query",
         "refusal",
+        "sink",
         "tenant",
         "version",
     )
@@ -41,6 +69,8 @@ class Request:
         self.keep_alive = False
         self.refusal: tuple[int, str] | None = None
         self.tenant: Tenant = EVERYBODY
+        self.sink: BodySink | None = None
+        self.background = False
 
 
 class Exchange(Protocol):
@@ -66,6 +96,10 @@ class Exchange(Protocol):
 
     def send(self, data: bytes) -> None:
         """One piece of a stream; not empty."""
+        ...
+
+    async def drained(self) -> None:
+        """Return when the client has taken most of what was sent, or has gone."""
         ...
 
     def end(self) -> None:

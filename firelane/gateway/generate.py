@@ -11,7 +11,7 @@ import msgspec
 
 from firelane.api.sampling import SamplingFields
 from firelane.errors import EngineDeadError
-from firelane.gateway.admission import Admitted, cache_salt
+from firelane.gateway.admission import cache_salt
 from firelane.gateway.deltas import Splitter
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.exchange import Exchange
@@ -20,6 +20,7 @@ from firelane.gateway.generation import Generation
 from firelane.gateway.outlets import OutputOptions
 from firelane.gateway.parts import Parts
 from firelane.gateway.prompt import SEED_MASK, Prompt, pack_ids
+from firelane.gateway.ticket import Ticket
 from firelane.wire.frames import Grammar, NewRequest, Sampling
 
 
@@ -55,25 +56,30 @@ class Generator:
         parts, fields = self._parts, job.fields
         if parts.draining:
             raise EngineDeadError("the server is shutting down: try another one")
-        parts.admission.check_model(fields.model)
+        model = parts.gate.check_model(job.exchange, fields.model)
         link, ready = parts.router.choose()
-        admitted = parts.admission.admit(job.num_prompts * (fields.n or 1), ready.max_num_seqs)
+        sequences = job.num_prompts * (fields.n or 1)
+        ticket = parts.gate.admit(job.exchange, sequences, ready.max_num_seqs, background=job.background)
         try:
             prompts = await job.prompts()
             samplings = [parts.prompts.sampling(fields, p, ready, job.reports) for p in prompts]
+            output_tokens = (fields.n or 1) * sum(sampling.max_tokens for sampling in samplings)
+            ticket.reserve(sum(len(prompt.ids) for prompt in prompts), output_tokens)
             if job.exchange.gone:
-                admitted.release()
+                ticket.refuse()
             else:
-                self._submit(job, link, admitted, list(zip(prompts, samplings, strict=True)))
+                self._submit(job, model, link, ticket, list(zip(prompts, samplings, strict=True)))
         except BaseException:
-            admitted.release()
+            ticket.refuse()
             raise
 
     def _submit(
-        self, job: Job, link: EngineLink, admitted: Admitted, work: list[tuple[Prompt, Sampling]]
+        self, job: Job, model: str, link: EngineLink, ticket: Ticket, work: list[tuple[Prompt, Sampling]]
     ) -> None:
         """Each prompt n times; choice i of a prompt draws with seed + i."""
-        generation = Generation(job.exchange, job.form, job.options, link, admitted, self._parts)
+        generation = Generation(job.form, job.options, link, ticket, self._parts, model)
+        if not job.background:
+            self._parts.admission.joined(generation, self._parts.now_s())
         tenant = job.exchange.request.tenant
         salt = cache_salt(tenant.salt, job.fields.cache_salt)
         for prompt, sampling in work:
@@ -102,8 +108,14 @@ def new_identity(prefix: str, fields: SamplingFields, served_name: str) -> Ident
 
 
 def output_options(
-    fields: SamplingFields, *, logprobs: bool, echo: bool = False, hide_output: bool = False
+    fields: SamplingFields,
+    *,
+    logprobs: bool,
+    echo: bool = False,
+    hide_output: bool = False,
+    kept_ids: frozenset[int] = frozenset(),
 ) -> OutputOptions:
+    """kept_ids: special tokens that are text here, whatever the request says."""
     return OutputOptions(
         stream=bool(fields.stream),
         logprobs=logprobs,
@@ -111,4 +123,6 @@ def output_options(
         hide_output=hide_output,
         min_tokens=fields.min_tokens or 0,
         stop=tuple(fields.stop_strings()),
+        keep_stop=fields.include_stop_str_in_output is True,
+        kept_ids=None if fields.skip_special_tokens is False else kept_ids,
     )

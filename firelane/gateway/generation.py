@@ -7,15 +7,17 @@ from collections.abc import Callable
 from firelane.api.errors import describe
 from firelane.api.usage import PromptTokensDetails, Usage
 from firelane.errors import FirelaneError
-from firelane.gateway.admission import Admitted
 from firelane.gateway.choice import Choice
 from firelane.gateway.deltas import Splitter
 from firelane.gateway.engine_link import EngineLink
-from firelane.gateway.exchange import RETRY_SOON, Exchange
+from firelane.gateway.exchange import retry_header
 from firelane.gateway.forms import ChoiceResult, Form
+from firelane.gateway.ledger import CLIENT_GONE, Outcome
 from firelane.gateway.outlets import EventOutlet, Outlet, OutputOptions, ResultOutlet
 from firelane.gateway.parts import Parts
 from firelane.gateway.prompt import Prompt
+from firelane.gateway.ticket import Ticket
+from firelane.telemetry.traces import RequestTimes
 
 
 class Generation:
@@ -23,22 +25,25 @@ class Generation:
 
     def __init__(
         self,
-        exchange: Exchange,
         form: Form,
         options: OutputOptions,
         link: EngineLink,
-        admitted: Admitted,
+        ticket: Ticket,
         parts: Parts,
+        model: str,
     ) -> None:
         self.options = options
         self.tokenizer = parts.tokenizer
         self.accounting = parts.accounting
+        self._admission = parts.admission
         self._now_s = parts.now_s
         self._arrived_s = parts.now_s()
-        self._exchange = exchange
+        self._exchange = exchange = ticket.exchange
         self._form = form
         self._link = link
-        self._admitted = admitted
+        self._ticket = ticket
+        self._model = model
+        self._reason = ""
         self._choices: list[Choice] = []
         self._results: list[ChoiceResult] = []
         self._open = 0
@@ -46,6 +51,10 @@ class Generation:
         self._prompts: list[Prompt] = []
         self._first_choices: list[Choice] = []
         exchange.on_gone = self.cancel
+
+    @property
+    def began(self) -> bool:
+        return any(choice.planned_s for choice in self._choices)
 
     def add_choice(self, prompt: Prompt, splitter: Callable[[], Splitter] | None, *, first: bool) -> Choice:
         """The next choice; `first` of those with this prompt."""
@@ -82,13 +91,14 @@ class Generation:
                 decode_s=choice.last_s - choice.first_s,
                 generated_tokens=choice.generated,
             )
+        self._reason = reason
         self._open -= 1
         if self._open == 0:
             self._complete()
 
     def _complete(self) -> None:
         self._closed = True
-        self._admitted.release()
+        self._settle(200, self._reason)
         self.accounting.responded(200)
         if not self.options.stream:
             body = self._form.response(self._results, self.usage(), self.options.logprobs)
@@ -110,22 +120,22 @@ class Generation:
 
     def cancel(self) -> None:
         """The client has gone: free its sequences."""
-        self._close("abort")
+        self._close("abort", CLIENT_GONE)
 
     def fail(self, error: FirelaneError) -> None:
         """End with an error: as a status when nothing was sent yet, else as an event."""
         if self._closed:
             return
-        self._close("error")
         status, body = describe(error)
+        self._close("error", status)
         self.accounting.responded(status)
         if self._exchange.started:
             self._exchange.send(self._form.failure(body))
             self._exchange.end()
         else:
-            self._exchange.respond(status, body, headers=RETRY_SOON if status == 503 else b"")
+            self._exchange.respond(status, body, headers=retry_header(error))
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, status: int) -> None:
         if self._closed:
             return
         self._closed = True
@@ -134,4 +144,32 @@ class Generation:
                 choice.done = True
                 self._link.abort(choice.id)
                 self.accounting.ended(reason, self._now_s() - self._arrived_s, choice.generated)
-        self._admitted.release()
+        self._settle(status, reason)
+
+    def _settle(self, status: int, reason: str) -> None:
+        """Give back what the request held, and have it counted. Prompts that never started cost nothing."""
+        started = [
+            (prompt, choice)
+            for prompt, choice in zip(self._prompts, self._first_choices, strict=True)
+            if choice.planned_s
+        ]
+        begun = [choice for choice in self._choices if choice.first_s]
+        times = RequestTimes(
+            arrived_s=self._arrived_s,
+            planned_s=min((choice.planned_s for choice in begun), default=None),
+            first_s=min((choice.first_s for choice in begun), default=None),
+            last_s=max((choice.last_s for choice in begun), default=None),
+            ended_s=self._now_s(),
+        )
+        self._admission.left(self)
+        self._ticket.close(
+            Outcome(
+                status=status,
+                reason=reason,
+                model=self._model,
+                prompt_tokens=sum(len(prompt.ids) for prompt, _ in started),
+                cached_tokens=sum(choice.cached_tokens for _, choice in started),
+                generated_tokens=sum(choice.generated for choice in self._choices),
+                times=times,
+            )
+        )

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
+from firelane.gateway.assistant import Assistant
 from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.ledger import Ledger
 from firelane.gateway.prompt import PromptBuilder
 from firelane.gateway.responses.store import ResponseStore
 from firelane.gateway.router import Router
 from firelane.gateway.tenants.registry import Tenants
+from firelane.gateway.ticket import Gate
 from firelane.gateway.tokenizer import Tokenizer
 
 
@@ -24,7 +27,10 @@ class Parts:
 
     tenants: Tenants
     admission: Admission
+    ledger: Ledger
+    gate: Gate
     prompts: PromptBuilder
+    assistant: Assistant
     router: Router
     link: EngineLink
     accounting: Accounting

@@ -37,7 +37,8 @@ class Doc:
 class Route:
     """pattern: a path whose segments may be `{name}`, the last one also `{name+}` for all that follows.
     handle: answers at once, or gives a coroutine that ends with the answer, or when the request is with the
-    engine. Both may raise. public: needs no key. wrap: what stands between the route and its exchange,
+    engine. Both may raise. public: needs no key. admin: needs a tenant's that
+    may see all of the server. wrap: what stands between the route and its exchange,
     errors of the dispatch included.
     """
 
@@ -45,6 +46,7 @@ class Route:
     pattern: str
     handle: Handle
     public: bool = False
+    admin: bool = False
     doc: Doc | None = None
     wrap: Callable[[Exchange], Exchange] | None = None
 

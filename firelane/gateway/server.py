@@ -13,16 +13,20 @@ from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, Us
 from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
 from firelane.gateway.app import App
+from firelane.gateway.assistant import Assistant
 from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http import Connection, ConnectionSet
+from firelane.gateway.ledger import Ledger
 from firelane.gateway.model_files import read_model_files
 from firelane.gateway.parts import Parts
 from firelane.gateway.prompt import PromptBuilder
 from firelane.gateway.responses.store import ResponseStore
 from firelane.gateway.router import Router
-from firelane.gateway.tenants.registry import OpenServer
+from firelane.gateway.tenants.prices import Prices
+from firelane.gateway.tenants.registry import KeyedTenants, OpenServer
+from firelane.gateway.ticket import Gate
 from firelane.gateway.tokenizer import load_tokenizer
 from firelane.telemetry.metrics import Registry
 from firelane.wire.frames import Ready, StepFrame
@@ -42,7 +46,9 @@ class Gateway:
     def __init__(
         self, config: GatewayConfig, link: EngineLink, on_fatal: Callable[[FirelaneError], None] | None = None
     ) -> None:
-        """Reads the model's small files. Raises TokenizerError. Needs a running event loop."""
+        """Reads the model's small files, keys and prices. Raises TokenizerError and UsageError. Needs a
+        running event loop.
+        """
         self._config = config
         self._link = link
         self._on_fatal = on_fatal
@@ -51,19 +57,29 @@ class Gateway:
         tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
         prompts = PromptBuilder(tokenizer, files)
         self._tokenizer = tokenizer
-        self._accounting = Accounting(Registry({"model_name": config.served_model_names[0]}), link)
-        aliases = dict(config.aliases)
-        self._admission = Admission((*config.served_model_names, *aliases), config.max_queue)
+        registry = Registry({"model_name": config.served_model_names[0]})
+        self._accounting = Accounting(registry, link)
+        aliases, now_s = dict(config.aliases), self._loop.time
+        names = (*config.served_model_names, *aliases)
+        self._admission = Admission(names, config.max_queue, config.max_queue_age_s)
+        self._prices = Prices(config.prices)
+        tenants = OpenServer() if config.api_keys is None else KeyedTenants(config.api_keys, now_s)
+        ledger = Ledger(registry, self._prices)
         self.parts = Parts(
-            tenants=OpenServer(),
+            tenants=tenants,
             admission=self._admission,
+            ledger=ledger,
+            gate=Gate(tenants, self._admission, ledger, aliases),
             prompts=prompts,
+            assistant=Assistant(
+                prompts, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser
+            ),
             router=Router(link),
             link=link,
             accounting=self._accounting,
             served_names=config.served_model_names,
             version=firelane.__version__,
-            now_s=self._loop.time,
+            now_s=now_s,
             created=int(time.time()),
             responses=ResponseStore(config.max_stored_responses),
             aliases=aliases,
@@ -94,6 +110,7 @@ class Gateway:
 
     def _sweep(self) -> None:
         self._connections.sweep()
+        self._admission.sweep(self._loop.time())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def on_ready(self, ready: Ready) -> None:
@@ -110,6 +127,13 @@ class Gateway:
     def on_frame(self, frame: StepFrame, now_s: float) -> None:
         """A step's tokens are out (called by the link)."""
         self._accounting.on_frame(frame, now_s)
+
+    def reload(self) -> None:
+        """Read keys and prices again. A file that cannot be used leaves the old ones, with a line in the log;
+        requests in flight go on as they are.
+        """
+        self.parts.tenants.reload()
+        self._prices.reload()
 
     @property
     def in_flight(self) -> int:

@@ -1,11 +1,43 @@
-"""Logging: one line an event, `time level logger event key=value ...`, on standard error."""
+"""Logging: one line an event, on standard error, as text (`time level logger event key=value`) or as JSON.
+
+Prompts and answers are never logged, unless the server was told to.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FORMATS = ("text", "json")
+
+
+class Event:
+    """A name and its values: the message of a record that has more than words."""
+
+    __slots__ = ("fields", "name")
+
+    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
+        self.name, self.fields = name, fields
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{key}={_text(value)}" for key, value in self.fields.items())])
+
+
+def _text(value: Any) -> str:
+    """Quoted where a blank or a quotation mark would make the line ambiguous."""
+    if value is None:
+        return "-"
+    text = str(value)
+    return json.dumps(text) if not text or " " in text or '"' in text or not text.isprintable() else text
+
+
+def event(logger: logging.Logger, name: str, **fields: Any) -> None:
+    """Log an event at level info."""
+    logger.info(Event(name, fields))
 
 
 class LineFormatter(logging.Formatter):
@@ -18,17 +50,37 @@ class LineFormatter(logging.Formatter):
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
-def set_up(level: str) -> None:
-    """Send the logs of `firelane` to standard error. Raises ValueError on an unknown level. May be called
-    again.
+class JsonFormatter(logging.Formatter):
+    """One object a line: time (Unix, seconds), level, logger, and event with its fields or message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        message: Any = record.msg
+        if isinstance(message, Event):
+            line |= {"event": message.name, **message.fields}
+        else:
+            line["message"] = record.getMessage()
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(level: str, form: str = "text") -> None:
+    """Send the logs of `firelane` to standard error. Raises ValueError on an unknown level or format. May be
+    called again.
     """
-    if level not in LEVELS:
-        raise ValueError(f"log level is {level!r}: use one of {', '.join(LEVELS)}")
+    for what, value, known in (("level", level, LEVELS), ("format", form, FORMATS)):
+        if value not in known:
+            raise ValueError(f"log {what} is {value!r}: use one of {', '.join(known)}")
     logger = logging.getLogger("firelane")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter() if form == "json" else LineFormatter())
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
     logger.propagate = False

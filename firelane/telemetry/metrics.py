@@ -105,6 +105,13 @@ class Registry:
         self._instruments.append(instrument)
         return instrument
 
+    def find(self, name: str) -> Instrument:
+        """The instrument of this name. Raises KeyError."""
+        for instrument in self._instruments:
+            if instrument.name == name:
+                return instrument
+        raise KeyError(name)
+
     def collect(self) -> Iterator[Any]:
         for instrument in self._instruments:
             yield from instrument.families(self._labels)

@@ -16,8 +16,13 @@ ENGINE = (
     "--weights --no-prefix-cache --backend"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
+ACCESS = "--api-keys --allow-anonymous --prices"
+LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
+TELEMETRY = "--log-format --log-prompts --otlp-endpoint"
 FLAGS = {
-    "serve": f"MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses {ENGINE}",
+    "serve": f"MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses {ACCESS} {LIMITS} {TELEMETRY} {ENGINE}",
+    "keys new": "NAME",
+    "keys hash": "",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
     "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "

@@ -23,7 +23,7 @@ class Server:
         yield Route("GET", "/v1/models", self.models)
         yield Route("GET", "/health", self.health, public=True)
         yield Route("GET", "/version", self.version, public=True)
-        yield Route("GET", "/metrics", self.metrics, public=True)
+        yield Route("GET", "/metrics", self.metrics, admin=True)
 
     def models(self, exchange: Exchange) -> None:
         parts = self._parts
@@ -32,6 +32,7 @@ class Server:
                 id=name, created=parts.created, root=parts.served_names[0], max_model_len=parts.max_model_len
             )
             for name in parts.served_names
+            if exchange.request.tenant.may_use(name)
         ]
         self._reply(exchange, 200, msgspec.json.encode(ModelList(data=cards)))
 

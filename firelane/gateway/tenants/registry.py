@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
-from firelane.gateway.tenants.tenant import EVERYBODY, Tenant
+from firelane.errors import AuthenticationError, UsageError
+from firelane.gateway.tenants.keyfile import read_key_file
+from firelane.gateway.tenants.quota import FREE_GRANT, Grant, Quota
+from firelane.gateway.tenants.tenant import EVERYBODY, Tenant, salt_of
+
+log = logging.getLogger(__name__)
 
 
 class Tenants(Protocol):
@@ -15,15 +22,77 @@ class Tenants(Protocol):
         """The tenant of a request. Raises AuthenticationError."""
         ...
 
+    def admit(self, tenant: Tenant) -> Grant:
+        """Count one request against its quota. Raises RateLimitError."""
+        ...
+
+    def limits(self, tenant: Tenant) -> bytes:
+        """The x-ratelimit header lines of a request that was not admitted."""
+        ...
+
+    def reload(self) -> None:
+        """Read again what may have changed. Never raises."""
+        ...
+
 
 class OpenServer:
     """No key is needed. Who sends one still has cached prefixes of his own."""
 
     def identify(self, headers: dict[bytes, bytes]) -> Tenant:
         key = bearer(headers)
+        return Tenant(salt=salt_of(key), admin=True) if key else EVERYBODY
+
+    def admit(self, tenant: Tenant) -> Grant:  # noqa: ARG002
+        return FREE_GRANT
+
+    def limits(self, tenant: Tenant) -> bytes:  # noqa: ARG002
+        return b""
+
+    def reload(self) -> None:
+        pass
+
+
+class KeyedTenants:
+    """Those of a key file. Quotas belong to names and live as long as the server."""
+
+    def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
+        """Raises UsageError on a file that cannot be used."""
+        self._path = path
+        self._now_s = now_s
+        self._ring = read_key_file(path)
+        self._quotas: dict[str, Quota] = {}
+
+    def identify(self, headers: dict[bytes, bytes]) -> Tenant:
+        key = bearer(headers)
         if not key:
-            return EVERYBODY
-        return Tenant(salt=hashlib.blake2b(key, digest_size=16, person=b"firelane.tenant").digest())
+            raise AuthenticationError("no API key: send the header Authorization: Bearer KEY")
+        tenant = self._ring.find(key)
+        if tenant is None:
+            raise AuthenticationError("incorrect API key: the server knows no such key")
+        return tenant
+
+    def admit(self, tenant: Tenant) -> Grant:
+        return self._quota(tenant).admit()
+
+    def limits(self, tenant: Tenant) -> bytes:
+        return self._quota(tenant).headers()
+
+    def _quota(self, tenant: Tenant) -> Quota:
+        quota = self._quotas.get(tenant.name)
+        if quota is None:
+            quota = self._quotas[tenant.name] = Quota(tenant, self._now_s)
+        return quota
+
+    def reload(self) -> None:
+        try:
+            self._ring = read_key_file(self._path)
+        except UsageError as error:
+            log.error("keys_not_reloaded the old ones stay: %s", error)
+            return
+        for name, tenant in self._ring.tenants.items():
+            if name in self._quotas:
+                self._quotas[name].update(tenant)
+        log.info("keys_reloaded tenants=%d", len(self._ring.tenants))
 
 
 def bearer(headers: dict[bytes, bytes]) -> bytes:

@@ -1,0 +1,129 @@
+"""Options of `serve` that say who may ask, how much one client may take, and what is told of it."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+from firelane.cli.options import count, positive_float, positive_int
+from firelane.errors import UsageError
+
+MIB = 1 << 20
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tenants")
+    group.add_argument(
+        "--api-keys",
+        type=Path,
+        metavar="FILE",
+        help="tenants, hashed keys and quotas (TOML or JSON); read again on SIGHUP",
+    )
+    group.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        help="serve other machines without --api-keys: anyone who reaches the port may use the server",
+    )
+    group.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="prices of tokens by model (TOML or JSON), for costs in metrics and log; read again on SIGHUP",
+    )
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    group.add_argument(
+        "--max-queue-age-s",
+        type=positive_float,
+        default=600.0,
+        metavar="S",
+        help="a request that has not begun after so long gets status 503 (default: %(default)g)",
+    )
+    group.add_argument(
+        "--max-connections",
+        type=count,
+        default=0,
+        metavar="N",
+        help="open connections before others get status 503 (default: what the limit of open files allows)",
+    )
+    group.add_argument(
+        "--max-body-mib",
+        type=positive_int,
+        default=32,
+        metavar="N",
+        help="largest request body in MiB; larger ones get status 413 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--header-timeout-s",
+        type=positive_float,
+        default=20.0,
+        metavar="S",
+        help="a request's headers must arrive within this time, its body within three times as long "
+        "(default: %(default)g)",
+    )
+    group.add_argument(
+        "--idle-timeout-s",
+        type=positive_float,
+        default=75.0,
+        metavar="S",
+        help="a connection without a request is closed after this time (default: %(default)g)",
+    )
+
+
+def add_telemetry(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("logs and traces")
+    group.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="form of a log line (default: %(default)s)",
+    )
+    group.add_argument(
+        "--log-prompts", action="store_true", help="log the prompts of requests, in clear text"
+    )
+    group.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry traces to this collector over HTTP (needs the extra `otel`; the usual OTEL_ "
+        "variables count too)",
+    )
+
+
+def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Fields of GatewayConfig that the options of this file give. Raises UsageError when the server would be
+    open to other machines by oversight.
+    """
+    from firelane.gateway.config import HttpLimits
+
+    keys: Path | None = arguments.api_keys
+    if keys is None and not arguments.allow_anonymous and not is_loopback(arguments.host):
+        raise UsageError(
+            f"--host {arguments.host} lets other machines in, and no key would be needed: "
+            "give --api-keys FILE, or --allow-anonymous if that is meant"
+        )
+    return {
+        "api_keys": keys,
+        "prices": arguments.prices,
+        "max_queue_age_s": arguments.max_queue_age_s,
+        "max_connections": arguments.max_connections,
+        "log_prompts": arguments.log_prompts,
+        "otlp_endpoint": arguments.otlp_endpoint,
+        "limits": HttpLimits(
+            body_bytes=arguments.max_body_mib * MIB,
+            header_s=arguments.header_timeout_s,
+            receive_s=3 * arguments.header_timeout_s,
+            idle_s=arguments.idle_timeout_s,
+        ),
+    }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address to listen on."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

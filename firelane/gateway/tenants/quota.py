@@ -1,0 +1,185 @@
+"""What a tenant may still do: requests and tokens a minute, requests at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.errors import RateLimitError
+from firelane.gateway.tenants.buckets import TokenBucket
+from firelane.gateway.tenants.tenant import Tenant
+
+Clock = Callable[[], float]
+
+
+class Grant(Protocol):
+    """One admitted request's part of a quota."""
+
+    def reserve(self, prompt_tokens: int, output_tokens: int) -> None:
+        """Hold what the request may need at most. Raises RateLimitError."""
+        ...
+
+    def settle(self, used_tokens: int) -> None:
+        """The request has ended: what it did not use goes back. May be called again."""
+        ...
+
+    def refuse(self) -> None:
+        """The request did not start: it cost nothing. May be called again."""
+        ...
+
+    def headers(self) -> bytes:
+        """x-ratelimit lines, each ended by CRLF."""
+        ...
+
+
+class FreeGrant:
+    """Of a tenant without limits."""
+
+    def reserve(self, prompt_tokens: int, output_tokens: int) -> None:
+        pass
+
+    def settle(self, used_tokens: int) -> None:
+        pass
+
+    def refuse(self) -> None:
+        pass
+
+    def headers(self) -> bytes:
+        return b""
+
+
+FREE_GRANT = FreeGrant()
+
+
+class Quota:
+    """Of one tenant, over all its keys. Outlives a reload of the key file."""
+
+    def __init__(self, tenant: Tenant, now_s: Clock) -> None:
+        self._now_s = now_s
+        self._name = tenant.label
+        self._running = 0
+        self._max_concurrent: int | None = None
+        self._requests: TokenBucket | None = None
+        self._tokens: TokenBucket | None = None
+        self.update(tenant)
+
+    def update(self, tenant: Tenant) -> None:
+        """Other limits from now on."""
+        now_s = self._now_s()
+        self._max_concurrent = tenant.max_concurrent
+        self._requests = _resized(self._requests, tenant.requests_per_minute, now_s)
+        self._tokens = _resized(self._tokens, tenant.tokens_per_minute, now_s)
+
+    def admit(self) -> Grant:
+        """Count one request. Raises RateLimitError."""
+        if self._max_concurrent is not None and self._running >= self._max_concurrent:
+            raise RateLimitError(
+                f"tenant {self._name}: {self._max_concurrent} requests are in flight, which is all it may "
+                "have: wait for one to end"
+            )
+        self._take(self._requests, 1, "requests")
+        self._running += 1
+        return _Held(self)
+
+    def _take(self, bucket: TokenBucket | None, amount: int, what: str) -> None:
+        if bucket is None or amount == 0:
+            return
+        now_s = self._now_s()
+        wait_s = bucket.wait_s(amount, now_s)
+        if wait_s > 0:
+            raise RateLimitError(
+                f"tenant {self._name}: the limit of {bucket.per_minute} {what} a minute is reached, and "
+                f"this request wants {amount}: try again in {duration(wait_s)}",
+                retry_after_s=math.ceil(wait_s),
+            )
+        bucket.add(-amount, now_s)
+
+    def take_tokens(self, prompt: int, output: int) -> int:
+        """Returns what is held: no more than the bucket can, or a silent `max_tokens` could never pass."""
+        bucket = self._tokens
+        if bucket is None:
+            return 0
+        if prompt > bucket.per_minute:
+            raise RateLimitError(
+                f"tenant {self._name}: the prompt has {prompt} tokens, the limit is {bucket.per_minute} a "
+                "minute: make it shorter",
+                retry_after_s=60,
+            )
+        amount = min(prompt + output, bucket.per_minute)
+        self._take(bucket, amount, "tokens")
+        return amount
+
+    def end(self, returned_tokens: int, returned_requests: int) -> None:
+        self._running -= 1
+        now_s = self._now_s()
+        if self._tokens is not None:
+            self._tokens.add(returned_tokens, now_s)
+        if self._requests is not None:
+            self._requests.add(returned_requests, now_s)
+
+    def headers(self) -> bytes:
+        now_s = self._now_s()
+        return _lines(b"requests", self._requests, now_s) + _lines(b"tokens", self._tokens, now_s)
+
+
+class _Held:
+    """A Grant against a Quota."""
+
+    __slots__ = ("_quota", "_reserved")
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota: Quota | None = quota
+        self._reserved = 0
+
+    def reserve(self, prompt_tokens: int, output_tokens: int) -> None:
+        if self._quota is not None:
+            self._reserved = self._quota.take_tokens(prompt_tokens, output_tokens)
+
+    def settle(self, used_tokens: int) -> None:
+        quota, self._quota = self._quota, None
+        if quota is not None:
+            quota.end(self._reserved - used_tokens, 0)
+
+    def refuse(self) -> None:
+        quota, self._quota = self._quota, None
+        if quota is not None:
+            quota.end(self._reserved, 1)
+
+    def headers(self) -> bytes:
+        return self._quota.headers() if self._quota is not None else b""
+
+
+def _resized(bucket: TokenBucket | None, per_minute: int | None, now_s: float) -> TokenBucket | None:
+    if per_minute is None:
+        return None
+    if bucket is None:
+        return TokenBucket(per_minute, now_s)
+    bucket.resize(per_minute, now_s)
+    return bucket
+
+
+def _lines(what: bytes, bucket: TokenBucket | None, now_s: float) -> bytes:
+    """The three header lines of one limit, in OpenAI's form."""
+    if bucket is None:
+        return b""
+    remaining = max(0, math.floor(bucket.level(now_s)))
+    reset = duration(bucket.wait_s(bucket.per_minute, now_s)).encode()
+    return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
+        what,
+        bucket.per_minute,
+        what,
+        remaining,
+        what,
+        reset,
+    )
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: 120ms, 8.64s, 6m0s."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{math.ceil(seconds * 100) / 100:g}s"
+    whole = math.ceil(seconds)
+    return f"{whole // 60}m{whole % 60}s"
