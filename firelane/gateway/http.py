@@ -59,6 +59,7 @@ class HttpExchange:
         self._chunked = True
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        """To HEAD, and with status 304, only the length of `body` goes out (RFC 9110, 8.6)."""
         if self.gone:
             return
         self.started = True
@@ -72,7 +73,8 @@ class HttpExchange:
             headers,
             b"" if keep else b"connection: close\r\n",
         )
-        self._transport.write(head if self.request.method == b"HEAD" else head + body)
+        without_body = self.request.method == b"HEAD" or status == 304
+        self._transport.write(head if without_body else head + body)
         self._finish(keep)
 
     def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:
