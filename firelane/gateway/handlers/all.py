@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from firelane.gateway.generate import Generator
 from firelane.gateway.handlers.chat import Chat
 from firelane.gateway.handlers.completions import Completions
+from firelane.gateway.handlers.page import Page
 from firelane.gateway.handlers.server import Server
+from firelane.gateway.handlers.stats import StatsReport
 from firelane.gateway.handlers.tokens import Tokens
 from firelane.gateway.parts import Parts
 from firelane.gateway.routes import Route
@@ -19,3 +21,5 @@ def all_routes(parts: Parts) -> Iterable[Route]:
     yield from Chat(parts, generator).routes()
     yield from Tokens(parts).routes()
     yield from Server(parts).routes()
+    yield from StatsReport(parts).routes()
+    yield from Page(parts).routes()

@@ -1,0 +1,60 @@
+"""GET / and what it loads: the playground and dashboard of `firelane/gateway/page`.
+
+The files are read once, at the start, into a fixed table of routes: no part of a request ever names a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from importlib.resources import files
+
+from firelane.gateway.exchange import Exchange
+from firelane.gateway.parts import Parts
+from firelane.gateway.routes import Route
+
+TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+SECURITY = (
+    b"content-security-policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
+    b"frame-ancestors 'none'; object-src 'none'\r\n"
+    b"x-content-type-options: nosniff\r\n"
+    b"referrer-policy: no-referrer\r\n"
+)
+"""Only what this server sent runs, and it talks to this server alone (CSP level 3)."""
+
+
+class Asset:
+    """One file of the page. A browser keeps it and asks each time whether it has changed."""
+
+    def __init__(self, parts: Parts, body: bytes, content_type: bytes) -> None:
+        self._parts = parts
+        self._body = body
+        self._type = content_type
+        self._tag = b'"%b"' % hashlib.blake2b(body, digest_size=12).hexdigest().encode()
+        self._headers = b"etag: %b\r\ncache-control: no-cache\r\n%b" % (self._tag, SECURITY)
+
+    def send(self, exchange: Exchange) -> None:
+        """The file, or 304 when the client has it."""
+        known = exchange.request.headers.get(b"if-none-match", b"")
+        status = 304 if self._tag in known or known == b"*" else 200
+        self._parts.accounting.responded(status)
+        exchange.respond(status, self._body, content_type=self._type, headers=self._headers)
+
+
+class Page:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def routes(self) -> Iterable[Route]:
+        """`/` is index.html; each file of the page lies below /page/."""
+        for file in files("firelane.gateway").joinpath("page").iterdir():
+            suffix = file.name[file.name.rfind(".") :]
+            if suffix in TYPES:
+                path = "/" if file.name == "index.html" else f"/page/{file.name}"
+                asset = Asset(self._parts, file.read_bytes(), TYPES[suffix])
+                yield Route("GET", path, asset.send, public=True)

@@ -1,0 +1,138 @@
+// The page: its views, the state of the server, the message field.
+
+import { Conversation, exampleList } from "./conversation.js";
+import { Dashboard } from "./dashboard.js";
+import { askForKey, setUpDialogs } from "./dialogs.js";
+import { byId, setText } from "./dom.js";
+import { Settings } from "./settings.js";
+import { Poll } from "./stats.js";
+
+const STATES = { ready: "Ready", starting: "Loading", draining: "Shutting down", dead: "Engine down" };
+const EMPTY = {
+  chat: "Ask something, or start with one of these. Settings are sent with each message as they stand.",
+  completion: "Give the beginning of a text; the model goes on from there.",
+};
+const EXAMPLES = {
+  chat: ["Write a function named flatten that takes a nested list and returns a flat one.", "Write a function named read_lines that reads a file and returns its lines."],
+  completion: ["def fibonacci(n):\n", "class Queue:\n    \"\"\""],
+};
+
+const settings = new Settings(byId("settings"));
+const conversation = new Conversation(settings, askForKey);
+const dashboard = new Dashboard();
+const message = byId("message");
+let models = "";
+
+function showView() {
+  const view = location.hash === "#dashboard" ? "dashboard" : "playground";
+  for (const link of document.querySelectorAll("[data-view]")) {
+    const here = link.dataset.view === view;
+    byId(link.dataset.view).hidden = !here;
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = view === "dashboard" ? "Firelane dashboard" : "Firelane playground";
+}
+
+function showMode() {
+  const mode = settings.mode;
+  setText(byId("message-label"), mode === "chat" ? "Message" : "Prompt");
+  setText(byId("empty-text"), EMPTY[mode]);
+  byId("examples").replaceChildren(...exampleList(EXAMPLES[mode], (text) => {
+    message.value = text;
+    send();
+  }));
+}
+
+function send() {
+  const text = settings.mode === "chat" ? message.value.trim() : message.value;
+  if (text && conversation.send(text)) message.value = "";
+}
+
+function showState(state, text) {
+  byId("state").dataset.state = state;
+  setText(byId("state"), text);
+}
+
+// What stands above the page while no answer can be had. loading: {stage, done, total, unit} or null.
+function showNotice(text, loading = null) {
+  byId("notice").hidden = !text;
+  setText(byId("notice-text"), text);
+  const bar = byId("notice-bar");
+  bar.hidden = !loading?.total;
+  if (loading?.total) {
+    const part = Math.min(1, loading.done / loading.total);
+    bar.setAttribute("aria-valuenow", String(Math.round(part * 100)));
+    bar.firstElementChild.style.inlineSize = `${part * 100}%`;
+  }
+}
+
+function onStats(stats, history) {
+  const { engine } = stats;
+  showState(engine.state, STATES[engine.state] ?? engine.state);
+  setText(byId("model-name"), stats.models[0]);
+  const notices = {
+    starting: `The model is loading: ${engine.reason}. You can already write; sending works once it is ready.`,
+    draining: "The server is shutting down.",
+    dead: `The engine does not run: ${engine.reason}`,
+  };
+  showNotice(notices[engine.state] ?? "", engine.loading);
+  refuse(engine.state === "starting" ? "The model is still loading." : "");
+  if (stats.models.join("\n") !== models) {
+    models = stats.models.join("\n");
+    settings.setModels(stats.models);
+  }
+  dashboard.update(stats, history);
+}
+
+function refuse(why) {
+  conversation.refused = why;
+  if (why) byId("send").setAttribute("aria-disabled", "true");
+  else byId("send").removeAttribute("aria-disabled");
+}
+
+function onNoStats(error) {
+  refuse("");
+  if (error.status === 401) {
+    showState("unknown", "Key needed");
+    showNotice("This server asks for an API key. Enter yours under “API key”.");
+  } else {
+    showState("dead", "No answer");
+    showNotice(error.message);
+  }
+}
+
+const poll = new Poll(onStats, onNoStats);
+setUpDialogs(() => poll.wake());
+window.addEventListener("hashchange", showView);
+byId("settings").addEventListener("change", showMode);
+byId("settings").addEventListener("reset", () => setTimeout(showMode));
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  send();
+});
+byId("stop").addEventListener("click", () => {
+  conversation.stop();
+  message.focus();
+});
+byId("clear").addEventListener("click", () => {
+  conversation.clear();
+  message.focus();
+});
+message.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    send();
+  }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && conversation.running && !document.querySelector("dialog[open]")) conversation.stop();
+});
+byId("open-settings").addEventListener("click", () => {
+  const open = byId("settings").classList.toggle("open");
+  byId("open-settings").setAttribute("aria-expanded", String(open));
+  if (open) byId("settings").querySelector("input:checked").focus();
+});
+showView();
+showMode();
+poll.wake();

@@ -1,0 +1,152 @@
+// The settings form: what it says, checked, as fields of a request.
+
+import { byId, setText } from "./dom.js";
+import { STRUCTURES, structureFields } from "./structured.js";
+
+const NUMBERS = [
+  ...["temperature", "top_p", "top_k", "max_tokens", "seed", "min_p"],
+  ...["presence_penalty", "frequency_penalty", "repetition_penalty"],
+];
+const WHOLE = new Set(["top_k", "max_tokens", "seed", "alternatives"]);
+const NAMES = { stop: "stop-strings", top_logprobs: "alternatives", logprobs: "alternatives", messages: "system" };
+const STRUCTURE_PARAMS = ["response_format", "structured_outputs"];
+
+// A setting that cannot be sent. input: where it stands.
+export class SettingError extends Error {
+  constructor(input, message) {
+    super(message);
+    this.input = input;
+  }
+}
+
+function number(input) {
+  if (input.value === "" && !input.validity.badInput) return null;
+  const value = Number(input.value);
+  const label = input.labels[0].textContent;
+  if (input.value === "" || !Number.isFinite(value)) throw new SettingError(input, `${label} is not a number.`);
+  if (WHOLE.has(input.name) && !Number.isInteger(value)) throw new SettingError(input, `${label} must be a whole number.`);
+  const [min, max] = [input.min, input.max];
+  if (min !== "" && value < Number(min)) throw new SettingError(input, `${label} must be ${min} or more.`);
+  if (max !== "" && value > Number(max)) throw new SettingError(input, `${label} must be ${max} or less.`);
+  return value;
+}
+
+const unescape = (line) => line.replace(/\\([nt\\])/g, (_, c) => ({ n: "\n", t: "\t", "\\": "\\" })[c]);
+
+export class Settings {
+  constructor(form) {
+    this.form = form;
+    this.texts = {}; // the structure editor's text, by kind
+    this.kind = "";
+    this.onMode = () => {};
+    for (const range of form.querySelectorAll("input[type=range]")) this._slider(range);
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("input", (event) => this._clear(event.target));
+    form.addEventListener("reset", () => setTimeout(() => this._show()));
+    form.addEventListener("change", () => this._show());
+    this._show();
+  }
+
+  get mode() {
+    return this.form.elements.mode.value;
+  }
+
+  _slider(range) {
+    const input = byId(range.dataset.for);
+    range.addEventListener("input", () => { input.value = range.value; });
+    const follow = () => { range.value = input.value === "" ? input.placeholder : input.value; };
+    input.addEventListener("input", follow);
+    this.form.addEventListener("reset", () => setTimeout(follow));
+  }
+
+  _show() {
+    byId("system-field").hidden = this.mode !== "chat";
+    byId("alternatives-field").hidden = !byId("logprobs").checked;
+    const kind = byId("structure").value;
+    if (kind !== this.kind) this._structure(kind);
+    this.onMode(this.mode);
+  }
+
+  _structure(kind) {
+    const editor = byId("structure-text");
+    this.texts[this.kind] = editor.value;
+    this.kind = kind;
+    this._clear(editor);
+    const structure = STRUCTURES[kind];
+    byId("structure-field").hidden = !structure?.label;
+    if (!structure?.label) return;
+    setText(byId("structure-label"), structure.label);
+    setText(byId("structure-help"), structure.help);
+    editor.value = this.texts[kind] ?? structure.first;
+  }
+
+  // The served models, in the select; the chosen one stays.
+  setModels(names) {
+    const select = byId("model");
+    if (names.join("\n") === [...select.options].map((option) => option.value).join("\n")) return;
+    const chosen = select.value;
+    select.replaceChildren(...names.map((name) => new Option(name, name)));
+    if (names.includes(chosen)) select.value = chosen;
+  }
+
+  // Fields that chat and completions share, and `system`. Throws SettingError.
+  read() {
+    const fields = {};
+    if (byId("model").value) fields.model = byId("model").value;
+    for (const name of NUMBERS) {
+      const value = number(byId(name));
+      if (value !== null) fields[name] = value;
+    }
+    const stops = byId("stop-strings").value.split("\n").filter((line) => line).map(unescape);
+    if (stops.length) fields.stop = stops;
+    Object.assign(fields, this._structureFields(), this._logprobs());
+    if (byId("stream").checked) Object.assign(fields, { stream: true, stream_options: { include_usage: true } });
+    return { fields, system: byId("system").value };
+  }
+
+  _logprobs() {
+    if (!byId("logprobs").checked) return {};
+    const alternatives = number(byId("alternatives")) ?? 0;
+    return this.mode === "chat" ? { logprobs: true, top_logprobs: alternatives } : { logprobs: alternatives };
+  }
+
+  _structureFields() {
+    const editor = byId("structure-text");
+    try {
+      return structureFields(this.kind, editor.value);
+    } catch (error) {
+      throw new SettingError(editor, error.message);
+    }
+  }
+
+  // Where a parameter of the server's envelope stands in the form, or null.
+  inputOf(param) {
+    const name = String(param ?? "").split(/[.[]/)[0];
+    if (STRUCTURE_PARAMS.includes(name)) return byId(this.kind === "json_object" ? "structure" : "structure-text");
+    const input = byId(NAMES[name] ?? name);
+    return input && this.form.contains(input) ? input : null;
+  }
+
+  // Say beneath a field what is wrong with it.
+  mark(input, message) {
+    this._clear(input);
+    const note = document.createElement("p");
+    note.className = "wrong";
+    note.id = `${input.id}-wrong`;
+    note.textContent = message;
+    input.setAttribute("aria-invalid", "true");
+    input.dataset.helped = input.getAttribute("aria-describedby") ?? "";
+    input.setAttribute("aria-describedby", `${input.dataset.helped} ${note.id}`.trim());
+    input.closest(".field").append(note);
+    input.closest("details")?.setAttribute("open", "");
+  }
+
+  _clear(input) {
+    const note = byId(`${input.id}-wrong`);
+    if (!note) return;
+    note.remove();
+    input.removeAttribute("aria-invalid");
+    if (input.dataset.helped) input.setAttribute("aria-describedby", input.dataset.helped);
+    else input.removeAttribute("aria-describedby");
+  }
+}
