@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: request and response."""
+"""POST /v1/chat/completions: the request. The answer is in chat_answer.py."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.sampling import Count, Object, SamplingFields, check_shared, refuse_unsupported
-from firelane.api.usage import Usage
+from firelane.api.sampling import (
+    Count,
+    Object,
+    SamplingFields,
+    check_shared,
+    refuse_unsupported,
+    unsupported,
+)
+from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
 
 CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
+    "chat_template": (),
     "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "prediction": (),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "verbosity": ("medium",),
     "web_search_options": (),
-    "echo": (False,),
 }
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_TOOLS = 128
+Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
@@ -32,21 +44,39 @@ class ContentPart(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """arguments: JSON text, or what it says."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class CallInMessage(msgspec.Struct, kw_only=True):
+    """A call that an earlier answer made. `index` comes from joined stream deltas and means nothing."""
+
+    id: str = ""
+    type: str = "function"
+    index: Any = None
+    function: CalledFunction | None = None
+
+
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of earlier answers that clients send back (`refusal`, `annotations` ...) are allowed when
-    empty.
+    empty; `parsed` is the openai client's own copy of the content.
     """
 
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
+    tool_calls: Annotated[list[CallInMessage], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: Any = None
     annotations: Any = None
     audio: Any = None
-    tool_calls: Any = None
     function_call: Any = None
-    tool_call_id: Any = None
-    reasoning_content: Any = None
+    parsed: Any = None
 
     def text(self, where: str) -> str:
         """The content as one text. `where` names the message in errors. Raises RequestError on other
@@ -55,6 +85,8 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if isinstance(self.content, str):
             return self.content
         if self.content is None:
+            if self.tool_calls:
+                return ""
             raise RequestError(f"`{where}.content` is missing: give a text", param=where)
         return "".join(_part_text(part, f"{where}.content") for part in self.content)
 
@@ -64,13 +96,16 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise RequestError(
                 f"`{where}.role` is '{self.role[:40]}': supported are {known}", param=f"{where}.role"
             )
-        for name in ("refusal", "audio", "tool_calls", "function_call", "tool_call_id"):
+        for name in ("refusal", "audio", "function_call"):
             if getattr(self, name):
-                raise RequestError(
-                    f"`{where}.{name}` is not supported by this server: leave it out",
-                    param=f"{where}.{name}",
-                    code="unsupported_parameter",
-                )
+                raise unsupported(f"{where}.{name}")
+        if self.role == "tool" and not self.tool_call_id:
+            name = f"{where}.tool_call_id"
+            raise RequestError(f"`{name}` is missing", param=name, code="missing_parameter")
+        if self.tool_calls and self.role != "assistant":
+            raise RequestError(
+                f"`{where}.tool_calls`: only assistants call tools", param=f"{where}.tool_calls"
+            )
 
 
 def _part_text(part: ContentPart, where: str) -> str:
@@ -82,6 +117,37 @@ def _part_text(part: ContentPart, where: str) -> str:
     return part.text
 
 
+class FunctionDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """parameters: the JSON schema of the arguments, an object."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(msgspec.Struct, kw_only=True):
+    type: str
+    function: FunctionDefinition | None = None
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    name: str
+
+
+class AllowedTools(msgspec.Struct, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolReference], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class ToolReference(msgspec.Struct, kw_only=True):
+    """One tool by its name, or, with `allowed_tools`, some of them."""
+
+    type: str
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
 class ChatRequest(SamplingFields, kw_only=True):
     """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
     template.
@@ -91,19 +157,28 @@ class ChatRequest(SamplingFields, kw_only=True):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolReference | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
-    continue_final_message: Literal[False] | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
-    parallel_tool_calls: Any = None
+
+    # Refused: see CHAT_NEUTRAL.
     audio: Any = None
+    chat_template: Any = None
     documents: Any = None
+    echo: Any = None
+    function_call: Any = None
+    functions: Any = None
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None
     modalities: Any = None
     prediction: Any = None
-    tools: Any = None
-    tool_choice: Any = None
     verbosity: Any = None
     web_search_options: Any = None
-    echo: Any = None
 
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
@@ -117,59 +192,32 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
         for i, message in enumerate(self.messages):
             message.check(f"messages[{i}]")
+        self._check_final_message()
+        self._check_tools()
 
+    def _check_final_message(self) -> None:
+        if not self.continue_final_message:
+            return
+        last = self.messages[-1]
+        if self.add_generation_prompt or last.role != "assistant" or last.tool_calls or not last.content:
+            raise RequestError(
+                "`continue_final_message` needs a last message of the assistant with a text, and "
+                "`add_generation_prompt` not to be true",
+                param="continue_final_message",
+            )
 
-class TopLogprob(msgspec.Struct, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ChatLogprob(msgspec.Struct, kw_only=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(msgspec.Struct, kw_only=True):
-    content: list[ChatLogprob]
-
-
-class FunctionCall(msgspec.Struct, kw_only=True):
-    """arguments: JSON text."""
-
-    name: str
-    arguments: str
-
-
-class MessageToolCall(msgspec.Struct, kw_only=True):
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-
-
-class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """tool_calls and reasoning_content are left out where there are none."""
-
-    role: Literal["assistant"]
-    content: str | None
-    refusal: None
-    reasoning_content: str | None = None
-    tool_calls: list[MessageToolCall] = []
-
-
-class ChatChoice(msgspec.Struct, kw_only=True):
-    index: int
-    message: ChatMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: str | None
-
-
-class ChatResponse(msgspec.Struct, kw_only=True):
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage | None
+    def _check_tools(self) -> None:
+        names: set[str] = set()
+        for i, tool in enumerate(self.tools or ()):
+            where = f"tools[{i}]"
+            if tool.type != "function":
+                raise unsupported(f"{where}.type", f"'{tool.type[:40]}'")
+            if tool.function is None:
+                raise RequestError(f"`{where}.function` is missing", param=where, code="missing_parameter")
+            if tool.function.name in names:
+                raise RequestError(f"two tools have the name '{tool.function.name}'", param=where)
+            names.add(tool.function.name)
+            if tool.function.parameters is not None:
+                check_schema(tool.function.parameters, f"{where}.function.parameters")
+        if not names and self.tool_choice not in (None, "none", "auto"):
+            raise RequestError("`tool_choice` is only allowed with `tools`", param="tool_choice")

@@ -7,11 +7,12 @@ value. A field of no known name is refused too: a misspelt `temprature` must not
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from firelane.api.formats import Choices, GrammarText, Pattern, ResponseFormat, StructuredOutputs
 from firelane.errors import RequestError
 
 INT64 = Meta(ge=-(2**63), le=2**63 - 1)
@@ -20,36 +21,32 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Object = Annotated[dict[str, Any], Meta(max_length=64)]
 
-# Values of unimplemented fields that ask for nothing; None is always neutral.
+MAX_LOGIT_BIAS = 300
+MAX_REPORTS = 20
+
+# Values of fields that are not implemented which ask for nothing; None is always neutral.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
+    "bad_words": ([],),
     "best_of": (1,),
     "detokenize": (True,),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "guided_choice": ([],),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "structured_outputs": (),
-    "include_stop_str_in_output": (False,),
+    "guided_whitespace_pattern": (),
+    "kv_transfer_params": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
-    "prompt_logprobs": (),
-    "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
+    "priority": (0,),
     "use_beam_search": (False,),
+    "vllm_xargs": ({},),
 }
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`include_usage` adds a last chunk with the usage; `continuous_usage_stats` (neutral: false) is
-    refused.
+    """`include_usage` adds a last chunk with the usage, `continuous_usage_stats` the usage so far to every
+    chunk. `include_obfuscation` is ignored: chunks are not padded.
     """
 
     include_usage: bool | None = None
-    continuous_usage_stats: Literal[False] | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -68,6 +65,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[Count, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    response_format: ResponseFormat | None = None
 
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -75,10 +73,22 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_REPORTS)] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     add_special_tokens: bool | None = None
 
-    # Harmless: they change nothing about the answer.
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
+
+    # Ignored: they change nothing about the answer.
     user: Any = None
     store: Any = None
     metadata: Any = None
@@ -86,29 +96,22 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
+    guided_decoding_backend: Any = None
     spaces_between_special_tokens: Any = None
     request_id: Any = None
-    priority: Any = None
 
-    # Not implemented: see NEUTRAL.
+    # Refused: see NEUTRAL.
+    allowed_token_ids: Any = None
+    bad_words: Any = None
     best_of: Any = None
     detokenize: Any = None
-    functions: Any = None
-    function_call: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    structured_outputs: Any = None
-    include_stop_str_in_output: Any = None
+    guided_whitespace_pattern: Any = None
+    kv_transfer_params: Any = None
     length_penalty: Any = None
     logits_processors: Any = None
-    prompt_logprobs: Any = None
-    reasoning_effort: Any = None
-    response_format: Any = None
-    skip_special_tokens: Any = None
-    truncate_prompt_tokens: Any = None
+    priority: Any = None
     use_beam_search: Any = None
+    vllm_xargs: Any = None
 
     def stop_strings(self) -> list[str]:
         if self.stop is None:
@@ -116,21 +119,38 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
 
+def unsupported(name: str, value: str = "") -> RequestError:
+    """The refusal of a field, or of one value of it."""
+    what = f" {value}" if value else ""
+    return RequestError(
+        f"`{name}`{what} is not supported by this server: leave it out",
+        param=name,
+        code="unsupported_parameter",
+    )
+
+
 def refuse_unsupported(fields: SamplingFields, neutral: dict[str, tuple[Any, ...]]) -> None:
     """Raises RequestError for the first field of `neutral` that asks for something not implemented."""
     for name, values in neutral.items():
         value = getattr(fields, name)
         if value is not None and value not in values:
-            raise RequestError(
-                f"`{name}` is not supported by this server: leave it out",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise unsupported(name)
 
 
 def check_shared(fields: SamplingFields) -> None:
     """Rules that hold between fields. Raises RequestError."""
     refuse_unsupported(fields, NEUTRAL)
+    if len(fields.logit_bias or ()) > MAX_LOGIT_BIAS:
+        raise RequestError(
+            f"`logit_bias` has {len(fields.logit_bias or ())} entries: at most {MAX_LOGIT_BIAS} are taken",
+            param="logit_bias",
+        )
+    if fields.truncate_prompt_tokens == 0:
+        raise RequestError(
+            "`truncate_prompt_tokens` is 0: use -1 or at least 1", param="truncate_prompt_tokens"
+        )
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise RequestError("`prompt_logprobs` is not available in a stream", param="prompt_logprobs")
     if fields.stream_options is not None and not fields.stream:
         raise RequestError("`stream_options` is only allowed when `stream` is true", param="stream_options")
     limit = fields.max_tokens

@@ -48,7 +48,7 @@ class Choice:
             "_splitter",
         ),
         *("_plain", "_prompt", "_reason", "_reports", "_tail", "cached_tokens", "done", "generated", "id"),
-        *("first_s", "planned_s"),
+        *("first_s", "planned_s", "reasoning_tokens"),
     )
 
     def __init__(
@@ -59,13 +59,14 @@ class Choice:
         self.done = False
         self.generated = 0
         self.cached_tokens = 0
+        self.reasoning_tokens = 0
         self._generation = generation
         self._prompt = prompt
         self._outlet = outlet
         self._options = options
         self._gaps = generation.accounting.gaps
-        self._detokenizer: Detokenizer = make_detokenizer(generation.tokenizer)
-        self._matcher = StopMatcher(list(options.stop)) if options.stop else None
+        self._detokenizer: Detokenizer = make_detokenizer(generation.tokenizer, options.kept_ids)
+        self._matcher = StopMatcher(list(options.stop), keep=options.keep_stop) if options.stop else None
         self._splitter = splitter
         self._called = False
         special = self._matcher is not None or splitter is not None
@@ -128,6 +129,8 @@ class Choice:
         if self._options.hide_output or self._reason == "stop":
             del self._reports[-1:]  # a stop token is not part of the answer
             return
+        if self._splitter is not None and self._splitter.thinking:
+            self.reasoning_tokens += 1
         text = self._detokenizer.push(token)
         stopped = False
         if self._matcher is not None and self.generated > self._options.min_tokens:
@@ -143,6 +146,9 @@ class Choice:
         """Text that is certain, and not the last."""
         if self._splitter is not None:
             text = self._split(text, self._splitter)
+            if self._splitter.done:
+                self._finish("", "stop", abort=True)
+                return
         if self._options.logprobs:
             self._outlet.reported(text, self._take_reports(), None)
         elif text:

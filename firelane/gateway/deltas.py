@@ -37,7 +37,15 @@ Delta = Content | Reasoning | CallStart | CallArguments
 
 
 class Splitter(Protocol):
-    """Splits one choice's text as it comes. The pieces' texts, put together, lose only the marks."""
+    """Splits one choice's text as it comes. The pieces' texts, put together, lose only the marks and white
+    space beside them. thinking: the text to come is reasoning. done: what may come is not wanted.
+    """
+
+    @property
+    def thinking(self) -> bool: ...
+
+    @property
+    def done(self) -> bool: ...
 
     def push(self, text: str) -> list[Delta]: ...
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tokenizers.decoders import DecodeStream
 
+from firelane.gateway.pieces import Pieces
 from firelane.gateway.tokenizer import Tokenizer
 
 
@@ -29,11 +30,9 @@ class PieceDetokenizer:
 
     __slots__ = ("_bytes_of", "_decoder", "_pending", "_texts_of")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        assert tokenizer.bytes_of is not None
-        assert tokenizer.texts_of is not None
-        self._bytes_of = tokenizer.bytes_of
-        self._texts_of = tokenizer.texts_of
+    def __init__(self, pieces: Pieces) -> None:
+        self._bytes_of = pieces.bytes_of
+        self._texts_of = pieces.texts_of
         self._decoder: codecs.IncrementalDecoder | None = None
         self._pending = False
 
@@ -59,42 +58,50 @@ class PieceDetokenizer:
 class StreamDetokenizer:
     """By the tokenizers library, for decoders that look at more than one token."""
 
-    __slots__ = ("_core", "_stream")
+    __slots__ = ("_core", "_kept", "_stream")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, kept: frozenset[int]) -> None:
         self._core = tokenizer.core
+        self._kept = kept
         self._stream = DecodeStream(skip_special_tokens=True)
 
     def push(self, token: int) -> str:
+        if token in self._kept:
+            return self._core.id_to_token(token) or ""
         return self._stream.step(self._core, token) or ""
 
     def flush(self) -> str:
         return ""
 
 
-def make_detokenizer(tokenizer: Tokenizer) -> Detokenizer:
-    return StreamDetokenizer(tokenizer) if tokenizer.bytes_of is None else PieceDetokenizer(tokenizer)
+def make_detokenizer(tokenizer: Tokenizer, kept_ids: frozenset[int] | None = frozenset()) -> Detokenizer:
+    """kept_ids: special tokens that are shown by their names, None: all of them."""
+    kept = tokenizer.special_ids if kept_ids is None else kept_ids
+    pieces = tokenizer.pieces(kept)
+    return StreamDetokenizer(tokenizer, kept) if pieces is None else PieceDetokenizer(pieces)
 
 
 class StopMatcher:
-    """Finds the first stop string in a text that comes in pieces."""
+    """Finds the first stop string in a text that comes in pieces. keep: it is part of the text."""
 
-    __slots__ = ("_held", "_longest", "_stops")
+    __slots__ = ("_held", "_keep", "_longest", "_stops")
 
-    def __init__(self, stops: list[str]) -> None:
+    def __init__(self, stops: list[str], *, keep: bool = False) -> None:
         self._stops = stops
+        self._keep = keep
         self._longest = max(map(len, stops))
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """(text that is certain, whether a stop string was found). The stop string itself is never given
-        out.
+        """(text that is certain, whether a stop string was found). The stop string itself is given out only
+        with `keep`.
         """
         text = self._held + text
-        found = [at for at in map(text.find, self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            return text[: min(found)], True
+            at, stop = min(found)
+            return text[: at + len(stop) if self._keep else at], True
         keep = self._held_chars(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False

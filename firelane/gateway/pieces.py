@@ -109,3 +109,21 @@ class PieceTexts(dict[int, "str | None"]):
             text = None
         self[token] = text
         return text
+
+
+class Pieces:
+    """The vocabulary as bytes and as text. Special tokens are empty, but those of `kept` are their names."""
+
+    __slots__ = ("bytes_of", "texts_of")
+
+    def __init__(
+        self,
+        id_to_token: Callable[[int], str | None],
+        rule: Rule,
+        special: frozenset[int],
+        kept: frozenset[int],
+    ) -> None:
+        self.bytes_of = PieceBytes(id_to_token, rule, special)
+        for token in kept & special:
+            self.bytes_of[token] = (id_to_token(token) or "").encode()
+        self.texts_of = PieceTexts(self.bytes_of)

@@ -39,9 +39,9 @@ class PromptBuilder:
     def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
         self.tokenizer = tokenizer
         self._files = files
-        self._template: ChatTemplate | None = None
+        self.template: ChatTemplate | None = None
         if files.template is not None:
-            self._template = ChatTemplate(files.template, files.specials, files.template_path)
+            self.template = ChatTemplate(files.template, files.specials, files.template_path)
         own = tokenizer.id_of(files.specials.get("eos_token", ""))
         self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
 
@@ -67,7 +67,7 @@ class PromptBuilder:
 
     def render(self, request: ChatRequest) -> str:
         """The chat template's text. Raises RequestError."""
-        if self._template is None:
+        if self.template is None:
             raise RequestError(
                 "this model has no chat template: use /v1/completions",
                 param="messages",
@@ -76,13 +76,8 @@ class PromptBuilder:
         messages: list[dict[str, Any]] = []
         for i, message in enumerate(request.messages):
             role = "system" if message.role == "developer" else message.role
-            entry: dict[str, Any] = {"role": role, "content": message.text(f"messages[{i}]")}
-            if message.name is not None:
-                entry["name"] = message.name
-            messages.append(entry)
-        variables = dict(request.chat_template_kwargs or {})
-        variables["add_generation_prompt"] = request.add_generation_prompt is not False
-        return self._template.render(messages, variables)
+            messages.append({"role": role, "content": message.text(f"messages[{i}]")})
+        return self.template.render(messages, {"add_generation_prompt": True})
 
     async def encode(self, text: str, *, special: bool, chars: int) -> list[int]:
         """Token ids of one text of a request that has `chars` characters to tokenise: where that takes

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -169,13 +170,18 @@ def _environment() -> _Sandbox:
 
 
 class ChatTemplate:
-    """A compiled template and the constants that it may use (`bos_token`, `eos_token` ...)."""
+    """A compiled template and the constants that it may use (`bos_token`, `eos_token` ...). variables: what
+    it asks for beyond what it sets itself.
+    """
 
     def __init__(self, source: str, constants: dict[str, str], where: str = "chat template") -> None:
         """Raises TokenizerError when `source` is not a template."""
         env = _environment()
+        self.source = source
         try:
-            self._template = env.from_string(_Meter().visit(env.parse(source)))
+            tree = env.parse(source)
+            self.variables = frozenset(find_undeclared_variables(tree))
+            self._template = env.from_string(_Meter().visit(tree))
         except (jinja2.TemplateError, RecursionError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise TokenizerError(f"{where} is not a valid template: {text}; fetch it again") from error

@@ -11,11 +11,13 @@ from typing import Any
 import tokenizers
 
 from firelane.errors import TokenizerError
-from firelane.gateway.pieces import PieceBytes, PieceTexts, piece_rule
+from firelane.gateway.pieces import PieceBytes, Pieces, piece_rule
 
 
 class Tokenizer:
-    """One model's tokenizer. Not changed after construction; `encode` may be called from several threads."""
+    """One model's tokenizer. Not changed after construction; `encode` may be called from several threads.
+    The tables of pieces fill as tokens appear; there is one for each set of special tokens that is shown.
+    """
 
     def __init__(self, core: tokenizers.Tokenizer) -> None:
         self._core = core
@@ -24,11 +26,21 @@ class Tokenizer:
         vocab_size = core.get_vocab_size(with_added_tokens=True)
         self.num_ids = max([vocab_size, *(i + 1 for i in added)])
         rule = piece_rule(json.loads(core.decoder.__getstate__()) if core.decoder else None)
-        self.bytes_of: PieceBytes | None = None
-        self.texts_of: PieceTexts | None = None
-        if rule is not None:
-            self.bytes_of = PieceBytes(core.id_to_token, rule, self.special_ids)
-            self.texts_of = PieceTexts(self.bytes_of)
+        self._rule = rule
+        self._pieces: dict[frozenset[int], Pieces] = {}
+        plain = self.pieces(frozenset())
+        self.bytes_of: PieceBytes | None = None if plain is None else plain.bytes_of
+
+    def pieces(self, kept: frozenset[int]) -> Pieces | None:
+        """The table by which tokens become text, with the special tokens `kept` shown by their names. None
+        where this tokenizer's decoder does not work token by token.
+        """
+        if self._rule is None:
+            return None
+        found = self._pieces.get(kept)
+        if found is None:
+            found = self._pieces[kept] = Pieces(self._core.id_to_token, self._rule, self.special_ids, kept)
+        return found
 
     @property
     def core(self) -> tokenizers.Tokenizer:

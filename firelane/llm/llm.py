@@ -19,6 +19,7 @@ from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.errors import RequestError, UsageError
 from firelane.gateway.model_files import ModelFiles, read_model_files
+from firelane.gateway.assistant import Assistant
 from firelane.gateway.prompt import PromptBuilder
 from firelane.gateway.tokenizer import load_tokenizer
 from firelane.llm.choice import Choice, Job
@@ -51,6 +52,7 @@ class LLM:
         self._files: ModelFiles = read_model_files(model_dir)
         self._tokenizer.check_vocab(self._files.vocab_size)
         self._prompts = PromptBuilder(self._tokenizer, self._files)
+        self._assistant = Assistant(self._prompts)
         self._executor = load_executor(config, progress)
         self._port = LocalPort()
         self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)
@@ -135,7 +137,7 @@ class LLM:
             request = msgspec.convert({"messages": list(messages)}, ChatRequest)
         except msgspec.ValidationError as error:
             raise RequestError(f"messages: {error}") from error
-        return self._tokenizer.encode(self._prompts.render(request), add_special_tokens=False)
+        return self._tokenizer.encode(self._assistant.chat(request).text, add_special_tokens=False)
 
     def _job(self, prompt: Prompt, params: SamplingParams | None) -> Job:
         params = params or self.default_sampling()

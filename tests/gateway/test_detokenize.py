@@ -40,7 +40,7 @@ def test_any_ids_give_what_the_library_gives(ids):
 
 @given(st.text(min_size=1))
 def test_no_broken_character_on_the_way(text):
-    detokenizer = PieceDetokenizer(BYTES)
+    detokenizer = make_detokenizer(BYTES)
     pieces = [detokenizer.push(token) for token in BYTES.encode(text, add_special_tokens=False)]
     assert text.startswith("".join(pieces[:-1]))
 

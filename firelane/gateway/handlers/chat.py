@@ -10,7 +10,6 @@ from firelane.gateway.exchange import Exchange
 from firelane.gateway.forms import ChatForm
 from firelane.gateway.generate import Generator, Job, new_identity, output_options
 from firelane.gateway.parts import Parts
-from firelane.gateway.prompt import Prompt
 from firelane.gateway.routes import Route
 
 
@@ -28,16 +27,16 @@ class Chat:
         request.check()
         parts = self._parts
 
-        async def prompts() -> list[Prompt]:
-            return [await parts.prompts.chat(request)]
-
+        turn = parts.assistant.chat(request)
         identity = new_identity("chatcmpl-", request, parts.served_names[0])
         job = Job(
             exchange=exchange,
             fields=request,
             form=ChatForm(identity, parts.tokenizer),
-            options=output_options(request, logprobs=bool(request.logprobs)),
-            prompts=prompts,
+            options=output_options(request, logprobs=bool(request.logprobs), kept_ids=turn.kept_ids),
+            prompts=turn.prompts,
+            splitter=turn.splitter,
+            grammar=turn.grammar,
             reports=(request.top_logprobs or 0 if request.logprobs else -1, -1),
         )
         await self._generator.start(job)

@@ -1,0 +1,167 @@
+"""Calls written as a JSON object: {"name": "f", "arguments": {...}}.
+
+The arguments go out as they come. Until they begin nothing is given out, so that an object which turns out
+to be no call can still become content; after that the text is followed by its brackets alone, and what the
+model writes is what the client gets.
+"""
+
+from __future__ import annotations
+
+import json
+
+from firelane.gateway.tools.tape import Reading, Tape, char, skip_space
+
+ARGUMENT_KEYS = ("arguments", "parameters")
+MAX_NAME_CHARS = 256
+_OPENING = frozenset("{[")
+_SCALAR = frozenset("+-.0123456789eEtrufalsn")
+
+
+class ValueEnd:
+    """Follows one JSON object, array or string to its end."""
+
+    __slots__ = ("_depth", "_escaped", "_in_string")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+
+    def feed(self, text: str) -> int | None:
+        """How many characters of `text` belong to the value, None where it takes all and goes on."""
+        for at, c in enumerate(text):
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                elif c == "\\":
+                    self._escaped = True
+                elif c == '"':
+                    self._in_string = False
+            elif c == '"':
+                self._in_string = True
+            elif c in "{[":
+                self._depth += 1
+            elif c in "}]":
+                self._depth -= 1
+            if not self._in_string and self._depth <= 0:
+                return at + 1
+        return None
+
+
+def read_call(tape: Tape, at: int, *, known_only: bool = False) -> Reading[bool]:
+    """Read the call that begins `at` places ahead, its closing brace included. False, with nothing taken,
+    where there is no call. known_only: a name that is none of the request's tools makes no call.
+    """
+    name: str | None = None
+    early: str | None = None  # arguments that came before the name
+    if (yield from char(tape, at)) != "{":
+        return False
+    while True:
+        key = yield from _key(tape, at + 1)
+        if key is None:
+            return False
+        word, at = key
+        if word in ARGUMENT_KEYS and name is not None and (yield from char(tape, at)) in _OPENING:
+            tape.take(at)
+            tape.start_call(name)
+            yield from stream_value(tape)
+            yield from _tail(tape)
+            return True
+        end = yield from _value(tape, at, 0 if word in ARGUMENT_KEYS else MAX_NAME_CHARS)
+        if end is None:
+            return False
+        value, at = tape.text[at:end], end
+        if word == "name":
+            name = _text(value)
+            if not name or (known_only and name not in tape.known):
+                return False
+        elif word in ARGUMENT_KEYS:
+            early = value
+        at = yield from skip_space(tape, at)
+        after = yield from char(tape, at)
+        if after == "}" and name is not None:
+            tape.take(at + 1)
+            _whole_call(tape, name, early)
+            return True
+        if after != ",":
+            return False
+
+
+def _whole_call(tape: Tape, name: str, value: str | None) -> None:
+    """A call whose arguments are known: an object, JSON in a text, or none."""
+    text = _text(value) if value is not None else None
+    tape.start_call(name)
+    tape.arguments(text if text is not None else "{}" if value in (None, "null") else str(value))
+    tape.end_call()
+
+
+def stream_value(tape: Tape) -> Reading[None]:
+    """Give out the object or array at hand as arguments, piece by piece, and end the call."""
+    end = ValueEnd()
+    while True:
+        size = end.feed(tape.text)
+        tape.arguments(tape.take(len(tape.text) if size is None else size))
+        if size is not None:
+            tape.end_call()
+            return
+        if tape.ended:
+            return
+        yield
+
+
+def _tail(tape: Tape) -> Reading[None]:
+    """Drop what follows the arguments up to the object's brace. Leaves what is not of the object."""
+    at = yield from skip_space(tape, 0)
+    while (yield from char(tape, at)) == ",":
+        key = yield from _key(tape, at + 1)
+        end = None if key is None else (yield from _value(tape, key[1], MAX_NAME_CHARS))
+        if end is None:
+            return
+        at = yield from skip_space(tape, end)
+    if (yield from char(tape, at)) == "}":
+        tape.take(at + 1)
+
+
+def _key(tape: Tape, at: int) -> Reading[tuple[str, int] | None]:
+    """A key and the place of its value."""
+    at = yield from skip_space(tape, at)
+    if (yield from char(tape, at)) != '"':
+        return None
+    end = yield from _value(tape, at, MAX_NAME_CHARS)
+    if end is None:
+        return None
+    word = _text(tape.text[at:end])
+    at = yield from skip_space(tape, end)
+    if word is None or (yield from char(tape, at)) != ":":
+        return None
+    return word, (yield from skip_space(tape, at + 1))
+
+
+def _value(tape: Tape, at: int, limit: int) -> Reading[int | None]:
+    """The place after the value that begins at `at`. None where it is no JSON, longer than `limit` (0: any
+    length), or not complete.
+    """
+    first = yield from char(tape, at)
+    if first not in '{["':
+        end = at
+        while (c := (yield from char(tape, end))) and c in _SCALAR:
+            end += 1
+        return end if end > at else None
+    follow, seen = ValueEnd(), at
+    while True:
+        size = follow.feed(tape.text[seen:])
+        seen = len(tape.text) if size is None else seen + size
+        if limit and seen - at > limit:
+            return None
+        if size is not None or tape.ended:
+            return None if size is None else seen
+        yield
+
+
+def _text(value: str) -> str | None:
+    """The text that a JSON string holds; None where it is something else."""
+    try:
+        text: object = json.loads(value)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) else None

@@ -1,0 +1,48 @@
+"""Llama 3.1 and later: the whole answer is {"name": ..., "parameters": {...}}, several of them parted by
+semicolons; some models put <|python_tag|> before it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from firelane.gateway.tools.family import TokenOf, calls_rules, openai_id, quoted, repeated
+from firelane.gateway.tools.json_call import read_call
+from firelane.gateway.tools.tape import Reading, Tape, char, skip_space, until
+from firelane.gateway.tools.tool import Tool
+
+MARK = "<|python_tag|>"
+
+
+class Llama3Json:
+    name = "llama3_json"
+    marks = (MARK,)
+
+    def new_id(self) -> str:
+        return openai_id()
+
+    def parse(self, tape: Tape) -> Reading[None]:
+        at = yield from skip_space(tape, 0)
+        if (yield from read_call(tape, at, known_only=True)):  # without a mark, only its name tells a call
+            yield from self._more(tape)
+        while (yield from until(tape, (MARK,), tape.content, trim=True)):
+            at = yield from skip_space(tape, len(MARK))
+            if (yield from read_call(tape, at)):
+                yield from self._more(tape)
+            else:
+                tape.content(tape.take(len(MARK)))
+
+    def _more(self, tape: Tape) -> Reading[None]:
+        while True:
+            at = yield from skip_space(tape, 0)
+            if (yield from char(tape, at)) != ";":
+                return
+            at = yield from skip_space(tape, at + 1)
+            if not (yield from read_call(tape, at, known_only=True)):
+                return
+
+    def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
+        def around(name: str) -> tuple[str, str]:
+            return quoted(f'{{"name": {json.dumps(name)}, "parameters": '), quoted("}")
+
+        return calls_rules(tools, repeated(quoted("; "), parallel=parallel), around)

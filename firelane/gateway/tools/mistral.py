@@ -1,0 +1,95 @@
+"""Mistral: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], and since its 2025 tokenizers
+[TOOL_CALLS]name[ARGS]{...}, repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from firelane.gateway.tools.family import (
+    MAX_FORCED_CALLS,
+    TokenOf,
+    calls_rules,
+    mark_symbol,
+    nine_letters,
+    quoted,
+    repeated,
+)
+from firelane.gateway.tools.json_call import read_call, stream_value
+from firelane.gateway.tools.tape import Reading, Tape, char, skip_space, until
+from firelane.gateway.tools.tool import Tool
+
+CALLS = "[TOOL_CALLS]"
+CALL_ID = "[CALL_ID]"
+ARGS = "[ARGS]"
+MAX_HEAD_CHARS = 256
+_HEAD = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?(?:\[ARGS\]\s*)?(?=\{)")
+_HEAD_CHARS = re.compile(r"[\s\w.\-\[\]]*")
+
+
+class Mistral:
+    """names_first: the form of the calls that the model writes, and that are forced; both are read."""
+
+    name = "mistral"
+    marks = (CALLS, CALL_ID, ARGS)
+
+    def __init__(self, *, names_first: bool = False) -> None:
+        self._names_first = names_first
+
+    def new_id(self) -> str:
+        return nine_letters()
+
+    def parse(self, tape: Tape) -> Reading[None]:
+        while (yield from until(tape, (CALLS,), tape.content, trim=True)):
+            at = yield from skip_space(tape, len(CALLS))
+            first = yield from char(tape, at)
+            if first == "[":
+                read = yield from self._list(tape, at)
+            elif first == "{":
+                read = yield from read_call(tape, at)
+            else:
+                read = yield from self._named(tape)
+            if not read:
+                tape.content(tape.take(len(CALLS)))
+
+    def _list(self, tape: Tape, at: int) -> Reading[bool]:
+        at = yield from skip_space(tape, at + 1)
+        if not (yield from read_call(tape, at)):
+            return False
+        while True:
+            at = yield from skip_space(tape, 0)
+            after = yield from char(tape, at)
+            if after == "]":
+                tape.take(at + 1)
+            if after != ",":
+                return True
+            at = yield from skip_space(tape, at + 1)
+            if not (yield from read_call(tape, at)):
+                return True
+
+    def _named(self, tape: Tape) -> Reading[bool]:
+        while (found := _HEAD.match(tape.text, len(CALLS))) is None:
+            head = _HEAD_CHARS.match(tape.text, len(CALLS))
+            whole = head is not None and head.end() == len(tape.text)
+            if tape.ended or not whole or len(tape.text) > MAX_HEAD_CHARS:
+                return False
+            yield
+        if found.end() > MAX_HEAD_CHARS:
+            return False
+        tape.take(found.end())
+        tape.start_call(found[1])
+        yield from stream_value(tape)
+        return True
+
+    def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:
+        mark, args = mark_symbol(CALLS, token_of), mark_symbol(ARGS, token_of)
+        if self._names_first:
+            calls = f"call{{1,{MAX_FORCED_CALLS}}}" if parallel else "call"
+            return calls_rules(tools, calls, lambda name: (f"{mark} {quoted(name)} {args}", ""))
+
+        def around(name: str) -> tuple[str, str]:
+            return quoted(f'{{"name": {json.dumps(name)}, "arguments": '), quoted("}")
+
+        calls = repeated(quoted(", "), parallel=parallel)
+        return calls_rules(tools, f'{mark} " [" {calls} "]"', around)
