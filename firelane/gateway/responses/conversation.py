@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -71,7 +70,7 @@ def messages(instructions: str | None, earlier: list[InputItem], own: list[Input
 def _assistant_turn(made: list[Body]) -> Body:
     """The assistant's message at the end, a new one where another speaks last."""
     if not made or made[-1]["role"] != "assistant":
-        made.append({"role": "assistant", "content": None})
+        made.append({"role": "assistant", "content": ""})
     return made[-1]
 
 
@@ -82,41 +81,32 @@ def _add_to_turn(turn: Body, item: InputItem, where: str) -> None:
         turn.setdefault("tool_calls", []).append(call)
         return
     name = "reasoning_content" if item.type == "reasoning" else "content"
-    turn[name] = (turn.get(name) or "") + item.text(where)
+    turn[name] = turn.get(name, "") + item.text(where)
 
 
 def _tools(request: ResponsesRequest) -> Body:
     tools, choice = request.tools or [], request.tool_choice
-    mode: str | Body | None = choice if isinstance(choice, str) else None
-    if isinstance(choice, dict):
-        kind = choice.get("type")
-        if kind == "function":
-            mode = {"type": "function", "function": {"name": choice.get("name")}}
-        elif kind == "allowed_tools":
-            mode = choice.get("mode", "auto")
-            tools = _allowed(tools, choice.get("tools"))
-        else:
-            raise RequestError(
-                f"`tool_choice.type` is '{str(kind)[:40]}': supported are function, allowed_tools",
-                param="tool_choice",
-                code="unsupported_parameter",
-            )
+    mode = choice if choice is None or isinstance(choice, str) else _chosen(choice)
     if not tools and mode not in (None, "none", "auto"):
         raise RequestError("`tool_choice` asks for a call, but there are no `tools`", param="tool_choice")
     body: Body = {"tools": [_tool(tool) for tool in tools], "tool_choice": mode}
     return body if tools else {}
 
 
-def _allowed(tools: Iterable[FunctionTool], allowed: Any) -> list[FunctionTool]:
-    """The tools that the choice lists: the model sees no others."""
-    listed: list[Any] = allowed if isinstance(allowed, list) else []
-    names = {str(entry.get("name")) for entry in listed if isinstance(entry, dict)}
-    known = {str(tool.name) for tool in tools}
-    if not names or not names <= known:
+def _chosen(choice: Body) -> Body:
+    kind = choice.get("type")
+    if kind == "function":
+        return {"type": kind, "function": {"name": choice.get("name")}}
+    if kind != "allowed_tools":
         raise RequestError(
-            "`tool_choice.tools` must name some of `tools`", param="tool_choice.tools", code="invalid_value"
+            f"`tool_choice.type` is '{str(kind)[:40]}': supported are function, allowed_tools",
+            param="tool_choice",
+            code="unsupported_parameter",
         )
-    return [tool for tool in tools if tool.name in names]
+    listed: Any = choice.get("tools")
+    tools: list[Any] = listed if isinstance(listed, list) else []
+    named = [_chosen(tool) for tool in tools if isinstance(tool, dict)]
+    return {"type": kind, "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": named}}
 
 
 def _tool(tool: FunctionTool) -> Body:
