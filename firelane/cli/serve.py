@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from firelane.cli import gateway_options, options
 from firelane.errors import UsageError
+from firelane.gateway.config import REASONING_PARSERS, TOOL_PARSERS
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -54,6 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="answers of /v1/responses kept in memory, to be read and continued (default: %(default)s; 0: none)",
     )
+    server.add_argument(
+        "--tool-parser",
+        choices=TOOL_PARSERS,
+        default="auto",
+        help="how the model writes calls of tools (default: %(default)s: what its chat template shows)",
+    )
+    server.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_PARSERS,
+        default="auto",
+        help="how the model marks its reasoning (default: %(default)s: what its chat template shows)",
+    )
     gateway_options.add_access(parser)
     gateway_options.add_limits(parser)
     gateway_options.add_telemetry(parser)
@@ -90,6 +103,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         max_queue=arguments.max_queue,
         aliases=tuple(arguments.alias),
         max_stored_responses=arguments.max_stored_responses,
+        tool_parser=arguments.tool_parser,
+        reasoning_parser=arguments.reasoning_parser,
         **settings,
     )
     engine = EngineConfig(

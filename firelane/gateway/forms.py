@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from firelane.api.chat import (
+from firelane.api.chat_answer import (
     ChatChoice,
     ChatLogprob,
     ChatLogprobs,
@@ -81,7 +81,7 @@ class Form(Protocol):
         ...
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """An event that holds a piece which is not content."""
+        """An event that holds a piece which is not content; b"" where it comes later."""
         ...
 
     def closing(self, usage: Usage) -> bytes:
