@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.responses_items import InputItem, OutputItem
-from firelane.api.sampling import INT64, Count, Object, Penalty, StopString
+from firelane.api.sampling import INT64, Count, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -104,6 +104,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     chat_template_kwargs: Object | None = None
+    options: RunOptions | None = None
 
     # Harmless: they change nothing about the answer.
     user: str | None = None

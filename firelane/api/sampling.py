@@ -50,6 +50,12 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
+class RunOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Of Workers AI. rejectIfBusy: answer 429 rather than wait for a free place in the engine."""
+
+    reject_if_busy: bool | None = msgspec.field(name="rejectIfBusy", default=None)
+
+
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Ranges are those of the OpenAI API; fields that it lacks have the names and ranges of vLLM's."""
 
@@ -87,6 +93,8 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     guided_regex: Pattern | None = None
     guided_choice: Choices | None = None
     guided_grammar: GrammarText | None = None
+
+    options: RunOptions | None = None
 
     # Ignored: they change nothing about the answer.
     user: Any = None

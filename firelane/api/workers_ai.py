@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.chat import ContentPart
-from firelane.api.sampling import INT64, Object, Penalty
+from firelane.api.sampling import INT64, Object, Penalty, RunOptions
 from firelane.errors import RequestError
 
 DEFAULT_MAX_TOKENS = 256
@@ -33,12 +33,6 @@ class LoraUnsupportedError(RequestError):
     status = 405
 
 
-class BusyError(RequestError):
-    """The engine has no free room, and the client does not want to wait."""
-
-    status = 429
-
-
 class RunMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """tool_calls: of the assistant, as in an answer. name: of the tool whose result this is."""
 
@@ -54,10 +48,6 @@ class RunFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
-
-
-class RunOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    reject_if_busy: bool | None = msgspec.field(name="rejectIfBusy", default=None)
 
 
 class RunRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -142,4 +132,4 @@ class RunFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
-    reject_if_busy: str | None = msgspec.field(name="rejectIfBusy", default=None)
+    reject_if_busy: Literal["true", "false"] | None = msgspec.field(name="rejectIfBusy", default=None)

@@ -13,7 +13,7 @@ from firelane.api.workers_ai import DEFAULT_MAX_TOKENS, RunFormat, RunMessage, R
 from firelane.errors import RequestError
 
 SAME_NAMES = (
-    *("stream", "temperature", "top_p", "top_k", "seed"),
+    *("stream", "options", "temperature", "top_p", "top_k", "seed"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
 Body = dict[str, Any]

@@ -15,7 +15,6 @@ _ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnve
 _BY_CODE = {
     "model_not_found": (400, api.NO_SUCH_MODEL),
     "queue_full": (429, api.OUT_OF_CAPACITY),
-    "busy": (429, api.OUT_OF_CAPACITY),
 }
 _BY_STATUS = {
     401: api.AUTHENTICATION_ERROR,
