@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
 from firelane.api import workers_ai as api
 from firelane.api.errors import ErrorBody, ErrorEnvelope
-from firelane.gateway.exchange import EVENT_STREAM, JSON, Exchange, Request
+from firelane.gateway.exchange import JSON, Exchange
 from firelane.gateway.forms import encode_json
 
 _ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelope)
@@ -38,78 +38,26 @@ def _body(error: ErrorBody, code: int) -> api.RunErrorBody:
     return api.RunErrorBody(code=code, message=f"AiError: {error.message}")
 
 
-class WorkersExchange:
-    """An exchange whose errors have Workers AI's form."""
+class _WorkersExchange:
+    """Passes everything on but the bodies of errors."""
 
-    __slots__ = ("_inner",)
+    _inner: Exchange
 
     def __init__(self, inner: Exchange) -> None:
-        self._inner = inner
+        object.__setattr__(self, "_inner", inner)
 
-    @property
-    def request(self) -> Request:
-        return self._inner.request
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
-    @request.setter
-    def request(self, value: Request) -> None:
-        self._inner.request = value
-
-    @property
-    def id(self) -> str:
-        return self._inner.id
-
-    @id.setter
-    def id(self, value: str) -> None:
-        self._inner.id = value
-
-    @property
-    def started(self) -> bool:
-        return self._inner.started
-
-    @started.setter
-    def started(self, value: bool) -> None:
-        self._inner.started = value
-
-    @property
-    def gone(self) -> bool:
-        return self._inner.gone
-
-    @gone.setter
-    def gone(self, value: bool) -> None:
-        self._inner.gone = value
-
-    @property
-    def on_gone(self) -> Callable[[], None] | None:
-        return self._inner.on_gone
-
-    @on_gone.setter
-    def on_gone(self, value: Callable[[], None] | None) -> None:
-        self._inner.on_gone = value
-
-    @property
-    def extra_headers(self) -> bytes:
-        return self._inner.extra_headers
-
-    @extra_headers.setter
-    def extra_headers(self, value: bytes) -> None:
-        self._inner.extra_headers = value
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._inner, name, value)
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
         if status >= 400:
             status, body = failure(status, body)
         self._inner.respond(status, body, content_type=content_type, headers=headers)
 
-    def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:
-        self._inner.start_stream(content_type)
 
-    def send(self, data: bytes) -> None:
-        self._inner.send(data)
-
-    async def drained(self) -> None:
-        await self._inner.drained()
-
-    def end(self) -> None:
-        self._inner.end()
-
-    def cut(self) -> None:
-        self._inner.cut()
+def workers_exchange(inner: Exchange) -> Exchange:
+    """An exchange whose errors have Workers AI's form."""
+    return cast(Exchange, _WorkersExchange(inner))
