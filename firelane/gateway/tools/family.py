@@ -62,16 +62,18 @@ def mark_symbol(mark: str, token_of: TokenOf) -> str:
     return quoted(mark) if token is None else f"<[{token}]>"
 
 
-def calls_rules(tools: list[Tool], calls: str, around: Callable[[str], tuple[str, str]]) -> str:
-    """calls: the right side of the first rule, in terms of `call`. around: what stands before and after the
-    arguments of a call of the tool of this name, as Lark.
+def calls_rules(tools: list[Tool], calls: str, call: Callable[[Tool], str]) -> str:
+    """calls: the right side of the first rule, in terms of `call`. call: the right side of the rule of one
+    tool's call.
     """
     lines = [f"calls: {calls}", "call: " + " | ".join(f"call{i}" for i in range(len(tools)))]
-    for i, tool in enumerate(tools):
-        before, after = around(tool.name)
-        lines.append(f"call{i}: {before} args{i} {after}".rstrip())
-        lines.append(f"args{i}: %json {json.dumps(single_line(tool.schema()))}")
+    lines += [f"call{i}: {call(tool)}" for i, tool in enumerate(tools)]
     return "\n".join(lines) + "\n"
+
+
+def inline_arguments(tool: Tool) -> str:
+    """The JSON of the tool's arguments, within a rule."""
+    return f"%json {json.dumps(single_line(tool.schema()))}"
 
 
 def repeated(separator: str, *, parallel: bool) -> str:

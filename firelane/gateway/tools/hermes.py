@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 
-from firelane.gateway.tools.family import TokenOf, calls_rules, mark_symbol, openai_id, quoted, repeated
+from firelane.gateway.tools.family import (
+    TokenOf,
+    calls_rules,
+    inline_arguments,
+    mark_symbol,
+    openai_id,
+    quoted,
+    repeated,
+)
 from firelane.gateway.tools.json_call import read_call
 from firelane.gateway.tools.tape import Reading, Tape, begins, skip_space, until
 from firelane.gateway.tools.tool import Tool
@@ -32,9 +40,10 @@ class Hermes:
 
     def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         first, last = mark_symbol(OPEN, token_of), mark_symbol(CLOSE, token_of)
+        tail = quoted("}\n")
 
-        def around(name: str) -> tuple[str, str]:
-            head = f'\n{{"name": {json.dumps(name)}, "arguments": '
-            return f"{first} {quoted(head)}", f"{quoted('}' + chr(10))} {last}"
+        def call(tool: Tool) -> str:
+            head = quoted(f'\n{{"name": {json.dumps(tool.name)}, "arguments": ')
+            return f"{first} {head} {inline_arguments(tool)} {tail} {last}"
 
-        return calls_rules(tools, repeated(quoted("\n"), parallel=parallel), around)
+        return calls_rules(tools, repeated(quoted("\n"), parallel=parallel), call)

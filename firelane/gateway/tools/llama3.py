@@ -5,7 +5,9 @@ semicolons; some models put <|python_tag|> before it.
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
+from firelane.gateway.constraints import single_line
 from firelane.gateway.tools.family import TokenOf, calls_rules, openai_id, quoted, repeated
 from firelane.gateway.tools.json_call import read_call
 from firelane.gateway.tools.tape import Reading, Tape, char, skip_space, until
@@ -42,7 +44,31 @@ class Llama3Json:
                 return
 
     def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
-        def around(name: str) -> tuple[str, str]:
-            return quoted(f'{{"name": {json.dumps(name)}, "parameters": '), quoted("}")
+        """A call is told as a schema, not as text around one: beside another schema (the answer's format),
+        llguidance reads what both begin with only if both are schemas.
+        """
+        calls = repeated(quoted("; "), parallel=parallel)
+        return calls_rules(tools, calls, lambda tool: f"%json {json.dumps(single_line(_call_schema(tool)))}")
 
-        return calls_rules(tools, repeated(quoted("; "), parallel=parallel), around)
+
+def _call_schema(tool: Tool) -> dict[str, Any]:
+    parameters = _moved(tool.schema(), "#/properties/parameters")
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "parameters": parameters},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """The schema for a place inside another one: references to its own root lead to `root`."""
+    if isinstance(schema, list):
+        return [_moved(item, root) for item in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: _moved(value, root) for key, value in cast(dict[str, Any], schema).items()}
+    target = moved.get("$ref")
+    if isinstance(target, str) and target.startswith("#"):
+        moved["$ref"] = root + target[1:]
+    return moved

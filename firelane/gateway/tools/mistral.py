@@ -11,6 +11,7 @@ from firelane.gateway.tools.family import (
     MAX_FORCED_CALLS,
     TokenOf,
     calls_rules,
+    inline_arguments,
     mark_symbol,
     nine_letters,
     quoted,
@@ -86,10 +87,13 @@ class Mistral:
         mark, args = mark_symbol(CALLS, token_of), mark_symbol(ARGS, token_of)
         if self._names_first:
             calls = f"call{{1,{MAX_FORCED_CALLS}}}" if parallel else "call"
-            return calls_rules(tools, calls, lambda name: (f"{mark} {quoted(name)} {args}", ""))
+            return calls_rules(
+                tools, calls, lambda tool: f"{mark} {quoted(tool.name)} {args} {inline_arguments(tool)}"
+            )
 
-        def around(name: str) -> tuple[str, str]:
-            return quoted(f'{{"name": {json.dumps(name)}, "arguments": '), quoted("}")
+        def call(tool: Tool) -> str:
+            head = quoted(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
+            return f"{head} {inline_arguments(tool)} {quoted('}')}"
 
         calls = repeated(quoted(", "), parallel=parallel)
-        return calls_rules(tools, f'{mark} " [" {calls} "]"', around)
+        return calls_rules(tools, f'{mark} " [" {calls} "]"', call)

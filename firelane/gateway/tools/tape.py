@@ -53,7 +53,7 @@ class Tape:
         return taken
 
     def content(self, text: str) -> None:
-        if text:
+        if text and not self.done:
             self.out.append(Content(text))
 
     def reasoning(self, text: str) -> None:
@@ -61,16 +61,18 @@ class Tape:
             self.out.append(Reasoning(text))
 
     def start_call(self, name: str) -> None:
+        if self.done:
+            return
         self.out.append(CallStart(self.num_calls, self._new_id(), name))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
         """More of the arguments of the call that was started last."""
-        if text:
+        if text and not self.done:
             self.out.append(CallArguments(self.num_calls - 1, text))
 
     def end_call(self) -> None:
-        self.done = self.num_calls == self.max_calls
+        self.done = self.done or self.num_calls == self.max_calls
 
 
 class TapeSplitter:
