@@ -1,0 +1,102 @@
+"""/v1/files: upload, list, describe, download, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from firelane.api.files import FileDeleted, FileList, FileListQuery, FileObject
+from firelane.api.paging import Page, read_query
+from firelane.errors import RequestError
+from firelane.gateway.exchange import BodySink, Exchange, Request
+from firelane.gateway.files.store import Shelf
+from firelane.gateway.files.upload import Upload, boundary_of
+from firelane.gateway.parts import Parts
+from firelane.gateway.routes import Doc, Route
+
+PATH = "/v1/files"
+CONTENT_TYPE = b"application/octet-stream\r\nx-content-type-options: nosniff"
+"""Never the type that the uploader would like: a browser must not run what it gets."""
+PIECE_BYTES = 256 << 10
+MAX_LIMIT = 10_000
+
+
+def open_upload(parts: Parts, request: Request) -> BodySink | None:
+    """Where the body of an upload goes, asked when its head is here; None for all other requests, and for
+    those that `Files.create` will refuse whatever the body is.
+    """
+    if request.method != b"POST" or request.path.partition(b"?")[0] != PATH.encode():
+        return None
+    boundary = boundary_of(request)
+    if boundary is None:
+        return None
+    try:
+        tenant = parts.tenants.identify(request.headers)
+        return Upload(parts.files.shelf(tenant.name), boundary, parts.files.limits.upload_bytes)
+    except RequestError:
+        return None
+
+
+class Files:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.files
+
+    def routes(self) -> Iterable[Route]:
+        upload = Doc(summary="Upload a file", answer=FileObject, body_type="multipart/form-data")
+        listing = Doc(summary="List files", answer=FileList, query=FileListQuery)
+        content = Doc(summary="Download a file", answer_type="application/octet-stream")
+        yield Route("POST", PATH, self.create, doc=upload)
+        yield Route("GET", PATH, self.list_all, doc=listing)
+        one = PATH + "/{id}"
+        yield Route("GET", one, self.get, doc=Doc(summary="Describe a file", answer=FileObject))
+        yield Route("DELETE", one, self.delete, doc=Doc(summary="Delete a file", answer=FileDeleted))
+        yield Route("GET", PATH + "/{id}/content", self.content, doc=content)
+
+    async def create(self, exchange: Exchange) -> None:
+        sink = exchange.request.sink
+        if not isinstance(sink, Upload):
+            self._shelf(exchange)  # tells why, where files are not kept at all
+            raise RequestError("send the file as multipart/form-data, with a boundary", code="invalid_form")
+        file = await sink.finish()
+        self._reply(exchange, file)
+
+    def list_all(self, exchange: Exchange) -> None:
+        fields = read_query(exchange.request.query, ("after", "limit", "order", "purpose"))
+        page = Page.read(fields, default=MAX_LIMIT, most=MAX_LIMIT)
+        purpose = fields.get("purpose")
+        files = [f for f in self._shelf(exchange).all() if purpose is None or f.purpose == purpose]
+        data, more = page.cut(files)
+        first, last = (data[0].id, data[-1].id) if data else (None, None)
+        self._reply(exchange, FileList(data=data, first_id=first, last_id=last, has_more=more))
+
+    def get(self, exchange: Exchange) -> None:
+        self._reply(exchange, self._shelf(exchange).get(exchange.request.params["id"]))
+
+    def delete(self, exchange: Exchange) -> None:
+        file_id = exchange.request.params["id"]
+        self._shelf(exchange).delete(file_id)
+        self._reply(exchange, FileDeleted(id=file_id))
+
+    async def content(self, exchange: Exchange) -> None:
+        path = self._shelf(exchange).content(exchange.request.params["id"])
+        self._parts.accounting.responded(200)
+        if exchange.request.method == b"HEAD":
+            exchange.respond(200, b"", content_type=CONTENT_TYPE)
+            return
+        with path.open("rb") as file:
+            exchange.start_stream(CONTENT_TYPE)
+            while not exchange.gone and (piece := await asyncio.to_thread(file.read, PIECE_BYTES)):
+                exchange.send(piece)
+                await exchange.drained()
+        exchange.end()
+
+    def _shelf(self, exchange: Exchange) -> Shelf:
+        return self._store.shelf(exchange.request.tenant.name)
+
+    def _reply(self, exchange: Exchange, answer: Any) -> None:
+        self._parts.accounting.responded(200)
+        exchange.respond(200, msgspec.json.encode(answer))
