@@ -282,6 +282,14 @@ class ExecutorContract:
             outputs = batch.step((0, start, 32, {start + 31: SAMPLE} if start + 32 == length else {}))
         assert executor.state.tokens[0, length] == outputs.tokens[0]
 
+    def test_release_while_a_step_runs(self):
+        for _ in range(20):
+            executor = self.make_executor()
+            batch = Batch(executor)
+            batch.install(0, PROMPT)
+            batch.submit((0, 0, 8, {7: SAMPLE}))
+            executor.release()
+
     def test_release_twice(self, executor):
         executor.release()
         executor.release()

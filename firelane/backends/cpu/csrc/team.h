@@ -98,7 +98,10 @@ class Team {
       throw;
     }
   }
-  ~Team() { stop(); }
+  ~Team() {
+    wait();  // a thread that saw the end before its work would leave the others at the barrier
+    stop();
+  }
   void submit() {
     seen_done_ = done_.value();
     start_.advance();
@@ -132,7 +135,7 @@ class Team {
   Work work_;
   void* arg_;
   std::atomic<bool> stop_{false};
-  std::uint32_t seen_done_ = 0;
+  std::uint32_t seen_done_ = ~0u;  // of the last submit(); before the first one, nothing is to be waited for
   std::vector<std::thread> threads_;
 };
 
