@@ -1,13 +1,15 @@
-"""GET /v1/models, POST /tokenize and /detokenize."""
+"""What a server says of itself, and POST /tokenize and /detokenize."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from firelane.api.sampling import Count
+from firelane.api.chat import MAX_TOOLS, Message, ToolDefinition
+from firelane.api.sampling import Count, Object, unsupported
+from firelane.errors import RequestError
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,16 +27,55 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[ModelCard]
 
 
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """reason: why the engine does not serve."""
+
+    status: str
+    reason: str | None = None
+
+
+class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+
+
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    prompt: str
+    """Either `prompt`, or `messages` and what goes into the chat template with them.
+
+    add_special_tokens: those that the tokenizer puts around a text (default: with `prompt` only).
+    return_token_strs: also the vocabulary's entries.
+    """
+
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)] | None = None
     model: str | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: Object | None = None
+
+    # Refused.
+    chat_template: Any = None
+    mm_processor_kwargs: Any = None
+
+    def check(self) -> None:
+        """Raises RequestError on values that are valid alone but not together, or not supported."""
+        if (self.prompt is None) == (self.messages is None):
+            raise RequestError("give either `prompt` or `messages`", param="prompt", code="missing_parameter")
+        for name in ("chat_template", "mm_processor_kwargs"):
+            if getattr(self, name):
+                raise unsupported(name)
+        for name in ("add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs"):
+            if self.messages is None and getattr(self, name):
+                raise RequestError(f"`{name}` is only allowed with `messages`", param=name)
 
 
 class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     max_model_len: int | None
     tokens: list[int]
+    token_strs: list[str] | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
