@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from firelane.cli.options import count, positive_float, positive_int
+from firelane.cli.options import GIB, count, positive_float, positive_int
 from firelane.errors import UsageError
 
 MIB = 1 << 20
@@ -72,6 +73,44 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a connection without a request is closed after this time (default: %(default)g)",
     )
+
+
+def add_storage(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("files and batches")
+    group.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="where uploaded files and batches are kept (default: below the cache directory, by served name)",
+    )
+    group.add_argument(
+        "--max-upload-mib",
+        type=positive_int,
+        default=200,
+        metavar="N",
+        help="largest file in MiB that can be uploaded (default: %(default)s)",
+    )
+    group.add_argument(
+        "--tenant-files-gib",
+        type=positive_float,
+        default=10.0,
+        metavar="X",
+        help="GiB for the files of one tenant; further uploads get status 413 (default: %(default)g)",
+    )
+
+
+def storage_settings(arguments: argparse.Namespace, cache_dir: Path, served_name: str) -> dict[str, Any]:
+    """Fields of GatewayConfig that the options of `add_storage` give."""
+    from firelane.gateway.config import FileLimits
+
+    default = cache_dir / "data" / ("model-" + urllib.parse.quote(served_name, safe=""))
+    return {
+        "data_dir": arguments.data_dir or default,
+        "files": FileLimits(
+            upload_bytes=arguments.max_upload_mib * MIB,
+            tenant_bytes=int(arguments.tenant_files_gib * GIB),
+        ),
+    }
 
 
 def add_telemetry(parser: argparse.ArgumentParser) -> None:

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     gateway_options.add_access(parser)
     gateway_options.add_limits(parser)
+    gateway_options.add_storage(parser)
     gateway_options.add_telemetry(parser)
     options.add_engine(parser)
 
@@ -95,9 +96,11 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     settings = gateway_options.gateway_settings(arguments)
     display = ProgressDisplay()
     model_dir = resolve(arguments.model, progress=display)
+    names = tuple(arguments.served_model_name or [served_name(arguments.model)])
+    settings |= gateway_options.storage_settings(arguments, environment.cache_dir, names[0])
     config = GatewayConfig(
         model_dir=model_dir,
-        served_model_names=tuple(arguments.served_model_name or [served_name(arguments.model)]),
+        served_model_names=names,
         host=arguments.host,
         port=arguments.port,
         max_queue=arguments.max_queue,

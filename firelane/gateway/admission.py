@@ -21,12 +21,13 @@ class Admitted:
 
     sequences: int
     admission: Admission | None
+    background: bool = False
 
     def release(self) -> None:
         """Give the room back. May be called again."""
         admission, self.admission = self.admission, None
         if admission is not None:
-            admission.held -= self.sequences
+            admission.give_back(self.sequences, background=self.background)
 
 
 class Waiting(Protocol):
@@ -42,7 +43,8 @@ class Waiting(Protocol):
 
 class Admission:
     """Counts sequences between admission and end. Room is what the engine runs at once plus `max_queue`
-    waiting, none of them for longer than `max_age_s`.
+    waiting, none of them for longer than `max_age_s`. held: sequences of clients; background: those of
+    batches, which take no room from clients.
     """
 
     def __init__(self, served_names: tuple[str, ...], max_queue: int, max_age_s: float) -> None:
@@ -51,7 +53,7 @@ class Admission:
         self._max_queue = max_queue
         self._max_age_s = max_age_s
         self._line: dict[Waiting, float] = {}  # by arrival
-        self.held = 0
+        self.held = self.background = 0
 
     def check_model(self, name: str | None) -> None:
         """Raises ModelNotServedError. A request that names no model gets the one that is served."""
@@ -73,6 +75,26 @@ class Admission:
             raise QueueFullError(f"the queue is full ({self._max_queue} waiting requests): try again later")
         self.held += sequences
         return Admitted(sequences, self)
+
+    def admit_background(self, sequences: int, max_num_seqs: int) -> Admitted:
+        """Raises QueueFullError while each seat of the engine is taken, RequestError as `admit` does."""
+        if sequences > max_num_seqs + self._max_queue:
+            self.admit(sequences, max_num_seqs)
+        if self.held + self.background >= max_num_seqs:
+            raise QueueFullError("no seat is idle: background work has to wait")
+        self.background += sequences
+        return Admitted(sequences, self, background=True)
+
+    def give_back(self, sequences: int, *, background: bool) -> None:
+        if background:
+            self.background -= sequences
+        else:
+            self.held -= sequences
+
+    def check_free(self, sequences: int, max_num_seqs: int) -> None:
+        """Raises QueueFullError where they would have to wait for a place in the engine."""
+        if self.held + sequences > max_num_seqs:
+            raise QueueFullError("the engine is busy, and `rejectIfBusy` is true: try again later")
 
     def joined(self, request: Waiting, now_s: float) -> None:
         """The request is in the engine's queue since `now_s`."""

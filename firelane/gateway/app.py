@@ -34,23 +34,35 @@ class App:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer, or start to. Never raises."""
+        route = self._route(exchange)
+        if route is not None:
+            self._run(route, exchange)
+
+    def dispatch(self, exchange: Exchange) -> None:
+        """`handle` for a request that the server makes by itself, for `exchange.request.tenant`."""
+        route = self._route(exchange)
+        if route is not None:
+            self._perform(route, exchange)
+
+    def _route(self, exchange: Exchange) -> Route | None:
+        """None: it has been answered."""
         request = exchange.request
         found = self._table.find(request.path)
         if found is None:
             path = request.path[:200].decode("ascii", "replace")
             self._reply(exchange, 404, envelope(404, f"no such path: {path}", code="unknown_path"))
-            return
+            return None
         if request.method == b"OPTIONS":
             self._reply(exchange, 200, b"", PREFLIGHT)
-            return
+            return None
         route = found.route(request.method)
         if route is None:
             allowed = found.allowed
             body = envelope(405, f"use {allowed.decode()} on this path", code="method_not_allowed")
             self._reply(exchange, 405, body, b"allow: %b\r\n" % allowed)
-            return
+            return None
         request.params = found.params
-        self._run(route, exchange)
+        return route
 
     def _run(self, route: Route, exchange: Exchange) -> None:
         if route.wrap is not None:
@@ -58,6 +70,13 @@ class App:
         try:
             if not route.public:
                 self._admit(route, exchange)
+        except Exception as error:
+            self.fail(exchange, error)
+            return
+        self._perform(route, exchange)
+
+    def _perform(self, route: Route, exchange: Exchange) -> None:
+        try:
             work = route.handle(exchange)
         except Exception as error:
             self.fail(exchange, error)

@@ -30,7 +30,7 @@ class Job:
 
     fields: how to draw. reports: logprobs of output and prompt, as in Sampling. prompts: makes the prompts,
     of which there are num_prompts. splitter: makes what splits one choice's text, None where all of it is
-    content. background: of a batch.
+    content.
     """
 
     exchange: Exchange
@@ -42,7 +42,6 @@ class Job:
     reports: tuple[int, int] = (-1, -1)
     splitter: Callable[[], Splitter] | None = None
     grammar: Grammar | None = None
-    background: bool = False
 
 
 class Generator:
@@ -59,7 +58,10 @@ class Generator:
         model = parts.gate.check_model(job.exchange, fields.model)
         link, ready = parts.router.choose()
         sequences = job.num_prompts * (fields.n or 1)
-        ticket = parts.gate.admit(job.exchange, sequences, ready.max_num_seqs, background=job.background)
+        if fields.options is not None and fields.options.reject_if_busy:
+            parts.admission.check_free(sequences, ready.max_num_seqs)
+        background = job.exchange.request.background
+        ticket = parts.gate.admit(job.exchange, sequences, ready.max_num_seqs, background=background)
         try:
             prompts = await job.prompts()
             samplings = [parts.prompts.sampling(fields, p, ready, job.reports) for p in prompts]
@@ -78,7 +80,7 @@ class Generator:
     ) -> None:
         """Each prompt n times; choice i of a prompt draws with seed + i."""
         generation = Generation(job.form, job.options, link, ticket, self._parts, model)
-        if not job.background:
+        if not job.exchange.request.background:
             self._parts.admission.joined(generation, self._parts.now_s())
         tenant = job.exchange.request.tenant
         salt = cache_salt(tenant.salt, job.fields.cache_salt)
@@ -96,7 +98,7 @@ class Generator:
                     grammar=job.grammar,
                     tenant=tenant.name,
                     weight=tenant.weight,
-                    background=job.background,
+                    background=job.exchange.request.background,
                 )
                 link.submit(request, choice)
 

@@ -21,10 +21,12 @@ import httptools
 
 from firelane.api.errors import envelope
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.exchange import EVENT_STREAM, JSON, Exchange, Request
+from firelane.gateway.exchange import EVENT_STREAM, JSON, BodySink, Exchange, Request
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
+SINK_BYTES_PER_S = 64 << 10
+"""A body with a sink may take HttpLimits.receive_s, and longer as long as it comes at this rate."""
 CORS = b"access-control-allow-origin: *\r\n"
 """In every response: a page of any origin may read it."""
 END_OF_CHUNKS = b"0\r\n\r\n"
@@ -99,6 +101,10 @@ class HttpExchange:
         else:
             self._transport.write(data)
 
+    async def drained(self) -> None:
+        if not self.gone:
+            await self._connection.drained()
+
     def end(self) -> None:
         if self.gone:
             return
@@ -124,6 +130,8 @@ class HttpExchange:
 
 
 Handler = Callable[[Exchange], None]
+OpenBody = Callable[[Request], BodySink | None]
+"""Decides, from its head, where a request's body goes; None: into memory, up to HttpLimits.body_bytes."""
 
 
 def request_id(headers: dict[bytes, bytes]) -> str:
@@ -153,6 +161,7 @@ class Connection(asyncio.Protocol):
         self._lingering = False
         self._refused = False
         self._stalled_since_s: float | None = None
+        self._unstalled: asyncio.Future[None] | None = None
         self._deadline_s = 0.0
 
     @property
@@ -167,7 +176,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.discard(self)
-        self._waiting.clear()
+        self._forget(self._incoming)
+        self._forget_waiting()
+        self.resume_writing()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.lost()
@@ -180,6 +191,15 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._stalled_since_s = None
+        unstalled, self._unstalled = self._unstalled, None
+        if unstalled is not None and not unstalled.done():
+            unstalled.set_result(None)
+
+    async def drained(self) -> None:
+        """Return when the client reads again, or has gone. For one waiter at a time."""
+        while self._stalled_since_s is not None:
+            self._unstalled = asyncio.get_running_loop().create_future()
+            await self._unstalled
 
     def data_received(self, data: bytes) -> None:
         if self._lingering or self._refused:
@@ -219,18 +239,25 @@ class Connection(asyncio.Protocol):
         request.method = self._parser.get_method()
         request.version = self._parser.get_http_version()
         request.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        request.sink = self._owner.open_body(request)
         length = request.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._limits.body_bytes:
-            self._refuse_body()
+        if length.isdigit() and int(length[:20]) > self._body_limit(request):
+            self._refuse_body(request)
         elif request.headers.get(b"expect", b"").lower() == b"100-continue" and not self.busy_answering:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        request = self._incoming
+        if self._refused or request is None:
+            return
         self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes:
-            self._refuse_body()
-        elif not self._refused:
+        if self._body_bytes > self._body_limit(request):
+            self._refuse_body(request)
+        elif request.sink is None:
             self._body.append(body)
+        else:
+            request.sink.write(body)
+            self._deadline_s += len(body) / SINK_BYTES_PER_S
 
     def on_message_complete(self) -> None:
         request, self._incoming = self._incoming, None
@@ -250,14 +277,18 @@ class Connection(asyncio.Protocol):
     def busy_answering(self) -> bool:
         return self._exchange is not None or bool(self._waiting)
 
-    def _refuse_body(self) -> None:
-        self._refuse(413, f"the body is over {self._limits.body_bytes} bytes")
+    def _body_limit(self, request: Request) -> int:
+        return self._limits.body_bytes if request.sink is None else request.sink.limit_bytes
+
+    def _refuse_body(self, request: Request) -> None:
+        self._refuse(413, f"the body is over {self._body_limit(request)} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what waits, then this error, then close."""
         if self._refused:
             return
         self._refused = True
+        self._forget(self._incoming)
         self._incoming = None
         self._body = []
         refusal = Request()
@@ -290,13 +321,23 @@ class Connection(asyncio.Protocol):
             self._pump()
             return
         self._lingering = True
-        self._waiting.clear()
+        self._forget_waiting()
         self._deadline_s = now_s + LINGER_S
         assert self._transport is not None
         if not self._refused and self._incoming is None:
             self._transport.close()
         elif self._transport.can_write_eof():
             self._transport.write_eof()  # let the client read the refusal before its own writes fail
+
+    def _forget(self, request: Request | None) -> None:
+        """A request that nobody will handle."""
+        if request is not None and request.sink is not None:
+            request.sink.abandon()
+
+    def _forget_waiting(self) -> None:
+        for request in self._waiting:
+            self._forget(request)
+        self._waiting.clear()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -330,8 +371,15 @@ class Connection(asyncio.Protocol):
 class ConnectionSet:
     """All open connections of a server, their handler and limits."""
 
-    def __init__(self, handle: Handler, limits: HttpLimits, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        limits: HttpLimits,
+        now_s: Callable[[], float],
+        open_body: OpenBody = lambda _: None,
+    ) -> None:
         self.handle = handle
+        self.open_body = open_body
         self.limits = limits
         self.now_s = now_s
         self.closing = False

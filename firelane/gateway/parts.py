@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
 from firelane.gateway.assistant import Assistant
+from firelane.gateway.batches.service import Batches
 from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.files.store import FileStore
 from firelane.gateway.ledger import Ledger
 from firelane.gateway.prompt import PromptBuilder
 from firelane.gateway.responses.store import ResponseStore
@@ -39,6 +41,8 @@ class Parts:
     now_s: Callable[[], float]
     created: int
     responses: ResponseStore
+    files: FileStore
+    batches: Batches
     aliases: dict[str, str] = field(default_factory=dict[str, str])
     draining: bool = False
 

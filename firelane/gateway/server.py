@@ -7,6 +7,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
@@ -14,9 +15,14 @@ from firelane.gateway.accounting import Accounting
 from firelane.gateway.admission import Admission
 from firelane.gateway.app import App
 from firelane.gateway.assistant import Assistant
+from firelane.gateway.batches.runner import Runner, Seats
+from firelane.gateway.batches.service import Batches
 from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.files.data_dir import DataDir
+from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.all import all_routes
+from firelane.gateway.handlers.files import open_upload
 from firelane.gateway.http import Connection, ConnectionSet
 from firelane.gateway.ledger import Ledger
 from firelane.gateway.model_files import read_model_files
@@ -65,6 +71,9 @@ class Gateway:
         self._prices = Prices(config.prices)
         tenants = OpenServer() if config.api_keys is None else KeyedTenants(config.api_keys, now_s)
         ledger = Ledger(registry, self._prices)
+        data = DataDir(config.data_dir)
+        file_store = FileStore(data, config.files)
+        self._batches = Batches(data, file_store, line_bytes=config.limits.body_bytes)
         self.parts = Parts(
             tenants=tenants,
             admission=self._admission,
@@ -82,10 +91,14 @@ class Gateway:
             now_s=now_s,
             created=int(time.time()),
             responses=ResponseStore(config.max_stored_responses),
+            files=file_store,
+            batches=self._batches,
             aliases=aliases,
         )
         self.app = App(self.parts, all_routes(self.parts))
-        self._connections = ConnectionSet(self.app.handle, config.limits, self._loop.time)
+        self._connections = ConnectionSet(
+            self.app.handle, config.limits, self._loop.time, partial(open_upload, self.parts)
+        )
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
@@ -105,6 +118,8 @@ class Gateway:
         except OSError as error:
             raise _listen_error(error, config) from error
         self.port = self._server.sockets[0].getsockname()[1]
+        seats = Seats(self._link, self._admission)
+        await self._batches.start(Runner(seats, self.app.dispatch, self.parts.tenants.named, self._loop.time))
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         log.info("listening address=http://%s:%d", config.host, self.port)
 
@@ -142,9 +157,10 @@ class Gateway:
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing new and let what is in flight end and reach its clients, for at most `timeout_s`.
-        True when all ended.
+        True when all ended. Batches pause.
         """
         self.parts.draining = True
+        await self._batches.pause()
         if self._server is not None:
             self._server.close()
         self._connections.close_idle()
@@ -163,6 +179,7 @@ class Gateway:
             self._sweeper.cancel()
         if self._server is not None:
             self._server.close()
+        await self._batches.pause()
         await self.app.cancel_tasks()
         self._link.close()
         self._connections.close_idle()

@@ -79,13 +79,14 @@ class Gate:
         idle, counts for no rate limit.
         """
         tenant = exchange.request.tenant
+        room = self._admission.admit_background if background else self._admission.admit
         try:
             grant = FREE_GRANT if background else self._tenants.admit(tenant)
         except RateLimitError:
             exchange.extra_headers += self._tenants.limits(tenant)
             raise
         try:
-            admitted = self._admission.admit(sequences, max_num_seqs)
+            admitted = room(sequences, max_num_seqs)
         except BaseException:
             grant.refuse()
             raise

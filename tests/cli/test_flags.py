@@ -19,9 +19,10 @@ SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --prices"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
+STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --log-prompts --otlp-endpoint"
 FLAGS = {
-    "serve": f"MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses {PARSERS} {ACCESS} {LIMITS} {TELEMETRY} {ENGINE}",
+    "serve": f"MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",

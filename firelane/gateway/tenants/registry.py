@@ -22,6 +22,10 @@ class Tenants(Protocol):
         """The tenant of a request. Raises AuthenticationError."""
         ...
 
+    def named(self, name: str) -> Tenant | None:
+        """The tenant of this name, None where there is none (any more)."""
+        ...
+
     def admit(self, tenant: Tenant) -> Grant:
         """Count one request against its quota. Raises RateLimitError."""
         ...
@@ -41,6 +45,9 @@ class OpenServer:
     def identify(self, headers: dict[bytes, bytes]) -> Tenant:
         key = bearer(headers)
         return Tenant(salt=salt_of(key), admin=True) if key else EVERYBODY
+
+    def named(self, name: str) -> Tenant | None:
+        return None if name else EVERYBODY
 
     def admit(self, tenant: Tenant) -> Grant:  # noqa: ARG002
         return FREE_GRANT
@@ -70,6 +77,9 @@ class KeyedTenants:
         if tenant is None:
             raise AuthenticationError("incorrect API key: the server knows no such key")
         return tenant
+
+    def named(self, name: str) -> Tenant | None:
+        return self._ring.tenants.get(name)
 
     def admit(self, tenant: Tenant) -> Grant:
         return self._quota(tenant).admit()
