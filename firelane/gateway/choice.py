@@ -91,6 +91,9 @@ class Choice:
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
         self._reports.append(TokenReport(entry.token, entry.logprob, top))
 
+    def on_embedding(self, values: bytes) -> None:
+        """Nobody asked for one."""
+
     def ending(self, reason: FinishReason) -> None:
         self._reason = reason
 

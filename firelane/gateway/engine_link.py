@@ -35,7 +35,8 @@ SUBMIT_BYTES = 4 << 20
 
 class Sink(Protocol):
     """Receives what one engine request produces. Calls come from the event loop, in this order within a
-    frame: on_started, on_logprobs, ending, on_token, on_end. Nothing follows on_end or on_failed.
+    frame: on_started, on_logprobs, on_embedding, ending, on_token, on_end. Nothing follows on_end or
+    on_failed.
     """
 
     def on_started(self, cached_tokens: int, planned_s: float) -> None:
@@ -43,6 +44,10 @@ class Sink(Protocol):
         ...
 
     def on_logprobs(self, entry: TokenLogprobs) -> None: ...
+    def on_embedding(self, values: bytes) -> None:
+        """values: as in wire.Embedding."""
+        ...
+
     def ending(self, reason: FinishReason) -> None: ...
     def on_token(self, token: int, now_s: float) -> None: ...
     def on_end(self) -> None: ...
@@ -209,6 +214,8 @@ class EngineLink:
             self._tell(started.id, lambda sink, n=started, at_s=at_s: sink.on_started(n.cached_tokens, at_s))
         for entry in frame.logprobs:
             self._tell(entry.id, lambda sink, news=entry: sink.on_logprobs(news))
+        for embedding in frame.embeddings:
+            self._tell(embedding.id, lambda sink, news=embedding: sink.on_embedding(news.values))
         for finished in frame.finished:
             self._tell(finished.id, lambda sink, news=finished: sink.ending(news.reason))
 

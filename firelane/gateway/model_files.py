@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from firelane.errors import TokenizerError
+from firelane.wire.frames import Pooling
 
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -19,6 +20,8 @@ class ModelFiles:
     """eos_ids: tokens that end a sequence, beside the tokenizer's own `eos_token`. defaults: sampling values
     that the model's author advises, used where a request is silent. specials: names of special tokens for
     the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
+    pooling: of the sentence-transformers form, "last" where there is none of its files; None: of a kind that
+    Firelane does not have.
     """
 
     template: str | None = None
@@ -27,6 +30,7 @@ class ModelFiles:
     eos_ids: tuple[int, ...] = ()
     defaults: dict[str, float] = field(default_factory=dict[str, float])
     vocab_size: int | None = None
+    pooling: Pooling | None = "last"
 
 
 def read_model_files(model_dir: Path) -> ModelFiles:
@@ -44,6 +48,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
         or _eos_ids(model_dir / "config.json", config),
         defaults=_defaults(generation),
         vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
+        pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
     )
 
 
@@ -108,6 +113,16 @@ def _specials(tokenizer_config: dict[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             specials[name] = value
     return specials
+
+
+def _pooling(config: dict[str, Any]) -> Pooling | None:
+    """Sentence-transformers writes one name, and wrote one flag a kind before."""
+    names: dict[str, Pooling] = {"lasttoken": "last", "mean": "mean"}
+    if "pooling_mode" in config:
+        return names.get(str(config["pooling_mode"]))
+    flags = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean"}
+    on = [flags.get(name, "") for name, value in config.items() if name.startswith("pooling_mode_") and value]
+    return names.get(on[0]) if len(on) == 1 else None if on else "last"
 
 
 def _defaults(generation: dict[str, Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.model_files import ModelFiles
 from firelane.gateway.template import ChatTemplate
 from firelane.gateway.tokenizer import Tokenizer
-from firelane.wire.frames import MAX_STOP_TOKEN_IDS, Ready, Sampling
+from firelane.wire.frames import MAX_STOP_TOKEN_IDS, Pooling, Ready, Sampling
 
 SEED_MASK = 2**63 - 1
 DEFAULT_COMPLETION_TOKENS = 16
@@ -33,12 +33,13 @@ class Prompt:
 
 class PromptBuilder:
     """Knows the model's tokenizer, chat template and generation defaults. eos_ids: tokens that end a
-    sequence.
+    sequence. pooling: as in ModelFiles.
     """
 
     def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
         self.tokenizer = tokenizer
         self._files = files
+        self.pooling: Pooling | None = files.pooling
         self.template: ChatTemplate | None = None
         if files.template is not None:
             self.template = ChatTemplate(files.template, files.specials, files.template_path)

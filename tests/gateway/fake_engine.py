@@ -13,6 +13,7 @@ from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
+    Embedding,
     EngineStats,
     Finished,
     NewRequest,
@@ -56,6 +57,13 @@ class FakeEngine:
     sock: socket.socket | None = None
     generated: int = 0
     frame: Callable[[StepFrame], StepFrame] = lambda frame: frame
+    embed: Callable[[list[int], str], list[float]] = lambda prompt, pooling: [  # noqa: ARG005
+        float(len(prompt)),
+        float(prompt[-1]),
+        -1.0,
+        0.0,
+    ]
+    embedding_width: int = 4
 
     def connect(self) -> socket.socket:
         """The gateway's end of a fresh connection."""
@@ -82,6 +90,7 @@ class FakeEngine:
             "weights_bytes": 1,
             "kv_bytes": 1,
             "load_s": 0.1,
+            "embedding_width": self.embedding_width,
         }
         return Ready(**{**values, **changes})
 
@@ -130,7 +139,7 @@ class FakeEngine:
         """One token for each running request."""
         self.steps += 1
         rows = list(self.running.values())[: self.max_num_seqs]
-        frame = StepFrame(self.steps, [], [], [], [], [], EngineStats())
+        frame = StepFrame(self.steps, [], [], [], [], [], EngineStats(), [])
         for row in rows:
             self._advance(row, frame)
         self.generated += len(frame.ids)
@@ -146,7 +155,14 @@ class FakeEngine:
         self.send(
             self.frame(
                 StepFrame(
-                    self.steps, frame.ids, frame.tokens, frame.started, frame.finished, frame.logprobs, stats
+                    self.steps,
+                    frame.ids,
+                    frame.tokens,
+                    frame.started,
+                    frame.finished,
+                    frame.logprobs,
+                    stats,
+                    frame.embeddings,
                 )
             )
         )
@@ -158,6 +174,12 @@ class FakeEngine:
             if sampling.prompt_logprobs >= 0:
                 for position, token in enumerate(row.prompt[1:], 1):
                     frame.logprobs.append(self._report(request.id, position, token, sampling.prompt_logprobs))
+        if request.pooling:
+            vector = array.array("f", self.embed(row.prompt, request.pooling))
+            frame.embeddings.append(Embedding(request.id, vector.tobytes()))
+            frame.finished.append(Finished(request.id, "stop"))
+            del self.running[request.id]
+            return
         token = row.answer[row.sent % len(row.answer)]
         row.sent += 1
         frame.ids.append(request.id)
