@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from firelane.gateway.exchange import Exchange
 from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Route
+from firelane.gateway.routes import Doc, Route
 
 TYPES = {
     ".html": b"text/html; charset=utf-8",
@@ -57,4 +57,5 @@ class Page:
             if suffix in TYPES:
                 path = "/" if file.name == "index.html" else f"/page/{file.name}"
                 asset = Asset(self._parts, file.read_bytes(), TYPES[suffix])
-                yield Route("GET", path, asset.send, public=True)
+                doc = Doc(summary="A file of the page", answer_type=TYPES[suffix].decode())
+                yield Route("GET", path, asset.send, public=True, doc=doc)

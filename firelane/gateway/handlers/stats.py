@@ -13,7 +13,7 @@ import msgspec
 from firelane.gateway.exchange import Exchange
 from firelane.gateway.parts import Parts
 from firelane.gateway.router import describe
-from firelane.gateway.routes import Route
+from firelane.gateway.routes import Doc, Route
 from firelane.telemetry.metrics import Counter, Histogram
 
 NO_STORE = b"cache-control: no-store\r\n"
@@ -63,6 +63,18 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     sum_s: float
 
 
+class TenantUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one tenant since the start. cached_tokens are among prompt_tokens. cost: in the price file's currency."""
+
+    name: str
+    requests: int
+    rejected: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    cost: float
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """now_s: the clock of this answer, to take differences by. started: Unix time; a new one means that all
     counters began again.
@@ -82,7 +94,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     ttft: Spread
     itl: Spread
-    tenants: list[dict[str, str | float]]
+    tenants: list[TenantUsage]
 
 
 class StatsReport:
@@ -91,10 +103,10 @@ class StatsReport:
         self._began_s = parts.now_s()
 
     def routes(self) -> Iterable[Route]:
-        yield Route("GET", "/stats", self.stats, public=True)
+        doc = Doc(summary="State and counters of the server, for a dashboard", answer=Stats)
+        yield Route("GET", "/stats", self.stats, admin=True, doc=doc)
 
     def stats(self, exchange: Exchange) -> None:
-        self._parts.accounting.responded(200)
         exchange.respond(200, msgspec.json.encode(self._report()), headers=NO_STORE)
 
     def _report(self) -> Stats:
@@ -126,7 +138,7 @@ class StatsReport:
             steps=self._count("firelane:engine_steps"),
             ttft=self._spread("vllm:time_to_first_token_seconds"),
             itl=self._spread("vllm:inter_token_latency_seconds"),
-            tenants=[],
+            tenants=self._tenants(),
         )
 
     def _engine(self) -> EngineState:
@@ -149,10 +161,28 @@ class StatsReport:
             load_s=ready and ready.load_s,
         )
 
-    def _by_label(self, name: str) -> dict[str, int]:
+    def _tenants(self) -> list[TenantUsage]:
+        """Those of which anything is counted, by name."""
+        whole = ("requests", "rejected", "prompt_tokens", "cached_tokens", "generated_tokens")
+        counts = {name: self._by_label(f"firelane:tenant_{name}") for name in whole}
+        costs = self._counter("firelane:tenant_cost").values
+        names = sorted({tenant for values in counts.values() for tenant in values})
+        return [
+            TenantUsage(
+                name=tenant,
+                cost=costs.get(tenant, 0.0),
+                **{name: values.get(tenant, 0) for name, values in counts.items()},
+            )
+            for tenant in names
+        ]
+
+    def _counter(self, name: str) -> Counter:
         counter = self._parts.accounting.registry.find(name)
         assert isinstance(counter, Counter)
-        return {label: int(count) for label, count in counter.values.items()}
+        return counter
+
+    def _by_label(self, name: str) -> dict[str, int]:
+        return {label: int(count) for label, count in self._counter(name).values.items()}
 
     def _count(self, name: str) -> int:
         return sum(self._by_label(name).values())

@@ -1,5 +1,6 @@
 // The server's HTTP API: the key, the error envelope, server-sent events.
 
+export const NO_ANSWER = "The server does not answer. It may have been stopped, or the network is down.";
 const KEY = "firelane.key";
 let memory = ""; // where session storage is forbidden
 
@@ -49,7 +50,7 @@ export async function call(path, { body, signal } = {}) {
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The server does not answer. It may have been stopped, or the network is down.");
+    throw new ApiError(0, NO_ANSWER);
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);

@@ -1,5 +1,6 @@
 // The page: its views, the state of the server, the message field.
 
+import { getJson } from "./api.js";
 import { Conversation, exampleList } from "./conversation.js";
 import { Dashboard } from "./dashboard.js";
 import { askForKey, setUpDialogs } from "./dialogs.js";
@@ -22,6 +23,7 @@ const conversation = new Conversation(settings, askForKey);
 const dashboard = new Dashboard();
 const message = byId("message");
 let models = "";
+let mode = "";
 
 function showView() {
   const view = location.hash === "#dashboard" ? "dashboard" : "playground";
@@ -34,8 +36,10 @@ function showView() {
   document.title = view === "dashboard" ? "Firelane dashboard" : "Firelane playground";
 }
 
+// Draws nothing again while the mode stays: a button must not go away between press and release.
 function showMode() {
-  const mode = settings.mode;
+  if (mode === settings.mode) return;
+  mode = settings.mode;
   setText(byId("message-label"), mode === "chat" ? "Message" : "Prompt");
   setText(byId("empty-text"), EMPTY[mode]);
   byId("examples").replaceChildren(...exampleList(EXAMPLES[mode], (text) => {
@@ -67,22 +71,23 @@ function showNotice(text, loading = null) {
   }
 }
 
-function onStats(stats, history) {
-  const { engine } = stats;
-  showState(engine.state, STATES[engine.state] ?? engine.state);
-  setText(byId("model-name"), stats.models[0]);
+// What the state of the engine means for the reader. reason: of the server, in words.
+function showEngine(state, reason, loading = null) {
+  showState(state, STATES[state] ?? state);
   const notices = {
-    starting: `The model is loading: ${engine.reason}. You can already write; sending works once it is ready.`,
+    starting: `The model is loading: ${reason}. You can already write; sending works once it is ready.`,
     draining: "The server is shutting down.",
-    dead: `The engine does not run: ${engine.reason}`,
+    dead: `The engine does not run: ${reason}`,
   };
-  showNotice(notices[engine.state] ?? "", engine.loading);
-  refuse(engine.state === "starting" ? "The model is still loading." : "");
-  if (stats.models.join("\n") !== models) {
-    models = stats.models.join("\n");
-    settings.setModels(stats.models);
-  }
-  dashboard.update(stats, history);
+  showNotice(notices[state] ?? "", loading);
+  refuse(state === "starting" ? "The model is still loading." : "");
+}
+
+function showModels(names) {
+  if (names.join("\n") === models) return;
+  models = names.join("\n");
+  settings.setModels(names);
+  setText(byId("model-name"), names[0] ?? "");
 }
 
 function refuse(why) {
@@ -91,19 +96,38 @@ function refuse(why) {
   else byId("send").removeAttribute("aria-disabled");
 }
 
-function onNoStats(error) {
-  refuse("");
-  if (error.status === 401) {
-    showState("unknown", "Key needed");
-    showNotice("This server asks for an API key. Enter yours under “API key”.");
-  } else {
+const watch = {
+  stats(stats, history) {
+    showEngine(stats.engine.state, stats.engine.reason, stats.engine.loading);
+    showModels(stats.models);
+    dashboard.update(stats, history);
+  },
+
+  health({ status, reason }, why) {
+    showEngine(status, reason);
+    dashboard.refuse(why.status === 401
+      ? "The dashboard needs an API key: that of a tenant with admin rights."
+      : "The dashboard needs the key of a tenant with admin rights.");
+    if (why.status === 401) {
+      showState("unknown", "Key needed");
+      showNotice("This server asks for an API key: enter yours under “API key”.");
+    } else if (!models) {
+      getJson("/v1/models").then(({ data }) => showModels(data.map(({ id }) => id)), watch.silent);
+    }
+  },
+
+  silent(error) {
+    refuse("");
     showState("dead", "No answer");
     showNotice(error.message);
-  }
-}
+  },
+};
 
-const poll = new Poll(onStats, onNoStats);
-setUpDialogs(() => poll.wake());
+const poll = new Poll(watch);
+setUpDialogs(() => {
+  models = "";
+  poll.renew();
+});
 window.addEventListener("hashchange", showView);
 byId("settings").addEventListener("change", showMode);
 byId("settings").addEventListener("reset", () => setTimeout(showMode));

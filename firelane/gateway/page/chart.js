@@ -7,12 +7,16 @@ const HEIGHT = 120;
 const GAP_S = 5; // a longer pause between two samples is a break in the line
 const PAD = { left: 44, right: 6, top: 8, bottom: 18 };
 
-// The least of 1, 2, 2.5, 5 times a power of ten that is not below `value`.
-export function niceTop(value) {
-  if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].map((m) => m * power).find((top) => top >= value * (1 - 1e-9));
+// The least round number that is not below `value`; its half is a whole number where `whole`.
+export function niceTop(value, whole = false) {
+  const least = whole ? Math.max(value, 2) : value;
+  if (!(least > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return (whole ? [2, 4, 6, 10, 20] : [1, 2, 2.5, 5, 10]).map((m) => m * power).find((top) => top >= least * (1 - 1e-9));
 }
+
+// How many seconds to show: no more room than `passedS` needs.
+export const spanFor = (passedS) => [60, 120].find((span) => passedS <= span) ?? KEEP_S;
 
 // An SVG path through [x, y] points; null is a break.
 export function pathOf(points) {
@@ -26,17 +30,17 @@ export function pathOf(points) {
 }
 
 // lines: [{name, of: (figures) => number or null}]; format: number -> text, for values and axis; top: of the
-// axis where it is fixed; headline: (figures) -> [big, small].
+// axis where it is fixed; whole: values are whole numbers; headline: (figures) -> [big, small].
 export class Chart {
-  constructor({ title, lines, format, headline, top = null }) {
-    Object.assign(this, { lines, format, headline, top, figures: [], width: 0, pointed: null });
+  constructor({ title, lines, format, headline, top = null, whole = false }) {
+    Object.assign(this, { lines, format, headline, top, whole, figures: [], width: 0, spanS: KEEP_S, pointed: null });
     this.big = el("span", { class: "big" });
     this.small = el("span", { class: "small" });
     this.values = lines.map(() => el("dd"));
     const legend = el("dl", { class: "legend" }, ...lines.map(({ name }, i) =>
       el("div", { class: `line${i}` }, el("dt", {}, name), this.values[i])));
     this.when = el("span", { class: "when" });
-    this.svg = svg("svg", { role: "img", "aria-label": `${title}, the last ${KEEP_S / 60} minutes` });
+    this.svg = svg("svg", { role: "img", "aria-label": `${title}, the last minutes` });
     this.node = el("figure", { class: "chart" },
       el("figcaption", {}, title), el("p", { class: "headline" }, this.big, this.small), this.svg,
       el("div", { class: "legend-row" }, legend, this.when));
@@ -57,7 +61,7 @@ export class Chart {
     if (!this.figures.length) return;
     const x = event.clientX - this.svg.getBoundingClientRect().left;
     const plot = this.width - PAD.left - PAD.right;
-    const timeS = this.figures.at(-1).timeS - KEEP_S * (1 - (x - PAD.left) / plot);
+    const timeS = this.figures.at(-1).timeS - this.spanS * (1 - (x - PAD.left) / plot);
     const nearest = (a, b) => (Math.abs(b.timeS - timeS) < Math.abs(a.timeS - timeS) ? b : a);
     this.pointed = this.figures.reduce(nearest).timeS;
     this.draw();
@@ -73,13 +77,14 @@ export class Chart {
     if (!this.width) return; // not in sight
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HEIGHT}`);
     const values = this.figures.flatMap((one) => this.lines.map(({ of }) => of(one) ?? 0));
-    const top = this.top ?? niceTop(Math.max(...values));
+    const top = this.top ?? niceTop(Math.max(...values), this.whole);
+    this.spanS = spanFor(this.figures.at(-1).timeS - this.figures[0].timeS);
     this.svg.replaceChildren(...this._axis(top), ...this._paths(top), ...this._pointer(shown, top));
   }
 
   _x(timeS) {
     const plot = this.width - PAD.left - PAD.right;
-    return PAD.left + plot * (1 - (this.figures.at(-1).timeS - timeS) / KEEP_S);
+    return PAD.left + plot * (1 - (this.figures.at(-1).timeS - timeS) / this.spanS);
   }
 
   _y(value, top) {
@@ -95,7 +100,7 @@ export class Chart {
       ];
     });
     const time = (x, anchor, text) => svg("text", { class: "tick", x, y: HEIGHT - 4, "text-anchor": anchor }, text);
-    return [...rows, time(PAD.left, "start", `${KEEP_S / 60} min ago`), time(this.width - PAD.right, "end", "now")];
+    return [...rows, time(PAD.left, "start", `${this.spanS / 60} min ago`), time(this.width - PAD.right, "end", "now")];
   }
 
   _paths(top) {

@@ -125,6 +125,7 @@ export class Conversation {
     this.settings.mark(input, message);
     if (input.offsetParent === null) byId("open-settings").click();
     input.focus();
+    byId(`${input.id}-wrong`).scrollIntoView({ block: "nearest" });
   }
 
   async _answer(turn) {
@@ -141,7 +142,7 @@ export class Conversation {
     this.running = null;
     turn.text = answer.text;
     view.setBusy(false);
-    view.setActions(turn.acts);
+    view.setActions(answer.text ? turn.acts : { resend: turn.acts.resend, code: turn.acts.code });
     if (answer.error) this._failed(view, answer.error);
     if (!answer.error || answer.pieces) this._finished(view, request, answer);
     this.show();
@@ -158,7 +159,7 @@ export class Conversation {
   _failed(view, error) {
     view.setError(error);
     const input = this.settings.inputOf(error.param);
-    if (input) this.settings.mark(input, error.message);
+    if (input) this.settings.mark(input, "The server did not accept this.");
     if (error.status === 401) this.onUnauthorized();
   }
 

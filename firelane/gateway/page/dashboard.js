@@ -22,6 +22,7 @@ const CHARTS = [
     title: "Requests",
     lines: [{ name: "Running", of: (one) => one.running }, { name: "Waiting", of: (one) => one.waiting }],
     format: figure,
+    whole: true,
     headline: (one) => [count(one.running), `running · ${count(one.waiting)} waiting`],
   },
   {
@@ -55,7 +56,7 @@ const CHARTS = [
 const STRIP = [
   ["Running", (one) => count(one.running)],
   ["Waiting", (one) => count(one.waiting)],
-  ["Output", (one) => `${figure(one.outputRate)} tok/s`],
+  ["Output", (one) => (one.outputRate === null ? NOTHING : `${figure(one.outputRate)} tok/s`)],
   ["First token", (one) => seconds(recent(one, "ttft").p50)],
   ["Between tokens", (one) => seconds(recent(one, "itl").p50)],
   ["KV cache", (one) => percent(one.kv)],
@@ -104,14 +105,20 @@ function server(stats) {
   ];
 }
 
-const COLUMNS = { name: "Tenant", requests: "Requests", prompt_tokens: "Prompt", cached_tokens: "Cached", output_tokens: "Output", cost: "Cost" };
+const COLUMNS = [
+  ["Tenant", (tenant) => tenant.name],
+  ["Requests", (tenant) => count(tenant.requests)],
+  ["Rejected", (tenant) => count(tenant.rejected)],
+  ["Prompt tokens", (tenant) => count(tenant.prompt_tokens)],
+  ["Cached", (tenant) => count(tenant.cached_tokens)],
+  ["Output tokens", (tenant) => count(tenant.generated_tokens)],
+  ["Cost", (tenant) => figure(tenant.cost)],
+];
 
 function tenantTable(tenants) {
-  const shown = Object.keys(COLUMNS).filter((name) => tenants.some((tenant) => name in tenant));
-  const value = (tenant, name) => (name === "name" ? tenant.name || "(no key)" : name === "cost" ? figure(tenant.cost) : count(tenant[name]));
-  const head = el("tr", {}, ...shown.map((name) => el("th", { scope: "col" }, COLUMNS[name])));
-  const rows = tenants.map((tenant) => el("tr", {}, ...shown.map((name) =>
-    el(name === "name" ? "th" : "td", name === "name" ? { scope: "row" } : {}, value(tenant, name)))));
+  const head = el("tr", {}, ...COLUMNS.map(([title]) => el("th", { scope: "col" }, title)));
+  const rows = tenants.map((tenant) => el("tr", {}, ...COLUMNS.map(([, of], i) =>
+    (i ? el("td", {}, of(tenant)) : el("th", { scope: "row" }, of(tenant))))));
   return el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
 }
 
@@ -122,7 +129,18 @@ export class Dashboard {
     this.tenants = null;
   }
 
+  // Nothing can be shown, and why.
+  refuse(why) {
+    setText(byId("refused"), why);
+    byId("refused").hidden = false;
+    byId("figures").hidden = true;
+    byId("strip").hidden = true;
+  }
+
   update(stats, history) {
+    byId("refused").hidden = true;
+    byId("figures").hidden = false;
+    byId("strip").hidden = false;
     const now = history.figures.at(-1);
     facts(byId("strip"), STRIP.map(([name, of]) => [name, of(now)]));
     for (const chart of this.charts) chart.update(history.figures);
@@ -136,6 +154,6 @@ export class Dashboard {
   _tenants(tenants) {
     byId("tenants").replaceChildren(tenants.length
       ? tenantTable(tenants)
-      : el("p", { class: "help" }, "This server has no tenants: start it with API keys to see each one's use."));
+      : el("p", { class: "help" }, "No request has ended yet."));
   }
 }

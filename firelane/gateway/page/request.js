@@ -2,6 +2,8 @@
 
 import { call, events, fromEnvelope } from "./api.js";
 
+const SHORT_MS = 50; // of a stream that came at once the pieces' times say nothing: the whole time counts
+
 export const PATHS = { chat: "/v1/chat/completions", completion: "/v1/completions" };
 
 // turns: [{role, text}] up to the question. The last one alone is a completion's prompt.
@@ -87,8 +89,10 @@ export function figures(request, answer) {
   const usage = answer.usage;
   const output = usage?.completion_tokens ?? (answer.pieces || null);
   const streamed = Boolean(request.body.stream) && answer.firstMs !== undefined;
-  const spanS = (streamed ? answer.lastMs - answer.firstMs : answer.totalMs) / 1000;
-  const counted = streamed ? output - 1 : output;
+  const streamMs = streamed ? answer.lastMs - answer.firstMs : 0;
+  const timed = streamMs >= SHORT_MS;
+  const spanS = (timed ? streamMs : answer.totalMs) / 1000;
+  const counted = timed ? output - 1 : output;
   return {
     prompt: usage?.prompt_tokens ?? null,
     cached: usage?.prompt_tokens_details?.cached_tokens ?? null,

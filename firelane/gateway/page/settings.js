@@ -8,7 +8,7 @@ const NUMBERS = [
   ...["presence_penalty", "frequency_penalty", "repetition_penalty"],
 ];
 const WHOLE = new Set(["top_k", "max_tokens", "seed", "alternatives"]);
-const NAMES = { stop: "stop-strings", top_logprobs: "alternatives", logprobs: "alternatives", messages: "system" };
+const NAMES = { stop: "stop-strings", top_logprobs: "alternatives", logprobs: "alternatives" };
 const STRUCTURE_PARAMS = ["response_format", "structured_outputs"];
 
 // A setting that cannot be sent. input: where it stands.

@@ -1,6 +1,6 @@
 // Asks /stats once a second while the page can be seen, and makes figures of the counters.
 
-import { getJson } from "./api.js";
+import { ApiError, getJson, NO_ANSWER } from "./api.js";
 
 export const EVERY_MS = 1000;
 export const KEEP_S = 300; // what the charts show
@@ -28,6 +28,7 @@ export function spread(now, before) {
   return { p50: of(0.5), p90: of(0.9), p99: of(0.99) };
 }
 
+const UNKNOWN = { p50: null, p90: null, p99: null };
 const part = (some, all) => (all ? some / all : null);
 
 // The figures of one answer. last: the answer before it; before: the one a minute ago. Both may be null.
@@ -42,8 +43,8 @@ export function derive(now, last, before) {
     waiting: now.requests.waiting,
     outputRate: rate("generated"),
     promptRate: rate("prompt"),
-    ttft: spread(now.ttft, before?.ttft),
-    itl: spread(now.itl, before?.itl),
+    ttft: before ? spread(now.ttft, before.ttft) : UNKNOWN,
+    itl: before ? spread(now.itl, before.itl) : UNKNOWN,
     ttftEver: spread(now.ttft, null),
     itlEver: spread(now.itl, null),
     batch: part(now.requests.running, now.engine.max_num_seqs),
@@ -76,31 +77,55 @@ export class History {
   }
 }
 
-// Calls onStats(answer, history) after each answer, onError(error) when none came.
+// Tells `watch` about the server: watch.stats(answer, history); where the key may not read /stats,
+// watch.health({status, reason}, why), why being the error; watch.silent(error) when no answer comes.
 export class Poll {
-  constructor(onStats, onError) {
-    Object.assign(this, { onStats, onError, history: new History(), timer: null, asking: false });
+  constructor(watch) {
+    Object.assign(this, { watch, history: new History(), timer: null, asking: false, denied: null });
     document.addEventListener("visibilitychange", () => this.wake());
+  }
+
+  // The key is another one: what it may read is to be found out.
+  renew() {
+    this.denied = null;
+    this.wake();
   }
 
   // Ask now, and from now on, while the page can be seen.
   wake() {
     clearTimeout(this.timer);
-    if (document.visibilityState === "visible" && !this.asking) this.ask();
+    if (document.visibilityState === "visible" && !this.asking) this._run();
   }
 
-  async ask() {
+  async _run() {
     this.asking = true;
     const began = performance.now();
     try {
-      const answer = await getJson("/stats");
-      this.history.add(answer);
-      this.onStats(answer, this.history);
+      await (this.denied ? this._health() : this._stats());
     } catch (error) {
-      this.onError(error);
+      this.watch.silent(error);
     }
     this.asking = false;
     if (document.visibilityState !== "visible") return;
-    this.timer = setTimeout(() => this.ask(), Math.max(0, EVERY_MS - (performance.now() - began)));
+    this.timer = setTimeout(() => this._run(), Math.max(0, EVERY_MS - (performance.now() - began)));
+  }
+
+  async _stats() {
+    try {
+      const answer = await getJson("/stats");
+      this.history.add(answer);
+      this.watch.stats(answer, this.history);
+    } catch (error) {
+      if (error.status !== 401 && error.status !== 403) throw error;
+      this.denied = error;
+      await this._health();
+    }
+  }
+
+  async _health() {
+    const response = await fetch("/health").catch(() => null);
+    const answer = response && (await response.json().catch(() => null));
+    if (!answer) throw new ApiError(0, NO_ANSWER);
+    if (this.denied) this.watch.health(answer, this.denied);
   }
 }
