@@ -44,7 +44,7 @@ class ClosedLoop:
         self.tokens = 0
         self.bytes = 0
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
         del idle
         while self._missing:
             core.submit(self._request())

@@ -50,7 +50,7 @@ from firelane.engine.load import load_executor
 from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Sampling
 class Port:
-    def receive(self, core, *, idle): pass
+    def receive(self, core, *, wait_s): pass
     def send(self, frame): pass
 t = time.perf_counter()
 sizes = dict(max_num_seqs=64, kv_cache_bytes=2 << 30)

@@ -23,7 +23,7 @@ class _CountingPort:
         self.left = 0
         self.rejected = ""
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
         del core, idle
 
     def send(self, frame: StepFrame | Rejected) -> None:

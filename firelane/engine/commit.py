@@ -4,6 +4,8 @@ needs."""
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ class Committer:
         self._state = state
         self._started: list[Started] = []
         self._finished: list[Finished] = []
+        self._completed: list[Finished] = []  # to be reported after the frame with their last token
         self._embeddings: list[Embedding] = []
         self._steps = 0
         self._prompt_tokens = 0
@@ -44,11 +47,20 @@ class Committer:
     @property
     def has_news(self) -> bool:
         """Something is to be reported without waiting for a step."""
-        return bool(self._finished)
+        return bool(self._finished or self._completed)
 
-    def commit(self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs) -> StepFrame:
-        """Append the tokens, publish full blocks, end what has ended. Tokens of ended sequences are
-        dropped."""
+    def commit(
+        self,
+        plan: StepPlan,
+        inputs: StepInputs,
+        outputs: StepOutputs,
+        by_grammar: Mapping[int, FinishReason] = MappingProxyType({}),
+    ) -> StepFrame:
+        """Append the tokens, publish full blocks, end what has ended. Tokens of ended sequences are dropped.
+
+        by_grammar: slots whose sequence ends by its grammar, and how. That is reported in the frame after:
+        with "stop", a token in the same frame would count as a stop token, which is no part of the text.
+        """
         table = self._table
         self._note_started(plan)
         self._publish(inputs)
@@ -60,6 +72,8 @@ class Committer:
         tokens = outputs.tokens[sampled]
         ids = table.ids[slots].tolist()
         logprobs = self._logprobs(inputs, outputs, sampled[table.logprobs[slots] >= 0])
+        for slot, reason in by_grammar.items():
+            self._complete(slot, reason)
         self._end_sequences(plan, slots, tokens)
         if any(chunk.sequence.pool for chunk in plan.chunks):
             self._pool(plan, inputs, outputs)
@@ -71,6 +85,10 @@ class Committer:
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
         """A live sequence ends now."""
         self._table.finish(sequence)
+        self.note_end(sequence, reason)
+
+    def note_end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Report the end of a sequence that is not in the table."""
         self._finished.append(Finished(sequence.id, reason))
 
     def report(self) -> StepFrame:
@@ -106,11 +124,18 @@ class Committer:
         for row in np.flatnonzero(stopped | ended).tolist():
             sequence = table.sequences[slots[row]]
             assert sequence is not None
-            self.end(sequence, "stop" if stopped[row] else "length")
+            if sequence.status is not Status.FINISHED:
+                self.end(sequence, "stop" if stopped[row] else "length")
         for chunk in plan.chunks:
             scored_only = not chunk.samples and table.ending_step[chunk.slot] == plan.step
             if scored_only and chunk.sequence.status is Status.RUNNING:
                 self.end(chunk.sequence, "length")
+
+    def _complete(self, slot: int, reason: FinishReason) -> None:
+        sequence = self._table.sequences[slot]
+        assert sequence is not None
+        self._table.finish(sequence)
+        self._completed.append(Finished(sequence.id, reason))
 
     def _pool(self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs) -> None:
         """Collect hidden states; a prompt that is through ends with its embedding."""
@@ -154,7 +179,7 @@ class Committer:
         self, step: int, ids: list[int], tokens: list[int], logprobs: list[TokenLogprobs]
     ) -> StepFrame:
         started, self._started = self._started, []
-        finished, self._finished = self._finished, []
+        finished, self._finished, self._completed = self._finished, self._completed, []
         embeddings, self._embeddings = self._embeddings, []
         return StepFrame(
             step=step,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from firelane.backends.contract import EMBED, MAX_STOP_IDS, SAMPLE, SCORE, SlotState, StepInputs, StepLimits
+from firelane.engine.grammar.constraint import Constraints
 from firelane.engine.plan import PrefillChunk, StepPlan
 from firelane.engine.sequence import Sequence
 
@@ -16,8 +17,9 @@ NO_TOKEN = -1
 
 
 class InputWriter:
-    def __init__(self, limits: StepLimits, state: SlotState) -> None:
+    def __init__(self, limits: StepLimits, state: SlotState, constraints: Constraints) -> None:
         self._state = state
+        self._constraints = constraints
         self._sets = (StepInputs.allocate(limits), StepInputs.allocate(limits))
         self._count = np.arange(limits.max_num_seqs, dtype=np.int32)
         state.stop_ids.fill(NO_TOKEN)
@@ -71,6 +73,7 @@ class InputWriter:
         row["stop_from"] = sequence.prompt_len + sampling.min_tokens
         row["num_stop_ids"] = len(stops)
         row["num_bias"] = len(bias)
+        self._constraints.install(sequence)
 
 
 def _append(inputs: StepInputs, chunk: PrefillChunk) -> None:

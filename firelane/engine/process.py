@@ -13,6 +13,7 @@ import time
 from firelane.backends.contract import Executor
 from firelane.backends.request import ProgressCallback
 from firelane.engine.core import EngineCore
+from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
 from firelane.errors import FirelaneError
 from firelane.wire.engine_config import EngineConfig
@@ -49,12 +50,12 @@ class SocketPort:
     def send(self, frame: StepFrame | Rejected) -> None:
         self._channel.send(frame)
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:
-        """Act on all frames that have arrived; an idle engine waits for the next one."""
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+        """Act on all frames that have arrived; an engine with nothing to do waits for the next one."""
         if self._terminated and not self.is_draining:
             self._drain(TERMINATE_DRAIN_S)
-        self._is_busy = not idle
-        frames = self._channel.receive(None if idle and not self.is_draining else 0.0)
+        self._is_busy = wait_s is not None
+        frames = self._channel.receive(0.0 if wait_s is None and self.is_draining else wait_s)
         self._is_busy = True
         for frame in frames:
             self._act(frame, core)
@@ -107,8 +108,9 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
 def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: EngineConfig) -> int:
     began_s = time.monotonic()
     executor = load_executor(config, _progress_to(channel))
+    grammars = grammar_queue(config.model_dir, executor.vocab_size)
     try:
-        core = EngineCore(executor, port, prefix_cache=config.prefix_cache)
+        core = EngineCore(executor, port, prefix_cache=config.prefix_cache, grammars=grammars)
         channel.send(_ready(executor, config, time.monotonic() - began_s))
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
@@ -116,6 +118,7 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: Engine
             core.step()
         channel.flush(LAST_FLUSH_S)
     finally:
+        grammars.close()
         executor.release()
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from firelane.engine.pooling import Pool
 from firelane.kv import BlockTable, PrefixChain
 from firelane.wire.frames import Sampling
+
+if TYPE_CHECKING:
+    from firelane.engine.grammar.constraint import Constraint
 
 
 class Status(Enum):
@@ -39,7 +42,8 @@ class Sequence:
         collects it, else None. slot: -1 where it has none. blocks: None where it holds
         none. planned_s: when it first got its slot, by time.monotonic(). account: whose virtual time it
         uses. installed: its slot's row is written, or planned to be. lost: computed tokens that it gave up
-        when it was last preempted for another tenant.
+        when it was last preempted for another tenant. constraint: the grammar that its text follows, or
+        None.
     """
 
     __slots__ = (
@@ -49,6 +53,7 @@ class Sequence:
         "chain",
         "claim",
         "computed",
+        "constraint",
         "end",
         "id",
         "installed",
@@ -87,6 +92,7 @@ class Sequence:
         self.slot = -1
         self.blocks: BlockTable | None = None
         self.computed = 0
+        self.constraint: Constraint | None = None
         self.scored = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
         self.started = False
         self.installed = False

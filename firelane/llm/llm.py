@@ -12,24 +12,26 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane import env
 from firelane.api.chat import ChatRequest
 from firelane.engine.core import EngineCore
+from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
 from firelane.errors import RequestError, UsageError
-from firelane.gateway.model_files import ModelFiles, read_model_files
 from firelane.gateway.assistant import Assistant
+from firelane.gateway.model_files import ModelFiles, read_model_files
 from firelane.gateway.prompt import PromptBuilder
 from firelane.gateway.tokenizer import load_tokenizer
 from firelane.llm.choice import Choice, Job
 from firelane.llm.outputs import RequestOutput
-from firelane.llm.params import SamplingParams, wire_sampling
+from firelane.llm.params import SamplingParams, wire_grammar, wire_sampling
 from firelane.llm.port import LocalPort
 from firelane.weights.progress import Progress, silent
 from firelane.weights.sources import resolve
 from firelane.wire.engine_config import EngineConfig
-from firelane.wire.frames import NewRequest
+from firelane.wire.frames import NewRequest, Pooling, Sampling
 
 Prompt = str | Sequence[int]
 
@@ -55,7 +57,10 @@ class LLM:
         self._assistant = Assistant(self._prompts)
         self._executor = load_executor(config, progress)
         self._port = LocalPort()
-        self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)
+        self._grammars = grammar_queue(model_dir, self._executor.vocab_size)
+        self._core = EngineCore(
+            self._executor, self._port, prefix_cache=config.prefix_cache, grammars=self._grammars
+        )
         self._next_id = 0
         self._closed = False
 
@@ -67,9 +72,7 @@ class LLM:
         use_tqdm: bool = False,
     ) -> list[RequestOutput]:
         """Complete each prompt; all run at the same time. Raises RequestError where one cannot be served."""
-        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
-            prompts = [cast(Prompt, prompts)]
-        jobs = [self._job(prompt, sampling_params) for prompt in cast(Sequence[Prompt], prompts)]
+        jobs = [self._job(prompt, sampling_params) for prompt in _listed(prompts)]
         running = [choice for job in jobs for choice in job.choices]
         with _progress_bar(len(running), shown=use_tqdm) as bar:
             for ended in self._turns(running):
@@ -104,6 +107,24 @@ class LLM:
         """As `stream`, for one conversation."""
         return self.stream(self._render(messages), sampling_params)
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = True,
+    ) -> list[NDArray[np.float32]]:
+        """One vector a prompt, float32 [hidden size], of length 1 where `normalize`. pooling: None for the
+        model's own kind. Raises RequestError where a prompt cannot be served."""
+        pooling = pooling or self._files.pooling
+        if pooling is None:
+            raise UsageError("this model pools in a way that Firelane does not have: choose last or mean")
+        choices = [self._pooled(prompt, pooling) for prompt in _listed(prompts)]
+        for _ in self._turns(choices):
+            pass
+        found = [np.frombuffer(self._port.embeddings.pop(c.request.id), "<f4") for c in choices]
+        return [_normalized(vector) for vector in found] if normalize else found
+
     def default_sampling(self) -> SamplingParams:
         """What the model's author advises (generation_config.json), else plain sampling."""
         get = self._files.defaults.get
@@ -122,6 +143,7 @@ class LLM:
             self._port.abort(list(self._port.open))
             while not self._core.is_idle:
                 self._core.step()
+            self._grammars.close()
             self._executor.release()
 
     def __enter__(self) -> LLM:
@@ -139,15 +161,24 @@ class LLM:
             raise RequestError(f"messages: {error}") from error
         return self._tokenizer.encode(self._assistant.chat(request).text, add_special_tokens=False)
 
+    def _pooled(self, prompt: Prompt, pooling: Pooling) -> Choice:
+        job = self._job(prompt, SamplingParams())
+        choice = job.choices[0]
+        choice.request = msgspec.structs.replace(choice.request, pooling=pooling, sampling=Sampling())
+        return choice
+
     def _job(self, prompt: Prompt, params: SamplingParams | None) -> Job:
         params = params or self.default_sampling()
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._prompts.eos_ids)}
         seed = secrets.randbits(63) if params.seed is None else params.seed
         job = Job(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
+        grammar = wire_grammar(params)
         for index in range(params.n):
             sampling = wire_sampling(params, seed + index, sorted(stop_ids))
-            request = NewRequest(id=self._next_id, prompt=np.asarray(ids, "<i4").tobytes(), sampling=sampling)
+            request = NewRequest(
+                id=self._next_id, prompt=np.asarray(ids, "<i4").tobytes(), sampling=sampling, grammar=grammar
+            )
             self._next_id += 1
             job.choices.append(Choice(request, job, index, self._tokenizer))
         job.result.outputs = [choice.output for choice in job.choices]
@@ -169,6 +200,19 @@ class LLM:
                     pending.pop()
         finally:
             self._port.abort(pending)
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
+        return [cast(Prompt, prompts)]
+    return cast(Sequence[Prompt], prompts)
+
+
+def _normalized(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Computed in float64; a vector of zeros stays as it is."""
+    wide = vector.astype(np.float64)
+    length = np.sqrt((wide * wide).sum())
+    return (wide / length).astype(np.float32) if length else vector
 
 
 class _NoBar:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from firelane.wire.frames import Sampling
+from firelane.errors import UsageError
+from firelane.wire.frames import Grammar, GrammarKind, Sampling
 
 REST_OF_CONTEXT = 2**31 - 1
 
@@ -17,7 +20,8 @@ class SamplingParams:
     n: outputs per prompt. temperature 0 is greedy; top_k 0 or -1, top_p 1 and min_p 0 are off. seed None
     draws a new one for each output; output i of a prompt uses seed + i. max_tokens None: the rest of the
     context. stop: texts that end the output and are not part of it. logprobs, prompt_logprobs: how many
-    alternatives to report, None for none.
+    alternatives to report, None for none. json_schema, regex, grammar (in Lark's syntax; one of them at
+    most): what the whole text must match.
     """
 
     n: int = 1
@@ -37,9 +41,27 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+
+def wire_grammar(params: SamplingParams) -> Grammar | None:
+    """Raises UsageError where more than one is given."""
+    schema = params.json_schema
+    text = schema if isinstance(schema, str) or schema is None else json.dumps(schema)
+    given: list[tuple[GrammarKind, str | None]] = [
+        ("json_schema", text),
+        ("regex", params.regex),
+        ("lark", params.grammar),
+    ]
+    found = [Grammar(kind, text) for kind, text in given if text is not None]
+    if len(found) > 1:
+        raise UsageError(f"{found[0].kind} and {found[1].kind} are both given: leave out one of them")
+    return found[0] if found else None
 
 
 def wire_sampling(params: SamplingParams, seed: int, stop_ids: list[int]) -> Sampling:

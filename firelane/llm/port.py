@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from firelane.engine.core import EngineCore
 from firelane.errors import RequestError
 from firelane.llm.choice import Choice
@@ -9,10 +11,12 @@ from firelane.wire.frames import Finished, NewRequest, Rejected, StepFrame
 
 
 class LocalPort:
-    """Open choices by request id; tells each what became of it."""
+    """Open choices by request id; tells each what became of it. embeddings: by request id, as in
+    wire.Embedding; whoever asked for one takes it out."""
 
     def __init__(self) -> None:
         self.open: dict[int, Choice] = {}
+        self.embeddings: dict[int, bytes] = {}
         self._rejected: dict[int, str] = {}
         self._new: list[NewRequest] = []
         self._aborts: list[int] = []
@@ -35,8 +39,9 @@ class LocalPort:
                 if choice.request.id in rejected:
                     raise RequestError(rejected[choice.request.id])
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:
-        del idle
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+        if wait_s and not (self._new or self._aborts):
+            time.sleep(wait_s)  # a grammar is being compiled
         new, self._new = self._new, []
         aborts, self._aborts = self._aborts, []
         for request in new:
@@ -55,6 +60,9 @@ class LocalPort:
         for entry in frame.logprobs:
             if (choice := self.open.get(entry.id)) is not None:
                 choice.on_logprobs(entry)
+        for embedding in frame.embeddings:
+            if embedding.id in self.open:
+                self.embeddings[embedding.id] = embedding.values
         stopped = {finished.id for finished in frame.finished if finished.reason == "stop"}
         for request_id, token in zip(frame.ids, frame.tokens, strict=True):
             if (choice := self.open.get(request_id)) is not None:

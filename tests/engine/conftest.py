@@ -156,7 +156,7 @@ class ListPort:
         self.actions = []
         self.frames = []
 
-    def receive(self, core, *, idle):  # noqa: ARG002
+    def receive(self, core, *, wait_s):  # noqa: ARG002
         actions, self.actions = self.actions, []
         for action in actions:
             action(core)

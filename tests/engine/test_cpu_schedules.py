@@ -32,7 +32,7 @@ class Recorder:
     cached: int = 0
     most_running: int = 0
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:  # noqa: ARG002
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:  # noqa: ARG002
         for request in self.arrivals.pop(self.turn, []):
             core.submit(request)
         self.turn += 1

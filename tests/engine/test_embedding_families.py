@@ -34,7 +34,7 @@ class Collector:
         self.vectors: dict[int, F32] = {}
         self.cached: dict[int, int] = {}
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
         pass
 
     def send(self, frame: StepFrame | Rejected) -> None:

@@ -43,7 +43,7 @@ class Collector:
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
 
-    def receive(self, core: EngineCore, *, idle: bool) -> None:
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
         pass
 
     def send(self, frame: StepFrame | Rejected) -> None:

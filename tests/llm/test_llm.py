@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -176,3 +177,25 @@ def test_close_twice(model, tmp_path):
     llm = LLM(str(model), backend="null", cache_dir=tmp_path)
     llm.close()
     llm.close()
+
+
+def test_embed(llm):
+    [whole] = llm.embed("some text")
+    assert whole.shape == (CONFIG["hidden_size"],)
+    assert np.linalg.norm(whole) == pytest.approx(1, rel=1e-6)
+    ids = llm.generate("some text")[0].prompt_token_ids
+    assert (llm.embed([ids, "other"])[0] == whole).all()
+    raw = llm.embed(["some text"], normalize=False)[0]
+    np.testing.assert_allclose(raw / np.linalg.norm(raw), whole, rtol=1e-6)
+    states = [llm.embed(ids[: n + 1], normalize=False)[0] for n in range(len(ids))]
+    mean = llm.embed("some text", pooling="mean", normalize=False)[0]
+    np.testing.assert_allclose(mean, np.mean(states, axis=0, dtype=np.float64), rtol=1e-6)
+    assert llm.embed([]) == []
+
+
+def test_embed_what_cannot_be_served(llm):
+    with pytest.raises(RequestError, match="the prompt has 129 tokens"):
+        llm.embed([[1], [1] * 129])
+    with pytest.raises(RequestError, match="0 bytes"):
+        llm.embed("")
+    assert len(llm.embed([1] * 128)) == 1

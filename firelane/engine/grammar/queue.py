@@ -1,0 +1,186 @@
+"""Requests whose grammar is being compiled, and the compiled grammars that are kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol
+
+from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler, check_size
+from firelane.engine.grammar.constraint import Constraint
+from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.sequence import Sequence
+from firelane.errors import FirelaneError, RequestError
+from firelane.wire.frames import Grammar
+
+# llguidance descends into a grammar by recursion: a chain of all the rules that a text of `text_bytes` can
+# hold has to fit. Pages that are not touched cost nothing.
+STACK_BYTES = 512 << 20
+
+
+class Compiler(Protocol):
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Raises FirelaneError."""
+        ...
+
+
+def grammar_queue(model_dir: Path, vocab_size: int) -> GrammarQueue:
+    """For this model. Cheap: nothing is loaded before the first grammar."""
+    limits = GrammarLimits()
+    return GrammarQueue(GrammarCompiler(model_dir, vocab_size, limits), limits)
+
+
+@dataclass(eq=False)
+class _Job:
+    """One text to compile, and who waits for it. result: set last, by the thread."""
+
+    grammar: Grammar
+    deadline_s: float
+    sequences: list[Sequence] = field(default_factory=list[Sequence])
+    result: CompiledGrammar | str | None = None
+
+
+class _Worker:
+    """The thread that compiles, one grammar after the other."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self.done: deque[_Job] = deque()
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
+            self._thread.start()
+        finally:
+            threading.stack_size(before)
+
+    def put(self, job: _Job | None) -> None:
+        """None ends the thread."""
+        self._jobs.put(job)
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.sequences:
+                job.result = self._compile(job.grammar)
+            self.done.append(job)
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar | str:
+        try:
+            return self._compiler.compile(grammar)
+        except FirelaneError as error:
+            return str(error)
+        except Exception as error:  # a defect must not leave requests waiting for ever
+            return f"the grammar cannot be compiled: internal error: {type(error).__name__}: {error}"
+
+
+class GrammarQueue:
+    """Used by the engine's thread alone, which never waits for a compilation."""
+
+    def __init__(self, compiler: Compiler, limits: GrammarLimits) -> None:
+        self._compiler = compiler
+        self._limits = limits
+        self._worker: _Worker | None = None
+        self._jobs: dict[Grammar, _Job] = {}
+        self._kept: OrderedDict[Grammar, CompiledGrammar | str] = OrderedDict()
+        self._waiting: dict[int, tuple[Sequence, _Job]] = {}
+
+    @property
+    def is_compiling(self) -> bool:
+        """Some request waits for its grammar."""
+        return bool(self._waiting)
+
+    def add(self, sequence: Sequence, grammar: Grammar) -> bool:
+        """Give the sequence its constraint; False where it must wait for it (see `take`). Raises RequestError
+        where the grammar is known to be wrong."""
+        found = self._kept.get(grammar)
+        if found is not None:
+            self._kept.move_to_end(grammar)
+            sequence.constraint = _constraint(found)
+            return True
+        job = self._jobs.get(grammar) or self._start(grammar)
+        job.sequences.append(sequence)
+        self._waiting[sequence.id] = sequence, job
+        return False
+
+    def get(self, request_id: int) -> Sequence | None:
+        """A request that waits for its grammar."""
+        entry = self._waiting.get(request_id)
+        return entry and entry[0]
+
+    def waiting(self) -> list[Sequence]:
+        return [sequence for sequence, _ in self._waiting.values()]
+
+    def remove(self, sequence: Sequence) -> None:
+        _, job = self._waiting.pop(sequence.id)
+        job.sequences.remove(sequence)
+
+    def take(self) -> list[tuple[Sequence, str]]:
+        """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing)."""
+        ready: list[tuple[Sequence, str]] = []
+        worker = self._worker
+        while worker is not None and worker.done:
+            job = worker.done.popleft()
+            self._jobs.pop(job.grammar, None)
+            if job.result is None:
+                self._revive(job)
+            else:
+                self._keep(job.grammar, job.result)
+                ready += [(sequence, _give(sequence, job.result)) for sequence in job.sequences]
+        now_s = time.monotonic()
+        for job in list(self._jobs.values()):
+            if now_s >= job.deadline_s:
+                ready += [(sequence, self._late()) for sequence in job.sequences]
+                job.sequences.clear()
+        for sequence, _ in ready:
+            del self._waiting[sequence.id]
+        return ready
+
+    def close(self) -> None:
+        """End the thread when it has done what it does; idempotent."""
+        if self._worker is not None:
+            self._worker.put(None)
+            self._worker = None
+
+    def _start(self, grammar: Grammar) -> _Job:
+        check_size(grammar, self._limits)
+        if len(self._jobs) >= self._limits.waiting:
+            raise RequestError(f"{len(self._jobs)} grammars wait to be compiled: try again later")
+        if self._worker is None:
+            self._worker = _Worker(self._compiler)
+        job = self._jobs[grammar] = _Job(grammar, time.monotonic() + self._limits.compile_s)
+        self._worker.put(job)
+        return job
+
+    def _revive(self, job: _Job) -> None:
+        """The worker passed over it, since nobody waited any more; someone may do so again."""
+        if job.sequences and self._worker is not None:
+            self._jobs[job.grammar] = job
+            self._worker.put(job)
+
+    def _keep(self, grammar: Grammar, result: CompiledGrammar | str) -> None:
+        self._kept[grammar] = result
+        if len(self._kept) > self._limits.cached:
+            self._kept.popitem(last=False)
+
+    def _late(self) -> str:
+        return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"
+
+
+def _constraint(found: CompiledGrammar | str) -> Constraint:
+    if isinstance(found, str):
+        raise RequestError(found)
+    return Constraint(found)
+
+
+def _give(sequence: Sequence, result: CompiledGrammar | str) -> str:
+    if isinstance(result, str):
+        return result
+    sequence.constraint = Constraint(result)
+    return ""
