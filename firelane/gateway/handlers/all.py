@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from firelane.gateway.generate import Generator
 from firelane.gateway.handlers.chat import Chat
 from firelane.gateway.handlers.completions import Completions
+from firelane.gateway.handlers.embeddings import Embeddings
 from firelane.gateway.handlers.page import Page
 from firelane.gateway.handlers.server import Server
 from firelane.gateway.handlers.stats import StatsReport
@@ -20,6 +21,7 @@ def all_routes(parts: Parts) -> Iterable[Route]:
     yield from Completions(parts, generator).routes()
     yield from Chat(parts, generator).routes()
     yield from Tokens(parts).routes()
+    yield from Embeddings(parts).routes()
     yield from Server(parts).routes()
     yield from StatsReport(parts).routes()
     yield from Page(parts).routes()
