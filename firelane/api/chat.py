@@ -20,6 +20,7 @@ from firelane.errors import RequestError
 
 CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
+    "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),
@@ -168,6 +169,7 @@ class ChatRequest(SamplingFields, kw_only=True):
 
     # Refused: see CHAT_NEUTRAL.
     audio: Any = None
+    best_of: Any = None
     chat_template: Any = None
     documents: Any = None
     echo: Any = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from firelane.api.usage import Usage
 
@@ -49,17 +50,26 @@ class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_calls: list[MessageToolCall] = []
 
 
-class ChatChoice(msgspec.Struct, kw_only=True):
+class ChatChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """token_ids: only where the client asked for them."""
+
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
+    token_ids: list[int] | None = None
 
 
 class ChatResponse(msgspec.Struct, kw_only=True):
+    """service_tier, prompt_logprobs, prompt_token_ids: only where the client asked for them."""
+
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage | None
+    service_tier: str | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET

@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from firelane.api.sampling import Count, SamplingFields, check_shared
+from firelane.api.sampling import MAX_REPORTS, Count, SamplingFields, check_shared, refuse_unsupported
 from firelane.api.usage import Usage
 from firelane.errors import RequestError
 
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"prompt_embeds": (), "suffix": ("",)}
+MAX_PROMPTS = 2048
+MAX_BEST_OF = 20
 Prompt = str | list[Any]
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
     """`prompt`: a text, a list of texts, a list of token ids, or a list of lists of token ids. `logprobs`:
-    how many alternatives to report for each token (0 = only the chosen one).
+    how many alternatives to report for each token (0 = only the chosen one). `best_of`: so many answers are
+    drawn, of which the n with the highest mean log-probability a token are given.
     """
 
     prompt: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_REPORTS)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
+
+    # Refused: see COMPLETION_NEUTRAL.
+    prompt_embeds: Any = None
+    suffix: Any = None
 
     def prompts(self) -> list[str] | list[list[int]]:
         """One entry per prompt. Raises RequestError when the list is empty or mixes kinds."""
@@ -39,12 +47,16 @@ class CompletionRequest(SamplingFields, kw_only=True):
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""
         check_shared(self)
-        if self.suffix:
+        refuse_unsupported(self, COMPLETION_NEUTRAL)
+        if len(self.prompts()) > MAX_PROMPTS:
             raise RequestError(
-                "`suffix` is not supported by this server: leave it out",
-                param="suffix",
-                code="unsupported_parameter",
+                f"`prompt` has {len(self.prompts())} prompts: at most {MAX_PROMPTS} are taken", param="prompt"
             )
+        draws, keep = self.best_of or 1, self.n or 1
+        if self.best_of is not None and draws < keep:
+            raise RequestError(f"`best_of` ({draws}) is less than `n` ({keep})", param="best_of")
+        if draws > keep and self.stream:
+            raise RequestError("`best_of` is not available in a stream", param="best_of")
         if self.max_tokens == 0 and not self.echo:
             raise RequestError(
                 "`max_tokens` is 0 without `echo`: there is nothing to answer", param="max_tokens"
@@ -60,11 +72,16 @@ class CompletionLogprobs(msgspec.Struct, kw_only=True):
     top_logprobs: list[dict[str, float] | None]
 
 
-class CompletionChoice(msgspec.Struct, kw_only=True):
+class CompletionChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """prompt_logprobs, token_ids, prompt_token_ids: only where the client asked for them."""
+
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
@@ -72,5 +89,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None
+    service_tier: str | UnsetType = UNSET

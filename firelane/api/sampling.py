@@ -28,7 +28,6 @@ MAX_REPORTS = 20
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "best_of": (1,),
     "detokenize": (True,),
     "guided_whitespace_pattern": (),
     "kv_transfer_params": (),
@@ -111,7 +110,6 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     # Refused: see NEUTRAL.
     allowed_token_ids: Any = None
     bad_words: Any = None
-    best_of: Any = None
     detokenize: Any = None
     guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None

@@ -13,7 +13,7 @@ from firelane.gateway.accounting import Accounting
 from firelane.gateway.deltas import CallStart, Splitter
 from firelane.gateway.detokenize import Detokenizer, StopMatcher, make_detokenizer
 from firelane.gateway.forms import TokenReport
-from firelane.gateway.outlets import Outlet, OutputOptions
+from firelane.gateway.outlets import Outlet, OutputOptions, Tokens
 from firelane.gateway.prompt import Prompt
 from firelane.gateway.tokenizer import Tokenizer
 from firelane.wire.frames import FinishReason, TokenLogprobs
@@ -35,20 +35,10 @@ class Choice:
     """The Sink of one sequence's tokens. `splitter`: None where all text is content."""
 
     __slots__ = (
-        *(
-            "_detokenizer",
-            "_gaps",
-            "_generation",
-            "_last_s",
-            "_matcher",
-            "_min_tokens",
-            "_options",
-            "_outlet",
-            "_called",
-            "_splitter",
-        ),
-        *("_plain", "_prompt", "_reason", "_reports", "_tail", "cached_tokens", "done", "generated", "id"),
-        *("first_s", "planned_s", "reasoning_tokens"),
+        *("_called", "_detokenizer", "_gaps", "_generation", "_last_s", "_matcher", "_options", "_outlet"),
+        *("_plain", "_prompt", "_prompt_reports", "_reason", "_reports", "_shown_tokens", "_splitter"),
+        *("_tail", "_tokens", "cached_tokens", "done", "first_s", "generated", "id", "planned_s"),
+        "reasoning_tokens",
     )
 
     def __init__(
@@ -70,7 +60,10 @@ class Choice:
         self._splitter = splitter
         self._called = False
         special = self._matcher is not None or splitter is not None
-        self._plain = not (special or options.logprobs or options.hide_output)
+        self._plain = not (special or options.logprobs or options.hide_output or options.token_ids)
+        self._tokens: list[int] = []
+        self._shown_tokens = 0
+        self._prompt_reports: list[TokenReport] = []
         self._reports: list[TokenReport] = []
         self._reason: FinishReason | None = None
         self._tail = ""
@@ -82,14 +75,28 @@ class Choice:
         """When its last token came; 0 before the first."""
         return self._last_s
 
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._prompt.ids)
+
+    @property
+    def prompt_reports(self) -> list[TokenReport]:
+        """Of all tokens of the prompt; the first one has no log-probability."""
+        return [TokenReport(self._prompt.ids[0], None, []), *self._prompt_reports]
+
     def on_started(self, cached_tokens: int, planned_s: float) -> None:
         self.cached_tokens, self.planned_s = cached_tokens, planned_s
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
-        if entry.position < len(self._prompt.ids) and not self._options.echo:
-            return
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
-        self._reports.append(TokenReport(entry.token, entry.logprob, top))
+        report = TokenReport(entry.token, entry.logprob, top)
+        if entry.position >= len(self._prompt.ids):
+            self._reports.append(report)
+            return
+        if self._options.prompt_logprobs:
+            self._prompt_reports.append(report)
+        if self._options.echo and self._options.logprobs:
+            self._reports.append(report)
 
     def on_embedding(self, values: bytes) -> None:
         """Nobody asked for one."""
@@ -128,7 +135,9 @@ class Choice:
         self._outlet.reported(text, reports, None)
 
     def _on_special(self, token: int) -> None:
-        """A token that needs a closer look: the last one, or with stop strings, logprobs or hidden output."""
+        """A token that needs a closer look: the last one, or one of an answer that is more than text."""
+        if self._options.token_ids and not self._options.hide_output:
+            self._tokens.append(token)
         if self._options.hide_output or self._reason == "stop":
             del self._reports[-1:]  # a stop token is not part of the answer
             return
@@ -152,8 +161,8 @@ class Choice:
             if self._splitter.done:
                 self._finish("", "stop", abort=True)
                 return
-        if self._options.logprobs:
-            self._outlet.reported(text, self._take_reports(), None)
+        if self._options.logprobs or self._options.token_ids:
+            self._outlet.reported(text, self._take_reports(), None, self._take_tokens())
         elif text:
             self._outlet.text(text)
 
@@ -170,6 +179,14 @@ class Choice:
     def _take_reports(self) -> list[TokenReport]:
         reports, self._reports = self._reports, []
         return reports
+
+    def _take_tokens(self) -> Tokens | None:
+        if not self._options.token_ids:
+            return None
+        first = self._shown_tokens == 0
+        self._shown_tokens += len(self._tokens)
+        ids, self._tokens = self._tokens, []
+        return Tokens(ids, self._prompt.ids if first else None)
 
     def on_end(self) -> None:
         if self._reason in ("abort", "error"):
@@ -197,7 +214,7 @@ class Choice:
             text = self._split(text, self._splitter, last=True)
             if self._called and reason == "stop":
                 reason = "tool_calls"
-        self._outlet.reported(text, self._take_reports(), reason)
+        self._outlet.reported(text, self._take_reports(), reason, self._take_tokens())
         self._generation.choice_done(self, reason, abort=abort)
 
     def on_failed(self, error: FirelaneError) -> None:

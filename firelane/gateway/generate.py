@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from firelane.api.sampling import SamplingFields
+from firelane.api.sampling import SamplingFields, StreamOptions
 from firelane.errors import EngineDeadError
 from firelane.gateway.admission import cache_salt
 from firelane.gateway.deltas import Splitter
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import Form, Identity
+from firelane.gateway.forms import Form, Identity, LiveUsage
 from firelane.gateway.generation import Generation
 from firelane.gateway.outlets import OutputOptions
 from firelane.gateway.parts import Parts
@@ -43,6 +43,12 @@ class Job:
     splitter: Callable[[], Splitter] | None = None
     grammar: Grammar | None = None
 
+    @property
+    def draws(self) -> int:
+        """Answers to each prompt."""
+        best_of = self.options.best_of
+        return (self.fields.n or 1) if best_of is None else best_of.draws
+
 
 class Generator:
     """Starts generations. What follows comes from frames."""
@@ -57,15 +63,15 @@ class Generator:
             raise EngineDeadError("the server is shutting down: try another one")
         model = parts.gate.check_model(job.exchange, fields.model)
         link, ready = parts.router.choose()
-        sequences = job.num_prompts * (fields.n or 1)
+        sequences = job.num_prompts * job.draws
         if fields.options is not None and fields.options.reject_if_busy:
             parts.admission.check_free(sequences, ready.max_num_seqs)
         background = job.exchange.request.background
         ticket = parts.gate.admit(job.exchange, sequences, ready.max_num_seqs, background=background)
         try:
-            prompts = await job.prompts()
+            prompts = [parts.prompts.truncated(fields, p, ready) for p in await job.prompts()]
             samplings = [parts.prompts.sampling(fields, p, ready, job.reports) for p in prompts]
-            output_tokens = (fields.n or 1) * sum(sampling.max_tokens for sampling in samplings)
+            output_tokens = job.draws * sum(sampling.max_tokens for sampling in samplings)
             ticket.reserve(sum(len(prompt.ids) for prompt in prompts), output_tokens)
             if job.exchange.gone:
                 ticket.refuse()
@@ -86,7 +92,7 @@ class Generator:
         salt = cache_salt(tenant.salt, job.fields.cache_salt)
         for prompt, sampling in work:
             packed = pack_ids(prompt.ids)
-            for i in range(job.fields.n or 1):
+            for i in range(job.draws):
                 choice = generation.add_choice(prompt, job.splitter, first=i == 0)
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
                 self._parts.accounting.submitted(own.max_tokens)
@@ -103,10 +109,20 @@ class Generator:
                 link.submit(request, choice)
 
 
-def new_identity(prefix: str, fields: SamplingFields, served_name: str) -> Identity:
-    """A new answer's name and time. A request that names no model gets `served_name`."""
-    usage = bool(fields.stream_options and fields.stream_options.include_usage)
-    return Identity(prefix + secrets.token_hex(12), int(time.time()), fields.model or served_name, usage)
+def new_identity(prefix: str, fields: SamplingFields, parts: Parts) -> Identity:
+    """A new answer's name and time. A request that names no model gets the first that is served."""
+    options = fields.stream_options or StreamOptions()
+    usage = options.include_usage is True
+    return Identity(
+        id=prefix + secrets.token_hex(12),
+        created=int(time.time()),
+        model=fields.model or parts.served_names[0],
+        fingerprint=parts.fingerprint,
+        service_tier=None if fields.service_tier is None else "default",
+        usage_in_chunks=usage,
+        live_usage=LiveUsage() if usage and options.continuous_usage_stats else None,
+        tokens_by_id=fields.return_tokens_as_token_ids is True,
+    )
 
 
 def output_options(
@@ -127,4 +143,6 @@ def output_options(
         stop=tuple(fields.stop_strings()),
         keep_stop=fields.include_stop_str_in_output is True,
         kept_ids=None if fields.skip_special_tokens is False else kept_ids,
+        token_ids=fields.return_token_ids is True,
+        prompt_logprobs=fields.prompt_logprobs is not None,
     )

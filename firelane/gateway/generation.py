@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firelane.api.errors import describe
-from firelane.api.usage import PromptTokensDetails, Usage
+from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.errors import FirelaneError
 from firelane.gateway.choice import Choice
 from firelane.gateway.deltas import Splitter
@@ -37,7 +37,7 @@ class Generation:
         self.accounting = parts.accounting
         self._admission = parts.admission
         self._now_s = parts.now_s
-        self._arrived_s = parts.now_s()
+        self._arrived_s = ticket.arrived_s
         self._exchange = exchange = ticket.exchange
         self._form = form
         self._link = link
@@ -51,6 +51,8 @@ class Generation:
         self._prompts: list[Prompt] = []
         self._first_choices: list[Choice] = []
         exchange.on_gone = self.cancel
+        if options.live_usage is not None:
+            options.live_usage.read = self.usage
 
     @property
     def began(self) -> bool:
@@ -101,11 +103,22 @@ class Generation:
         self._settle(200, self._reason)
         self.accounting.responded(200)
         if not self.options.stream:
-            body = self._form.response(self._results, self.usage(), self.options.logprobs)
-            self._exchange.respond(200, body)
-            return
-        self._exchange.send(self._form.closing(self.usage()))
-        self._exchange.end()
+            with_logprobs = self.options.logprobs and not self.options.hide_logprobs
+            self._exchange.respond(200, self._form.response(self._chosen(), self.usage(), with_logprobs))
+        else:
+            self._exchange.send(self._form.closing(self.usage()))
+            self._exchange.end()
+        self._forget()
+
+    def _chosen(self) -> list[ChoiceResult]:
+        """The results that the client gets, with what it wants to know of their prompts."""
+        options = self.options
+        for result, choice in zip(self._results, self._choices, strict=True):
+            if options.prompt_logprobs:
+                result.prompt_reports = choice.prompt_reports
+            if options.echo and options.logprobs:
+                result.echoed_tokens = choice.prompt_tokens
+        return self._results if options.best_of is None else options.best_of.choose(self._results)
 
     def usage(self) -> Usage:
         prompt = sum(len(prompt.ids) for prompt in self._prompts)
@@ -116,6 +129,9 @@ class Generation:
             completion_tokens=completion,
             total_tokens=prompt + completion,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=sum(choice.reasoning_tokens for choice in self._choices)
+            ),
         )
 
     def cancel(self) -> None:
@@ -145,31 +161,32 @@ class Generation:
                 self._link.abort(choice.id)
                 self.accounting.ended(reason, self._now_s() - self._arrived_s, choice.generated)
         self._settle(status, reason)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Choices point to their owner: without this, only the garbage collector would free an answer."""
+        self._choices, self._first_choices = [], []
 
     def _settle(self, status: int, reason: str) -> None:
         """Give back what the request held, and have it counted. Prompts that never started cost nothing."""
-        started = [
-            (prompt, choice)
-            for prompt, choice in zip(self._prompts, self._first_choices, strict=True)
-            if choice.planned_s
-        ]
-        begun = [choice for choice in self._choices if choice.first_s]
-        times = RequestTimes(
-            arrived_s=self._arrived_s,
-            planned_s=min((choice.planned_s for choice in begun), default=None),
-            first_s=min((choice.first_s for choice in begun), default=None),
-            last_s=max((choice.last_s for choice in begun), default=None),
-            ended_s=self._now_s(),
-        )
+        prompt_tokens = cached_tokens = generated_tokens = 0
+        times = RequestTimes(self._arrived_s, self._now_s())
+        for choice in self._choices:
+            generated_tokens += choice.generated
+            times.add(choice.planned_s, choice.first_s, choice.last_s)
+        for prompt, choice in zip(self._prompts, self._first_choices, strict=True):
+            if choice.planned_s:
+                prompt_tokens += len(prompt.ids)
+                cached_tokens += choice.cached_tokens
         self._admission.left(self)
         self._ticket.close(
             Outcome(
                 status=status,
                 reason=reason,
                 model=self._model,
-                prompt_tokens=sum(len(prompt.ids) for prompt, _ in started),
-                cached_tokens=sum(choice.cached_tokens for _, choice in started),
-                generated_tokens=sum(choice.generated for choice in self._choices),
+                prompt_tokens=prompt_tokens,
+                cached_tokens=cached_tokens,
+                generated_tokens=generated_tokens,
                 times=times,
             )
         )

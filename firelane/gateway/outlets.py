@@ -6,16 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from firelane.gateway.best_of import BestOf
 from firelane.gateway.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import ChoiceResult, Form, TokenReport
+from firelane.gateway.forms import ChoiceResult, Form, LiveUsage, TokenReport
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
     """What the client asked of the answer. hide_output: only the echoed prompt is wanted (max_tokens 0).
     keep_stop: a stop string is part of the answer. kept_ids: special tokens that are shown by their names,
-    None: all of them.
+    None: all of them. token_ids, prompt_logprobs: the answer holds them. best_of: None where every answer
+    is given out. hide_logprobs: they are wanted to choose, not to be shown. live_usage: of chunks that say
+    the usage so far.
     """
 
     stream: bool = False
@@ -26,6 +29,19 @@ class OutputOptions:
     stop: tuple[str, ...] = ()
     keep_stop: bool = False
     kept_ids: frozenset[int] | None = frozenset()
+    token_ids: bool = False
+    prompt_logprobs: bool = False
+    best_of: BestOf | None = None
+    hide_logprobs: bool = False
+    live_usage: LiveUsage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids of a piece of the answer, and those of the prompt before the first of them."""
+
+    ids: list[int]
+    prompt_ids: list[int] | None = None
 
 
 class Outlet(Protocol):
@@ -40,8 +56,10 @@ class Outlet(Protocol):
         """Content and other pieces, where the text is split."""
         ...
 
-    def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
-        """Text with its logprobs, or the end (`reason` is set)."""
+    def reported(
+        self, text: str, reports: list[TokenReport], reason: str | None, tokens: Tokens | None = None
+    ) -> None:
+        """Text with its logprobs or its tokens, or the end (`reason` is set)."""
         ...
 
 
@@ -79,9 +97,14 @@ class EventOutlet:
         if events:
             self._exchange.send(events)
 
-    def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
+    def reported(
+        self, text: str, reports: list[TokenReport], reason: str | None, tokens: Tokens | None = None
+    ) -> None:
         offset = None if self._token_text is None else self._offset
-        event = self._form.event(ChoiceResult(self._index, text, reports, reason), offset)
+        part = ChoiceResult(self._index, text, reports, reason)
+        if tokens is not None:
+            part.token_ids, part.prompt_ids = tokens.ids, tokens.prompt_ids
+        event = self._form.event(part, offset)
         if event:
             self._exchange.send(event)
         if self._token_text is not None:
@@ -115,9 +138,14 @@ class ResultOutlet:
             else:
                 result.calls[delta.index].arguments += delta.text
 
-    def reported(self, text: str, reports: list[TokenReport], reason: str | None) -> None:
+    def reported(
+        self, text: str, reports: list[TokenReport], reason: str | None, tokens: Tokens | None = None
+    ) -> None:
         self._parts.append(text)
         self._result.reports.extend(reports)
+        if tokens is not None:
+            self._result.token_ids = [*(self._result.token_ids or ()), *tokens.ids]
+            self._result.prompt_ids = self._result.prompt_ids or tokens.prompt_ids
         if reason is not None:
             self._result.reason = reason
             self._result.text = "".join(self._parts)

@@ -92,6 +92,15 @@ class PromptBuilder:
             raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
         return ids
 
+    def truncated(self, fields: SamplingFields, prompt: Prompt, ready: Ready) -> Prompt:
+        """The last `truncate_prompt_tokens` tokens; with -1, as many as leave room for `max_tokens`."""
+        keep = fields.truncate_prompt_tokens
+        if keep is None:
+            return prompt
+        if keep < 0:
+            keep = max(1, ready.max_model_len - max(1, fields.max_tokens or 0))
+        return prompt if len(prompt.ids) <= keep else Prompt(prompt.ids[-keep:], None)
+
     def sampling(
         self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]
     ) -> Sampling:

@@ -288,7 +288,7 @@ def test_metrics(service):
 
 
 def test_defect_in_one_stream_does_not_end_the_others(service, monkeypatch, caplog):
-    from firelane.gateway.forms import ChatForm
+    from firelane.gateway.chat_form import ChatForm
 
     def broken(*_):
         raise RuntimeError("a defect")

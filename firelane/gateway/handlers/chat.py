@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
+from firelane.gateway.chat_form import ChatForm
 from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import ChatForm
 from firelane.gateway.generate import Generator, Job, new_identity, output_options
 from firelane.gateway.parts import Parts
 from firelane.gateway.routes import Route
@@ -26,17 +27,20 @@ class Chat:
         request = self._decoder.decode(exchange.request.body)
         request.check()
         parts = self._parts
-
         turn = parts.assistant.chat(request)
-        identity = new_identity("chatcmpl-", request, parts.served_names[0])
+        identity = new_identity("chatcmpl-", request, parts)
+        options = output_options(request, logprobs=bool(request.logprobs), kept_ids=turn.kept_ids)
         job = Job(
             exchange=exchange,
             fields=request,
             form=ChatForm(identity, parts.tokenizer),
-            options=output_options(request, logprobs=bool(request.logprobs), kept_ids=turn.kept_ids),
+            options=replace(options, live_usage=identity.live_usage),
             prompts=turn.prompts,
             splitter=turn.splitter,
             grammar=turn.grammar,
-            reports=(request.top_logprobs or 0 if request.logprobs else -1, -1),
+            reports=(
+                request.top_logprobs or 0 if request.logprobs else -1,
+                -1 if request.prompt_logprobs is None else request.prompt_logprobs,
+            ),
         )
         await self._generator.start(job)
