@@ -34,8 +34,9 @@ class StepPlan:
     """One step. The decodes come first, one token and one SAMPLE row each; then the prefill chunks.
 
     decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. new_blocks: (slot, index in its table,
-    block) for each sequence whose next token needs one. free_tokens, free_rows: what `Scheduler.extend` may
-    still fill.
+    block) for each sequence whose next token needs one. free_tokens, free_crowd_tokens, free_rows: what
+    `Scheduler.extend` may still fill; of the tokens, how many the crowd may take. is_charged: its tokens are
+    counted in the accounts of their tenants.
     """
 
     step: int
@@ -44,7 +45,9 @@ class StepPlan:
     new_blocks: tuple[tuple[int, int, int], ...]
     chunks: tuple[PrefillChunk, ...]
     free_tokens: int
+    free_crowd_tokens: int
     free_rows: int
+    is_charged: bool
 
     @property
     def is_empty(self) -> bool:

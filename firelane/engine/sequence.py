@@ -77,7 +77,7 @@ class Sequence:
         sampling: Sampling,
         end: int,
         chain: PrefixChain,
-        claim: Claim = Claim(),
+        claim: Claim,
     ) -> None:
         self.id = request_id
         self.arrival = -1

@@ -7,16 +7,19 @@ Who owns a slot:
 A slot in limbo still has a chunk in a step that has not been committed. Its row is left alone until then.
 The blocks of a finished sequence stay with it for as long; those of a preempted one are free at once:
 whoever takes them runs in a later step, and no chunk of the preempted sequence is in that one.
+
+Within an account (interactive or background work of one tenant) sequences are admitted in order of arrival
+and preempted in the reverse order, so that those that run came before those that wait.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 
 import numpy as np
 
 from firelane.backends.contract import SlotState
+from firelane.engine.fairness import Accounts, FairQueue
 from firelane.engine.sequence import Sequence, Status
 from firelane.kv import BlockTable, KvCache
 
@@ -24,7 +27,7 @@ from firelane.kv import BlockTable, KvCache
 class SequenceTable:
     """Rows by slot (read by all of the engine, written here and by the scheduler's plan):
 
-    ids: request id. arrival: order of arrival. length: tokens that exist once all planned steps have ended.
+    ids: request id. account: of its tenant. length: tokens that exist once all planned steps have ended.
     end: the length that finishes the sequence. capacity: tokens that its blocks have room for. published:
     full blocks that the prefix cache knows. last_step: last step with a chunk of it. ending_step: step of
     its last token, or -1. decoding: its next chunk is one token. reporting: its sampled tokens are still
@@ -35,7 +38,7 @@ class SequenceTable:
         self._kv = kv
         self._state = state
         self.ids = np.zeros(slots, np.int64)
-        self.arrival = np.zeros(slots, np.int64)
+        self.account = np.zeros(slots, np.int64)
         self.length = np.zeros(slots, np.int32)
         self.end = np.zeros(slots, np.int32)
         self.capacity = np.zeros(slots, np.int32)
@@ -46,17 +49,23 @@ class SequenceTable:
         self.reporting = np.zeros(slots, np.bool_)
         self.logprobs = np.full(slots, -1, np.int32)
         self.sequences: list[Sequence | None] = [None] * slots
-        self.waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self.accounts = Accounts()
+        self.waiting = FairQueue(self.accounts)
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, Sequence] = {}
         self._free_slots = list(range(slots - 1, -1, -1))
         self._limbo: list[int] = []
-        self._arrivals = 0
+        self.arrivals = 0
         self._settled_step = 0
 
     @property
     def num_free_slots(self) -> int:
         return len(self._free_slots)
+
+    @property
+    def slots_will_be_freed(self) -> bool:
+        """Slots wait for a step in flight."""
+        return bool(self._limbo)
 
     @property
     def blocks_will_be_freed(self) -> bool:
@@ -68,30 +77,34 @@ class SequenceTable:
     def get(self, request_id: int) -> Sequence | None:
         return self.running.get(request_id) or self.waiting.get(request_id)
 
+    def at(self, slot: int) -> Sequence:
+        """Who holds this slot."""
+        sequence = self.sequences[slot]
+        assert sequence is not None
+        return sequence
+
     def live(self) -> list[Sequence]:
         return [*self.running.values(), *self.waiting.values()]
 
-    def youngest(self) -> Sequence:
-        """The running sequence that arrived last; `running` is in order of arrival, as admission is."""
-        return next(reversed(self.running.values()))
-
     def add(self, sequence: Sequence) -> None:
-        sequence.arrival = self._arrivals
-        self._arrivals += 1
-        self.waiting[sequence.id] = sequence
+        sequence.arrival = self.arrivals
+        self.arrivals += 1
+        sequence.account = self.accounts.open(sequence.claim)
+        self.waiting.push(sequence)
 
     def start(self, sequence: Sequence, blocks: BlockTable) -> None:
         """Give a waiting sequence a slot and its blocks. The executor's row is written before the step
         (inputs)."""
         slot = self._free_slots.pop()
-        del self.waiting[sequence.id]
+        self.waiting.remove(sequence)
+        self.accounts.running[sequence.account] += 1
         self.running[sequence.id] = self.prefilling[sequence.id] = sequence
         sequence.status, sequence.slot, sequence.blocks = Status.RUNNING, slot, blocks
-        sequence.computed = blocks.cached_tokens
+        sequence.computed, sequence.installed = blocks.cached_tokens, False
         if not sequence.started:
             sequence.planned_s = time.monotonic()
         self.sequences[slot] = sequence
-        self.ids[slot], self.arrival[slot] = sequence.id, sequence.arrival
+        self.ids[slot], self.account[slot] = sequence.id, sequence.account
         self.length[slot], self.end[slot] = len(sequence.tokens), sequence.end
         self.capacity[slot] = len(blocks) * self._kv.block_size
         self.published[slot] = blocks.published_blocks
@@ -100,23 +113,23 @@ class SequenceTable:
         self.logprobs[slot] = sequence.sampling.logprobs
 
     def preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue: it keeps its tokens and computes their K/V again later."""
+        """Back to the head of its queue: it keeps its tokens and computes their K/V again later."""
         self._stop_running(sequence)
         sequence.status = Status.WAITING
-        self.waiting[sequence.id] = sequence
-        self.waiting.move_to_end(sequence.id, last=False)
+        self.waiting.push(sequence, first=True)
         self._release_blocks(sequence)
         self._vacate(sequence.slot)
 
     def finish(self, sequence: Sequence) -> None:
         """Forget a live sequence; its slot and blocks follow when no step in flight needs them."""
+        self.accounts.close(sequence.account)
         if sequence.status is Status.RUNNING:
             self._stop_running(sequence)
             sequence.status = Status.FINISHED
             self.reporting[sequence.slot] = False
             self._vacate(sequence.slot)
             return
-        del self.waiting[sequence.id]
+        self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
         if sequence.slot >= 0:
             self.reporting[sequence.slot] = False
@@ -142,11 +155,22 @@ class SequenceTable:
             assert sequence is None or sequence.slot == slot, "a sequence does not know its slot"
         for sequence in self.running.values():
             self._check_running(sequence)
-        assert not self.running.keys() & self.waiting.keys(), "a sequence waits and runs"
-        arrivals = [s.arrival for s in self.live()]
-        assert arrivals == sorted(arrivals), "not first come, first served"
+        assert not any(s.id in self.running for s in self.waiting.values()), "a sequence waits and runs"
+        self._check_accounts()
         assert not self.decoding[[slot for slot in range(len(self.sequences)) if slot not in busy]].any()
         self._kv.check_integrity(s.blocks for s in held if s.blocks is not None)
+
+    def _check_accounts(self) -> None:
+        arrivals: dict[int, list[int]] = {}
+        for sequence in self.live():
+            arrivals.setdefault(sequence.account, []).append(sequence.arrival)
+        for account, order in arrivals.items():
+            assert order == sorted(order), "not first come, first served"
+            assert self.accounts.live[account] == len(order), "live sequences miscounted"
+        running = np.bincount(
+            [s.account for s in self.running.values()], minlength=len(self.accounts.running)
+        )
+        assert (running == self.accounts.running).all(), "running sequences miscounted"
 
     def _check_running(self, sequence: Sequence) -> None:
         slot = sequence.slot
@@ -162,6 +186,7 @@ class SequenceTable:
 
     def _stop_running(self, sequence: Sequence) -> None:
         del self.running[sequence.id]
+        self.accounts.running[sequence.account] -= 1
         self.prefilling.pop(sequence.id, None)
         self.decoding[sequence.slot] = False
 
@@ -176,7 +201,7 @@ class SequenceTable:
             return
         sequence = self.sequences[slot]
         assert sequence is not None
-        if sequence.status is Status.WAITING:
+        if sequence.status is Status.WAITING and sequence.installed:
             sequence.tokens = self._state.tokens[slot, : self.length[slot]].copy()
         self._release_blocks(sequence)
         sequence.slot = -1
