@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -29,6 +31,8 @@ DRAIN_S = 10.0
 STOP_S = 2.0
 """How long an engine may take to end after its connection, before it gets SIGTERM."""
 LAST_FRAMES_S = 0.5
+GC_ALLOCATIONS = 50_000
+"""Between two collections, in place of the library's 700: requests leave no cycles behind."""
 
 
 def serve(config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay) -> int:
@@ -37,6 +41,21 @@ def serve(config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay)
 
     uvloop.run(_Service(config, engine, display).run())
     return 0
+
+
+def tame_gc() -> None:
+    """Called when all that lives as long as the server has been made: no collection looks at it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
+
+
+def raise_file_limit() -> None:
+    """Each connection takes a descriptor: open as many as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Service:
@@ -65,6 +84,7 @@ class _Service:
             self._engine, self._take_socket, on_exit=self._on_exit, on_given_up=self._on_given_up
         )
         await self._supervisor.start()
+        raise_file_limit()
         gateway = None
         try:
             gateway = await self._start_gateway()
@@ -86,6 +106,7 @@ class _Service:
         link.on_progress, link.on_ready = self._on_progress, self._on_ready
         gateway = Gateway(self._config, link, self._fail)
         await gateway.start()
+        tame_gc()
         self._gateway = gateway
         self._port = gateway.port
         if self._first_socket is not None:

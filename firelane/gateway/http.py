@@ -2,8 +2,8 @@
 
 One Connection per socket; one Exchange per request, answered in the order of arrival. A handler is a plain
 function: it answers at once or keeps the Exchange and writes to it later from wherever the data comes, so a
-token costs no task switch. Limits: header size 431, body size 413, a silent or unread client is cut off by
-the server's sweep.
+token costs no task switch. Limits: header size 431, body size 413, a request that does not arrive in time
+408; a client that does not read is cut off by the owner's sweep.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import cast
 import httptools
 
 from firelane.api.errors import envelope
-from firelane.gateway.config import HttpLimits
-from firelane.gateway.exchange import EVENT_STREAM, JSON, BodySink, Exchange, Request
+from firelane.gateway.connections import ConnectionSet
+from firelane.gateway.exchange import EVENT_STREAM, JSON, RETRY_SOON, Request
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
@@ -129,11 +129,6 @@ class HttpExchange:
             on_gone()
 
 
-Handler = Callable[[Exchange], None]
-OpenBody = Callable[[Request], BodySink | None]
-"""Decides, from its head, where a request's body goes; None: into memory, up to HttpLimits.body_bytes."""
-
-
 def request_id(headers: dict[bytes, bytes]) -> str:
     """The client's own `x-request-id` where it is short and plain, else a new one."""
     given = headers.get(b"x-request-id", b"").decode("ascii", "replace")
@@ -162,6 +157,7 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._stalled_since_s: float | None = None
         self._unstalled: asyncio.Future[None] | None = None
+        self._began_s = 0.0
         self._deadline_s = 0.0
 
     @property
@@ -173,6 +169,11 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._limits.buffer_bytes)
         self._deadline_s = self._owner.now_s() + self._limits.idle_s
         self._owner.add(self)
+
+    def turn_away(self, message: str) -> None:
+        """Refuse whatever the client is about to ask (called by the owner)."""
+        self._refuse(503, message)
+        self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.discard(self)
@@ -220,7 +221,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._incoming = Request()
-        self._deadline_s = self._owner.now_s() + self._limits.receive_s
+        self._began_s = self._owner.now_s()
+        self._deadline_s = self._began_s + self._limits.header_s
         self._body, self._body_bytes = [], 0
 
     def on_url(self, url: bytes) -> None:
@@ -233,6 +235,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        self._deadline_s = self._began_s + self._limits.receive_s
         request = self._incoming
         if request is None:
             return
@@ -304,7 +307,8 @@ class Connection(asyncio.Protocol):
             self._exchange = exchange = HttpExchange(request, self, self._transport)
             if request.refusal is not None:
                 status, message = request.refusal
-                exchange.respond(status, envelope(status, message))
+                retry = RETRY_SOON if status == 503 else b""
+                exchange.respond(status, envelope(status, message), headers=retry)
             else:
                 self._owner.handle(exchange)
         self._pumping = False
@@ -352,7 +356,12 @@ class Connection(asyncio.Protocol):
                 log.info("client_not_reading: connection aborted")
                 self._transport.abort()
         elif self._exchange is None and now_s > self._deadline_s:
-            self._transport.abort() if self._incoming else self._transport.close()
+            if self._incoming is None:
+                self._transport.close()
+            else:
+                part = "headers" if self._in_headers else "body"
+                self._refuse(408, f"the request's {part} did not arrive in time")
+                self._pump()
 
     @property
     def unsent_bytes(self) -> int:
@@ -366,49 +375,3 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-class ConnectionSet:
-    """All open connections of a server, their handler and limits."""
-
-    def __init__(
-        self,
-        handle: Handler,
-        limits: HttpLimits,
-        now_s: Callable[[], float],
-        open_body: OpenBody = lambda _: None,
-    ) -> None:
-        self.handle = handle
-        self.open_body = open_body
-        self.limits = limits
-        self.now_s = now_s
-        self.closing = False
-        self._open: set[Connection] = set()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    @property
-    def unsent_bytes(self) -> int:
-        return sum(connection.unsent_bytes for connection in self._open)
-
-    def add(self, connection: Connection) -> None:
-        self._open.add(connection)
-
-    def discard(self, connection: Connection) -> None:
-        self._open.discard(connection)
-
-    def sweep(self) -> None:
-        now_s = self.now_s()
-        for connection in list(self._open):
-            connection.sweep(now_s)
-
-    def close_idle(self) -> None:
-        """No connection is kept alive from now on."""
-        self.closing = True
-        for connection in list(self._open):
-            connection.close_if_idle()
-
-    def abort_all(self) -> None:
-        for connection in list(self._open):
-            connection.abort()

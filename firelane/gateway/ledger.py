@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from firelane.gateway.exchange import Exchange
 from firelane.gateway.tenants.prices import Prices
+from firelane.gateway.tenants.quota import Clock
 from firelane.telemetry.logs import event
-from firelane.telemetry.metrics import Registry
+from firelane.telemetry.metrics import Counter, Registry
 from firelane.telemetry.traces import NO_TRACES, RequestTimes, Traces
 
 log = logging.getLogger(__name__)
@@ -36,12 +37,13 @@ class Outcome:
 class Ledger:
     """Usage by tenant. The number of tenants that metrics tell apart is bounded."""
 
-    def __init__(self, registry: Registry, prices: Prices, traces: Traces = NO_TRACES) -> None:
+    def __init__(self, registry: Registry, prices: Prices, now_s: Clock, traces: Traces = NO_TRACES) -> None:
+        self.now_s = now_s
         self.prices = prices
         self._traces = traces
         self._labels: set[str] = set()
 
-        def counter(name: str, text: str):
+        def counter(name: str, text: str) -> Counter:
             return registry.counter(f"firelane:tenant_{name}", text, "tenant")
 
         self._requests = counter("requests", "Requests that were admitted and have ended.")
@@ -67,11 +69,7 @@ class Ledger:
             self._affinity.add()
         self._traces.ended(exchange.request.headers, exchange.id, o.times, _attributes(exchange, o))
         if log.isEnabledFor(logging.INFO):
-            fields = {"prompt_tokens": o.prompt_tokens, "cached_tokens": o.cached_tokens}
-            fields |= {"generated_tokens": o.generated_tokens}
-            timed = {"ttft_ms": _ms(o.times.ttft_s), "total_ms": _ms(o.times.total_s)}
-            end: dict[str, object] = {"finish_reason": o.reason, "cost": round(cost, 9)}
-            event(log, "request_ended", **_who(exchange), status=o.status, **fields, **timed, **end)
+            event(log, "request_ended", _line(exchange, o, cost))
 
     def refused(self, exchange: Exchange, status: int, why: str) -> None:
         """Once for each request to a model that was answered with an error before its start. `why`: a code,
@@ -79,7 +77,7 @@ class Ledger:
         """
         self._rejected.add(1, self._label(exchange))
         if log.isEnabledFor(logging.INFO):
-            event(log, "request_refused", **_who(exchange), status=status, code=why)
+            event(log, "request_refused", {**_who(exchange), "status": status, "code": why})
 
     def _label(self, exchange: Exchange) -> str:
         name = exchange.request.tenant.label
@@ -93,6 +91,21 @@ class Ledger:
 def _who(exchange: Exchange) -> dict[str, object]:
     path = exchange.request.path.decode("ascii", "replace")
     return {"id": exchange.id, "tenant": exchange.request.tenant.label, "path": path[:200]}
+
+
+def _line(exchange: Exchange, outcome: Outcome, cost: float) -> dict[str, object]:
+    times = outcome.times
+    return {
+        **_who(exchange),
+        "status": outcome.status,
+        "prompt_tokens": outcome.prompt_tokens,
+        "cached_tokens": outcome.cached_tokens,
+        "generated_tokens": outcome.generated_tokens,
+        "ttft_ms": _ms(times.ttft_s),
+        "total_ms": _ms(times.total_s),
+        "finish_reason": outcome.reason,
+        "cost": round(cost, 9),
+    }
 
 
 def _attributes(exchange: Exchange, outcome: Outcome) -> dict[str, str | int]:

@@ -18,12 +18,13 @@ from firelane.gateway.assistant import Assistant
 from firelane.gateway.batches.runner import Runner, Seats
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.config import GatewayConfig
+from firelane.gateway.connections import ConnectionSet, connection_limit
 from firelane.gateway.engine_link import EngineLink
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.handlers.files import open_upload
-from firelane.gateway.http import Connection, ConnectionSet
+from firelane.gateway.http import Connection
 from firelane.gateway.ledger import Ledger
 from firelane.gateway.model_files import read_model_files
 from firelane.gateway.parts import Parts
@@ -70,7 +71,7 @@ class Gateway:
         self._admission = Admission(names, config.max_queue, config.max_queue_age_s)
         self._prices = Prices(config.prices)
         tenants = OpenServer() if config.api_keys is None else KeyedTenants(config.api_keys, now_s)
-        ledger = Ledger(registry, self._prices)
+        ledger = Ledger(registry, self._prices, now_s)
         data = DataDir(config.data_dir)
         file_store = FileStore(data, config.files)
         self._batches = Batches(data, file_store, line_bytes=config.limits.body_bytes)
@@ -97,7 +98,11 @@ class Gateway:
         )
         self.app = App(self.parts, all_routes(self.parts))
         self._connections = ConnectionSet(
-            self.app.handle, config.limits, self._loop.time, partial(open_upload, self.parts)
+            self.app.handle,
+            config.limits,
+            now_s,
+            partial(open_upload, self.parts),
+            connection_limit(config.max_connections),
         )
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None

@@ -15,10 +15,13 @@ class Ticket:
     first.
     """
 
-    __slots__ = ("_admitted", "_grant", "_ledger", "_open", "exchange")
+    __slots__ = ("_admitted", "_grant", "_ledger", "_open", "arrived_s", "exchange")
 
-    def __init__(self, exchange: Exchange, grant: Grant, admitted: Admitted, ledger: Ledger) -> None:
+    def __init__(
+        self, exchange: Exchange, grant: Grant, admitted: Admitted, ledger: Ledger, arrived_s: float
+    ) -> None:
         self.exchange = exchange
+        self.arrived_s = arrived_s
         self._grant = grant
         self._admitted = admitted
         self._ledger = ledger
@@ -78,6 +81,7 @@ class Gate:
         """Raises RateLimitError, QueueFullError and RequestError. Background work, which takes only what is
         idle, counts for no rate limit.
         """
+        arrived_s = self._ledger.now_s()
         tenant = exchange.request.tenant
         room = self._admission.admit_background if background else self._admission.admit
         try:
@@ -90,4 +94,4 @@ class Gate:
         except BaseException:
             grant.refuse()
             raise
-        return Ticket(exchange, grant, admitted, self._ledger)
+        return Ticket(exchange, grant, admitted, self._ledger, arrived_s)

@@ -24,20 +24,24 @@ class Event:
         self.name, self.fields = name, fields
 
     def __str__(self) -> str:
-        return " ".join([self.name, *(f"{key}={_text(value)}" for key, value in self.fields.items())])
+        return " ".join([self.name, *[f"{key}={_text(value)}" for key, value in self.fields.items()]])
 
 
 def _text(value: Any) -> str:
     """Quoted where a blank or a quotation mark would make the line ambiguous."""
+    if isinstance(value, int | float):
+        return str(value)
     if value is None:
         return "-"
     text = str(value)
     return json.dumps(text) if not text or " " in text or '"' in text or not text.isprintable() else text
 
 
-def event(logger: logging.Logger, name: str, **fields: Any) -> None:
-    """Log an event at level info."""
-    logger.info(Event(name, fields))
+def event(logger: logging.Logger, name: str, fields: Mapping[str, Any]) -> None:
+    """Log an event at level info; the caller has seen that this level is on."""
+    # logger.info() would walk the stack for the caller's line, which no form of ours shows.
+    record = logging.LogRecord(logger.name, logging.INFO, "", 0, Event(name, fields), None, None)
+    logger.handle(record)
 
 
 class LineFormatter(logging.Formatter):
@@ -45,6 +49,14 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z")
+        self._second, self._time = 0, ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        """As the library's, made once a second."""
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._time = second, super().formatTime(record, datefmt)
+        return self._time
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 the library's name
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")

@@ -7,21 +7,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class RequestTimes:
-    """Seconds by one monotonic clock; None: it never came to that. planned: taken out of the engine's queue.
-    first, last: when tokens came.
+    """Seconds by one monotonic clock; 0: it never came to that. planned: first taken out of the engine's
+    queue. first, last: when tokens came.
     """
 
     arrived_s: float
-    planned_s: float | None
-    first_s: float | None
-    last_s: float | None
     ended_s: float
+    planned_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def add(self, planned_s: float, first_s: float, last_s: float) -> None:
+        """Those of one of its sequences; 0 as above."""
+        if planned_s and (not self.planned_s or planned_s < self.planned_s):
+            self.planned_s = planned_s
+        if first_s and (not self.first_s or first_s < self.first_s):
+            self.first_s = first_s
+        self.last_s = max(self.last_s, last_s)
 
     @property
     def ttft_s(self) -> float | None:
-        return None if self.first_s is None else self.first_s - self.arrived_s
+        return self.first_s - self.arrived_s if self.first_s else None
 
     @property
     def total_s(self) -> float:

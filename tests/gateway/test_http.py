@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from firelane.gateway import connections
 from firelane.gateway.config import HttpLimits
 
 BODY = b'{"prompt":"say","max_tokens":40}'
@@ -235,16 +236,77 @@ def test_too_many_pipelined_requests(service, raw):
 
 
 def test_slow_request_and_idle_connection_are_cut(make_service):
-    service = make_service(limits=HttpLimits(receive_s=-1, idle_s=-1))
-    slow, idle = Raw(service), Raw(service)
-    slow.send(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc")
-    service.wait_for(lambda: len(service.gateway._connections) == 2)
+    service = make_service(limits=HttpLimits(header_s=-1, receive_s=-1, idle_s=-1))
+    head, body, idle = Raw(service), Raw(service), Raw(service)
+    head.send(b"POST /v1/completions HTTP/1.1\r\ncontent-")
+    body.send(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc")
+    service.wait_for(lambda: sum(c.busy for c in service.gateway._connections._open) == 2)
     service.run(service.gateway._connections.sweep)
     assert idle.rest() == b""
-    with pytest.raises((ConnectionResetError, EOFError)):
-        slow.response()
-    slow.sock.close()
+    for client, part in ((head, "headers"), (body, "body")):
+        status, headers, answer = client.response()
+        assert (status, headers["connection"]) == (408, "close")
+        assert f"request's {part} did not" in json.loads(answer)["error"]["message"]
+        client.sock.close()
     idle.sock.close()
+
+
+def test_headers_have_a_limit_of_their_own(make_service):
+    service = make_service(limits=HttpLimits(header_s=-1, receive_s=1000))
+    body = Raw(service)
+    body.send(post()[:-5])
+    service.wait_for(lambda: any(c.busy for c in service.gateway._connections._open))
+    service.run(service.gateway._connections.sweep)
+    body.send(post()[-5:])
+    assert body.response()[0] == 200
+    body.sock.close()
+
+
+def test_connections_beyond_the_limit_are_told_so(make_service):
+    service = make_service(max_connections=2)
+    first, second, third = Raw(service), Raw(service), Raw(service)
+    status, headers, body = third.response()
+    assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+    assert "all 2 connections" in json.loads(body)["error"]["message"]
+    third.sock.close()
+    first.send(post())
+    assert first.response()[0] == 200
+    first.sock.close()
+    service.wait_for(lambda: len(service.gateway._connections) == 1)
+    fourth = Raw(service)
+    fourth.send(post())
+    assert fourth.response()[0] == 200
+    for client in (second, fourth):
+        client.sock.close()
+
+
+def test_far_too_many_connections_are_cut(make_service, monkeypatch):
+    monkeypatch.setattr(connections, "REFUSALS", 1)
+    service = make_service(max_connections=1)
+    clients = [Raw(service) for _ in range(3)]
+    assert clients[1].response()[0] == 503
+    with pytest.raises((ConnectionResetError, EOFError)):
+        clients[2].response()
+    for client in clients:
+        client.sock.close()
+
+
+def test_the_limit_of_open_files_bounds_connections(monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
+    assert connections.connection_limit(0) == connections.connection_limit(5000) == 832
+    assert connections.connection_limit(10) == 10
+
+
+def test_trickling_connections_do_not_hold_up_a_stream(service):
+    """500 clients that send their headers a byte at a time."""
+    slow = [Raw(service) for _ in range(500)]
+    for byte in b"POST /v1/comp":
+        for client in slow:
+            client.send(bytes([byte]))
+        events = service.events("/v1/completions", {"prompt": "say", "max_tokens": 20})
+        assert len(events) > 10
+    for client in slow:
+        client.sock.close()
 
 
 def test_client_that_does_not_read_is_cut(make_service):
