@@ -3,12 +3,13 @@ calls."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from firelane.backends.contract import Executor, StepInputs
+from firelane.backends.contract import Executor, StepInputs, StepOutputs
 from firelane.engine.commit import Committer
 from firelane.engine.grammar.constraint import Constraints
 from firelane.engine.grammar.queue import GrammarQueue
@@ -41,6 +42,7 @@ class Port(Protocol):
 class _InFlight:
     plan: StepPlan
     inputs: StepInputs
+    submitted_s: float
 
 
 class EngineCore:
@@ -89,10 +91,10 @@ class EngineCore:
         plan = self.scheduler.plan(self._next_step)
         inputs = self._writer.fill(plan)
         before = self._in_flight
-        outputs = self._executor.wait() if before else None
+        outputs = self._wait(before) if before else None
         if before and self._joined():
-            plan = self.scheduler.extend(plan)
-            inputs = self._writer.fill(plan)
+            plan, planned = self.scheduler.extend(plan), plan
+            inputs = self._writer.fill(plan) if plan is not planned else inputs
         by_grammar = NOTHING
         if before and outputs and self._constraints.is_needed:
             by_grammar = self._constraints.advance(before.plan.step, before.inputs, outputs)
@@ -171,10 +173,15 @@ class EngineCore:
         self._receive(0.0)
         return bool(self.table.waiting)
 
+    def _wait(self, step: _InFlight) -> StepOutputs:
+        outputs = self._executor.wait()
+        self.scheduler.pace.note(step.inputs.num_tokens, time.perf_counter() - step.submitted_s)
+        return outputs
+
     def _submit(self, plan: StepPlan, inputs: StepInputs) -> _InFlight | None:
         if plan.is_empty:
             return None
         self._writer.install(plan)
         self._executor.submit(inputs)
         self._next_step += 1
-        return _InFlight(plan, inputs)
+        return _InFlight(plan, inputs, time.perf_counter())
