@@ -45,7 +45,7 @@ class ClosedLoop:
         self.bytes = 0
 
     def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        del idle
+        del wait_s
         while self._missing:
             core.submit(self._request())
             self._missing -= 1
