@@ -32,9 +32,15 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 
 def envelope(status: int, message: str, *, param: str | None = None, code: str | None = None) -> bytes:
-    """The JSON body of an error response with HTTP status `status`."""
+    """The JSON body of an error response with HTTP status `status`. The message becomes one line: it may
+    repeat what a client sent."""
     kind = _TYPES.get(status, "invalid_request_error")
-    body = ErrorBody(message=message, type=kind, param=param, code=code if code is not None else status)
+    body = ErrorBody(
+        message=" ".join(message.splitlines()),
+        type=kind,
+        param=param,
+        code=code if code is not None else status,
+    )
     return msgspec.json.encode(ErrorEnvelope(body))
 
 

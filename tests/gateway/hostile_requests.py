@@ -1,0 +1,496 @@
+"""Some hundreds of requests that mean harm, or were written by somebody who knows no better.
+
+Each case: method, path, body as bytes, and the statuses that are right for it. Where harmless and harmful
+look the same from outside (a schema that an engine may or may not manage to compile), two are right. Never
+right are 5xx and silence.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+RUN = "/client/v4/accounts/a/ai/run/toy"
+TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
+USER = [{"role": "user", "content": "x"}]
+GOOD: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "x", "max_tokens": 2},
+    CHAT: {"messages": USER, "max_tokens": 2},
+    RESPONSES: {"input": "x", "max_output_tokens": 2},
+    RUN: {"prompt": "x", "max_tokens": 2},
+    TOKENIZE: {"prompt": "x"},
+    DETOKENIZE: {"tokens": [7]},
+    EMBEDDINGS: {"input": "x"},
+}
+TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, RUN)
+REFUSED = frozenset({400})
+EITHER = frozenset({200, 400})
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    path: str
+    body: bytes
+    right: frozenset[int] = REFUSED
+    method: str = "POST"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def case(path: str, name: str, body: Any, right: frozenset[int] = REFUSED, **more: Any) -> Case:
+    """`body`: bytes as they are, or what is encoded as JSON."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Case(f"{path} {name}", path, raw, right, **more)
+
+
+def spoilt(path: str, name: str, value: Any, right: frozenset[int] = REFUSED) -> Case:
+    """A good request with one field that is not."""
+    return case(path, f"{name}={json.dumps(value)[:60]}", GOOD[path] | {name: value}, right)
+
+
+def raw_field(path: str, name: str, value: str, right: frozenset[int] = REFUSED) -> Case:
+    """The same for a value that no JSON encoder writes."""
+    head = json.dumps(GOOD[path]).encode()[:-1]
+    return case(path, f"{name}={value[:40]}", head + f', "{name}": {value}}}'.encode(), right)
+
+
+NOT_NUMBERS: list[Any] = ["1", [], {}, [1], True]
+NUMBERS: dict[str, list[Any]] = {
+    "temperature": [-0.1, 2.01, 1e300],
+    "top_p": [-0.1, 1.1],
+    "n": [0, -1, 129, 1.5, 2**70],
+    "seed": [2**63, -(2**63) - 1, 0.5],
+    "presence_penalty": [-2.1, 2.1],
+    "frequency_penalty": [-2.1, 2.1],
+    "top_k": [-2, 1.5, 2**31],
+    "min_p": [-0.1, 1.1],
+    "repetition_penalty": [0, -1, 10.1],
+    "min_tokens": [-1, 3, 2**31],
+    "max_tokens": [-1, 0, 1.5, 2**31, 10**6],
+}
+SHARED = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
+OWN_NUMBERS = {
+    COMPLETIONS: (*NUMBERS, "logprobs"),
+    CHAT: (*NUMBERS, "max_completion_tokens", "top_logprobs"),
+    RESPONSES: (*SHARED, "min_p", "min_tokens", "max_output_tokens", "top_logprobs", "max_tool_calls"),
+    RUN: (*SHARED, "presence_penalty", "frequency_penalty", "max_tokens"),
+}
+WIDER = {(RUN, "temperature"): [-0.1, 5.1], (RUN, "top_k"): [-1, 1.5], (COMPLETIONS, "max_tokens"): [-1, 1.5]}
+FURTHER = {
+    "logprobs": [-1, 10**4, 0.5],
+    "max_completion_tokens": [-1, 0, 10**6],
+    "max_output_tokens": [-1, 0, 10**6],
+    "top_logprobs": [-1, 10**4, 1],
+    "max_tool_calls": [0, -1],
+}
+
+
+def numbers() -> Iterator[Case]:
+    for path, names in OWN_NUMBERS.items():
+        for name in names:
+            own = WIDER.get((path, name)) or NUMBERS.get(name) or FURTHER[name]
+            for value in (*own, *NOT_NUMBERS):
+                if (path, name, value) != (CHAT, "logprobs", True):
+                    yield spoilt(path, name, value)
+            for word in ("NaN", "-Infinity", "1e999", "0x10", "9" * 5000, "1.0e", "-"):
+                yield raw_field(path, name, word)
+
+
+def types() -> Iterator[Case]:
+    wrong: dict[str, dict[str, list[Any]]] = {
+        COMPLETIONS: {
+            "prompt": [None, 1, {}, [], [[]], ["a", 1], [1, "a"], [[1], "a"], [-1], [0.5], [2**31], [10**6]],
+            "stop": [1, [1], "", [""], ["a"] * 17, "s" * 1025, [["a"]], {}],
+            "logit_bias": [[], {"a": 1}, {"-1": 1}, {"1": 101}, {"1": "a"}, {"1000000": 1}, {"1": None}],
+            "stop_token_ids": [1, ["a"], [-1], [2**31], [10**6], list(range(17)), list(range(129))],
+            "stream": ["yes", 1, []],
+            "stream_options": [{"include_usage": True}, {"surprise": 1}, 1],
+            "echo": ["yes", 1],
+            "suffix": ["tail", 1],
+            "best_of": ["a"],
+            "model": [1, [], "another", "", "../../etc/passwd", "m" * 10_000, "toy\x00"],
+            "cache_salt": ["", "s" * 257, 1],
+            "temprature": [1],
+        },
+        CHAT: {
+            "messages": [
+                None,
+                [],
+                {},
+                "x",
+                [1],
+                [{}],
+                [{"role": "user"}],
+                [{"role": "robot", "content": "x"}],
+            ],
+            "tools": [1, [1], [{}], [{"type": "web_search"}], [{"type": "function"}]],
+            "tool_choice": ["maybe", "required", 1, {"type": "function", "function": {"name": "f"}}],
+            "response_format": [
+                1,
+                {},
+                {"type": "xml"},
+                {"type": "json_schema"},
+                {"type": "json_schema", "a": 1},
+            ],
+            "chat_template_kwargs": [1, [], {str(i): i for i in range(65)}],
+            "modalities": [["audio"]],
+            "audio": [{"voice": "x"}],
+            "functions": [[{"name": "f"}]],
+            "logprobs": [1, "yes"],
+            "top_logprobs": [2],
+            "continue_final_message": [True, "yes"],
+            "web_search_options": [{"a": 1}],
+            "stop": [["a"] * 17, ""],
+            "model": ["another", "@cf/x/y"],
+            "options": [{"rejectIfBusy": "yes"}, {"other": 1}, 1],
+        },
+        RESPONSES: {
+            "input": [None, [], "", 1, {}, [1], [{}], [{"type": "web_search_call"}], [{"role": "user"}]],
+            "instructions": [1, [], {}],
+            "previous_response_id": [1, []],
+            "metadata": [
+                1,
+                {"a": 1},
+                {"": "x"},
+                {"k" * 65: "x"},
+                {"a": "x" * 513},
+                {str(i): "x" for i in range(17)},
+            ],
+            "text": [
+                1,
+                {"format": {"type": "xml"}},
+                {"verbosity": "high"},
+                {"format": {"type": "json_schema"}},
+            ],
+            "reasoning": [1, {"summary": "detailed"}, {"effort": 1}, {"surprise": 1}],
+            "truncation": ["auto", 1],
+            "include": [1, ["everything"], ["reasoning.encrypted_content"], ["a"] * 17],
+            "tools": [1, [1], [{"type": "mcp", "server_label": "x"}], [{"type": "function"}]],
+            "tool_choice": ["maybe", "required", 1],
+            "background": [True],
+            "conversation": ["conv_1"],
+            "prompt": [{"id": "p"}],
+            "stream_options": [{"include_obfuscation": True}, {"include_obfuscation": False}],
+            "store": ["yes", 1],
+            "model": ["another", 1],
+        },
+        RUN: {
+            "prompt": [None, 1, "", []],
+            "messages": [USER, [], 1],
+            "raw": ["yes", 1],
+            "lora": [],
+            "functions": [[{"name": "f", "code": "x"}]],
+            "tools": [1, [1]],
+            "response_format": [{"type": "xml"}, {"type": "json_schema"}],
+            "options": [{"rejectIfBusy": "yes"}, {"surprise": 1}],
+        },
+        TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
+        DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},
+        EMBEDDINGS: {
+            "input": [None, [], {}, [[]], ["a", 1], [-1], [10**6], [""]],
+            "dimensions": [0, -1, 10**6, "a"],
+            "encoding_format": ["xml", 1],
+        },
+    }
+    for path, fields in wrong.items():
+        for name, values in fields.items():
+            for value in values:
+                yield spoilt(path, name, value, REFUSED | {404} if name == "model" else REFUSED)
+
+
+def bodies() -> Iterator[Case]:
+    """Bodies that are no JSON object, or hardly."""
+    for path, good in GOOD.items():
+        text = json.dumps(good).encode()
+        deep = b"[" * 100_000
+        wrong: dict[str, bytes] = {
+            "empty": b"",
+            "blank": b" \r\n\t",
+            "null": b"null",
+            "list": b"[]",
+            "number": b"1",
+            "word": b"true",
+            "string": b'"x"',
+            "cut": text[:-1],
+            "two": text + text,
+            "tail": text + b"x",
+            "comment": b"// x\n" + text,
+            "quotes": text.replace(b'"', b"'"),
+            "bom": b"\xef\xbb\xbf" + text,
+            "utf-16": text.decode().encode("utf-16"),
+            "latin-1": text.replace(b"x", b"\xe4") if b"x" in text else b"\xff",
+            "overlong": b'{"a": "\xc0\xaf"}',
+            "gzip": gzip.compress(text),
+            "nul": b"\0" * 1000,
+            "deep list": deep,
+            "deep object": b'{"a":' * 100_000,
+            "deep unknown": text[:-1] + b', "unknown": ' + deep + b"]" * 100_000 + b"}",
+            "many fields": b"{" + b",".join(b'"f%d": 1' % i for i in range(5000)) + b"}",
+            "form": b"prompt=x&max_tokens=1",
+            "prototype": text[:-1] + b', "__proto__": {}, "__class__": 1}',
+        }
+        for name, body in wrong.items():
+            yield case(path, name, body)
+
+
+def texts() -> Iterator[Case]:
+    """Texts that are odd but are texts: answered, or refused for their length."""
+    odd = {
+        "nul": "a\0b",
+        "right to left": "\u202e\u2066x\u2069",
+        "joined": "\U0001f468\u200d" * 100,
+        "marks": "e" + "\u0301" * 400,
+        "noncharacters": "\uffff\ufffe\U0010ffff",
+        "special tokens": "<|eos|><|bos|><|user|>",
+        "template": "{{ 7 * 7 }}{% for i in range(10**9) %}x{% endfor %}",
+        "lines": "\r\n\r\n" * 20,
+        "long": "x " * 40_000,
+    }
+    fields = {
+        COMPLETIONS: "prompt",
+        RESPONSES: "input",
+        RUN: "prompt",
+        TOKENIZE: "prompt",
+        EMBEDDINGS: "input",
+    }
+    for name, text in odd.items():
+        for path, where in fields.items():
+            yield case(path, name, GOOD[path] | {where: text}, EITHER)
+        yield case(CHAT, name, GOOD[CHAT] | {"messages": [{"role": "user", "content": text}]}, EITHER)
+        yield case(COMPLETIONS, f"stop {name}", GOOD[COMPLETIONS] | {"stop": [text[:1000]]}, EITHER)
+    for path, where in fields.items():  # halves of a pair: no text at all
+        yield raw_field(path, where, '"\\ud800"', EITHER)
+        yield raw_field(path, where, '"\\udc00\\ud800 x"', EITHER)
+
+
+def messages() -> Iterator[Case]:
+    def called(arguments: str = "{}") -> dict[str, Any]:
+        return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+    def assistant(*calls: Any) -> list[Any]:
+        return [{"role": "assistant", "tool_calls": list(calls)}]
+
+    odd: dict[str, tuple[Any, frozenset[int]]] = {
+        "image": ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], REFUSED),
+        "audio": ([{"role": "user", "content": [{"type": "input_audio"}]}], REFUSED),
+        "part without text": ([{"role": "user", "content": [{"type": "text"}]}], REFUSED),
+        "number": ([{"role": "user", "content": 1}], REFUSED),
+        "unknown field": ([{"role": "user", "content": "x", "colour": 1}], REFUSED),
+        "old call": ([{"role": "assistant", "content": "x", "function_call": {"name": "f"}}], REFUSED),
+        "users call": ([{"role": "user", "content": "x", "tool_calls": [called()]}], REFUSED),
+        "call of text": (assistant(called("x")), REFUSED),
+        "call of list": (assistant(called("[]")), REFUSED),
+        "call of nothing": (assistant({"id": "c"}), REFUSED),
+        "many calls": (assistant(*[called()] * 129), REFUSED),
+        "deep arguments": (assistant(called('{"a":' * 2000)), REFUSED),
+        "many": (USER * 70_000, REFUSED | {413}),
+        "tool alone": ([{"role": "tool", "content": "x", "tool_call_id": "c"}], EITHER),
+        "assistant alone": ([{"role": "assistant", "content": "x"}], EITHER),
+        "empty": ([{"role": "user", "content": ""}], EITHER),
+        "no parts": ([{"role": "user", "content": []}], EITHER),
+        "name": ([{"role": "user", "content": "x", "name": "\u202e" * 500}], EITHER),
+    }
+    for name, (value, right) in odd.items():
+        yield case(CHAT, f"messages: {name}", GOOD[CHAT] | {"messages": value}, right)
+        yield case(TOKENIZE, f"messages: {name}", {"messages": value}, right)
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    items: dict[str, Any] = {
+        "output without call": [output],
+        "call of text": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "x"}],
+        "call without name": [{"type": "function_call", "call_id": "c", "arguments": "{}"}],
+        "image": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+        "file": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}],
+        "reference": [{"type": "item_reference", "id": "msg_1"}],
+        "status": [{"role": "user", "content": "x", "status": "lost"}],
+        "role": [{"role": "tool", "content": "x"}],
+        "encrypted": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}],
+        "many": [{"role": "user", "content": "x"}] * 70_000,
+    }
+    for name, value in items.items():
+        yield case(RESPONSES, f"items: {name}", GOOD[RESPONSES] | {"input": value}, REFUSED | {413})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+SCHEMAS: dict[str, tuple[Any, frozenset[int]]] = {
+    "number": (1, REFUSED),
+    "list": ([], REFUSED),
+    "type": ({"type": "nonsense"}, EITHER),
+    "type of number": ({"type": 5}, EITHER),
+    "never": ({"not": {}}, EITHER),
+    "false": ({"type": "object", "properties": {"a": False}, "required": ["a"]}, EITHER),
+    "own reference": ({"$ref": "#"}, EITHER),
+    "loop": ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, EITHER),
+    "missing reference": ({"$ref": "#/$defs/none"}, EITHER),
+    "remote reference": ({"$ref": "http://127.0.0.1:1/schema.json"}, EITHER),
+    "file reference": ({"$ref": "file:///etc/passwd"}, EITHER),
+    "recursive": ({"type": "object", "properties": {"a": {"$ref": "#"}}}, EITHER),
+    "deep": (nested(60), EITHER),
+    "very deep": (nested(400), EITHER),
+    "wide": ({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}, EITHER),
+    "all required": ({"type": "object", "required": [f"p{i}" for i in range(2000)]}, EITHER),
+    "enum": ({"enum": [f"word {i}" for i in range(4000)]}, EITHER),
+    "exponential": ({"type": "string", "pattern": "^(a+)+$"}, EITHER),
+    "nested repeats": ({"type": "string", "pattern": "((((a{9}){9}){9}){9}){9}"}, EITHER),
+    "look-ahead": ({"type": "string", "pattern": "(?=a)b"}, EITHER),
+    "broken pattern": ({"type": "string", "pattern": "("}, EITHER),
+    "long": ({"type": "string", "minLength": 10**6, "maxLength": 10**9}, EITHER),
+    "many items": ({"type": "array", "items": {"type": "integer"}, "minItems": 10**6}, EITHER),
+    "min over max": ({"type": "integer", "minimum": 5, "maximum": 1}, EITHER),
+    "any of many": ({"anyOf": [{"type": "object", "properties": {f"p{i}": {}}} for i in range(200)]}, EITHER),
+    "all of": ({"allOf": [nested(20)] * 20}, EITHER),
+    "x-guidance": ({"type": "object", "x-guidance": {"lazy": 1, "item_separator": ("(" * 50)}}, EITHER),
+    "bad words": ({"properties": 1, "required": 2, "items": 3, "enum": 4, "type": None}, EITHER),
+}
+PATTERNS = {
+    "open": "(",
+    "class": "[z-a]",
+    "repeat": "*",
+    "counts": "a{5,2}",
+    "large": "a{1000000}",
+    "exponential": "(a|aa)+b",
+    "nested": "(((((a{50}){50}){50}){50}){50})",
+    "back reference": r"(a)\1",
+    "look-behind": "(?<=a)b",
+    "classes": r"[\p{L}\p{N}]{1,2000}",
+    "long": "a" * 16_000,
+    "too long": "a" * 20_000,
+    "alternatives": "|".join(f"w{i}" for i in range(3000)),
+    "nothing": "[^\\s\\S]",
+}
+GRAMMARS = {
+    "empty start": "start:",
+    "no start": "rule: /a/",
+    "left recursion": "start: start /a/ | /a/",
+    "endless": "start: start",
+    "undefined": "start: nothing",
+    "not a grammar": "hello world",
+    "gbnf": 'root ::= root "a" | "a"',
+    "gbnf broken": "root ::= (",
+    "many rules": "start: r0\n" + "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(60)) + "\nr60: /a/",
+    "too long": "start: " + '"a" ' * 40_000,
+}
+
+
+def grammars() -> Iterator[Case]:
+    for name, (schema, right) in SCHEMAS.items():
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        yield case(CHAT, f"schema {name}", GOOD[CHAT] | {"response_format": form}, right)
+        yield case(COMPLETIONS, f"guided_json {name}", GOOD[COMPLETIONS] | {"guided_json": schema}, right)
+        text = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
+        yield case(RESPONSES, f"schema {name}", GOOD[RESPONSES] | {"text": text}, right)
+        run = {"type": "json_schema", "json_schema": schema}
+        yield case(RUN, f"schema {name}", GOOD[RUN] | {"response_format": run}, right)
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+        tools = {"tools": [tool], "tool_choice": "required"}
+        yield case(CHAT, f"tool {name}", GOOD[CHAT] | tools, right)
+    for name, pattern in PATTERNS.items():
+        yield case(CHAT, f"guided_regex {name}", GOOD[CHAT] | {"guided_regex": pattern}, EITHER)
+        asked = {"structured_outputs": {"regex": pattern}}
+        yield case(COMPLETIONS, f"regex {name}", GOOD[COMPLETIONS] | asked, EITHER)
+    for name, grammar in GRAMMARS.items():
+        yield case(COMPLETIONS, f"grammar {name}", GOOD[COMPLETIONS] | {"guided_grammar": grammar}, EITHER)
+        asked = {"structured_outputs": {"grammar": grammar}}
+        yield case(CHAT, f"grammar {name}", GOOD[CHAT] | asked, EITHER)
+    for value in ([], [""], ["a"] * 2000, "a", [1], ["a" * 5000]):
+        yield spoilt(CHAT, "guided_choice", value)
+        yield spoilt(CHAT, "structured_outputs", {"choice": value})
+    for value in ({}, {"json": {}, "regex": "a"}, {"structural_tag": {}}, {"other": 1}, 1):
+        yield spoilt(CHAT, "structured_outputs", value)
+
+
+def tools() -> Iterator[Case]:
+    one = {"type": "function", "function": {"name": "f"}}
+    odd: dict[str, Any] = {
+        "many": [one | {"function": {"name": f"f{i}"}} for i in range(129)],
+        "twice": [one, one],
+        "name with space": [one | {"function": {"name": "a b"}}],
+        "no name": [one | {"function": {}}],
+        "empty name": [one | {"function": {"name": ""}}],
+        "long name": [one | {"function": {"name": "f" * 65}}],
+        "parameters of list": [one | {"function": {"name": "f", "parameters": []}}],
+        "unknown field": [one | {"function": {"name": "f", "colour": 1}}],
+    }
+    for name, value in odd.items():
+        yield case(CHAT, f"tools: {name}", GOOD[CHAT] | {"tools": value})
+        flat = [{"type": "function", **tool["function"]} for tool in value]
+        yield case(RESPONSES, f"tools: {name}", GOOD[RESPONSES] | {"tools": flat})
+        yield case(RUN, f"tools: {name}", GOOD[RUN] | {"tools": value})
+    for choice in ({"type": "function", "function": {"name": "g"}}, {"type": "allowed_tools"}, {}, "f"):
+        yield case(CHAT, f"choice {choice}", GOOD[CHAT] | {"tools": [one], "tool_choice": choice})
+        flat = [{"type": "function", "name": "f"}]
+        yield case(RESPONSES, f"choice {choice}", GOOD[RESPONSES] | {"tools": flat, "tool_choice": choice})
+
+
+def crowds() -> Iterator[Case]:
+    """More than a server gives to one request."""
+    yield spoilt(COMPLETIONS, "prompt", ["x"] * 20_000)
+    yield spoilt(COMPLETIONS, "prompt", [[1]] * 20_000)
+    yield case(COMPLETIONS, "n of many", GOOD[COMPLETIONS] | {"prompt": ["x"] * 100, "n": 128})
+    yield spoilt(COMPLETIONS, "prompt", [7] * 100_000)
+    yield spoilt(COMPLETIONS, "logit_bias", {str(i): 1 for i in range(20_000)})
+    yield spoilt(EMBEDDINGS, "input", ["x"] * 20_000)
+    yield spoilt(DETOKENIZE, "tokens", [7] * 100_000, EITHER)
+    yield spoilt(CHAT, "stop", ["s" * 1024] * 16, EITHER)
+    for path in TEXT_PATHS:
+        yield case(path, "large", b'{"prompt": "' + b"x" * (33 << 20) + b'"}', frozenset({413, 400}))
+
+
+def paths() -> Iterator[Case]:
+    """Paths, methods and queries."""
+    for method in ("GET", "PUT", "DELETE", "PATCH", "HEAD", "TRACE"):
+        for path in (COMPLETIONS, RESPONSES, RUN, DETOKENIZE):
+            yield case(path, method, b"", frozenset({405, 400}), method=method)
+    for path in (
+        *("/v1/../../etc/passwd", "/v1/%2e%2e/%2e%2e/etc/passwd", "//v1/models", "/v1/models/", "/V1/MODELS"),
+        *("/v1/models/%00", "/v1/models/%ff", "/v1/models/..%2f..", "/v1/models/" + "m" * 5000, "/v2", "/%"),
+        *("/v1/responses/", "/v1/responses/%00", "/v1/responses/" + "r" * 5000, "/v1/responses/x/y/z"),
+        *("/v1/responses/x/input_items", "/v1/files/x", "/v1/files/..%2f..%2fetc", "/v1/batches/x"),
+        *(
+            "/client/v4/accounts//ai/run/toy",
+            "/client/v4/accounts/a/ai/run/",
+            "/static/../x",
+            "/assets/%2e%2e",
+        ),
+    ):
+        yield case(path, "GET", b"", frozenset({404, 405, 400}), method="GET")
+    for query in (
+        *("limit=-1", "limit=99999999999999999999", "limit=1e3", "limit=\u0661", "order=up", "after=%00"),
+        *("&".join(f"a{i}=1" for i in range(200)), "=", "limit", "limit=5&limit=x", "%"),
+    ):
+        url = "/v1/responses/x/input_items?" + query
+        yield case(url, "GET", b"", frozenset({404, 400}), method="GET")
+    for model in ("none", "%00", "@cf/" + "m" * 4000, "@cf/a/b/c/d", "%F0%9F%98%80", "a%0d%0ab"):
+        yield case("/client/v4/accounts/a/ai/run/" + model, "model", GOOD[RUN], frozenset({400, 404}))
+    yield case("/client/v4/accounts/a/ai/run/toy", "lora", GOOD[RUN] | {"lora": "x"}, frozenset({405}))
+
+
+def headers() -> Iterator[Case]:
+    for name, value in (
+        *(
+            ("authorization", "Bearer"),
+            ("authorization", "Basic eDp5"),
+            ("authorization", "Bearer " + "k" * 9000),
+        ),
+        *(("content-type", "text/plain"), ("content-type", "multipart/form-data; boundary=x")),
+        *(("x-request-id", "a" * 5000), ("x-request-id", "\x7f\x01"), ("accept", "nothing/at-all")),
+        *(("content-encoding", "gzip"), ("x-session-affinity", "s" * 5000), ("expect", "tea")),
+        *(("connection", "upgrade"), ("upgrade", "h2c"), ("origin", "null"), ("cookie", "a=b;" * 1000)),
+    ):
+        right = frozenset({200, 400, 401, 415, 417})
+        yield case(COMPLETIONS, f"{name}: {value[:30]}", GOOD[COMPLETIONS], right, headers={name: value})
+
+
+GROUPS = {
+    group.__name__: list(group())
+    for group in (*(numbers, types, bodies, texts, messages, grammars, tools, crowds, paths, headers),)
+}

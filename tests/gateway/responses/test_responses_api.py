@@ -1,0 +1,174 @@
+"""/v1/responses through the official client, with a scripted engine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+
+def create(service: Any, **body: Any) -> dict[str, Any]:
+    """With the key of the official client, whose answers nobody else reads."""
+    service.http.headers["authorization"] = "Bearer k"
+    answer = service.http.post("/v1/responses", json={"model": "toy", "input": "hi", **body})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def prompts(service: Any) -> list[str]:
+    ids = [memoryview(r.prompt).cast("i").tolist() for r in service.engine.submitted]
+    return [service.core.decode(one, skip_special_tokens=False) for one in ids]
+
+
+def test_answer(service):
+    made = service.openai.responses.create(
+        model="toy", input="hi", instructions="be brief", max_output_tokens=40, metadata={"a": "b"}
+    )
+    assert made.status == "completed"
+    assert made.output_text == "hello world"
+    assert made.usage.output_tokens == 12
+    assert made.usage.input_tokens == len(service.engine.submitted[0].prompt) // 4
+    assert made.instructions == "be brief"
+    assert made.metadata == {"a": "b"}
+    assert prompts(service)[0] == "<|bos|><|system|>be brief\n<|user|>hi\n<|assistant|>"
+
+
+def test_stream(service):
+    with service.openai.responses.stream(model="toy", input="hi") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == "hello world"
+    assert final.output_text == "hello world"
+    assert final.usage.output_tokens == 12
+    assert service.openai.responses.retrieve(final.id).output_text == "hello world"
+
+
+def test_the_limit_leaves_it_incomplete(service):
+    made = create(service, max_output_tokens=3)
+    assert made["status"] == "incomplete"
+    assert made["incomplete_details"] == {"reason": "max_output_tokens"}
+    kinds = [e.type for e in service.openai.responses.create(input="x", max_output_tokens=3, stream=True)]
+    assert kinds[-1] == "response.incomplete"
+
+
+def test_a_later_request_continues(service):
+    first = create(service, input="one", instructions="be brief")
+    second = create(service, input="two", previous_response_id=first["id"])
+    assert second["previous_response_id"] == first["id"]
+    create(service, input="three", previous_response_id=second["id"])
+    assert prompts(service)[2] == (
+        "<|bos|><|user|>one\n<|assistant|>hello world\n<|user|>two\n<|assistant|>hello world\n"
+        "<|user|>three\n<|assistant|>"
+    )
+    items = service.openai.responses.input_items.list(second["id"], order="asc")
+    assert [item.role for item in items] == ["user", "assistant", "user"]
+
+
+def test_input_items_come_page_by_page(service):
+    texts = [str(i) for i in range(25)]
+    made = create(service, input=[{"role": "user", "content": text} for text in texts])
+    page = service.openai.responses.input_items.list(made["id"], limit=10, order="asc")
+    assert page.has_more
+    read = [item.content[0].text for item in page]  # the client asks for the further pages itself
+    assert read == texts
+    url = f"/v1/responses/{made['id']}/input_items"
+    assert service.http.get(url).json()["data"][0]["content"] == [{"type": "input_text", "text": "24"}]
+    for query in ("limit=0", "limit=x", "order=up", "after=nobody", "where=here"):
+        assert service.http.get(f"{url}?{query}").status_code == 400
+
+
+def test_read_delete(service):
+    made = create(service)
+    assert service.http.get(f"/v1/responses/{made['id']}").json() == made
+    assert service.http.post(f"/v1/responses/{made['id']}/cancel").status_code == 400
+    gone = service.http.delete(f"/v1/responses/{made['id']}")
+    assert gone.json() == {"id": made["id"], "object": "response", "deleted": True}
+    for method in ("GET", "DELETE"):
+        assert service.http.request(method, f"/v1/responses/{made['id']}").status_code == 404
+
+
+def test_what_is_not_to_be_stored_is_not(service):
+    made = create(service, store=False)
+    assert made["store"] is False
+    with pytest.raises(openai.NotFoundError, match="store: false"):
+        service.openai.responses.create(input="x", previous_response_id=made["id"])
+    assert len(service.gateway.parts.responses) == 0
+
+
+def test_the_oldest_is_forgotten(make_service):
+    service = make_service(max_stored_responses=2)
+    ids = [create(service)["id"] for _ in range(3)]
+    assert [service.http.get(f"/v1/responses/{i}").status_code for i in ids] == [404, 200, 200]
+
+
+def test_a_server_that_stores_nothing_says_so(make_service):
+    service = make_service(max_stored_responses=0)
+    assert create(service)["store"] is False
+    refused = service.http.post("/v1/responses", json={"input": "x", "store": True})
+    assert refused.status_code == 400
+    assert "--max-stored-responses" in refused.json()["error"]["message"]
+
+
+def test_another_key_reads_nothing(service):
+    mine, other = {"authorization": "Bearer mine"}, {"authorization": "Bearer other"}
+    made = service.http.post("/v1/responses", json={"input": "x"}, headers=mine).json()
+    url = f"/v1/responses/{made['id']}"
+    assert service.http.get(url, headers=mine).status_code == 200
+    for headers in (other, {"authorization": ""}):
+        assert service.http.get(url, headers=headers).status_code == 404
+        assert service.http.delete(url, headers=headers).status_code == 404
+        body = {"input": "x", "previous_response_id": made["id"]}
+        assert service.http.post("/v1/responses", json=body, headers=headers).status_code == 404
+
+
+def test_logprobs(service):
+    made = create(service, include=["message.output_text.logprobs"], top_logprobs=2)
+    entries = made["output"][0]["content"][0]["logprobs"]
+    assert "".join(e["token"] for e in entries) == "hello world"
+    assert len(entries[0]["top_logprobs"]) == 2
+    stream = service.openai.responses.create(
+        input="x", include=["message.output_text.logprobs"], top_logprobs=1, stream=True
+    )
+    deltas = [event for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(d.logprobs[0].token for d in deltas) == "hello world"
+
+
+def test_input_tokens(service):
+    counted = service.http.post("/v1/responses/input_tokens", json={"input": "hi"}).json()
+    assert counted["input_tokens"] == create(service)["usage"]["input_tokens"]
+
+
+def test_an_engine_that_dies_fails_the_stream(service):
+    service.run(setattr, service.engine, "held", True)
+    answers: list[httpx.Response] = []
+    body = {"input": "x", "stream": True}
+    thread = threading.Thread(target=lambda: answers.append(service.http.post("/v1/responses", json=body)))
+    thread.start()
+    service.wait_for(lambda: service.engine.running)
+    service.run(service.engine.step)
+    service.run(service.engine.die)
+    thread.join(5)
+    last = json.loads(answers[0].text.split("data: ")[-1])
+    assert last["type"] == "response.failed"
+    assert last["response"]["status"] == "failed"
+    assert len(service.gateway.parts.responses) == 0
+
+
+def test_errors_name_the_field(service):
+    for body, field in (
+        ({"input": "x", "background": True}, "background"),
+        ({"input": "x", "temprature": 1}, "temprature"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": "x", "model": "another"}, "model"),
+        ({"input": "x", "previous_response_id": "resp_x"}, "previous_response_id"),
+    ):
+        answer = service.http.post("/v1/responses", json=body)
+        assert answer.status_code in (400, 404)
+        assert answer.json()["error"]["param"] == field, answer.text
+    assert service.engine.submitted == []

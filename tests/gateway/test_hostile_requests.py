@@ -1,0 +1,55 @@
+"""The table of hostile requests against a gateway: each has its answer, quickly, and nothing is left."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from firelane.gateway.config import HttpLimits
+from tests.gateway.hostile_requests import CHAT, GOOD, GROUPS, Case
+
+LONGEST_S = 5.0
+
+
+def complaint(case: Case, answer: httpx.Response, took_s: float) -> str | None:
+    """What is wrong with an answer."""
+    if answer.status_code not in case.right:
+        return f"{case.name}: {answer.status_code}, not {sorted(case.right)}: {answer.text[:200]}"
+    if took_s > LONGEST_S:
+        return f"{case.name}: took {took_s:.1f} s"
+    if answer.status_code < 400 or case.method == "HEAD":
+        return None
+    body: Any = answer.json()
+    message = body["errors"][0]["message"] if "errors" in body else body["error"]["message"]
+    if not message or "\n" in message or len(message) > 1000:
+        return f"{case.name}: {message[:200]!r}"
+    return None
+
+
+@pytest.fixture
+def hostile(make_service: Any, tmp_path: Path) -> Any:
+    return make_service(limits=HttpLimits(body_bytes=8 << 20), data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_group(hostile, group):
+    service = hostile
+    before = service.http.post(CHAT, json=GOOD[CHAT]).json()["choices"]
+    wrong: list[str] = []
+    for case in GROUPS[group]:
+        start_s = time.perf_counter()
+        answer = service.http.request(case.method, case.path, content=case.body, headers=case.headers)
+        found = complaint(case, answer, time.perf_counter() - start_s)
+        wrong += [] if found is None else [found]
+    assert not wrong, "\n".join(wrong)
+    assert service.gateway.in_flight == 0
+    assert service.http.post(CHAT, json=GOOD[CHAT]).json()["choices"] == before
+
+
+def test_there_are_some_hundreds():
+    names = [case.name for cases in GROUPS.values() for case in cases]
+    assert len(names) > 700
