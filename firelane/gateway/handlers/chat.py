@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from firelane.api.chat import ChatRequest
+from firelane.api.chat_answer import ChatResponse
 from firelane.api.decode import BodyDecoder
 from firelane.gateway.chat_form import ChatForm
 from firelane.gateway.exchange import Exchange
 from firelane.gateway.generate import Generator, Job, new_identity, output_options
 from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Route
+from firelane.gateway.routes import Doc, Route
 
 
 class Chat:
@@ -21,7 +22,8 @@ class Chat:
         self._decoder: BodyDecoder[ChatRequest] = BodyDecoder(ChatRequest)
 
     def routes(self) -> Iterable[Route]:
-        yield Route("POST", "/v1/chat/completions", self.create)
+        doc = Doc(summary="Answer a conversation", body=ChatRequest, answer=ChatResponse, stream=True)
+        yield Route("POST", "/v1/chat/completions", self.create, doc=doc)
 
     async def create(self, exchange: Exchange) -> None:
         request = self._decoder.decode(exchange.request.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from firelane.api.completions import CompletionRequest
+from firelane.api.completions import CompletionRequest, CompletionResponse
 from firelane.api.decode import BodyDecoder
 from firelane.gateway.best_of import BestOf
 from firelane.gateway.completion_form import CompletionForm
@@ -15,7 +15,7 @@ from firelane.gateway.forms import Identity
 from firelane.gateway.generate import Generator, Job, new_identity, output_options
 from firelane.gateway.outlets import OutputOptions
 from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Route
+from firelane.gateway.routes import Doc, Route
 
 
 class Completions:
@@ -25,7 +25,8 @@ class Completions:
         self._decoder: BodyDecoder[CompletionRequest] = BodyDecoder(CompletionRequest)
 
     def routes(self) -> Iterable[Route]:
-        yield Route("POST", "/v1/completions", self.create)
+        doc = Doc(summary="Continue a text", body=CompletionRequest, answer=CompletionResponse, stream=True)
+        yield Route("POST", "/v1/completions", self.create, doc=doc)
 
     async def create(self, exchange: Exchange) -> None:
         request = self._decoder.decode(exchange.request.body)
