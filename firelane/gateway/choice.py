@@ -38,7 +38,7 @@ class Choice:
         *("_called", "_detokenizer", "_gaps", "_generation", "_last_s", "_matcher", "_options", "_outlet"),
         *("_plain", "_prompt", "_prompt_reports", "_reason", "_reports", "_shown_tokens", "_splitter"),
         *("_tail", "_tokens", "cached_tokens", "done", "first_s", "generated", "id", "planned_s"),
-        "reasoning_tokens",
+        *("_late", "reasoning_tokens"),
     )
 
     def __init__(
@@ -61,6 +61,8 @@ class Choice:
         self._called = False
         special = self._matcher is not None or splitter is not None
         self._plain = not (special or options.logprobs or options.hide_output or options.token_ids)
+        # Of an answer in one piece: tokens that become text all at once, at the end.
+        self._late: list[int] | None = [] if self._plain and not options.stream else None
         self._tokens: list[int] = []
         self._shown_tokens = 0
         self._prompt_reports: list[TokenReport] = []
@@ -112,11 +114,20 @@ class Choice:
         else:
             self._begin(now_s)
         if self._plain and self._reason is None:
+            if self._late is not None:
+                self._late.append(token)
+                return
             text = self._detokenizer.push(token)
             if text:
                 self._outlet.text(text)
         else:
+            self._catch_up()
             self._on_special(token)
+
+    def _catch_up(self) -> None:
+        late, self._late = self._late, None
+        if late:
+            self._outlet.text(self._detokenizer.push_all(late))
 
     def _begin(self, now_s: float) -> None:
         self.first_s = now_s
@@ -193,6 +204,7 @@ class Choice:
             what = "is shutting down" if self._reason == "abort" else "failed on this request"
             self.on_failed(EngineDeadError(f"the engine {what}: try again"))
             return
+        self._catch_up()
         rest = self._detokenizer.flush()
         text, stopped = self._tail, False
         if self._matcher is not None and rest:

@@ -20,6 +20,10 @@ class Detokenizer(Protocol):
         """The text that `token` completes, often "" or more than the token's own."""
         ...
 
+    def push_all(self, tokens: list[int]) -> str:
+        """As `push` for each of them."""
+        ...
+
     def flush(self) -> str:
         """What is still held when the sequence ends; an unfinished character becomes U+FFFD."""
         ...
@@ -42,6 +46,9 @@ class PieceDetokenizer:
             if text is not None:
                 return text
         return self._push_bytes(self._bytes_of[token])
+
+    def push_all(self, tokens: list[int]) -> str:
+        return self._push_bytes(b"".join([self._bytes_of[token] for token in tokens]))
 
     def _push_bytes(self, piece: bytes) -> str:
         if self._decoder is None:
@@ -69,6 +76,9 @@ class StreamDetokenizer:
         if token in self._kept:
             return self._core.id_to_token(token) or ""
         return self._stream.step(self._core, token) or ""
+
+    def push_all(self, tokens: list[int]) -> str:
+        return "".join([self.push(token) for token in tokens])
 
     def flush(self) -> str:
         return ""

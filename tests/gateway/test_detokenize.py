@@ -101,3 +101,13 @@ def test_stop_matcher_holds_no_more_than_it_must():
     assert matcher.push("xa") == ("x", False)
     assert matcher.push("b") == ("", False)
     assert matcher.push("d") == ("abd", False)
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(0, 20))
+def test_all_at_once_is_one_by_one(text, cut):
+    """Also where the end is in the middle of a character."""
+    ids = BYTES.encode(text)[: cut + 1]
+    for make in (lambda: make_detokenizer(BYTES), lambda: StreamDetokenizer(BYTES, frozenset())):
+        one, at_once = make(), make()
+        single = "".join(one.push(token) for token in ids) + one.flush()
+        assert at_once.push_all(ids[:2]) + at_once.push_all(ids[2:]) + at_once.flush() == single
