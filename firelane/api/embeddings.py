@@ -64,8 +64,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         """Raises RequestError on values that type and range let through."""
         if self.truncate_prompt_tokens == 0:
             raise RequestError(
-                "`truncate_prompt_tokens` is 0: nothing would be left; use -1 or a positive number",
-                param="truncate_prompt_tokens",
+                "`truncate_prompt_tokens` is 0: use -1 or at least 1", param="truncate_prompt_tokens"
             )
 
 

@@ -50,7 +50,7 @@ class EmbeddingRun:
         self._exchange = ticket.exchange
         self._accounting = parts.accounting
         self._admission = parts.admission
-        self._arrived_s = parts.now_s()
+        self._arrived_s = ticket.arrived_s
         self._inputs: list[_Input] = []
         self._left = len(job.prompts)
         self._closed = False
@@ -63,7 +63,7 @@ class EmbeddingRun:
     def start(self) -> None:
         """Submit the first inputs. Raises EngineDeadError."""
         if not self._exchange.request.background:
-            self._admission.joined(self, self._arrived_s)
+            self._admission.joined(self, self.now_s())
         for _ in range(min(self._job.window, len(self._job.prompts))):
             self._submit_next()
 
@@ -110,6 +110,7 @@ class EmbeddingRun:
         items = b",".join(one.item for one in self._inputs)
         self._accounting.responded(200)
         self._exchange.respond(200, empty.replace(NO_DATA, b'"data":[%b]' % items, 1))
+        self._forget()
 
     def cancel(self) -> None:
         """The client has gone: free its sequences."""
@@ -133,11 +134,18 @@ class EmbeddingRun:
                 self._link.abort(one.id)
                 self._accounting.ended(reason, self.now_s() - self._arrived_s, 0)
         self._settle(status, reason)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Inputs point to their owner: without this, only the garbage collector would free an answer."""
+        self._inputs = []
 
     def _settle(self, status: int, reason: str) -> None:
         """Give back what the request held, and have it counted. Inputs that never started cost nothing."""
         begun = [one for one in self._inputs if one.planned_s]
-        done = [one.done_s for one in begun if one.done_s]
+        times = RequestTimes(self._arrived_s, self.now_s())
+        for one in begun:
+            times.add(one.planned_s, one.done_s, one.done_s)
         self._admission.left(self)
         self._ticket.close(
             Outcome(
@@ -147,13 +155,7 @@ class EmbeddingRun:
                 prompt_tokens=sum(len(self._job.prompts[one.index]) for one in begun),
                 cached_tokens=sum(one.cached_tokens for one in begun),
                 generated_tokens=0,
-                times=RequestTimes(
-                    arrived_s=self._arrived_s,
-                    planned_s=min((one.planned_s for one in begun), default=None),
-                    first_s=min(done, default=None),
-                    last_s=max(done, default=None),
-                    ended_s=self.now_s(),
-                ),
+                times=times,
             )
         )
 

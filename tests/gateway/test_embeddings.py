@@ -216,7 +216,7 @@ def test_harmless_fields(service):
         ({"dimensions": 2.5}, "dimensions", ""),
         ({"dimensions": "2"}, "dimensions", ""),
         ({"pooling": "cls"}, "pooling", "cls"),
-        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "nothing would be left"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", ""),
         ({"normalize": "yes"}, "normalize", ""),
         ({"messages": []}, "messages", "unknown field"),
