@@ -111,3 +111,10 @@ def test_all_at_once_is_one_by_one(text, cut):
         one, at_once = make(), make()
         single = "".join(one.push(token) for token in ids) + one.flush()
         assert at_once.push_all(ids[:2]) + at_once.push_all(ids[2:]) + at_once.flush() == single
+
+
+def test_long_texts_have_the_same_tokens():
+    text = "né 世界 🙂 end <|user|> " * 100
+    for special in (True, False):
+        expected = BYTES.core.encode(text, add_special_tokens=special).ids
+        assert BYTES.encode(text, add_special_tokens=special) == expected
