@@ -1,0 +1,288 @@
+"""The playground against a server that computes: send, stream, stop, settings, edits, errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import httpx
+import pytest
+from e2e_support import MODEL, metric, wait_until
+from page_support import Visit, chat_events
+
+from firelane.bench.server import ServerProcess
+
+Open = Callable[..., Visit]
+QUESTION = "Write a function named flatten that takes a nested list."
+
+
+def ask(server: ServerProcess, path: str, **body: object) -> dict:
+    answer = httpx.post(server.url + path, json={"model": MODEL, "temperature": 0, **body}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_chat_streams_what_the_api_says(visit: Open, server: ServerProcess) -> None:
+    tab = visit().ready().set(temperature="0", max_tokens="40")
+    tab.page.evaluate("""() => {
+        window.steps = 0;
+        new MutationObserver(() => { window.steps += 1; }).observe(document.getElementById("turns"),
+            { subtree: true, childList: true, characterData: true });
+    }""")
+    tab.send(QUESTION)
+    messages = [{"role": "user", "content": QUESTION}]
+    expected = ask(server, "/v1/chat/completions", messages=messages, max_tokens=40)
+    assert tab.answer == expected["choices"][0]["message"]["content"]
+    assert tab.page.evaluate("window.steps") > 4
+    figures = " ".join(tab.texts(".figures li"))
+    assert f"{expected['usage']['completion_tokens']} tokens" in figures
+    assert f"{expected['usage']['prompt_tokens']} in prompt" in figures
+    assert "first token" in figures
+    assert "tok/s" in figures
+    assert tab.page.input_value("#message") == ""
+
+
+def test_only_what_is_set_is_sent(visit: Open) -> None:
+    tab = visit().ready().set(temperature="", max_tokens="")
+    tab.answer_with(chat_events("Fine."))
+    tab.send("Hello")
+    assert tab.sent == [
+        {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "model": MODEL,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ]
+
+
+def test_all_settings_are_sent(visit: Open) -> None:
+    tab = visit().ready()
+    tab.answer_with(chat_events("Fine."))
+    tab.page.click("summary")
+    numbers = {"temperature": 0.35, "top_p": 0.9, "top_k": 40, "max_tokens": 7, "seed": -5, "min_p": 0.05}
+    numbers |= {"presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1}
+    tab.set(**{name: str(value) for name, value in numbers.items()})
+    tab.page.fill("#system", "Be brief.")
+    tab.page.fill("#stop-strings", "END\n\\n\\n")
+    tab.page.check("#logprobs")
+    tab.page.fill("#alternatives", "3")
+    tab.page.uncheck("#stream")
+    tab.page.fill("#message", "Hello")
+    tab.page.click("#send")
+    tab.settled()
+    (body,) = tab.sent
+    assert body.pop("messages") == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+    ]
+    assert body == {
+        **numbers,
+        "model": MODEL,
+        "stop": ["END", "\n\n"],
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
+
+
+def test_a_slider_and_its_number_move_together(visit: Open) -> None:
+    tab = visit().ready()
+    tab.page.fill("#temperature", "1.5")
+    assert tab.page.input_value("[data-for=temperature]") == "1.5"
+    tab.page.focus("[data-for=temperature]")
+    tab.page.keyboard.press("ArrowRight")
+    assert tab.page.input_value("#temperature") == "1.55"
+    tab.page.click("#reset")
+    wait_until(lambda: tab.page.input_value("[data-for=temperature]") == "0.7")
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", "3"), ("top_k", "1.5"), ("max_tokens", "0")])
+def test_a_wrong_number_is_not_sent(visit: Open, name: str, value: str) -> None:
+    tab = visit().ready().set(**{name: value}, message="Hello")
+    tab.page.press("#message", "Enter")
+    assert tab.page.get_attribute(f"#{name}", "aria-invalid") == "true"
+    assert tab.page.evaluate("document.activeElement.id") == name
+    note = tab.page.get_attribute(f"#{name}", "aria-describedby")
+    assert "must be" in tab.page.text_content(f"#{note}")
+    assert tab.page.input_value("#message") == "Hello"
+    assert tab.sent == []
+    tab.page.fill(f"#{name}", "1")
+    assert tab.page.get_attribute(f"#{name}", "aria-invalid") is None
+
+
+def test_conversation_edit_resend_clear(visit: Open) -> None:
+    tab = visit().ready()
+    tab.answer_with(chat_events("One", " two."))
+    tab.send("First").send("Second")
+    roles = [message["role"] for message in tab.sent[-1]["messages"]]
+    assert roles == ["user", "assistant", "user"]
+    assert tab.sent[-1]["messages"][1]["content"] == "One two."
+
+    tab.page.locator(".turn.assistant").last.get_by_role("button", name="Resend").click()
+    tab.settled()
+    assert tab.sent[-1] == tab.sent[-2]
+    assert tab.page.locator(".turn").count() == 4
+
+    tab.page.locator(".turn.user").first.get_by_role("button", name="Edit").click()
+    tab.page.keyboard.press("Control+A")
+    tab.page.keyboard.type("Instead")
+    tab.page.keyboard.press("Enter")
+    tab.settled()
+    assert tab.sent[-1]["messages"] == [{"role": "user", "content": "Instead"}]
+    assert tab.texts(".turn .text") == ["Instead", "One two."]
+
+    tab.page.click("#clear")
+    assert tab.page.locator(".turn").count() == 0
+    assert tab.page.is_visible("#empty")
+
+
+def test_an_answer_can_be_rewritten(visit: Open) -> None:
+    tab = visit().ready()
+    tab.answer_with(chat_events("Yes."))
+    tab.send("First")
+    tab.page.locator(".turn.assistant").get_by_role("button", name="Edit").click()
+    tab.page.keyboard.press("Control+A")
+    tab.page.keyboard.type("No.")
+    tab.page.keyboard.press("Enter")
+    tab.send("Second")
+    assert tab.sent[-1]["messages"][1] == {"role": "assistant", "content": "No."}
+
+
+def test_stop_frees_the_sequence(visit: Open, server: ServerProcess) -> None:
+    tab = visit().ready().choose("completion").set(max_tokens="1500", temperature="0")
+    before = metric(server.url, "vllm:request_success_total")
+    engine = server.engine_pids[0]
+    os.kill(engine, signal.SIGSTOP)  # nothing ends before the button is pressed
+    try:
+        tab.page.fill("#message", "import os\n")
+        tab.page.press("#message", "Enter")
+        tab.page.wait_for_selector(".turn.busy")
+        wait_until(lambda: metric(server.url, "firelane:sequences_in_flight") == 1)
+        assert tab.page.is_hidden("#send")
+        tab.page.click("#stop")
+        tab.settled()
+        wait_until(lambda: metric(server.url, "firelane:sequences_in_flight") == 0)
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    assert tab.texts(".figures li")[0] == "stopped"
+    assert tab.page.text_content("#announce") == "Stopped."
+    assert tab.page.evaluate("document.activeElement.id") == "message"
+    wait_until(lambda: metric(server.url, "vllm:request_success_total") == before + 1)
+    tab.set(max_tokens="4").send("import os\n")  # and the next one is answered
+    assert tab.answer
+
+
+def test_completion_and_its_prompt(visit: Open, server: ServerProcess) -> None:
+    tab = visit().ready().choose("completion").set(temperature="0", max_tokens="12")
+    tab.page.uncheck("#stream")
+    tab.send("def read_lines(path):\n    ")
+    expected = ask(server, "/v1/completions", prompt="def read_lines(path):\n    ", max_tokens=12)
+    assert tab.answer == expected["choices"][0]["text"]
+    tab.page.get_by_role("button", name="Use as prompt").click()
+    assert tab.page.input_value("#message") == "def read_lines(path):\n    " + tab.answer
+    tab.choose("chat")
+    assert tab.page.locator(".turn").count() == 0
+    tab.choose("completion")
+    assert tab.page.locator(".turn").count() == 2
+
+
+@pytest.mark.parametrize("mode", ["chat", "completion"])
+def test_token_probabilities(visit: Open, mode: str) -> None:
+    tab = visit().ready().choose(mode).set(temperature="0", max_tokens="16")
+    tab.page.check("#logprobs")
+    tab.page.fill("#alternatives", "4")
+    tab.send("def read_lines(path):")
+    tokens = tab.page.locator(".text .token")
+    assert tokens.count() >= 4
+    assert "".join(tokens.all_text_contents()) == tab.answer
+
+    tokens.nth(2).hover()
+    rows = tab.page.locator("#token-card li")
+    assert rows.count() == 4
+    shares = [float(text.rstrip("%, chosen")) for text in rows.locator(".value").all_text_contents()]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 100.5
+    assert "chosen" in rows.first.text_content()  # greedy: the best one
+
+    tokens.first.focus()
+    tab.page.keyboard.press("ArrowRight")
+    assert tokens.nth(1).evaluate("token => token === document.activeElement")
+    assert tokens.nth(1).get_attribute("aria-describedby") == "token-card"
+    tab.page.keyboard.press("End")
+    assert tokens.last.evaluate("token => token === document.activeElement")
+    tab.page.keyboard.press("Escape")
+    assert tab.page.is_hidden("#token-card")
+
+
+def test_error_of_the_server_is_shown(visit: Open) -> None:
+    tab = visit(expect=(400,)).ready().choose("completion").set(seed=str(2**70), max_tokens="4")
+    tab.send("import")
+    alert = tab.page.get_by_role("alert").text_content()
+    assert "seed" in alert
+    assert "HTTP 400" in alert
+    assert "invalid_request_error" in alert
+    assert tab.page.get_attribute("#seed", "aria-invalid") == "true"
+    tab.set(seed="1").send("import")
+    assert tab.page.locator(".turn.assistant").last.locator(".error").count() == 0
+
+
+def test_error_within_a_stream_keeps_what_came(visit: Open) -> None:
+    tab = visit().ready()
+    event = {"error": {"message": "the engine ended", "type": "service_unavailable_error"}}
+    tab.answer_with([*chat_events("Half an")[:1], event])
+    tab.send("Hello")
+    assert tab.answer == "Half an"
+    assert "the engine ended" in tab.page.get_by_role("alert").text_content()
+
+
+def test_no_server(visit: Open) -> None:
+    tab = visit().ready()
+    tab.page.route("**/v1/**", lambda route: route.abort())
+    tab.page.fill("#message", "Hello")
+    tab.page.press("#message", "Enter")
+    tab.settled()
+    assert "does not answer" in tab.page.get_by_role("alert").text_content()
+    tab.problems = [text for text in tab.problems if "ERR_FAILED" not in text]
+
+
+def test_text_stays_text(visit: Open) -> None:
+    tab = visit().ready()
+    bad = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    tab.answer_with(chat_events(bad))
+    tab.send(bad)
+    assert tab.texts(".turn .text") == [bad, bad]
+    assert tab.page.locator(".turn img, .turn script").count() == 0
+
+
+def test_python_of_the_request_gives_the_same_answer(visit: Open) -> None:
+    tab = visit().ready().set(temperature="0", max_tokens="8", top_k="3")
+    tab.page.fill("#stop-strings", 'it\'s "so"\\n')
+    tab.send("def join(parts):\n    'x' \"y\" \\ é 😀")
+    tab.page.get_by_role("button", name="Code").click()
+    tab.page.check("input[value=python]", force=True)
+    program = tab.page.text_content("#code")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout == tab.answer
+
+
+def test_curl_of_the_request(visit: Open) -> None:
+    tab = visit(permissions=["clipboard-read", "clipboard-write"]).ready().choose("completion")
+    tab.page.uncheck("#stream")
+    tab.set(temperature="0", max_tokens="8").send('it\'s "$HOME" `x` \\n')
+    tab.page.get_by_role("button", name="Code").click()
+    tab.page.click("#copy-code")
+    wait_until(lambda: tab.page.text_content("#copy-code") == "Copied")
+    command = tab.page.evaluate("navigator.clipboard.readText()")
+    assert command == tab.page.text_content("#code")
+    # What a shell makes of it, without curl: the arguments.
+    script = f'curl() {{ printf "%s\\0" "$@"; }}; {command}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True)
+    arguments = done.stdout.decode().split("\0")[:-1]
+    assert arguments[0] == f"{tab.url}/v1/completions"
+    assert httpx.Response(200, text=arguments[-1]).json() == tab.sent[0]
+    tab.page.keyboard.press("Escape")
+    assert tab.page.is_hidden("#code-dialog")
