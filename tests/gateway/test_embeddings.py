@@ -305,3 +305,25 @@ def test_counted(service):
     assert lines['vllm:prompt_tokens_total{model_name="toy"}'] == "5.0"
     ends = [name for name in lines if "request_success" in name and 'finished_reason="stop"' in name]
     assert [lines[name] for name in ends] == ["2.0"]
+
+
+def test_in_a_batch(make_service, tmp_path):
+    service = make_service(data_dir=tmp_path)
+    lines = [
+        {"custom_id": f"r{i}", "method": "POST", "url": "/v1/embeddings", "body": {"input": [5 + i, 6]}}
+        for i in range(3)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    file = service.openai.files.create(file=("in.jsonl", text.encode()), purpose="batch")
+    batch = service.openai.batches.create(
+        input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
+    )
+    service.wait_for(lambda: service.gateway.parts.batches.records[batch.id].batch.status == "completed")
+    batch = service.openai.batches.retrieve(batch.id)
+    rows = [json.loads(row) for row in service.openai.files.content(batch.output_file_id).text.splitlines()]
+    assert {row["custom_id"] for row in rows} == {"r0", "r1", "r2"}
+    for row in rows:
+        np.testing.assert_allclose(
+            row["response"]["body"]["data"][0]["embedding"], unit(2, 6, -1, 0), rtol=1e-6
+        )
+    assert all(request.background for request in service.engine.submitted)
