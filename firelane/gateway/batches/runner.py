@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -73,11 +74,9 @@ class Runner:
                 await asyncio.sleep(0)
                 continue
             self._wake.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S if self._runs else None):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     def _start_lines(self) -> int:
         """How many were started."""

@@ -5,6 +5,7 @@ back to its beginning.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -70,7 +71,7 @@ class Batches:
         self._turns: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner_task: asyncio.Task[None] | None = None
-        self._paused = False
+        self._ending = asyncio.Event()
 
     @property
     def open(self) -> int:
@@ -89,9 +90,11 @@ class Batches:
             self._spawn(self._resume_later(runner))
 
     async def _resume_later(self, runner: Runner) -> None:
-        while not self._data.acquire():
-            await asyncio.sleep(LOCK_S)
-        await self._resume(runner)
+        while not self._ending.is_set():
+            if self._data.acquire():
+                await self._resume(runner)
+                return
+            await wait_for(self._ending, LOCK_S)
 
     async def _resume(self, runner: Runner) -> None:
         self._runner_task = asyncio.get_running_loop().create_task(runner.work())
@@ -143,7 +146,7 @@ class Batches:
             await self.records.save(record)
         except OSError as error:
             raise unusable(error) from error
-        if not self._paused:
+        if not self._ending.is_set():
             self._begin(record)
         return batch
 
@@ -188,7 +191,7 @@ class Batches:
         self._spawn(self._live(record.id, life))
 
     async def _live(self, batch_id: str, life: Life) -> None:
-        while not self._paused:
+        while not self._ending.is_set():
             try:
                 await self._carry_out(batch_id, life)
                 break
@@ -196,7 +199,7 @@ class Batches:
                 log.error("batch_held id=%s error=%s: it is tried again", batch_id, error)
             except Exception:
                 log.exception("batch_failed_unexpectedly id=%s: it is tried again", batch_id)
-            await asyncio.sleep(RETRY_S)
+            await wait_for(self._ending, RETRY_S)
         if life.timer is not None:
             life.timer.cancel()
         del self._lives[batch_id]
@@ -242,7 +245,7 @@ class Batches:
         turn = self._turns.setdefault(record.tenant, asyncio.Lock())
         mine = await _acquire(turn, life.halted)
         try:
-            if self._paused:
+            if self._ending.is_set():
                 return None
             lines = await self._scan(batch_id)
             if lines.errors:  # cancelled before it was looked at
@@ -262,11 +265,12 @@ class Batches:
         self._show_progress(batch_id, run)
         if not (run.complete or life.halted.is_set()):
             await self._run_lines(batch_id, run)
-        await run.results.flush()
+        while not await self._flush(batch_id, run) and not self._ending.is_set():
+            await wait_for(self._ending, RETRY_S)
+        if self._ending.is_set():
+            return None
         if run.complete:
             return "completed"
-        if self._paused:
-            return None
         ending: Ending = "cancelled" if self.records[batch_id].batch.status == "cancelling" else "expired"
         await self._save_ending(batch_id, ending)  # before lines say so: a crash must not make it "completed"
         await run.give_up(ending)
@@ -278,15 +282,21 @@ class Batches:
         self._runner.add(run)
         try:
             while not run.over.is_set():
-                await _wait(run.over, GROUP_S)
-                try:
-                    await run.results.flush()
-                except OSError as error:
-                    log.error("batch_results_not_written id=%s error=%s", batch_id, error)
-                    await _wait(run.over, RETRY_S)
-                self._show_progress(batch_id, run)
+                await wait_for(run.over, GROUP_S)
+                if not await self._flush(batch_id, run):
+                    await wait_for(run.over, RETRY_S)
         finally:
             self._runner.remove(run)
+
+    async def _flush(self, batch_id: str, run: Run) -> bool:
+        """False: the drive refuses. What has been computed is kept and tried again."""
+        self._show_progress(batch_id, run)
+        try:
+            await run.results.flush()
+        except OSError as error:
+            log.error("batch_results_not_written id=%s error=%s", batch_id, error)
+            return False
+        return True
 
     def _show_progress(self, batch_id: str, run: Run) -> None:
         record, tally = self.records[batch_id], run.results.tally
@@ -339,7 +349,7 @@ class Batches:
 
     async def pause(self) -> None:
         """Break off the lines under way, keep what is done, and stop. The next server goes on from there."""
-        self._paused = True
+        self._ending.set()
         for life in self._lives.values():
             life.halt()
         if self._runner_task is not None:
@@ -351,12 +361,10 @@ class Batches:
         self._data.release()
 
 
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass
 
 
 async def _acquire(lock: asyncio.Lock, halted: asyncio.Event) -> bool:
