@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from firelane.api.batches import LineError, LineResponse, ResultLine
@@ -132,7 +132,7 @@ flags = st.lists(st.booleans(), min_size=TOTAL, max_size=TOTAL)
 texts = st.lists(st.text(max_size=12), min_size=TOTAL, max_size=TOTAL)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     order=order,
     completed=flags,
@@ -141,7 +141,7 @@ texts = st.lists(st.text(max_size=12), min_size=TOTAL, max_size=TOTAL)
     groups=st.integers(1, 5),
     cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     tail=st.sampled_from(
-        [b"", b"\0" * 40, b"\xff\xfe\n", b'{"custom_id":"line-0"', b"{}\n", b"\n", b"[" * 5000 + b"\n"]
+        [b"", b"\0" * 40, b"\xff\xfe\n", b'{"custom_id":"line-0"', b"{}\n", b"\0\n", b"[" * 5000 + b"\n"]
     ),
 )
 def test_any_cut_is_repaired(order, completed, texts, written, groups, cuts, tail):
