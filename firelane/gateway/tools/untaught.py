@@ -54,7 +54,8 @@ class TemplateTools:
             {"role": "assistant", "content": "", "tool_calls": [call | {"function": function}]},
             {"role": "tool", "content": "1", "tool_call_id": call["id"], "name": _PROBE["name"]},
         ]
-        return "firelane_key" in self._try(messages, [])
+        text = self._try(messages, [])
+        return bool(text) and "'firelane_key'" not in text  # as Python writes an object, not JSON
 
     def _try(self, messages: Messages, tools: list[dict[str, Any]]) -> str:
         variables = {"tools": tools} if tools else {}
