@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SMOOTHING = 0.1
 SIZES = 24
+SHORT = 8
+"""Steps of fewer tokens count as short."""
 
 
 class Pace:
@@ -11,7 +13,7 @@ class Pace:
 
     Up to some number of tokens a step takes hardly longer than the shortest one (it reads all weights), and
     from there on each token adds its share: so the shortest step, and the time for a token in the fullest
-    one, tell the size of a step that takes a given time.
+    ones, tell the size of a step that takes a given time.
     """
 
     def __init__(self) -> None:
@@ -30,9 +32,9 @@ class Pace:
         self._fullest = max(self._fullest, size)
 
     def tokens_within(self, factor: float) -> float:
-        """Tokens of a step that takes `factor` times as long as the shortest; infinite while none was
-        seen."""
-        if not self._fullest:
-            return float("inf")
+        """Tokens of a step that takes `factor` times as long as the shortest. While no short one was seen it
+        is one: there is no other way to know."""
+        if not any(self._step_s[: SHORT.bit_length()]):
+            return SHORT - 1
         shortest_s = min(seconds for seconds in self._step_s if seconds)
         return factor * shortest_s / self._token_s[self._fullest]
