@@ -54,8 +54,8 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """A histogram since the start. counts: observations up to each of bounds_s and above the one before it; the
-    last one counts those above all bounds.
+    """A histogram since the start. counts: observations up to each of bounds_s and above the one before it;
+    the last one counts those above all bounds.
     """
 
     bounds_s: list[float]
@@ -64,7 +64,9 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one tenant since the start. cached_tokens are among prompt_tokens. cost: in the price file's currency."""
+    """Of one tenant since the start. cached_tokens are among prompt_tokens. cost: in the currency of the
+    price file.
+    """
 
     name: str
     requests: int

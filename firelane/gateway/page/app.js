@@ -29,10 +29,11 @@ function showView() {
   const view = location.hash === "#dashboard" ? "dashboard" : "playground";
   for (const link of document.querySelectorAll("[data-view]")) {
     const here = link.dataset.view === view;
-    byId(link.dataset.view).hidden = !here;
+    byId(`${link.dataset.view}-view`).hidden = !here;
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  if (location.hash === "#message") message.focus(); // the skip link, from another view
   document.title = view === "dashboard" ? "Firelane dashboard" : "Firelane playground";
 }
 

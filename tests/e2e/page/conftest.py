@@ -28,7 +28,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def server(browser: Any, environ: dict[str, str]) -> Iterator[ServerProcess]:
-    """Serves the embedded model to all tests of the page. After `browser`, so that it is not started in vain."""
+    """Serves the embedded model to all tests of the page; not started in vain where there is no browser."""
     assert browser
     with ServerProcess(["--max-num-seqs", "32"], environ=environ) as started:
         yield started

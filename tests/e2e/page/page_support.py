@@ -21,7 +21,7 @@ class Visit:
         view: str,
         *,
         expect: tuple[int, ...] = (),
-        prepare: Callable[[Any], None] = lambda page: None,
+        prepare: Callable[[Any], None] | None = None,
         **context: Any,
     ) -> None:
         self.url = url
@@ -36,7 +36,8 @@ class Visit:
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", self._on_request)
-        prepare(page)
+        if prepare is not None:
+            prepare(page)
         page.goto(f"{url}/#{view}")
 
     def _on_console(self, message: Any) -> None:
