@@ -47,6 +47,13 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
     )
 
 
+def otlp_configured(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether OpenTelemetry's own variables name a collector of traces."""
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return not off and any(environ.get(name) for name in names)
+
+
 def for_child(**changes: str) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}

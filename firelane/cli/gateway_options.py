@@ -8,6 +8,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from firelane import env
 from firelane.cli.options import GIB, count, positive_float, positive_int
 from firelane.errors import UsageError
 
@@ -150,7 +151,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,
         "log_prompts": arguments.log_prompts,
-        "otlp_endpoint": arguments.otlp_endpoint,
+        "otlp_endpoint": _otlp_endpoint(arguments.otlp_endpoint),
         "limits": HttpLimits(
             body_bytes=arguments.max_body_mib * MIB,
             header_s=arguments.header_timeout_s,
@@ -158,6 +159,15 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
             idle_s=arguments.idle_timeout_s,
         ),
     }
+
+
+def _otlp_endpoint(asked: str | None) -> str | None:
+    """ "": as OpenTelemetry's variables say. Raises UsageError."""
+    if asked is None:
+        return "" if env.otlp_configured() else None
+    if not asked.startswith(("http://", "https://")):
+        raise UsageError(f"--otlp-endpoint {asked}: give http://HOST:PORT of an OTLP collector")
+    return asked
 
 
 def is_loopback(host: str) -> bool:

@@ -9,16 +9,15 @@ from pathlib import Path
 
 from firelane.errors import UsageError
 
-
 TOOL_PARSERS = ("auto", "none", "llama3_json", "hermes", "mistral")
 REASONING_PARSERS = ("auto", "none", "think")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-    """What one connection may take. header_s: for a request's headers to arrive; receive_s: for a whole request to arrive; stall_s: how long a client
-    may leave its stream unread; idle_s: an open connection without a request; pipelined: requests waiting
-    behind one.
+    """What one connection may take. header_s: for a request's headers to arrive; receive_s: for all of it;
+    stall_s: how long a client may leave its stream unread; idle_s: an open connection without a request;
+    pipelined: requests waiting behind one.
     """
 
     header_bytes: int = 64 << 10
@@ -52,9 +51,10 @@ class GatewayConfig:
     the chat template lie. max_queue: requests that may wait beyond those that the engine runs. port 0: any
     free one. max_queue_age_s: how long a request may wait for its first step. api_keys: the file of tenants
     (None: all are served). prices: of tokens. max_connections: 0: as many as the process may open.
-    otlp_endpoint: where traces go (None: as OTEL_EXPORTER_OTLP_ENDPOINT says, or nowhere). aliases: further
-    names that requests may give, each with the served name that it means. max_stored_responses: answers of /v1/responses that can be read again, 0: none. data_dir: where
-    files and batches are kept; None: they are not.
+    otlp_endpoint: where traces go (None: nowhere, "": as OTEL_EXPORTER_OTLP_ENDPOINT says). aliases: further
+    names that requests may give, each with the served name that it means. max_stored_responses: answers of
+    /v1/responses that can be read again, 0: none. data_dir: where files and batches are kept; None: they
+    are not.
     """
 
     model_dir: Path

@@ -73,6 +73,7 @@ class Generator:
             samplings = [parts.prompts.sampling(fields, p, ready, job.reports) for p in prompts]
             output_tokens = job.draws * sum(sampling.max_tokens for sampling in samplings)
             ticket.reserve(sum(len(prompt.ids) for prompt in prompts), output_tokens)
+            parts.ledger.submitted(job.exchange, prompts)
             if job.exchange.gone:
                 ticket.refuse()
             else:

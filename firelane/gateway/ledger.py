@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from firelane.gateway.exchange import Exchange
+from firelane.gateway.prompt import Prompt
 from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.quota import Clock
 from firelane.telemetry.logs import event
@@ -38,6 +39,7 @@ class Ledger:
     """Usage by tenant. The number of tenants that metrics tell apart is bounded."""
 
     def __init__(self, registry: Registry, prices: Prices, now_s: Clock, traces: Traces = NO_TRACES) -> None:
+        self.log_prompts = False
         self.now_s = now_s
         self.prices = prices
         self._traces = traces
@@ -55,6 +57,13 @@ class Ledger:
         self._affinity = registry.counter(
             "firelane:session_affinity_requests", "Admitted requests with an x-session-affinity header."
         )
+
+    def submitted(self, exchange: Exchange, prompts: list[Prompt]) -> None:
+        """What goes to the engine. Prompts are logged only by a server that was told to."""
+        if self.log_prompts:
+            for prompt in prompts:
+                text = prompt.ids if prompt.text is None else prompt.text
+                event(log, "request_prompt", {"id": exchange.id, "prompt": text})
 
     def ended(self, exchange: Exchange, outcome: Outcome) -> None:
         """Once for each admitted request, however it ended."""

@@ -36,6 +36,7 @@ from firelane.gateway.tenants.registry import KeyedTenants, OpenServer
 from firelane.gateway.ticket import Gate
 from firelane.gateway.tokenizer import load_tokenizer
 from firelane.telemetry.metrics import Registry
+from firelane.telemetry.traces import make_traces
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,10 @@ class Gateway:
         names = (*config.served_model_names, *aliases)
         self._admission = Admission(names, config.max_queue, config.max_queue_age_s)
         self._prices = Prices(config.prices)
+        self._traces = make_traces(config.otlp_endpoint, now_s)
         tenants = OpenServer() if config.api_keys is None else KeyedTenants(config.api_keys, now_s)
-        ledger = Ledger(registry, self._prices, now_s)
+        ledger = Ledger(registry, self._prices, now_s, self._traces)
+        ledger.log_prompts = config.log_prompts
         data = DataDir(config.data_dir)
         file_store = FileStore(data, config.files)
         self._batches = Batches(data, file_store, line_bytes=config.limits.body_bytes)
@@ -191,6 +194,7 @@ class Gateway:
         await asyncio.sleep(POLL_S)  # the last writes leave
         await self._settle(LAST_WRITES_S)
         self._connections.abort_all()
+        await asyncio.to_thread(self._traces.close)
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None

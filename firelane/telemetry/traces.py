@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from firelane.errors import UsageError
 
 
 @dataclass(slots=True)
@@ -26,6 +28,17 @@ class RequestTimes:
         if first_s and (not self.first_s or first_s < self.first_s):
             self.first_s = first_s
         self.last_s = max(self.last_s, last_s)
+
+    def phases(self) -> list[tuple[str, float, float]]:
+        """(name, begin, end) of what it came to; the engine's clock may say that it began before it came."""
+        planned_s = max(self.planned_s, self.arrived_s)
+        if not self.planned_s:
+            return [("queue", self.arrived_s, self.ended_s)]
+        found = [("queue", self.arrived_s, planned_s)]
+        found.append(("prefill", planned_s, self.first_s or self.ended_s))
+        if self.last_s > self.first_s:
+            found.append(("decode", self.first_s, self.last_s))
+        return found
 
     @property
     def ttft_s(self) -> float | None:
@@ -67,3 +80,18 @@ class NoTraces:
 
 
 NO_TRACES = NoTraces()
+
+
+def make_traces(endpoint: str | None, now_s: Callable[[], float]) -> Traces:
+    """None: no traces. "": where OpenTelemetry's own variables say. Raises UsageError where they are wanted
+    but the packages are not installed.
+    """
+    if endpoint is None:
+        return NO_TRACES
+    try:
+        from firelane.telemetry.otel import connect
+    except ImportError as error:
+        raise UsageError(
+            f"traces need OpenTelemetry ({error.name} is not installed): pip install 'firelane[otel]'"
+        ) from None
+    return connect(endpoint, now_s)

@@ -308,3 +308,37 @@ def test_frame_that_makes_no_sense_is_logged_and_passed_over(service, caplog):
     service.run(service.engine.send, frame)
     service.wait_for(lambda: "frame_failed" in caplog.text)
     assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+
+
+def test_a_request_that_waited_too_long_is_given_up(make_service):
+    service = make_service(max_queue_age_s=0.0)
+    service.run(setattr, service.engine, "held", True)
+    answers: list[httpx.Response] = []
+    threads = [
+        threading.Thread(
+            target=lambda: answers.append(service.http.post("/v1/completions", json={"prompt": "a"}))
+        )
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    service.wait_for(lambda: len(service.engine.running) == 2)
+    service.run(service.gateway._admission.sweep, service.loop.time() + 1)
+    for thread in threads:
+        thread.join()
+    for answer in answers:
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "queue_timeout"
+        assert answer.headers["retry-after"] == "5"
+    service.wait_for(lambda: not service.engine.running)
+    assert len(service.engine.aborted) == 2
+    assert service.gateway.in_flight == 0
+
+
+def test_a_request_that_began_may_take_its_time(make_service):
+    service = make_service(max_queue_age_s=0.0)
+    answer = open_stream(service, max_tokens=3)
+    service.run(service.gateway._admission.sweep, service.loop.time() + 1)
+    service.run(setattr, service.engine, "held", False)
+    service.run(service.engine.step_on)
+    assert list(answer.iter_lines())[-2] == "data: [DONE]"

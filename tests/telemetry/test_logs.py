@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -29,3 +30,32 @@ def test_one_line_an_event(capsys):
 def test_unknown_level():
     with pytest.raises(ValueError, match="use one of debug"):
         logs.set_up("loud")
+
+
+def test_json(capsys):
+    logs.set_up("info", "json")
+    logger = logging.getLogger("firelane.x")
+    logs.event(logger, "request_ended", {"id": "r", "total_ms": 1.5, "tenant": 'a"b', "ttft_ms": None})
+    logger.info("listening address=%s", "here\n")
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        logger.exception("unexpected_error")
+    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["event"], first["level"], first["logger"]) == ("request_ended", "info", "firelane.x")
+    assert (first["id"], first["total_ms"], first["tenant"], first["ttft_ms"]) == ("r", 1.5, 'a"b', None)
+    assert second["message"] == "listening address=here\n"
+    assert "ValueError: wrong" in third["traceback"]
+
+
+def test_values_of_an_event_are_unambiguous(capsys):
+    logs.set_up("info")
+    values = {"a": "x y", "b": 'q"', "c": "", "d": "line\nend", "e": None, "f": 2.5}
+    logs.event(logging.getLogger("firelane.x"), "happened", values)
+    line = capsys.readouterr().err
+    assert line.endswith('happened a="x y" b="q\\"" c="" d="line\\nend" e=- f=2.5\n')
+
+
+def test_unknown_format():
+    with pytest.raises(ValueError, match="use one of text, json"):
+        logs.set_up("info", "xml")
