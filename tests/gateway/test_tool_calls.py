@@ -25,7 +25,9 @@ TAUGHT = (
     "{%- if tools %}<|system|>{{ tools | tojson }}\n{% endif %}"
     "{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>"
     "{%- if m.role == 'tool' %}[{{ m.tool_call_id }}]{% endif %}{{ m.content }}"
-    "{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}:{{ c.function.arguments.city }}{% endfor %}\n"
+    "{%- for c in m.tool_calls or [] %}"
+    "<tool_call>{{ c.function.name }}:{{ c.function.arguments.city }}"
+    "{% endfor %}\n"
     "{%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
@@ -145,7 +147,7 @@ def test_without_parallel_calls_the_first_ends_the_answer(taught):
     answer = chat(taught, parallel_tool_calls=False)["choices"][0]
     assert len(answer["message"]["tool_calls"]) == 1
     assert answer["finish_reason"] == "tool_calls"
-    assert taught.engine.aborted
+    taught.wait_for(lambda: bool(taught.engine.aborted))
 
 
 def test_a_malformed_call_is_content(taught):
