@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from firelane.backends.contract import SAMPLE, SlotState, StepInputs, StepOutputs
-from firelane.engine.sequence import Status
 from firelane.wire.frames import FinishReason
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from firelane.engine.grammar.compiler import CompiledGrammar
+    from firelane.engine.grammar.limits import GrammarLimits
     from firelane.engine.sequence import Sequence
     from firelane.engine.table import SequenceTable
 
 
 class Constraint:
     """The grammar of one sequence, and how far its text has come. The matcher is made when the sequence first
-    gets a slot, so that a long queue holds none."""
+    gets a slot, so that a long queue holds none. allowance_s: processor time that is left to it; each token
+    brings some and uses some."""
 
-    __slots__ = ("compiled", "matcher")
+    __slots__ = ("allowance_s", "compiled", "limits", "matcher")
 
-    def __init__(self, compiled: CompiledGrammar) -> None:
+    def __init__(self, compiled: CompiledGrammar, limits: GrammarLimits) -> None:
         self.compiled = compiled
+        self.limits = limits
+        self.allowance_s = limits.slack_cpu_s
         self.matcher: LLMatcher | None = None
 
 
@@ -77,7 +81,9 @@ class Constraints:
             slot, token = int(slots[row]), int(outputs.tokens[row])
             sequence = table.sequences[slot]
             if sequence is not None and token not in sequence.sampling.stop_token_ids:
+                began_s = time.thread_time()
                 reason = self._consume(sequence, token, is_last=table.ending_step[slot] == step)
+                reason = reason or _charge(sequence, time.thread_time() - began_s)
                 if reason is not None:
                     ends[slot] = reason
         if not wanted.any():
@@ -92,10 +98,7 @@ class Constraints:
             return "error"
         if matcher.is_stopped():
             return "stop"
-        # A sequence that was preempted meanwhile gets its mask with its next slot.
-        if is_last or sequence.status is not Status.RUNNING:
-            return None
-        return self._write(sequence, matcher)
+        return None if is_last else self._write(sequence, matcher)
 
     def _write(self, sequence: Sequence, matcher: LLMatcher) -> FinishReason | None:
         row = self._state.masks.ctypes.data + sequence.slot * self._row_bytes
@@ -126,3 +129,13 @@ class Constraints:
     def _is_left(self, slot: int) -> bool:
         sequence = self._table.sequences[slot]
         return sequence is None or sequence.constraint is None
+
+
+def _charge(sequence: Sequence, used_s: float) -> FinishReason | None:
+    """A grammar whose tokens are dear, such as one that fixes a very long text, must not hold up the steps of
+    all for long."""
+    constraint = sequence.constraint
+    assert constraint is not None
+    left_s = constraint.allowance_s + constraint.limits.token_cpu_s - used_s
+    constraint.allowance_s = min(left_s, constraint.limits.slack_cpu_s)
+    return "error" if left_s < 0 else None

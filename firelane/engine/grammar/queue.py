@@ -10,21 +10,22 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
-from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler, check_size
+from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.constraint import Constraint
-from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
+from firelane.engine.grammar.source import check_size
 from firelane.engine.sequence import Sequence
 from firelane.errors import FirelaneError, RequestError
 from firelane.wire.frames import Grammar
-
-# llguidance descends into a grammar by recursion: a chain of all the rules that a text of `text_bytes` can
-# hold has to fit. Pages that are not touched cost nothing.
-STACK_BYTES = 512 << 20
 
 
 class Compiler(Protocol):
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Raises FirelaneError."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
         ...
 
 
@@ -70,13 +71,14 @@ class _Worker:
             if job.sequences:
                 job.result = self._compile(job.grammar)
             self.done.append(job)
+        self._compiler.close()
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar | str:
         try:
             return self._compiler.compile(grammar)
         except FirelaneError as error:
             return str(error)
-        except Exception as error:  # a defect must not leave requests waiting for ever
+        except BaseException as error:  # a panic of the library is one; requests must not wait for ever
             return f"the grammar cannot be compiled: internal error: {type(error).__name__}: {error}"
 
 
@@ -102,7 +104,8 @@ class GrammarQueue:
         found = self._kept.get(grammar)
         if found is not None:
             self._kept.move_to_end(grammar)
-            sequence.constraint = _constraint(found)
+            if error := self._give(sequence, found):
+                raise RequestError(error)
             return True
         job = self._jobs.get(grammar) or self._start(grammar)
         job.sequences.append(sequence)
@@ -132,7 +135,7 @@ class GrammarQueue:
                 self._revive(job)
             else:
                 self._keep(job.grammar, job.result)
-                ready += [(sequence, _give(sequence, job.result)) for sequence in job.sequences]
+                ready += [(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
         now_s = time.monotonic()
         for job in list(self._jobs.values()):
             if now_s >= job.deadline_s:
@@ -164,6 +167,13 @@ class GrammarQueue:
             self._jobs[job.grammar] = job
             self._worker.put(job)
 
+    def _give(self, sequence: Sequence, result: CompiledGrammar | str) -> str:
+        """What is wrong; "" = nothing."""
+        if isinstance(result, str):
+            return result
+        sequence.constraint = Constraint(result, self._limits)
+        return ""
+
     def _keep(self, grammar: Grammar, result: CompiledGrammar | str) -> None:
         self._kept[grammar] = result
         if len(self._kept) > self._limits.cached:
@@ -171,16 +181,3 @@ class GrammarQueue:
 
     def _late(self) -> str:
         return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"
-
-
-def _constraint(found: CompiledGrammar | str) -> Constraint:
-    if isinstance(found, str):
-        raise RequestError(found)
-    return Constraint(found)
-
-
-def _give(sequence: Sequence, result: CompiledGrammar | str) -> str:
-    if isinstance(result, str):
-        return result
-    sequence.constraint = Constraint(result)
-    return ""

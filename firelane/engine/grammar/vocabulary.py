@@ -31,6 +31,12 @@ class _Model(msgspec.Struct):
 
 class _Added(msgspec.Struct):
     id: int
+    content: str
+    special: bool = False
+
+
+class _Tokens(msgspec.Struct):
+    added_tokens: list[_Added] = []
 
 
 def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
@@ -49,6 +55,12 @@ def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
     if tokenizer.vocab_size != vocab_size + 1 or tokenizer.tokenize_str(END, parse_special=True) != [end]:
         raise TokenizerError(f"{path} cannot be used for structured output: its ids have gaps")
     return Vocabulary(tokenizer, end)
+
+
+def special_tokens(model_dir: Path) -> list[str]:
+    """Those that a grammar may name. Raises OSError or ValueError."""
+    added = msgspec.json.decode((model_dir / "tokenizer.json").read_bytes(), type=_Tokens).added_tokens
+    return [token.content for token in added if token.special]
 
 
 def _with_end(data: bytes) -> tuple[str, int]:

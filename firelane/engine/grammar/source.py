@@ -1,0 +1,88 @@
+"""What both the trial and the compiler do with a grammar's text: into llguidance's form, under its limits,
+its complaints in one line."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from firelane.engine.grammar.limits import GrammarLimits
+from firelane.errors import RequestError
+from firelane.wire.frames import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+NAMES = {
+    "json_schema": "the JSON schema",
+    "regex": "the regular expression",
+    "lark": "the grammar",
+    "gbnf": "the grammar",
+}
+# A space, or a new line with its indentation: a model cannot lose itself in white space.
+WHITESPACE = r" ?|\r?\n[ \t]{0,40}"
+MAX_DETAIL = 300
+
+
+def check_size(grammar: Grammar, limits: GrammarLimits) -> None:
+    """Cheap enough for the step loop. Raises RequestError."""
+    if not grammar.text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in grammar.text):
+        raise RequestError(f"{NAMES[grammar.kind]} is not Unicode text: it has half of a surrogate pair")
+    most = limits.schema_bytes if grammar.kind == "json_schema" else limits.text_bytes
+    size = len(grammar.text.encode())
+    if size > most:
+        raise RequestError(f"{NAMES[grammar.kind]} has {size} bytes: at most {most} are taken")
+
+
+def new_matcher(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits) -> LLMatcher:
+    """Raises RequestError where the grammar is wrong, or asks for something that would be ignored."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    parser_limits = LLParserLimits(
+        initial_lexer_fuel=limits.lexer_fuel,
+        max_grammar_size=limits.grammar_symbols,
+        step_lexer_fuel=limits.step_fuel,
+        step_max_items=limits.step_items,
+        max_lexer_states=limits.lexer_states,
+        verbose_errors=False,
+    )
+    matcher = LLMatcher(tokenizer, _source(grammar), log_level=0, limits=parser_limits)
+    check(matcher, grammar)
+    if warnings := matcher.get_grammar_warnings():
+        name = NAMES[grammar.kind]
+        raise RequestError(f"{name} cannot be honoured in full: {_one_line(warnings[0])}; leave that out")
+    return matcher
+
+
+def check(matcher: LLMatcher, grammar: Grammar) -> None:
+    """Raises RequestError where the matcher has given up."""
+    if matcher.is_error():
+        raise RequestError(f"{NAMES[grammar.kind]} cannot be used: {_one_line(matcher.get_error())}")
+
+
+def _source(grammar: Grammar) -> str:
+    """The grammar in llguidance's own form."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    text = grammar.text
+    try:
+        if grammar.kind == "json_schema":
+            return LLMatcher.grammar_from_json_schema(
+                text, overrides={"whitespace_pattern": WHITESPACE, "lenient": False}
+            )
+        if grammar.kind == "regex":
+            return LLMatcher.grammar_from_regex(text)
+        return LLMatcher.grammar_from_lark(gbnf_to_lark(text) if grammar.kind == "gbnf" else text)
+    except Exception as error:  # the library's converter raises that itself
+        raise RequestError(f"{NAMES[grammar.kind]} is not valid: {_one_line(str(error))}") from error
+
+
+def _one_line(message: str) -> str:
+    """What llguidance says, without its picture of the place; of a regular expression's fault the cause."""
+    cause = re.search(r"^error: (.+)", message, re.MULTILINE)
+    place = re.match(r"at \d+\(\d+\): ", message)
+    if "coerce_one_of" in message:
+        return "cases of oneOf must exclude each other: use anyOf"
+    text = cause[1] if cause else message.removeprefix(place[0] if place else "").split("\n")[0]
+    return text if len(text) <= MAX_DETAIL else text[:MAX_DETAIL] + "…"

@@ -1,0 +1,113 @@
+"""python -m firelane.engine.grammar.trial LIMITS MODEL_DIR VOCAB_SIZE: try out grammars, one a line of JSON on
+standard input; the answer is a line, too: what is wrong, or an empty text. LIMITS: GrammarLimits as JSON.
+
+A text that takes too long or too much memory ends this process, as one does that overruns the stack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
+from firelane.engine.grammar.source import check, new_matcher
+from firelane.engine.grammar.vocabulary import special_tokens
+from firelane.errors import RequestError
+from firelane.wire.frames import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+PROBE_BYTES = 8
+
+
+class _Bytes:
+    """A vocabulary of bytes, the end, and special tokens."""
+
+    eos_token_id = 256
+    bos_token_id = None
+
+    def __init__(self, specials: Sequence[str], vocab_size: int) -> None:
+        self.tokens = [bytes([i]) for i in range(256)] + [token.encode() for token in ("<end>", *specials)]
+        self.special_token_ids = list(range(256, len(self.tokens)))
+        self.tokens += [b""] * (vocab_size - len(self.tokens))
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def byte_tokenizer(specials: Sequence[str], vocab_size: int) -> LLTokenizer:
+    """Quick to make; with the model's special tokens and ids, since a grammar may name them."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(_Bytes(specials, vocab_size)), slices=[])
+
+
+def try_out(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits) -> str:
+    """What is wrong with the grammar; "" = nothing. Compiles with the stack that the compiler has, and takes
+    some bytes with the stack that the step loop has."""
+    made: list[LLMatcher | str] = []
+
+    def make() -> None:
+        try:
+            made.append(new_matcher(grammar, tokenizer, limits))
+        except RequestError as error:
+            made.append(str(error))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if not made:
+        return "the grammar cannot be compiled: it makes the compiler fail"
+    matcher = made[0]
+    if isinstance(matcher, str):
+        return matcher
+    matcher = matcher.deep_copy()
+    for _ in range(PROBE_BYTES):
+        allowed = [i for i, bit in enumerate(matcher.compute_logit_bias()[:256]) if bit]
+        if matcher.is_stopped() or not allowed:
+            break
+        matcher.consume_token(allowed[len(allowed) // 2])
+    try:
+        check(matcher, grammar)
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+def allow_seconds(cpu_s: float) -> None:
+    """Of processor time, from now on."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + cpu_s) + 1, most))
+
+
+def main(arguments: list[str]) -> int:
+    limits = msgspec.json.decode(arguments[0], type=GrammarLimits)
+    specials: list[str] = []
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    with contextlib.suppress(ValueError, OSError):  # a system without this limit, or with a lower one
+        resource.setrlimit(resource.RLIMIT_AS, (limits.trial_bytes, limits.trial_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.stack_size(STACK_BYTES)
+    with contextlib.suppress(OSError, ValueError):  # the compiler says what is wrong with the file
+        specials = special_tokens(Path(arguments[1]))
+    tokenizer = byte_tokenizer(specials, int(arguments[2]))
+    for line in sys.stdin.buffer:
+        allow_seconds(limits.trial_cpu_s)
+        answer = try_out(msgspec.json.decode(line, type=Grammar), tokenizer, limits)
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
