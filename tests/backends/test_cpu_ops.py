@@ -106,11 +106,13 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
 
 
 def check_hidden(m: Machine, step: ReferenceStep) -> None:
-    """The same step with every row embedded gives what the head read."""
+    """The same step with every row embedded gives what the head read, and computes no logits."""
     head = m.executor.layout.program.head
     assert head is not None
+    m.executor.arena[:] = 0xFF
     outputs = m.again(EMBED)
     assert (outputs.hidden[: m.inputs.num_rows] == step.read(head.x)).all()
+    assert np.isnan(read(m, head.out, m.inputs.num_rows)).all()
 
 
 @pytest.mark.parametrize("name", STEPS)
