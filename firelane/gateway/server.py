@@ -107,6 +107,7 @@ class Gateway:
             partial(open_upload, self.parts),
             connection_limit(config.max_connections),
         )
+        registry.gauge("firelane:http_connections", "Open connections.", lambda: len(self._connections))
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
