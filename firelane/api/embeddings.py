@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from firelane.api.sampling import Count
+from firelane.api.sampling import Count, RunOptions
 from firelane.errors import RequestError
 
 MAX_INPUTS = 2048
@@ -19,7 +19,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     Fields that OpenAI lacks have vLLM's names. `truncate_prompt_tokens`: take the last so many tokens of an
     input, -1: as many as the model takes. `normalize` (true): scale vectors to length 1. `pooling`: of which
-    positions a vector is made, the model's own kind where it is left out.
+    positions a vector is made, the model's own kind where it is left out. `options` is of Workers AI.
     """
 
     input: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
@@ -31,6 +31,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     normalize: bool | None = None
     pooling: Literal["last", "mean"] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    options: RunOptions | None = None
 
     # Harmless: they change nothing about the answer.
     user: Any = None

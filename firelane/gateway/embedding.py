@@ -25,7 +25,7 @@ NO_DATA = b'"data":[]'
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingJob:
     """prompts: token ids, one list a vector. answer_model: the name that the answer repeats; model: the one
-    that counts. window: how many inputs are with the engine at a time, at most.
+    that counts. salt: of the prefix cache. window: how many inputs are with the engine at a time, at most.
     """
 
     prompts: list[list[int]]
@@ -33,6 +33,7 @@ class EmbeddingJob:
     form: VectorForm
     answer_model: str
     model: str
+    salt: bytes
     window: int
 
 
@@ -76,7 +77,7 @@ class EmbeddingRun:
                 id=one.id,
                 prompt=pack_ids(job.prompts[index]),
                 sampling=Sampling(),
-                salt=request.tenant.salt,
+                salt=job.salt,
                 tenant=request.tenant.name,
                 weight=request.tenant.weight,
                 background=request.background,

@@ -185,6 +185,27 @@ def test_special_tokens_and_truncation(service):
     assert found[4:] == [[6, 7], [8]]
 
 
+def test_salts(service):
+    for fields in ({}, {"cache_salt": "a"}, {"cache_salt": "b"}, {"cache_salt": "a"}):
+        embed(service, **fields)
+    plain, a, b, again = [request.salt for request in service.engine.submitted]
+    assert len({plain, a, b}) == 3
+    assert a == again
+
+
+def test_reject_if_busy(service):
+    options = {"rejectIfBusy": True}
+    assert embed(service, input=["a"] * 20, options=options).status_code == 200
+    service.engine.held = True
+    result = service.loop.run_in_executor(None, lambda: embed(service))
+    service.wait_for(lambda: service.gateway.in_flight == 1)
+    answer = embed(service, input=["a"] * 20, options=options)
+    assert answer.status_code == 429
+    service.engine.held = False
+    service.run(service.engine.step_on)
+    assert service.call(_await(result)).status_code == 200
+
+
 def test_harmless_fields(service):
     assert embed(service, user="me", priority=1, request_id="x", dimensions=None).status_code == 200
 

@@ -9,6 +9,7 @@ from typing import cast
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
 from firelane.errors import ContextLengthError, EngineDeadError, RequestError
+from firelane.gateway.admission import cache_salt
 from firelane.gateway.embedding import EmbeddingJob, EmbeddingRun
 from firelane.gateway.exchange import Exchange
 from firelane.gateway.parts import Parts
@@ -37,6 +38,8 @@ class Embeddings:
         link, ready = parts.router.choose()
         form, pooling = _form(request, ready), self._pooling(request)
         window = min(len(inputs), ready.max_num_seqs)
+        if request.options is not None and request.options.reject_if_busy:
+            parts.admission.check_free(window, ready.max_num_seqs)
         background = exchange.request.background
         ticket = parts.gate.admit(exchange, window, ready.max_num_seqs, background=background)
         try:
@@ -51,6 +54,7 @@ class Embeddings:
                 form=form,
                 answer_model=request.model or parts.served_names[0],
                 model=model,
+                salt=cache_salt(exchange.request.tenant.salt, request.cache_salt),
                 window=window,
             )
             EmbeddingRun(job, link, ticket, parts).start()
