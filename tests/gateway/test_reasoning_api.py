@@ -1,0 +1,128 @@
+"""Reasoning through /v1/chat/completions."""
+
+from __future__ import annotations
+
+import array
+
+import pytest
+from conftest import write_model
+
+USER = [{"role": "user", "content": "hi"}]
+QWEN = (
+    "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+DEEPSEEK = (
+    "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if reasoning_effort %}effort {{ reasoning_effort }}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.fixture
+def make(make_service, core, tmp_path):
+    def made(template, text, **config):
+        service = make_service(model_dir=write_model(tmp_path, core, template=template), **config)
+        service.text = text
+        return service
+
+    return made
+
+
+def chat(service, **fields):
+    answer = service.http.post("/v1/chat/completions", json={"messages": USER, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def prompt_text(service) -> str:
+    ids = array.array("i", service.engine.submitted[-1].prompt).tolist()
+    return service.core.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"), [(QWEN, "<think>\nhm\n</think>\n\nyes"), (DEEPSEEK, "hm\n</think>\n\nyes")]
+)
+def test_reasoning_is_split_off(make, template, text):
+    service = make(template, text)
+    answer = chat(service)
+    message = answer["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("yes", "hm\n")
+    details = answer["usage"]["completion_tokens_details"]
+    assert details["reasoning_tokens"] == len(text.removeprefix("<think>").removesuffix("\n\nyes"))
+    events = service.events("/v1/chat/completions", {"messages": USER})
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "hm\n"
+    assert "".join(delta.get("content", "") for delta in deltas) == "yes"
+
+
+def test_not_included(make):
+    answer = chat(make(DEEPSEEK, "hm</think>yes"), include_reasoning=False)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "yes", "refusal": None}
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+
+
+def test_cut_within_reasoning(make):
+    choice = chat(make(DEEPSEEK, "so long a thought"), max_tokens=7)["choices"][0]
+    assert choice["message"]["reasoning_content"] == "so long"
+    assert choice["message"]["content"] == ""
+    assert choice["finish_reason"] == "length"
+
+
+def test_thinking_off(make):
+    service = make(QWEN, "yes")
+    answer = chat(service, chat_template_kwargs={"enable_thinking": False})
+    assert answer["choices"][0]["message"]["content"] == "yes"
+    assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
+    chat(service, reasoning_effort="none")
+    assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("template", [QWEN, DEEPSEEK])
+def test_a_constraint_leaves_no_room_for_reasoning(make, template):
+    service = make(template, "yes")
+    answer = chat(service, guided_choice=["yes", "no"])
+    assert answer["choices"][0]["message"]["content"] == "yes"
+    assert "reasoning_content" not in answer["choices"][0]["message"]
+    assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
+
+
+def test_effort_goes_to_a_template_that_knows_it(make):
+    service = make(DEEPSEEK, "</think>yes")
+    chat(service, reasoning_effort="high")
+    assert "effort high" in prompt_text(service)
+
+
+def test_effort_is_refused_elsewhere(make):
+    service = make(QWEN, "yes")
+    answer = service.http.post("/v1/chat/completions", json={"messages": USER, "reasoning_effort": "high"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "reasoning_effort"
+
+
+def test_reasoning_before_a_call(make):
+    service = make(QWEN, '<think>f!</think>\n<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+    choice = chat(service, tools=[TOOL])["choices"][0]
+    assert choice["message"]["reasoning_content"] == "f!"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "f"
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def test_parser_by_option(make):
+    service = make(QWEN, "<think>a</think>b", reasoning_parser="none")
+    assert chat(service)["choices"][0]["message"]["content"] == "<think>a</think>b"
+
+
+def test_parser_by_option_for_a_silent_template(make_service):
+    service = make_service(reasoning_parser="think")
+    service.text = "<think>a</think>b"
+    assert chat(service)["choices"][0]["message"]["reasoning_content"] == "a"
+
+
+def test_earlier_reasoning_reaches_the_template(make):
+    service = make("{% for m in messages %}({{ m.reasoning_content }}){% endfor %}", "x")
+    past = {"role": "assistant", "content": "b", "reasoning_content": "a"}
+    chat(service, messages=[*USER, past, *USER])
+    assert prompt_text(service) == "()(a)()"
