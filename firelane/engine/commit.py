@@ -205,4 +205,6 @@ class Committer:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             steps=self._steps,
+            running_background=table.accounts.running_background(),
+            waiting_background=table.waiting.num_background(),
         )

@@ -69,6 +69,9 @@ class Accounts:
         if not self.live[account]:
             self._idle_since_s[account] = self._clock()
 
+    def running_background(self) -> int:
+        return int(self.running.sum(where=self.background)) if self.num_background else 0
+
     def expire(self) -> None:
         """Forget those who have wanted nothing for a while."""
         now_s = self._clock()
@@ -185,6 +188,8 @@ class FairQueue:
 
     def num_background(self) -> int:
         background = self._accounts.background
+        if not self._accounts.num_background:
+            return 0
         return sum(len(queue) for account, queue in self._queues.items() if background[account])
 
     def _contenders(self, sequence: Sequence) -> list[int]:

@@ -131,7 +131,8 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """The request has ended; a token in the same frame is its last one. Stop tokens are reported too."""
+    """The request has ended; a token in the same frame is its last one. Stop tokens are reported too: with
+    "stop", a token in the same frame is one. Text that ends by its grammar gets this in the next frame."""
 
     id: int
     reason: FinishReason
@@ -160,7 +161,8 @@ class Embedding(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """State after a step; counters grow from the engine's start."""
+    """State after a step; counters grow from the engine's start. running and waiting include background
+    work."""
 
     running: int = 0
     waiting: int = 0
@@ -172,6 +174,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     prefix_hits: int = 0
     preemptions: int = 0
     steps: int = 0
+    running_background: int = 0
+    waiting_background: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
