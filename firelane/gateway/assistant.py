@@ -4,6 +4,7 @@ answer must match, and what splits the answer's text.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from firelane.api.chat import ChatRequest
 from firelane.errors import RequestError
-from firelane.gateway.constraints import grammar_of
+from firelane.gateway.constraints import grammar_of, single_line
 from firelane.gateway.conversation import Conversation, chat_conversation
 from firelane.gateway.deltas import Splitter
 from firelane.gateway.prompt import Prompt, PromptBuilder
@@ -130,7 +131,8 @@ class Assistant:
                 param="tools",
                 code="unsupported_parameter",
             )
-        return Grammar("lark", f"start: calls | body\nbody: %json {grammar.text}\n{rules}")
+        body = json.dumps(single_line(json.loads(grammar.text)))
+        return Grammar("lark", f"start: calls | body\nbody: %json {body}\n{rules}")
 
     def _render(self, conversation: Conversation, *, constrained: bool) -> str:
         template = self._prompts.template

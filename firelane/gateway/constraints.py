@@ -31,8 +31,9 @@ def grammar_of(fields: SamplingFields) -> Grammar | None:
 
 
 def single_line(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, with JSON on one line, spaced as Python writes it: a model that is made to write JSON
-    could else go on with white space for ever. (llguidance, docs/json_schema.md)
+    """The schema for a place inside a grammar, with JSON on one line, spaced as Python writes it: a model
+    that is made to write JSON could else go on with white space for ever. (llguidance, docs/json_schema.md)
+    Of a schema that is the whole grammar, the engine bounds the white space.
     """
     spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return {**schema, "x-guidance": spacing}
@@ -103,7 +104,7 @@ def _json(schema: str | dict[str, Any], where: str) -> Grammar:
     if not isinstance(value, dict):
         raise RequestError(f"`{where}` is not a JSON schema: give an object", param=where)
     check_schema(value, where)
-    return Grammar("json_schema", json.dumps(single_line(value), ensure_ascii=False))
+    return Grammar("json_schema", json.dumps(value, ensure_ascii=False))
 
 
 def _alternatives(choices: list[str]) -> str:

@@ -108,7 +108,7 @@ def _chosen(choice: ToolReference, tools: tuple[Tool, ...], parallel: bool) -> T
         names = {_known_name(one, tools) for one in choice.allowed_tools.tools}
         allowed = tuple(tool for tool in tools if tool.name in names)
         return ToolUse(allowed, choice.allowed_tools.mode, parallel=parallel)
-    return ToolUse(tools, "required", _known_name(choice, tools), parallel)
+    return ToolUse(tools, "required", _known_name(choice, tools), parallel=False)  # one call, as OpenAI's
 
 
 def _known_name(choice: ToolReference, tools: tuple[Tool, ...]) -> str:
