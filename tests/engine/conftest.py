@@ -3,6 +3,8 @@ driver."""
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -90,14 +92,18 @@ class ChainExecutor:
         assert inputs.chunk_len[: inputs.num_chunks].sum() == inputs.num_tokens
         self.pending = inputs
         self.frozen = {
-            int(s): (self.state.block_tables[s].copy(), self.state.sampling[s].copy()) for s in chunks
+            int(s): tuple(
+                a[s].copy() for a in (self.state.block_tables, self.state.sampling, self.state.masks)
+            )
+            for s in chunks
         }
 
     def wait(self):
         inputs, self.pending = self.pending, None
-        for slot, (blocks, sampling) in self.frozen.items():
+        for slot, (blocks, sampling, mask) in self.frozen.items():
             assert (self.state.block_tables[slot] == blocks).all(), "a slot was rewritten in flight"
             assert self.state.sampling[slot] == sampling, "a slot was rewritten in flight"
+            assert (self.state.masks[slot] == mask).all(), "a slot was rewritten in flight"
         token_rows = []
         for i in range(inputs.num_chunks):
             token_rows += self._chunk(
@@ -137,6 +143,8 @@ class ChainExecutor:
             stops = self.state.stop_ids[slot, : sampling["num_stop_ids"]].tolist()
             while token in stops and position + 1 < sampling["stop_from"]:
                 token = (token + 1) % VOCAB
+            if sampling["masked"]:
+                token = self._allowed(slot, token)
             self.state.tokens[slot, position + 1] = token
         else:
             token = int(self.state.tokens[slot, position + 1])
@@ -144,6 +152,14 @@ class ChainExecutor:
         outputs.logprobs[r] = -(history % 1000) / 100
         outputs.top_ids[r] = (history + np.arange(20)) % VOCAB
         outputs.top_logprobs[r] = -np.arange(20)
+
+    def _allowed(self, slot, token):
+        """The first token from this one on that the slot's mask allows; 0 where it allows none."""
+        mask = self.state.masks[slot]
+        for t in ((token + i) % VOCAB for i in range(VOCAB)):
+            if mask[t // 32] >> np.uint32(t % 32) & 1:
+                return t
+        return 0
 
     def release(self):
         pass
@@ -156,7 +172,9 @@ class ListPort:
         self.actions = []
         self.frames = []
 
-    def receive(self, core, *, wait_s):  # noqa: ARG002
+    def receive(self, core, *, wait_s):
+        if wait_s and not self.actions:
+            time.sleep(wait_s)  # a grammar is being compiled
         actions, self.actions = self.actions, []
         for action in actions:
             action(core)
@@ -168,7 +186,7 @@ class ListPort:
 class Driver:
     """An engine on the chain executor, stepped by hand; collects what each request got."""
 
-    def __init__(self, executor=None, prefix_cache=True, **sizes):
+    def __init__(self, executor=None, prefix_cache=True, grammars=None, **sizes):
         given = {
             "max_num_seqs": 4,
             "max_num_batched_tokens": 16,
@@ -177,10 +195,10 @@ class Driver:
             "block_size": 4,
             "num_blocks": 32,
         } | sizes
-        self.limits = StepLimits(**given)
+        self.limits = executor.limits if executor else StepLimits(**given)
         self.executor = executor or ChainExecutor(self.limits)
         self.port = ListPort()
-        self.core = EngineCore(self.executor, self.port, prefix_cache=prefix_cache)
+        self.core = EngineCore(self.executor, self.port, prefix_cache=prefix_cache, grammars=grammars)
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
         self.cached: dict[int, int] = {}
@@ -239,14 +257,29 @@ class Driver:
         return self
 
 
-def make_request(request_id, prompt, *, salt=b"", pooling=None, **sampling):
+def make_request(
+    request_id,
+    prompt,
+    *,
+    salt=b"",
+    grammar=None,
+    pooling=None,
+    tenant="",
+    weight=1.0,
+    background=False,
+    **sampling,
+):
     sampling = {"seed": request_id, "max_tokens": 8} | sampling
     return NewRequest(
         id=request_id,
         prompt=np.array(prompt, np.int32).tobytes(),
         sampling=Sampling(**sampling),
         salt=salt,
+        grammar=grammar,
         pooling=pooling,
+        tenant=tenant,
+        weight=weight,
+        background=background,
     )
 
 

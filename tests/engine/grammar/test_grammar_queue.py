@@ -1,0 +1,303 @@
+"""Requests that wait for their grammar: a compiler that is told when to finish, and no model."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.grammar.queue import GrammarQueue
+from firelane.errors import RequestError, UsageError
+from firelane.wire.frames import Grammar
+
+PATIENCE_S = 20
+
+
+class GatedCompiler:
+    """Compiles a text when its gate is opened; "bad…" is wrong, "panic…" a defect."""
+
+    def __init__(self) -> None:
+        self.gates: dict[str, threading.Event] = {}
+        self.compiled: list[str] = []
+        self.closed = False
+
+    def gate(self, text: str) -> threading.Event:
+        return self.gates.setdefault(text, threading.Event())
+
+    def compile(self, grammar: Grammar) -> object:
+        assert self.gate(grammar.text).wait(PATIENCE_S)
+        self.compiled.append(grammar.text)
+        if grammar.text.startswith("bad"):
+            raise RequestError(f"{grammar.text} is wrong")
+        if grammar.text.startswith("panic"):
+            raise SystemExit("a panic")
+        return {"text": grammar.text}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Sequence:
+    def __init__(self, request_id: int) -> None:
+        self.id = request_id
+        self.constraint = None
+
+
+@pytest.fixture
+def compiler():
+    return GatedCompiler()
+
+
+@pytest.fixture
+def queue(compiler):
+    queue = GrammarQueue(compiler, GrammarLimits(cached=2, waiting=3))
+    yield queue
+    for gate in compiler.gates.values():
+        gate.set()
+    worker = queue._worker
+    queue.close()
+    if worker is not None:
+        worker.join()
+        assert compiler.closed
+
+
+def taken(queue: GrammarQueue, count: int) -> dict[int, str]:
+    """The next `count` requests whose wait is over."""
+    found: dict[int, str] = {}
+    until_s = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < until_s
+        found |= {sequence.id: error for sequence, error in queue.take()}
+    assert len(found) == count
+    return found
+
+
+def regex(text: str) -> Grammar:
+    return Grammar("regex", text)
+
+
+def test_nothing_is_started_before_the_first_grammar(queue) -> None:
+    assert not queue.is_compiling
+    assert queue.take() == []
+    assert queue._worker is None
+
+
+def test_a_grammar_is_compiled_once_for_all_that_ask(compiler, queue) -> None:
+    sequences = [Sequence(i) for i in range(3)]
+    for sequence in sequences:
+        assert not queue.add(sequence, regex("a"))
+    assert queue.is_compiling
+    assert queue.get(1) is sequences[1]
+    assert queue.take() == []
+    compiler.gate("a").set()
+    assert taken(queue, 3) == {0: "", 1: "", 2: ""}
+    assert not queue.is_compiling
+    late = Sequence(9)
+    assert queue.add(late, regex("a"))  # kept
+    assert all(s.constraint.compiled == {"text": "a"} for s in (*sequences, late))
+    assert len({id(s.constraint) for s in (*sequences, late)}) == 4
+    assert compiler.compiled == ["a"]
+
+
+def test_what_is_wrong_is_remembered(compiler, queue) -> None:
+    compiler.gate("bad").set()
+    queue.add(Sequence(1), regex("bad"))
+    assert taken(queue, 1) == {1: "bad is wrong"}
+    with pytest.raises(RequestError, match="bad is wrong"):
+        queue.add(Sequence(2), regex("bad"))
+    assert compiler.compiled == ["bad"]
+    assert not queue.is_compiling
+
+
+def test_a_defect_of_the_compiler_rejects_and_the_thread_goes_on(compiler, queue) -> None:
+    for text in ("panic", "a"):
+        compiler.gate(text).set()
+    queue.add(Sequence(1), regex("panic"))
+    queue.add(Sequence(2), regex("a"))
+    found = taken(queue, 2)
+    assert "internal error: SystemExit: a panic" in found[1]
+    assert found[2] == ""
+
+
+def test_the_least_recently_used_is_forgotten(compiler, queue) -> None:
+    for text in "abc":
+        compiler.gate(text).set()
+    for i, text in enumerate("abac"):
+        if not queue.add(Sequence(i), regex(text)):
+            taken(queue, 1)
+    assert queue.add(Sequence(7), regex("a"))
+    assert not queue.add(Sequence(8), regex("b"))
+    assert taken(queue, 1) == {8: ""}
+    assert compiler.compiled == ["a", "b", "c", "b"]
+
+
+def test_kinds_do_not_share(compiler, queue) -> None:
+    compiler.gate("a").set()
+    queue.add(Sequence(1), regex("a"))
+    taken(queue, 1)
+    assert not queue.add(Sequence(2), Grammar("lark", "a"))
+    taken(queue, 1)
+
+
+def test_a_request_that_left_is_not_answered_and_not_compiled(compiler, queue) -> None:
+    first, second = Sequence(1), Sequence(2)
+    queue.add(first, regex("a"))
+    queue.add(second, regex("b"))
+    queue.remove(second)
+    assert queue.get(2) is None
+    compiler.gate("a").set()
+    assert taken(queue, 1) == {1: ""}
+    third = Sequence(3)
+    compiler.gate("b").set()
+    queue.add(third, regex("b"))  # whether it was passed over by now or not
+    assert taken(queue, 1) == {3: ""}
+    assert compiler.compiled == ["a", "b"]
+
+
+def test_a_grammar_that_takes_too_long(compiler) -> None:
+    queue = GrammarQueue(compiler, GrammarLimits(compile_s=0.0))
+    queue.add(Sequence(1), regex("a"))
+    assert "not compiled within 0 s" in taken(queue, 1)[1]
+    assert not queue.is_compiling
+    compiler.gate("a").set()
+    worker = queue._worker
+    queue.close()
+    worker.join()
+
+
+def test_too_many_wait(compiler, queue) -> None:
+    for i, text in enumerate("abc"):
+        queue.add(Sequence(i), regex(text))
+    with pytest.raises(RequestError, match="3 grammars wait to be compiled: try again later"):
+        queue.add(Sequence(8), regex("d"))
+    assert not queue.add(Sequence(9), regex("a"))
+    for text in "abc":
+        compiler.gate(text).set()
+    taken(queue, 4)
+
+
+def test_too_large_is_known_at_once(queue) -> None:
+    with pytest.raises(RequestError, match="70000 bytes: at most 65536"):
+        queue.add(Sequence(1), regex("a" * 70_000))
+    assert queue._worker is None
+
+
+# ---- in the engine
+
+
+class Frozen:
+    """A matcher that allows what it is given, for ever."""
+
+    def deep_copy(self):
+        return self
+
+    def consume_token(self, token):  # noqa: ARG002
+        return True
+
+    def is_stopped(self):
+        return False
+
+    is_error = is_stopped
+
+    def unsafe_compute_mask_ptr(self, pointer, size):
+        pass
+
+
+class Compiled:
+    def __init__(self) -> None:
+        self.matcher, self.end = Frozen(), 50
+        self.mask = np.array([1 << 7, 0], np.uint32)
+
+
+@pytest.fixture
+def engine(driver, compiler, queue):
+    compile_text = compiler.compile
+    compiler.compile = lambda grammar: compile_text(grammar) and Compiled()
+    return driver(grammars=queue)
+
+
+def test_the_engine_serves_others_meanwhile(engine, compiler, request_of, alone) -> None:
+    plain = request_of(1, range(5), max_tokens=6)
+    engine.submit(request_of(2, range(4), max_tokens=3, grammar=regex("a")), plain)
+    while 1 not in engine.reasons:
+        engine.step()
+    assert engine.tokens[1] == alone(plain, 64)[0]
+    assert 2 not in engine.cached
+    assert not engine.core.is_idle
+    compiler.gate("a").set()
+    engine.run(20_000)
+    assert engine.tokens[2] == [7, 7, 7]
+    assert engine.reasons[2] == "length"
+
+
+def test_abort_of_a_request_that_waits_for_its_grammar(engine, compiler, request_of) -> None:
+    engine.submit(*(request_of(i, range(4), grammar=regex("a")) for i in (1, 2, 3)))
+    engine.step()
+    engine.abort(2)
+    engine.step()
+    assert engine.reasons == {2: "abort"}
+    compiler.gate("a").set()
+    engine.run(20_000)
+    assert engine.reasons == {1: "length", 2: "abort", 3: "length"}
+
+
+def test_an_id_in_use_by_a_request_that_waits(engine, compiler, request_of) -> None:
+    engine.submit(request_of(1, range(4), grammar=regex("a")), request_of(1, range(4)))
+    engine.step()
+    assert "in use" in engine.rejected[1]
+    compiler.gate("a").set()
+    engine.run(20_000)
+    assert engine.reasons == {1: "length"}
+
+
+def test_abort_all_reaches_those_that_wait(engine, request_of) -> None:
+    engine.submit(request_of(1, range(4), grammar=regex("a")), request_of(2, range(4), max_tokens=50))
+    engine.step()
+    engine.core.abort_all()
+    engine.run()
+    assert engine.reasons == {1: "abort", 2: "abort"}
+
+
+def test_a_wrong_grammar_is_rejected(engine, compiler, request_of) -> None:
+    compiler.gate("bad one").set()
+    engine.submit(request_of(1, range(4), grammar=regex("bad one")), request_of(2, range(4)))
+    engine.run(20_000)
+    assert engine.rejected == {1: "bad one is wrong"}
+    assert engine.reasons == {2: "length"}
+    engine.submit(request_of(3, range(4), grammar=regex("bad one")))
+    engine.step()
+    assert engine.rejected[3] == "bad one is wrong"
+
+
+def test_the_port_is_asked_to_come_back_soon(engine, compiler, request_of) -> None:
+    waits: list[float | None] = []
+    receive = engine.port.receive
+    engine.port.receive = lambda core, *, wait_s: waits.append(wait_s) or receive(core, wait_s=wait_s)
+    engine.step()
+    engine.submit(request_of(1, range(4), grammar=regex("a")))
+    engine.step()
+    engine.step()
+    compiler.gate("a").set()
+    engine.run(20_000)
+    assert waits[0] is None
+    assert 0 < waits[2] <= 0.005
+    assert waits[-1] == 0.0
+
+
+def test_an_engine_without_grammars_says_so(driver, request_of) -> None:
+    d = driver()
+    d.submit(request_of(1, range(4), grammar=regex("a")))
+    d.step()
+    assert "takes no grammars" in d.rejected[1]
+
+
+def test_a_choice_of_two_grammars_is_refused() -> None:
+    from firelane.llm.params import SamplingParams, wire_grammar
+
+    assert wire_grammar(SamplingParams(json_schema={"a": 1})) == Grammar("json_schema", '{"a": 1}')
+    assert wire_grammar(SamplingParams()) is None
+    with pytest.raises(UsageError, match="json_schema and regex are both given"):
+        wire_grammar(SamplingParams(json_schema="{}", regex="a"))
