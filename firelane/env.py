@@ -54,6 +54,12 @@ def otlp_configured(environ: Mapping[str, str] = os.environ) -> bool:
     return not off and any(environ.get(name) for name in names)
 
 
+def set_for_server() -> None:
+    """Settings that libraries take from the environment alone, where the user has not made them."""
+    # A request's text is one piece of work: handing it to a pool of threads only takes time.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
 def for_child(**changes: str) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from firelane import env
 from firelane.cli.gateway_options import is_loopback
 from firelane.cli.progress import ProgressDisplay
 from firelane.errors import FirelaneError
@@ -39,6 +40,7 @@ def serve(config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay)
     """Run until a signal; returns 0. Raises the FirelaneError that ended it otherwise."""
     import uvloop
 
+    env.set_for_server()
     uvloop.run(_Service(config, engine, display).run())
     return 0
 

@@ -13,9 +13,6 @@ import tokenizers
 from firelane.errors import TokenizerError
 from firelane.gateway.pieces import PieceBytes, Pieces, piece_rule
 
-FAST_FROM_CHARS = 1024
-"""From here on the library's form that keeps no offsets is faster: by a sixth to a third."""
-
 
 class Tokenizer:
     """One model's tokenizer. Not changed after construction; `encode` may be called from several threads.
@@ -51,10 +48,9 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with special tokens, what the tokenizer's post-processor adds (such as BOS)."""
-        if len(text) > FAST_FROM_CHARS:
-            (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-            return encoding.ids
-        return self._core.encode(text, add_special_tokens=add_special_tokens).ids
+        # The library's only form that keeps no offsets: a fifth to a third faster.
+        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
         return self._core.decode(ids, skip_special_tokens=skip_special_tokens)

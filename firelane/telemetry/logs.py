@@ -88,6 +88,8 @@ def set_up(level: str, form: str = "text") -> None:
     for what, value, known in (("level", level, LEVELS), ("format", form, FORMATS)):
         if value not in known:
             raise ValueError(f"log {what} is {value!r}: use one of {', '.join(known)}")
+    # No form shows them, and each record would look them up (logging HOWTO, "Optimization").
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logger = logging.getLogger("firelane")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
