@@ -14,8 +14,11 @@ const EMPTY = {
   completion: "Give the beginning of a text; the model goes on from there.",
 };
 const EXAMPLES = {
-  chat: ["Write a function named flatten that takes a nested list and returns a flat one.", "Write a function named read_lines that reads a file and returns its lines."],
-  completion: ["def fibonacci(n):\n", "class Queue:\n    \"\"\""],
+  chat: [
+    "Write a Python function `is_absolute(path)`: Return True if path is absolute.",
+    "Write a Python function `read_lines(path)`: Read a file and return its lines.",
+  ],
+  completion: ["def fibonacci(n):\n", 'class Queue:\n    """'],
 };
 
 const settings = new Settings(byId("settings"));

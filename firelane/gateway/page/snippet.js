@@ -9,7 +9,7 @@ const quoted = (text) => `'${text.replace(/'/g, `'\\''`)}'`;
 
 export function curl({ path, body }, origin, withKey) {
   const lines = [`curl ${body.stream ? "-N " : ""}${origin}${path}`, "-H 'Content-Type: application/json'"];
-  if (withKey) lines.push('-H "Authorization: Bearer $FIRELANE_KEY"');
+  if (withKey) lines.push('-H "Authorization: Bearer $OPENAI_API_KEY"');
   lines.push(`-d ${quoted(JSON.stringify(body, null, 2))}`);
   return lines.join(" \\\n  ");
 }
@@ -35,17 +35,18 @@ export function pythonProgram({ mode, body }, origin, withKey) {
   const extra = Object.fromEntries(Object.entries(body).filter(([name]) => !OF_CLIENT.has(name)));
   const fields = known.map(([name, value]) => `    ${name}=${python(value, "    ")},`);
   if (Object.keys(extra).length) fields.push(`    extra_body=${python(extra, "    ")},`);
-  const key = withKey ? 'os.environ["FIRELANE_KEY"]' : '"none"';
+  const client = withKey
+    ? `client = OpenAI(base_url="${origin}/v1")  # reads the key from OPENAI_API_KEY`
+    : `client = OpenAI(base_url="${origin}/v1", api_key="none")`;
   const what = mode === "chat" ? "chat.completions" : "completions";
   const text = (owner) => (mode === "chat" ? `choices[0].${owner}.content` : "choices[0].text");
   const end = body.stream
     ? `for event in answer:\n    if event.choices:\n        print(event.${text("delta")} or "", end="", flush=True)`
     : `print(answer.${text("message")})`;
   return [
-    ...(withKey ? ["import os", ""] : []),
     "from openai import OpenAI",
     "",
-    `client = OpenAI(base_url="${origin}/v1", api_key=${key})`,
+    client,
     `answer = client.${what}.create(`,
     ...fields,
     ")",

@@ -169,7 +169,7 @@ def test_keys(visit: Open, keyed_server: ServerProcess) -> None:
     assert tab.headers[-1]["authorization"] == f"Bearer {KEYS['acme']}"
     tab.page.get_by_role("button", name="Code").click()
     assert KEYS["acme"] not in tab.page.text_content("#code")
-    assert "$FIRELANE_KEY" in tab.page.text_content("#code")
+    assert "$OPENAI_API_KEY" in tab.page.text_content("#code")
     tab.page.keyboard.press("Escape")
     tab.page.click("a[data-view=dashboard]")
     assert "admin" in tab.page.text_content("#refused")
