@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from firelane import env
 from firelane.cli.options import GIB, count, positive_float, positive_int
 from firelane.errors import UsageError
 
@@ -162,7 +160,9 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _otlp_endpoint(asked: str | None) -> str | None:
-    """ "": as OpenTelemetry's variables say. Raises UsageError."""
+    """An empty one means: as OpenTelemetry's variables say. Raises UsageError."""
+    from firelane import env
+
     if asked is None:
         return "" if env.otlp_configured() else None
     if not asked.startswith(("http://", "https://")):
@@ -172,6 +172,8 @@ def _otlp_endpoint(asked: str | None) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address to listen on."""
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from firelane.cli import gateway_options, options
 from firelane.errors import UsageError
-from firelane.gateway.config import REASONING_PARSERS, TOOL_PARSERS
+from firelane.gateway.parsers import REASONING_PARSERS, TOOL_PARSERS
 
 if TYPE_CHECKING:
     from firelane.env import Environment

@@ -9,9 +9,6 @@ from pathlib import Path
 
 from firelane.errors import UsageError
 
-TOOL_PARSERS = ("auto", "none", "llama3_json", "hermes", "mistral")
-REASONING_PARSERS = ("auto", "none", "think")
-
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
