@@ -144,7 +144,7 @@ class ChainExecutor:
             while token in stops and position + 1 < sampling["stop_from"]:
                 token = (token + 1) % VOCAB
             if sampling["masked"]:
-                token = self._allowed(slot, token)
+                token = self._allowed(slot, token, stops if position + 1 < sampling["stop_from"] else ())
             self.state.tokens[slot, position + 1] = token
         else:
             token = int(self.state.tokens[slot, position + 1])
@@ -153,13 +153,12 @@ class ChainExecutor:
         outputs.top_ids[r] = (history + np.arange(20)) % VOCAB
         outputs.top_logprobs[r] = -np.arange(20)
 
-    def _allowed(self, slot, token):
-        """The first token from this one on that the slot's mask allows; 0 where it allows none."""
+    def _allowed(self, slot, token, banned):
+        """The first token from this one on that the slot's mask allows, if need be a banned one; or 0."""
         mask = self.state.masks[slot]
-        for t in ((token + i) % VOCAB for i in range(VOCAB)):
-            if mask[t // 32] >> np.uint32(t % 32) & 1:
-                return t
-        return 0
+        onward = [(token + i) % VOCAB for i in range(VOCAB)]
+        allowed = [t for t in onward if mask[t // 32] >> np.uint32(t % 32) & 1]
+        return next((t for t in allowed if t not in banned), allowed[0] if allowed else 0)
 
     def release(self):
         pass
