@@ -131,11 +131,14 @@ class Scheduler:
         this step, or the next ones. Nobody is preempted later, when chunks of this step are planned."""
         table = self._table
         background = table.accounts.background
-        skip = background if table.accounts.running[background].any() else crowd
+        others_yield = bool(table.accounts.running[background].any())
+        skip = background if others_yield else crowd
         pending = sum(len(s.tokens) - s.computed for s in table.prefilling.values() if not crowd[s.account])
         while pending < self._limits.max_num_batched_tokens:
             head = table.waiting.head(skip)
-            if head is None or not self._make_room(head):
+            if head is None or not (others_yield or self._sharing.comes_first(head.account, crowd)):
+                return
+            if not self._make_room(head):
                 return
             pending += len(head.tokens) - head.computed
 

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from firelane.engine.fairness import BURST_TOKENS, RECENT_S, Accounts, FairQueue
+from firelane.engine.sequence import Claim, Sequence
+from firelane.kv import PrefixChain
+from firelane.wire.frames import Sampling
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def accounts(clock):
+    return Accounts(clock)
+
+
+@pytest.fixture
+def queue(accounts):
+    return FairQueue(accounts)
+
+
+class Arrivals:
+    """Makes sequences that wait in a queue."""
+
+    def __init__(self, accounts, queue):
+        self.accounts, self.queue, self.count = accounts, queue, 0
+
+    def __call__(self, tenant, weight=1.0, background=False):
+        sequence = Sequence(
+            self.count,
+            np.zeros(4, np.int32),
+            sampling=Sampling(),
+            end=8,
+            chain=PrefixChain(b"", 4),
+            claim=Claim(tenant, weight, background),
+        )
+        sequence.arrival = self.count
+        self.count += 1
+        sequence.account = self.accounts.open(sequence.claim)
+        self.queue.push(sequence)
+        return sequence
+
+
+@pytest.fixture
+def arrive(accounts, queue):
+    return Arrivals(accounts, queue)
+
+
+def admit(accounts, queue, tokens=10):
+    """Who is next; charged and gone."""
+    head = queue.head()
+    queue.remove(head)
+    accounts.charge(head.account, tokens)
+    return head
+
+
+def served(accounts, queue, count, tokens=10):
+    return "".join(admit(accounts, queue, tokens).claim.tenant for _ in range(count))
+
+
+def test_one_tenant_is_served_in_order_and_not_accounted(accounts, queue, arrive):
+    sequences = [arrive("a") for _ in range(3)]
+    assert not accounts.is_shared
+    assert [admit(accounts, queue) for _ in sequences] == sequences
+    assert queue.head() is None
+    assert not queue
+
+
+def test_tenants_take_turns_whatever_the_queue_lengths(accounts, queue, arrive):
+    for _ in range(6):
+        arrive("a")
+    for _ in range(2):
+        arrive("b")
+    assert served(accounts, queue, 8) == "ababaaaa"
+
+
+def test_service_follows_weights(accounts, queue, arrive):
+    for _ in range(40):
+        arrive("a", 1.0), arrive("b", 3.0)
+    turns = served(accounts, queue, 40)
+    assert turns.count("b") == 30
+
+
+def test_idle_time_earns_no_credit(accounts, queue, arrive):
+    arrive("b")
+    admit(accounts, queue, 1)
+    for _ in range(30):
+        arrive("a")
+    served(accounts, queue, 10, tokens=100)
+    for _ in range(10):
+        arrive("b")
+    assert served(accounts, queue, 6, tokens=100).count("b") == 3
+
+
+def test_a_newcomer_is_level_with_those_at_work_where_nobody_waits(accounts, queue, arrive):
+    first = arrive("a")
+    arrive("b")
+    served(accounts, queue, 2, tokens=500)
+    late = arrive("c")
+    assert accounts.counter[late.account] == accounts.counter[first.account] == 500
+
+
+def test_debts_stay_while_the_tenant_is_known(accounts, queue, arrive):
+    for _ in range(4):
+        arrive("a"), arrive("b")
+    ahead = admit(accounts, queue, 1000)
+    again = arrive(ahead.claim.tenant)
+    assert accounts.counter[again.account] == 1000
+
+
+def test_a_preempted_sequence_is_first_of_its_own_account_only(accounts, queue, arrive):
+    first, other, second = arrive("a"), arrive("b"), arrive("a")
+    queue.remove(first)
+    accounts.charge(first.account, 50)
+    queue.push(first, first=True)
+    assert [admit(accounts, queue) for _ in range(3)] == [other, first, second]
+
+
+def test_background_waits_for_all_others_and_is_not_held_against_its_tenant(accounts, queue, arrive):
+    slow = arrive("a", background=True)
+    accounts.charge(slow.account, 1e6)
+    quick, other = arrive("a"), arrive("b")
+    assert quick.account != slow.account
+    assert [admit(accounts, queue) for _ in range(3)] == [quick, other, slow]
+    assert queue.num_background() == 0
+
+
+def test_background_waits_even_where_the_others_cannot_be_admitted_yet(queue, arrive):
+    arrive("a", background=True)
+    arrive("a").slot = 3  # preempted, its slot is part of a step in flight
+    assert queue.head() is None
+
+
+def test_skipped_accounts_are_passed_over(accounts, queue, arrive):
+    arrive("a")
+    other = arrive("b")
+    skip = np.zeros(len(accounts.counter), np.bool_)
+    skip[0] = True
+    assert queue.head(skip) is other
+
+
+def test_the_unknown_and_the_forgotten_cost_nothing(accounts, clock):
+    for i in range(1000):
+        account = accounts.open(Claim(f"tenant-{i}"))
+        accounts.charge(account, 5)
+        accounts.close(account)
+        clock.now_s += RECENT_S / 4
+        accounts.expire()
+    assert len(accounts.counter) <= 16
+    clock.now_s += 2 * RECENT_S
+    accounts.expire()
+    assert not accounts.is_shared
+    assert not accounts.counter.any()
+
+
+def test_the_living_are_never_forgotten(accounts, clock):
+    account = accounts.open(Claim("a"))
+    accounts.charge(account, 7)
+    clock.now_s += 100 * RECENT_S
+    accounts.expire()
+    assert accounts.counter[account] == 7
+    assert accounts.open(Claim("a")) == account
+
+
+class TestCrowd:
+    @pytest.fixture
+    def running(self, accounts):
+        def running(tenant, count, weight=1.0, background=False):
+            account = accounts.open(Claim(tenant, weight, background))
+            accounts.running[account] = count
+            return account
+
+        return running
+
+    def test_one_tenant_alone_is_none(self, accounts, running):
+        account = running("a", 50)
+        assert not accounts.crowd()[account]
+
+    def test_those_above_their_share_are(self, accounts, running):
+        a, b = running("a", 6), running("b", 4)
+        assert accounts.crowd()[[a, b]].tolist() == [True, False]
+
+    def test_equals_are_not(self, accounts, running):
+        tenants = [running(f"t{i}", 2) for i in range(7)]
+        assert not accounts.crowd()[tenants].any()
+
+    def test_shares_follow_weights(self, accounts, running):
+        a, b = running("a", 6, weight=3.0), running("b", 3)
+        assert accounts.crowd()[[a, b]].tolist() == [False, True]
+
+    def test_one_who_was_here_lately_is_expected_back(self, accounts, running, clock):
+        a, b = running("a", 6), running("b", 0)
+        accounts.close(b)
+        assert accounts.crowd()[a]
+        clock.now_s += 2 * RECENT_S
+        accounts.expire()
+        assert not accounts.crowd()[a]
+
+    def test_one_that_is_behind_all_others_is_not(self, accounts, running):
+        a, b = running("a", 6), running("b", 4)
+        accounts.charge(b, BURST_TOKENS - 1)
+        assert accounts.crowd()[a]
+        accounts.charge(b, 2)
+        assert not accounts.crowd()[a]
+
+    def test_background_always_is(self, accounts, running):
+        a, b = running("a", 6), running("a", 1, background=True)
+        assert accounts.crowd()[[a, b]].tolist() == [False, True]
+        assert accounts.crowd().sum() == 1
