@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.count,
         default=1024,
         metavar="N",
-        help="answers of /v1/responses kept in memory, to be read and continued (default: %(default)s; 0: none)",
+        help="answers of /v1/responses kept, to be read and continued (default: %(default)s; 0: none)",
     )
     server.add_argument(
         "--tool-parser",
