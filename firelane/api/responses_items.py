@@ -10,7 +10,7 @@ from firelane.errors import RequestError
 
 ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 ROLES = ("system", "developer", "user", "assistant")
-_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+PART_TYPES = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -26,7 +26,7 @@ class InputPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     def content(self, where: str) -> str:
         """Raises RequestError where the part is no text."""
         text = self.refusal if self.type == "refusal" else self.text
-        if text is None or self.type not in (*_TEXT_PARTS, "refusal"):
+        if text is None or self.type not in PART_TYPES:
             kind = self.type[:40]
             raise RequestError(
                 f"`{where}` has a part of type '{kind}': only texts are supported", param=where
