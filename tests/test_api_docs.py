@@ -1,0 +1,75 @@
+"""docs/api.md speaks of every field that a request may have, and of no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from firelane.api.chat import ChatRequest, FunctionDefinition, Message, ToolDefinition
+from firelane.api.completions import CompletionRequest
+from firelane.api.formats import StructuredOutputs
+from firelane.api.sampling import SamplingFields, StreamOptions
+
+TEXT = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text()
+NAME = re.compile(r"`([a-z_.A-Z]+)`")
+
+
+def names(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
+    return {prefix + field.encode_name for field in msgspec.structs.fields(kind)}
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[1]
+
+
+def table(title: str) -> set[str]:
+    """Names in the first column of a section's tables."""
+    rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in NAME.findall(row)}
+
+
+SHARED = names(SamplingFields)
+
+
+@pytest.mark.parametrize(
+    ("title", "fields"),
+    [
+        ("Chat", names(ChatRequest) - SHARED | {"max_tokens"}),
+        ("Completions", names(CompletionRequest) - SHARED | {"max_tokens"}),
+        (
+            "Fields of chat and completions",
+            SHARED - {"max_tokens", "stream_options", "options"}
+            | names(StreamOptions, "stream_options.")
+            | {"options.rejectIfBusy"},
+        ),
+        (
+            "Structured output",
+            names(StructuredOutputs, "structured_outputs.")
+            | {name for name in SHARED if name.startswith("guided_")}
+            - {"guided_decoding_backend", "guided_whitespace_pattern"}
+            | {"response_format"},
+        ),
+    ],
+)
+def test_tables_have_every_field(title: str, fields: set[str]) -> None:
+    assert table(title) == fields
+
+
+def test_parts_of_messages_and_tools_are_told() -> None:
+    chat, tools = section("Chat"), section("Tools")
+    assert [name for name in names(Message) if f"`{name}`" not in chat] == []
+    told = set(NAME.findall(tools))
+    assert names(ToolDefinition) - {"function"} | names(FunctionDefinition, "function.") <= told
+
+
+def test_every_endpoint_has_a_section() -> None:
+    titles = {
+        re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+        for title in re.findall(r"^## (.*)", TEXT, re.M)
+    }
+    assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) <= titles
