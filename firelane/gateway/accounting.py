@@ -24,12 +24,13 @@ TOKEN_BOUNDS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 class Accounting:
     """Metrics of one gateway. `gaps` gathers, within a frame, how many sequences had their last token at
     which time: all tokens of a frame come at one moment, so a frame costs a few observations, not one a
-    token.
+    token. Background work leaves its own in `unseen_gaps`: latencies are those of clients.
     """
 
     def __init__(self, registry: Registry, link: EngineLink) -> None:
         self.registry = registry
         self.gaps: dict[float, int] = {}
+        self.unseen_gaps: dict[float, int] = {}
         self._ttft = registry.histogram(
             "vllm:time_to_first_token_seconds",
             "From the request's arrival to its first token.",
@@ -68,9 +69,11 @@ class Accounting:
     def first_token(self, after_s: float) -> None:
         self._ttft.observe(after_s)
 
-    def ended(self, reason: str, after_s: float, generated_tokens: int) -> None:
+    def ended(self, reason: str, after_s: float | None, generated_tokens: int) -> None:
+        """after_s: None for background work, which nobody waits for."""
         self._ends.add(1, reason)
-        self._e2e.observe(after_s)
+        if after_s is not None:
+            self._e2e.observe(after_s)
         self._output_sizes.observe(generated_tokens)
 
     def phases(self, *, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
@@ -86,6 +89,7 @@ class Accounting:
         for last_s, times in self.gaps.items():
             self._itl.observe(now_s - last_s, times)
         self.gaps.clear()
+        self.unseen_gaps.clear()
         self._engine.update(frame.stats)
 
     def engine_restarted(self) -> None:

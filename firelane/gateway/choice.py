@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from firelane.errors import EngineDeadError, FirelaneError
-from firelane.gateway.accounting import Accounting
 from firelane.gateway.deltas import CallStart, Splitter
 from firelane.gateway.detokenize import Detokenizer, StopMatcher, make_detokenizer
 from firelane.gateway.forms import TokenReport
@@ -24,7 +23,7 @@ class Owner(Protocol):
 
     options: OutputOptions
     tokenizer: Tokenizer
-    accounting: Accounting
+    gaps: dict[float, int]
 
     def first_token(self, choice: Choice, now_s: float) -> None: ...
     def choice_done(self, choice: Choice, reason: str, *, abort: bool) -> None: ...
@@ -54,7 +53,7 @@ class Choice:
         self._prompt = prompt
         self._outlet = outlet
         self._options = options
-        self._gaps = generation.accounting.gaps
+        self._gaps = generation.gaps
         self._detokenizer: Detokenizer = make_detokenizer(generation.tokenizer, options.kept_ids)
         self._matcher = StopMatcher(list(options.stop), keep=options.keep_stop) if options.stop else None
         self._splitter = splitter

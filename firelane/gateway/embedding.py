@@ -91,7 +91,7 @@ class EmbeddingRun:
 
     def ended(self) -> None:
         """One more vector is there."""
-        self._accounting.ended("stop", self.now_s() - self._arrived_s, 0)
+        self._accounting.ended("stop", self._lasted_s(), 0)
         self._left -= 1
         if self._left == 0:
             self._answer()
@@ -113,6 +113,10 @@ class EmbeddingRun:
         self._exchange.respond(200, empty.replace(NO_DATA, b'"data":[%b]' % items, 1))
         self._forget()
 
+    def _lasted_s(self) -> float | None:
+        background = self._exchange.request.background
+        return None if background else self.now_s() - self._arrived_s
+
     def cancel(self) -> None:
         """The client has gone: free its sequences."""
         self._close("abort", CLIENT_GONE)
@@ -133,7 +137,7 @@ class EmbeddingRun:
         for one in self._inputs:
             if not one.item:
                 self._link.abort(one.id)
-                self._accounting.ended(reason, self.now_s() - self._arrived_s, 0)
+                self._accounting.ended(reason, self._lasted_s(), 0)
         self._settle(status, reason)
         self._forget()
 

@@ -35,6 +35,8 @@ class Generation:
         self.options = options
         self.tokenizer = parts.tokenizer
         self.accounting = parts.accounting
+        self._timed = not ticket.exchange.request.background
+        self.gaps = parts.accounting.gaps if self._timed else parts.accounting.unseen_gaps
         self._admission = parts.admission
         self._now_s = parts.now_s
         self._arrived_s = ticket.arrived_s
@@ -77,7 +79,8 @@ class Generation:
         return choice
 
     def first_token(self, choice: Choice, now_s: float) -> None:
-        self.accounting.first_token(now_s - self._arrived_s)
+        if self._timed:
+            self.accounting.first_token(now_s - self._arrived_s)
         if choice in self._first_choices:
             self.accounting.started(len(self._prompts[self._first_choices.index(choice)].ids))
 
@@ -85,8 +88,8 @@ class Generation:
         """`abort`: the engine still runs the sequence, which is no longer wanted."""
         if abort:
             self._link.abort(choice.id)
-        self.accounting.ended(reason, self._now_s() - self._arrived_s, choice.generated)
-        if choice.first_s:
+        self.accounting.ended(reason, self._lasted_s(), choice.generated)
+        if choice.first_s and self._timed:
             self.accounting.phases(
                 queue_s=choice.planned_s - self._arrived_s,
                 prefill_s=choice.first_s - choice.planned_s,
@@ -159,9 +162,12 @@ class Generation:
             if not choice.done:
                 choice.done = True
                 self._link.abort(choice.id)
-                self.accounting.ended(reason, self._now_s() - self._arrived_s, choice.generated)
+                self.accounting.ended(reason, self._lasted_s(), choice.generated)
         self._settle(status, reason)
         self._forget()
+
+    def _lasted_s(self) -> float | None:
+        return self._now_s() - self._arrived_s if self._timed else None
 
     def _forget(self) -> None:
         """Choices point to their owner: without this, only the garbage collector would free an answer."""

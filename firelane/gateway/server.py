@@ -108,6 +108,11 @@ class Gateway:
             connection_limit(config.max_connections),
         )
         registry.gauge("firelane:http_connections", "Open connections.", lambda: len(self._connections))
+        batches = self._batches
+        registry.gauge("firelane:batches_open", "Batches that have not ended.", lambda: batches.open)
+        registry.gauge(
+            "firelane:batch_requests_running", "Lines with the engine.", lambda: batches.lines_in_flight
+        )
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
@@ -199,6 +204,7 @@ class Gateway:
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
+        await self._batches.close()
 
 
 def _listen_error(error: OSError, config: GatewayConfig) -> FirelaneError:

@@ -407,6 +407,7 @@ def test_a_drain_does_not_wait_and_the_next_server_goes_on(make_service, data_di
     first.wait_for(lambda: len(first.engine.running) == 8)
     assert first.call(first.gateway.drain(5))
     first.wait_for(lambda: not first.engine.running)
+    first.call(first.gateway.close())
     second = make_service(data_dir=data_dir)
     done = wait(second, made)
     assert dict(done.request_counts) == {"total": 30, "completed": 30, "failed": 0}
@@ -421,7 +422,7 @@ def test_a_waiting_server_takes_over(make_service, data_dir):
     first, second = (make_service(data_dir=data_dir) for _ in range(2))
     hold(first)
     made = start(first, [line("a")])
-    first.call(first.gateway.drain(5))
+    first.call(first.gateway.close())
     second.wait_for(lambda: made.id in second.gateway.parts.batches.records._records)
     assert wait(second, made).status == "completed"
 
@@ -441,7 +442,7 @@ def test_each_step_can_be_the_last_of_a_server(make_service, data_dir, monkeypat
         elif status == "in_progress":
             first.call(first.gateway.parts.batches._validate(made.id))
         assert records[made.id].batch.status == status
-        first.call(first.gateway.drain(1))
+        first.call(first.gateway.close())
     second = make_service(data_dir=data_dir)
     done = wait(second, made)
     assert done.status == ("cancelled" if status == "cancelling" else "completed")
@@ -498,6 +499,30 @@ def test_results_wait_for_a_full_drive(kept, monkeypatch):
     assert dict(done.request_counts) == {"total": 20, "completed": 20, "failed": 0}
     assert len(kept.engine.submitted) == 20
     assert len(failed) == 3
+
+
+def test_a_batch_that_nobody_was_told_of_is_removed(make_service, data_dir):
+    half = data_dir / "batches" / ("batch_" + "1" * 24)
+    half.mkdir(parents=True)
+    (half / "input.jsonl").write_text("x")
+    bad = data_dir / "batches" / ("batch_" + "2" * 24)
+    bad.mkdir()
+    (bad / "batch.json").write_text("{")
+    (data_dir / "batches" / "other").mkdir()
+    service = make_service(data_dir=data_dir)
+    assert service.http.get("/v1/batches").json()["data"] == []
+    assert sorted(p.name for p in (data_dir / "batches").iterdir()) == [bad.name, "other"]
+    assert wait(service, start(service, [line("a")])).status == "completed"
+
+
+def test_latencies_are_those_of_clients(kept):
+    wait(kept, start(kept, [line(f"r{i}") for i in range(5)]))
+    kept.http.post(URL, json={"prompt": "a", "max_tokens": 4})
+    text = kept.http.get("/metrics").text
+    for name, count in (("time_to_first_token", 1), ("inter_token_latency", 3), ("e2e_request_latency", 1)):
+        assert f'vllm:{name}_seconds_count{{model_name="toy"}} {count}.0' in text
+    assert 'vllm:generation_tokens_total{model_name="toy"} 19.0' in text
+    assert 'firelane:batches_open{model_name="toy"} 0.0' in text
 
 
 def test_old_batches_are_forgotten(kept, monkeypatch, data_dir):

@@ -281,7 +281,7 @@ def test_tenants_see_their_own(tenants):
 def test_files_survive_a_restart_and_leftovers_do_not(make_service, tmp_path):
     first = make_service(data_dir=tmp_path / "data")
     made = upload(first).json()
-    first.call(first.gateway.drain(1))
+    first.call(first.gateway.close())
     owner = next((tmp_path / "data" / "files").iterdir())
     (owner / ("file-" + "1" * 24 + ".data")).write_bytes(b"no description")
     (owner / ("file-" + "2" * 24 + ".json")).write_bytes(b"no json")

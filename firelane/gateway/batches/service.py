@@ -78,6 +78,10 @@ class Batches:
         """Batches that have not ended."""
         return len(self._lives)
 
+    @property
+    def lines_in_flight(self) -> int:
+        return sum(life.run.in_flight for life in self._lives.values() if life.run is not None)
+
     async def start(self, runner: Runner) -> None:
         """Take up what an earlier server has left: now, or when the server that holds the directory ends."""
         self._runner = runner
@@ -358,6 +362,10 @@ class Batches:
             _, late = await asyncio.wait(self._tasks, timeout=PAUSE_S)
             for task in late:
                 task.cancel()
+
+    async def close(self) -> None:
+        """Pause, and let another server have the directory. Nothing of this one must use it from here on."""
+        await self.pause()
         self._data.release()
 
 

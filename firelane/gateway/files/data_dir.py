@@ -24,7 +24,7 @@ class DataDir:
         if self._lock is not None or self.path is None:
             return self._lock is not None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             self._failure = error.strerror or str(error)
