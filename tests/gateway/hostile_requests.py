@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.gateway.hostile_grammars import EITHER, GRAMMARS, PATTERNS, REFUSED, SCHEMAS
+
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 RUN = "/client/v4/accounts/a/ai/run/toy"
 TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
@@ -27,8 +29,6 @@ GOOD: dict[str, dict[str, Any]] = {
     EMBEDDINGS: {"input": "x"},
 }
 TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, RUN)
-REFUSED = frozenset({400})
-EITHER = frozenset({200, 400})
 
 
 @dataclass(frozen=True)
@@ -100,103 +100,105 @@ def numbers() -> Iterator[Case]:
                 yield raw_field(path, name, word)
 
 
+WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
+    COMPLETIONS: {
+        "prompt": [None, 1, {}, [], [[]], ["a", 1], [1, "a"], [[1], "a"], [-1], [0.5], [2**31], [10**6]],
+        "stop": [1, [1], "", [""], ["a"] * 17, "s" * 1025, [["a"]], {}],
+        "logit_bias": [[], {"a": 1}, {"-1": 1}, {"1": 101}, {"1": "a"}, {"1000000": 1}, {"1": None}],
+        "stop_token_ids": [1, ["a"], [-1], [2**31], [10**6], list(range(17)), list(range(129))],
+        "stream": ["yes", 1, []],
+        "stream_options": [{"include_usage": True}, {"surprise": 1}, 1],
+        "echo": ["yes", 1],
+        "suffix": ["tail", 1],
+        "best_of": ["a"],
+        "model": [1, [], "another", "", "../../etc/passwd", "m" * 10_000, "toy\x00"],
+        "cache_salt": ["", "s" * 257, 1],
+        "temprature": [1],
+    },
+    CHAT: {
+        "messages": [
+            None,
+            [],
+            {},
+            "x",
+            [1],
+            [{}],
+            [{"role": "user"}],
+            [{"role": "robot", "content": "x"}],
+        ],
+        "tools": [1, [1], [{}], [{"type": "web_search"}], [{"type": "function"}]],
+        "tool_choice": ["maybe", "required", 1, {"type": "function", "function": {"name": "f"}}],
+        "response_format": [
+            1,
+            {},
+            {"type": "xml"},
+            {"type": "json_schema"},
+            {"type": "json_schema", "a": 1},
+        ],
+        "chat_template_kwargs": [1, [], {str(i): i for i in range(65)}],
+        "modalities": [["audio"]],
+        "audio": [{"voice": "x"}],
+        "functions": [[{"name": "f"}]],
+        "logprobs": [1, "yes"],
+        "top_logprobs": [2],
+        "continue_final_message": [True, "yes"],
+        "web_search_options": [{"a": 1}],
+        "stop": [["a"] * 17, ""],
+        "model": ["another", "@cf/x/y"],
+        "options": [{"rejectIfBusy": "yes"}, {"other": 1}, 1],
+    },
+    RESPONSES: {
+        "input": [None, [], "", 1, {}, [1], [{}], [{"type": "web_search_call"}], [{"role": "user"}]],
+        "instructions": [1, [], {}],
+        "previous_response_id": [1, []],
+        "metadata": [
+            1,
+            {"a": 1},
+            {"": "x"},
+            {"k" * 65: "x"},
+            {"a": "x" * 513},
+            {str(i): "x" for i in range(17)},
+        ],
+        "text": [
+            1,
+            {"format": {"type": "xml"}},
+            {"verbosity": "high"},
+            {"format": {"type": "json_schema"}},
+        ],
+        "reasoning": [1, {"summary": "detailed"}, {"effort": 1}, {"surprise": 1}],
+        "truncation": ["auto", 1],
+        "include": [1, ["everything"], ["reasoning.encrypted_content"], ["a"] * 17],
+        "tools": [1, [1], [{"type": "mcp", "server_label": "x"}], [{"type": "function"}]],
+        "tool_choice": ["maybe", "required", 1],
+        "background": [True],
+        "conversation": ["conv_1"],
+        "prompt": [{"id": "p"}],
+        "stream_options": [{"include_obfuscation": True}, {"include_obfuscation": False}],
+        "store": ["yes", 1],
+        "model": ["another", 1],
+    },
+    RUN: {
+        "prompt": [None, 1, "", []],
+        "messages": [USER, [], 1],
+        "raw": ["yes", 1],
+        "lora": [],
+        "functions": [[{"name": "f", "code": "x"}]],
+        "tools": [1, [1]],
+        "response_format": [{"type": "xml"}, {"type": "json_schema"}],
+        "options": [{"rejectIfBusy": "yes"}, {"surprise": 1}],
+    },
+    TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
+    DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},
+    EMBEDDINGS: {
+        "input": [None, [], {}, [[]], ["a", 1], [-1], [10**6], [""]],
+        "dimensions": [0, -1, 10**6, "a"],
+        "encoding_format": ["xml", 1],
+    },
+}
+
+
 def types() -> Iterator[Case]:
-    wrong: dict[str, dict[str, list[Any]]] = {
-        COMPLETIONS: {
-            "prompt": [None, 1, {}, [], [[]], ["a", 1], [1, "a"], [[1], "a"], [-1], [0.5], [2**31], [10**6]],
-            "stop": [1, [1], "", [""], ["a"] * 17, "s" * 1025, [["a"]], {}],
-            "logit_bias": [[], {"a": 1}, {"-1": 1}, {"1": 101}, {"1": "a"}, {"1000000": 1}, {"1": None}],
-            "stop_token_ids": [1, ["a"], [-1], [2**31], [10**6], list(range(17)), list(range(129))],
-            "stream": ["yes", 1, []],
-            "stream_options": [{"include_usage": True}, {"surprise": 1}, 1],
-            "echo": ["yes", 1],
-            "suffix": ["tail", 1],
-            "best_of": ["a"],
-            "model": [1, [], "another", "", "../../etc/passwd", "m" * 10_000, "toy\x00"],
-            "cache_salt": ["", "s" * 257, 1],
-            "temprature": [1],
-        },
-        CHAT: {
-            "messages": [
-                None,
-                [],
-                {},
-                "x",
-                [1],
-                [{}],
-                [{"role": "user"}],
-                [{"role": "robot", "content": "x"}],
-            ],
-            "tools": [1, [1], [{}], [{"type": "web_search"}], [{"type": "function"}]],
-            "tool_choice": ["maybe", "required", 1, {"type": "function", "function": {"name": "f"}}],
-            "response_format": [
-                1,
-                {},
-                {"type": "xml"},
-                {"type": "json_schema"},
-                {"type": "json_schema", "a": 1},
-            ],
-            "chat_template_kwargs": [1, [], {str(i): i for i in range(65)}],
-            "modalities": [["audio"]],
-            "audio": [{"voice": "x"}],
-            "functions": [[{"name": "f"}]],
-            "logprobs": [1, "yes"],
-            "top_logprobs": [2],
-            "continue_final_message": [True, "yes"],
-            "web_search_options": [{"a": 1}],
-            "stop": [["a"] * 17, ""],
-            "model": ["another", "@cf/x/y"],
-            "options": [{"rejectIfBusy": "yes"}, {"other": 1}, 1],
-        },
-        RESPONSES: {
-            "input": [None, [], "", 1, {}, [1], [{}], [{"type": "web_search_call"}], [{"role": "user"}]],
-            "instructions": [1, [], {}],
-            "previous_response_id": [1, []],
-            "metadata": [
-                1,
-                {"a": 1},
-                {"": "x"},
-                {"k" * 65: "x"},
-                {"a": "x" * 513},
-                {str(i): "x" for i in range(17)},
-            ],
-            "text": [
-                1,
-                {"format": {"type": "xml"}},
-                {"verbosity": "high"},
-                {"format": {"type": "json_schema"}},
-            ],
-            "reasoning": [1, {"summary": "detailed"}, {"effort": 1}, {"surprise": 1}],
-            "truncation": ["auto", 1],
-            "include": [1, ["everything"], ["reasoning.encrypted_content"], ["a"] * 17],
-            "tools": [1, [1], [{"type": "mcp", "server_label": "x"}], [{"type": "function"}]],
-            "tool_choice": ["maybe", "required", 1],
-            "background": [True],
-            "conversation": ["conv_1"],
-            "prompt": [{"id": "p"}],
-            "stream_options": [{"include_obfuscation": True}, {"include_obfuscation": False}],
-            "store": ["yes", 1],
-            "model": ["another", 1],
-        },
-        RUN: {
-            "prompt": [None, 1, "", []],
-            "messages": [USER, [], 1],
-            "raw": ["yes", 1],
-            "lora": [],
-            "functions": [[{"name": "f", "code": "x"}]],
-            "tools": [1, [1]],
-            "response_format": [{"type": "xml"}, {"type": "json_schema"}],
-            "options": [{"rejectIfBusy": "yes"}, {"surprise": 1}],
-        },
-        TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
-        DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},
-        EMBEDDINGS: {
-            "input": [None, [], {}, [[]], ["a", 1], [-1], [10**6], [""]],
-            "dimensions": [0, -1, 10**6, "a"],
-            "encoding_format": ["xml", 1],
-        },
-    }
-    for path, fields in wrong.items():
+    for path, fields in WRONG_TYPES.items():
         for name, values in fields.items():
             for value in values:
                 yield spoilt(path, name, value, REFUSED | {404} if name == "model" else REFUSED)
@@ -312,73 +314,6 @@ def messages() -> Iterator[Case]:
     }
     for name, value in items.items():
         yield case(RESPONSES, f"items: {name}", GOOD[RESPONSES] | {"input": value}, REFUSED | {413})
-
-
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(depth):
-        schema = {"type": "object", "properties": {"a": schema}}
-    return schema
-
-
-SCHEMAS: dict[str, tuple[Any, frozenset[int]]] = {
-    "number": (1, REFUSED),
-    "list": ([], REFUSED),
-    "type": ({"type": "nonsense"}, EITHER),
-    "type of number": ({"type": 5}, EITHER),
-    "never": ({"not": {}}, EITHER),
-    "false": ({"type": "object", "properties": {"a": False}, "required": ["a"]}, EITHER),
-    "own reference": ({"$ref": "#"}, EITHER),
-    "loop": ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, EITHER),
-    "missing reference": ({"$ref": "#/$defs/none"}, EITHER),
-    "remote reference": ({"$ref": "http://127.0.0.1:1/schema.json"}, EITHER),
-    "file reference": ({"$ref": "file:///etc/passwd"}, EITHER),
-    "recursive": ({"type": "object", "properties": {"a": {"$ref": "#"}}}, EITHER),
-    "deep": (nested(60), EITHER),
-    "very deep": (nested(400), EITHER),
-    "wide": ({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}, EITHER),
-    "all required": ({"type": "object", "required": [f"p{i}" for i in range(2000)]}, EITHER),
-    "enum": ({"enum": [f"word {i}" for i in range(4000)]}, EITHER),
-    "exponential": ({"type": "string", "pattern": "^(a+)+$"}, EITHER),
-    "nested repeats": ({"type": "string", "pattern": "((((a{9}){9}){9}){9}){9}"}, EITHER),
-    "look-ahead": ({"type": "string", "pattern": "(?=a)b"}, EITHER),
-    "broken pattern": ({"type": "string", "pattern": "("}, EITHER),
-    "long": ({"type": "string", "minLength": 10**6, "maxLength": 10**9}, EITHER),
-    "many items": ({"type": "array", "items": {"type": "integer"}, "minItems": 10**6}, EITHER),
-    "min over max": ({"type": "integer", "minimum": 5, "maximum": 1}, EITHER),
-    "any of many": ({"anyOf": [{"type": "object", "properties": {f"p{i}": {}}} for i in range(200)]}, EITHER),
-    "all of": ({"allOf": [nested(20)] * 20}, EITHER),
-    "x-guidance": ({"type": "object", "x-guidance": {"lazy": 1, "item_separator": ("(" * 50)}}, EITHER),
-    "bad words": ({"properties": 1, "required": 2, "items": 3, "enum": 4, "type": None}, EITHER),
-}
-PATTERNS = {
-    "open": "(",
-    "class": "[z-a]",
-    "repeat": "*",
-    "counts": "a{5,2}",
-    "large": "a{1000000}",
-    "exponential": "(a|aa)+b",
-    "nested": "(((((a{50}){50}){50}){50}){50})",
-    "back reference": r"(a)\1",
-    "look-behind": "(?<=a)b",
-    "classes": r"[\p{L}\p{N}]{1,2000}",
-    "long": "a" * 16_000,
-    "too long": "a" * 20_000,
-    "alternatives": "|".join(f"w{i}" for i in range(3000)),
-    "nothing": "[^\\s\\S]",
-}
-GRAMMARS = {
-    "empty start": "start:",
-    "no start": "rule: /a/",
-    "left recursion": "start: start /a/ | /a/",
-    "endless": "start: start",
-    "undefined": "start: nothing",
-    "not a grammar": "hello world",
-    "gbnf": 'root ::= root "a" | "a"',
-    "gbnf broken": "root ::= (",
-    "many rules": "start: r0\n" + "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(60)) + "\nr60: /a/",
-    "too long": "start: " + '"a" ' * 40_000,
-}
 
 
 def grammars() -> Iterator[Case]:

@@ -29,6 +29,8 @@ from firelane.gateway.responses.turn import Turn, begin_turn, draft_answer
 from firelane.gateway.routes import Doc, Route
 
 DEFAULT_ITEMS, MOST_ITEMS = 20, 100
+INCLUDE = ("include", "include[]")
+"""Query fields that ask for details of items which no answer here has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Responses:
     def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ChatRequest]:
         request = self._decoder.decode(exchange.request.body)
         request.check()
-        self._parts.admission.check_model(request.model)
+        self._parts.gate.check_model(exchange, request.model)
         turn = begin_turn(request, self._parts.responses, exchange.request.tenant)
         return request, turn, as_chat(request, turn.earlier, turn.own)
 
@@ -114,7 +116,7 @@ class Responses:
         self._reply(exchange, InputTokens(input_tokens=len(prompt.ids)))
 
     def read(self, exchange: Exchange) -> None:
-        read_query(exchange.request.query, ("include",))
+        read_query(exchange.request.query, INCLUDE)
         entry = self._parts.responses.get(exchange.request.tenant, _id(exchange))
         self._parts.accounting.responded(200)
         exchange.respond(200, entry.body)
@@ -128,7 +130,7 @@ class Responses:
         raise RequestError("only an answer made in the background can be cancelled: there are none here")
 
     def input_items(self, exchange: Exchange) -> None:
-        fields = read_query(exchange.request.query, ("limit", "order", "after", "include"))
+        fields = read_query(exchange.request.query, ("limit", "order", "after", *INCLUDE))
         page = Page.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
         entry = self._parts.responses.get(exchange.request.tenant, _id(exchange))
         items = [_StoredItem(msgspec.json.decode(json)["id"], json) for json in entry.inputs]
