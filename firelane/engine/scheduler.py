@@ -101,6 +101,8 @@ class Scheduler:
     def extend(self, plan: StepPlan) -> StepPlan:
         """The same step, joined by sequences that came after it was planned; or, where one of them comes
         before the crowd that is in it, that step planned anew."""
+        if self._table.arrivals == self._arrivals:
+            return plan
         crowd = self._sharing.crowd()
         if crowd is not None and self._is_outranked(plan, crowd):
             self._withdraw(plan)
@@ -185,7 +187,8 @@ class Scheduler:
             for sequence in sorted((table.at(slot) for slot in needy.tolist()), key=lambda s: s.arrival)
             if table.decoding[sequence.slot] and not self._grow(sequence, new_blocks)
         ]
-        return slots[table.decoding[slots] & ~np.isin(slots, stalled)]
+        able = table.decoding[slots]
+        return slots[able & ~np.isin(slots, stalled)] if stalled else slots[able]
 
     def _grow(self, sequence: Sequence, new_blocks: list[tuple[int, int, int]]) -> bool:
         """One more block for this sequence, if need be from another; False where it must sit out the step."""
