@@ -11,7 +11,11 @@ import pytest
 from firelane.api.chat import ChatRequest, FunctionDefinition, Message, ToolDefinition
 from firelane.api.completions import CompletionRequest
 from firelane.api.formats import StructuredOutputs
+from firelane.api.models import TokenizeRequest
+from firelane.api.responses import ResponsesRequest
+from firelane.api.responses_items import ITEM_TYPES
 from firelane.api.sampling import SamplingFields, StreamOptions
+from firelane.api.workers_ai import RunRequest
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text()
 NAME = re.compile(r"`([a-z_.A-Z]+)`")
@@ -34,6 +38,7 @@ def table(title: str) -> set[str]:
 
 
 SHARED = names(SamplingFields)
+PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,14 @@ SHARED = names(SamplingFields)
             - {"guided_decoding_backend", "guided_whitespace_pattern"}
             | {"response_format"},
         ),
+        (
+            "Responses",
+            names(ResponsesRequest) - PARTS_OF_RESPONSES
+            | {"text.format", "text.verbosity", "reasoning.effort", "reasoning.summary"}
+            | {"stream_options.include_obfuscation", *ITEM_TYPES},
+        ),
+        ("Workers AI", names(RunRequest) - {"options"} | {"options.rejectIfBusy"}),
+        ("Tokens", names(TokenizeRequest)),
     ],
 )
 def test_tables_have_every_field(title: str, fields: set[str]) -> None:

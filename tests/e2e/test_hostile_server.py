@@ -14,7 +14,8 @@ import pytest
 from e2e_support import metric, wait_until
 
 from firelane.bench.server import ServerProcess
-from tests.gateway.hostile_requests import CHAT, COMPLETIONS, GOOD, GROUPS, RESPONSES, RUN
+from tests.gateway.hostile_fields import CHAT, COMPLETIONS, GOOD, RESPONSES, RUN
+from tests.gateway.hostile_requests import GROUPS
 
 LONGEST_S = 30.0
 GREEDY = {"prompt": "def main():", "max_tokens": 24, "temperature": 0}

@@ -16,7 +16,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 from firelane.bench.server import ServerProcess
-from tests.gateway.hostile_requests import GOOD, RUN
+from tests.gateway.hostile_fields import GOOD, RUN
 
 EXAMPLES = 60
 SECONDS_EACH = 4.0

@@ -13,22 +13,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.gateway.hostile_fields import (
+    CHAT,
+    COMPLETIONS,
+    DETOKENIZE,
+    EMBEDDINGS,
+    FURTHER,
+    GOOD,
+    NOT_NUMBERS,
+    NUMBERS,
+    OWN_NUMBERS,
+    RESPONSES,
+    RUN,
+    TEXT_PATHS,
+    TOKENIZE,
+    USER,
+    WIDER,
+    WRONG_TYPES,
+)
 from tests.gateway.hostile_grammars import EITHER, GRAMMARS, PATTERNS, REFUSED, SCHEMAS
-
-COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
-RUN = "/client/v4/accounts/a/ai/run/toy"
-TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
-USER = [{"role": "user", "content": "x"}]
-GOOD: dict[str, dict[str, Any]] = {
-    COMPLETIONS: {"prompt": "x", "max_tokens": 2},
-    CHAT: {"messages": USER, "max_tokens": 2},
-    RESPONSES: {"input": "x", "max_output_tokens": 2},
-    RUN: {"prompt": "x", "max_tokens": 2},
-    TOKENIZE: {"prompt": "x"},
-    DETOKENIZE: {"tokens": [7]},
-    EMBEDDINGS: {"input": "x"},
-}
-TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, RUN)
 
 
 @dataclass(frozen=True)
@@ -58,37 +61,6 @@ def raw_field(path: str, name: str, value: str, right: frozenset[int] = REFUSED)
     return case(path, f"{name}={value[:40]}", head + f', "{name}": {value}}}'.encode(), right)
 
 
-NOT_NUMBERS: list[Any] = ["1", [], {}, [1], True]
-NUMBERS: dict[str, list[Any]] = {
-    "temperature": [-0.1, 2.01, 1e300],
-    "top_p": [-0.1, 1.1],
-    "n": [0, -1, 129, 1.5, 2**70],
-    "seed": [2**63, -(2**63) - 1, 0.5],
-    "presence_penalty": [-2.1, 2.1],
-    "frequency_penalty": [-2.1, 2.1],
-    "top_k": [-2, 1.5, 2**31],
-    "min_p": [-0.1, 1.1],
-    "repetition_penalty": [0, -1, 10.1],
-    "min_tokens": [-1, 3, 2**31],
-    "max_tokens": [-1, 0, 1.5, 2**31, 10**6],
-}
-SHARED = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
-OWN_NUMBERS = {
-    COMPLETIONS: (*NUMBERS, "logprobs"),
-    CHAT: (*NUMBERS, "max_completion_tokens", "top_logprobs"),
-    RESPONSES: (*SHARED, "min_p", "min_tokens", "max_output_tokens", "top_logprobs", "max_tool_calls"),
-    RUN: (*SHARED, "presence_penalty", "frequency_penalty", "max_tokens"),
-}
-WIDER = {(RUN, "temperature"): [-0.1, 5.1], (RUN, "top_k"): [-1, 1.5], (COMPLETIONS, "max_tokens"): [-1, 1.5]}
-FURTHER = {
-    "logprobs": [-1, 10**4, 0.5],
-    "max_completion_tokens": [-1, 0, 10**6],
-    "max_output_tokens": [-1, 0, 10**6],
-    "top_logprobs": [-1, 10**4, 1],
-    "max_tool_calls": [0, -1],
-}
-
-
 def numbers() -> Iterator[Case]:
     for path, names in OWN_NUMBERS.items():
         for name in names:
@@ -98,103 +70,6 @@ def numbers() -> Iterator[Case]:
                     yield spoilt(path, name, value)
             for word in ("NaN", "-Infinity", "1e999", "0x10", "9" * 5000, "1.0e", "-"):
                 yield raw_field(path, name, word)
-
-
-WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
-    COMPLETIONS: {
-        "prompt": [None, 1, {}, [], [[]], ["a", 1], [1, "a"], [[1], "a"], [-1], [0.5], [2**31], [10**6]],
-        "stop": [1, [1], "", [""], ["a"] * 17, "s" * 1025, [["a"]], {}],
-        "logit_bias": [[], {"a": 1}, {"-1": 1}, {"1": 101}, {"1": "a"}, {"1000000": 1}, {"1": None}],
-        "stop_token_ids": [1, ["a"], [-1], [2**31], [10**6], list(range(17)), list(range(129))],
-        "stream": ["yes", 1, []],
-        "stream_options": [{"include_usage": True}, {"surprise": 1}, 1],
-        "echo": ["yes", 1],
-        "suffix": ["tail", 1],
-        "best_of": ["a"],
-        "model": [1, [], "another", "", "../../etc/passwd", "m" * 10_000, "toy\x00"],
-        "cache_salt": ["", "s" * 257, 1],
-        "temprature": [1],
-    },
-    CHAT: {
-        "messages": [
-            None,
-            [],
-            {},
-            "x",
-            [1],
-            [{}],
-            [{"role": "user"}],
-            [{"role": "robot", "content": "x"}],
-        ],
-        "tools": [1, [1], [{}], [{"type": "web_search"}], [{"type": "function"}]],
-        "tool_choice": ["maybe", "required", 1, {"type": "function", "function": {"name": "f"}}],
-        "response_format": [
-            1,
-            {},
-            {"type": "xml"},
-            {"type": "json_schema"},
-            {"type": "json_schema", "a": 1},
-        ],
-        "chat_template_kwargs": [1, [], {str(i): i for i in range(65)}],
-        "modalities": [["audio"]],
-        "audio": [{"voice": "x"}],
-        "functions": [[{"name": "f"}]],
-        "logprobs": [1, "yes"],
-        "top_logprobs": [2],
-        "continue_final_message": [True, "yes"],
-        "web_search_options": [{"a": 1}],
-        "stop": [["a"] * 17, ""],
-        "model": ["another", "@cf/x/y"],
-        "options": [{"rejectIfBusy": "yes"}, {"other": 1}, 1],
-    },
-    RESPONSES: {
-        "input": [None, [], "", 1, {}, [1], [{}], [{"type": "web_search_call"}], [{"role": "user"}]],
-        "instructions": [1, [], {}],
-        "previous_response_id": [1, []],
-        "metadata": [
-            1,
-            {"a": 1},
-            {"": "x"},
-            {"k" * 65: "x"},
-            {"a": "x" * 513},
-            {str(i): "x" for i in range(17)},
-        ],
-        "text": [
-            1,
-            {"format": {"type": "xml"}},
-            {"verbosity": "high"},
-            {"format": {"type": "json_schema"}},
-        ],
-        "reasoning": [1, {"summary": "detailed"}, {"effort": 1}, {"surprise": 1}],
-        "truncation": ["auto", 1],
-        "include": [1, ["everything"], ["reasoning.encrypted_content"], ["a"] * 17],
-        "tools": [1, [1], [{"type": "mcp", "server_label": "x"}], [{"type": "function"}]],
-        "tool_choice": ["maybe", "required", 1],
-        "background": [True],
-        "conversation": ["conv_1"],
-        "prompt": [{"id": "p"}],
-        "stream_options": [{"include_obfuscation": True}, {"include_obfuscation": False}],
-        "store": ["yes", 1],
-        "model": ["another", 1],
-    },
-    RUN: {
-        "prompt": [None, 1, "", []],
-        "messages": [USER, [], 1],
-        "raw": ["yes", 1],
-        "lora": [],
-        "functions": [[{"name": "f", "code": "x"}]],
-        "tools": [1, [1]],
-        "response_format": [{"type": "xml"}, {"type": "json_schema"}],
-        "options": [{"rejectIfBusy": "yes"}, {"surprise": 1}],
-    },
-    TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
-    DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},
-    EMBEDDINGS: {
-        "input": [None, [], {}, [[]], ["a", 1], [-1], [10**6], [""]],
-        "dimensions": [0, -1, 10**6, "a"],
-        "encoding_format": ["xml", 1],
-    },
-}
 
 
 def types() -> Iterator[Case]:
@@ -299,8 +174,12 @@ def messages() -> Iterator[Case]:
     for name, (value, right) in odd.items():
         yield case(CHAT, f"messages: {name}", GOOD[CHAT] | {"messages": value}, right)
         yield case(TOKENIZE, f"messages: {name}", {"messages": value}, right)
+
+
+def items() -> Iterator[Case]:
+    """Of /v1/responses."""
     output = {"type": "function_call_output", "call_id": "c", "output": "x"}
-    items: dict[str, Any] = {
+    odd: dict[str, Any] = {
         "output without call": [output],
         "call of text": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "x"}],
         "call without name": [{"type": "function_call", "call_id": "c", "arguments": "{}"}],
@@ -312,7 +191,7 @@ def messages() -> Iterator[Case]:
         "encrypted": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}],
         "many": [{"role": "user", "content": "x"}] * 70_000,
     }
-    for name, value in items.items():
+    for name, value in odd.items():
         yield case(RESPONSES, f"items: {name}", GOOD[RESPONSES] | {"input": value}, REFUSED | {413})
 
 
@@ -427,5 +306,5 @@ def headers() -> Iterator[Case]:
 
 GROUPS = {
     group.__name__: list(group())
-    for group in (*(numbers, types, bodies, texts, messages, grammars, tools, crowds, paths, headers),)
+    for group in (*(numbers, types, bodies, texts, messages, items, grammars, tools, crowds, paths, headers),)
 }

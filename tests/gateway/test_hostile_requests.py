@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from firelane.gateway.config import HttpLimits
-from tests.gateway.hostile_requests import CHAT, GOOD, GROUPS, Case
+from tests.gateway.hostile_fields import CHAT, GOOD
+from tests.gateway.hostile_requests import GROUPS, Case
 
 LONGEST_S = 5.0
 

@@ -1,0 +1,146 @@
+"""Good requests, and values that their fields must not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+RUN = "/client/v4/accounts/a/ai/run/toy"
+TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
+USER = [{"role": "user", "content": "x"}]
+GOOD: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "x", "max_tokens": 2},
+    CHAT: {"messages": USER, "max_tokens": 2},
+    RESPONSES: {"input": "x", "max_output_tokens": 2},
+    RUN: {"prompt": "x", "max_tokens": 2},
+    TOKENIZE: {"prompt": "x"},
+    DETOKENIZE: {"tokens": [7]},
+    EMBEDDINGS: {"input": "x"},
+}
+TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, RUN)
+
+NOT_NUMBERS: list[Any] = ["1", [], {}, [1], True]
+NUMBERS: dict[str, list[Any]] = {
+    "temperature": [-0.1, 2.01, 1e300],
+    "top_p": [-0.1, 1.1],
+    "n": [0, -1, 129, 1.5, 2**70],
+    "seed": [2**63, -(2**63) - 1, 0.5],
+    "presence_penalty": [-2.1, 2.1],
+    "frequency_penalty": [-2.1, 2.1],
+    "top_k": [-2, 1.5, 2**31],
+    "min_p": [-0.1, 1.1],
+    "repetition_penalty": [0, -1, 10.1],
+    "min_tokens": [-1, 3, 2**31],
+    "max_tokens": [-1, 0, 1.5, 2**31, 10**6],
+}
+SHARED = ("temperature", "top_p", "seed", "top_k", "repetition_penalty")
+OWN_NUMBERS = {
+    COMPLETIONS: (*NUMBERS, "logprobs"),
+    CHAT: (*NUMBERS, "max_completion_tokens", "top_logprobs"),
+    RESPONSES: (*SHARED, "min_p", "min_tokens", "max_output_tokens", "top_logprobs", "max_tool_calls"),
+    RUN: (*SHARED, "presence_penalty", "frequency_penalty", "max_tokens"),
+}
+WIDER = {(RUN, "temperature"): [-0.1, 5.1], (RUN, "top_k"): [-1, 1.5], (COMPLETIONS, "max_tokens"): [-1, 1.5]}
+FURTHER = {
+    "logprobs": [-1, 10**4, 0.5],
+    "max_completion_tokens": [-1, 0, 10**6],
+    "max_output_tokens": [-1, 0, 10**6],
+    "top_logprobs": [-1, 10**4, 1],
+    "max_tool_calls": [0, -1],
+}
+
+WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
+    COMPLETIONS: {
+        "prompt": [None, 1, {}, [], [[]], ["a", 1], [1, "a"], [[1], "a"], [-1], [0.5], [2**31], [10**6]],
+        "stop": [1, [1], "", [""], ["a"] * 17, "s" * 1025, [["a"]], {}],
+        "logit_bias": [[], {"a": 1}, {"-1": 1}, {"1": 101}, {"1": "a"}, {"1000000": 1}, {"1": None}],
+        "stop_token_ids": [1, ["a"], [-1], [2**31], [10**6], list(range(17)), list(range(129))],
+        "stream": ["yes", 1, []],
+        "stream_options": [{"include_usage": True}, {"surprise": 1}, 1],
+        "echo": ["yes", 1],
+        "suffix": ["tail", 1],
+        "best_of": ["a"],
+        "model": [1, [], "another", "", "../../etc/passwd", "m" * 10_000, "toy\x00"],
+        "cache_salt": ["", "s" * 257, 1],
+        "temprature": [1],
+    },
+    CHAT: {
+        "messages": [
+            None,
+            [],
+            {},
+            "x",
+            [1],
+            [{}],
+            [{"role": "user"}],
+            [{"role": "robot", "content": "x"}],
+        ],
+        "tools": [1, [1], [{}], [{"type": "web_search"}], [{"type": "function"}]],
+        "tool_choice": ["maybe", "required", 1, {"type": "function", "function": {"name": "f"}}],
+        "response_format": [
+            1,
+            {},
+            {"type": "xml"},
+            {"type": "json_schema"},
+            {"type": "json_schema", "a": 1},
+        ],
+        "chat_template_kwargs": [1, [], {str(i): i for i in range(65)}],
+        "modalities": [["audio"]],
+        "audio": [{"voice": "x"}],
+        "functions": [[{"name": "f"}]],
+        "logprobs": [1, "yes"],
+        "top_logprobs": [2],
+        "continue_final_message": [True, "yes"],
+        "web_search_options": [{"a": 1}],
+        "stop": [["a"] * 17, ""],
+        "model": ["another", "@cf/x/y"],
+        "options": [{"rejectIfBusy": "yes"}, {"other": 1}, 1],
+    },
+    RESPONSES: {
+        "input": [None, [], "", 1, {}, [1], [{}], [{"type": "web_search_call"}], [{"role": "user"}]],
+        "instructions": [1, [], {}],
+        "previous_response_id": [1, []],
+        "metadata": [
+            1,
+            {"a": 1},
+            {"": "x"},
+            {"k" * 65: "x"},
+            {"a": "x" * 513},
+            {str(i): "x" for i in range(17)},
+        ],
+        "text": [
+            1,
+            {"format": {"type": "xml"}},
+            {"verbosity": "high"},
+            {"format": {"type": "json_schema"}},
+        ],
+        "reasoning": [1, {"summary": "detailed"}, {"effort": 1}, {"surprise": 1}],
+        "truncation": ["auto", 1],
+        "include": [1, ["everything"], ["reasoning.encrypted_content"], ["a"] * 17],
+        "tools": [1, [1], [{"type": "mcp", "server_label": "x"}], [{"type": "function"}]],
+        "tool_choice": ["maybe", "required", 1],
+        "background": [True],
+        "conversation": ["conv_1"],
+        "prompt": [{"id": "p"}],
+        "stream_options": [{"include_obfuscation": True}, {"include_obfuscation": False}],
+        "store": ["yes", 1],
+        "model": ["another", 1],
+    },
+    RUN: {
+        "prompt": [None, 1, "", []],
+        "messages": [USER, [], 1],
+        "raw": ["yes", 1],
+        "lora": [],
+        "functions": [[{"name": "f", "code": "x"}]],
+        "tools": [1, [1]],
+        "response_format": [{"type": "xml"}, {"type": "json_schema"}],
+        "options": [{"rejectIfBusy": "yes"}, {"surprise": 1}],
+    },
+    TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
+    DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},
+    EMBEDDINGS: {
+        "input": [None, [], {}, [[]], ["a", 1], [-1], [10**6], [""]],
+        "dimensions": [0, -1, 10**6, "a"],
+        "encoding_format": ["xml", 1],
+    },
+}
