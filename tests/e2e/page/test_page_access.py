@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-import pytest
 from e2e_support import wait_until
 from page_support import Visit, chat_events
 
@@ -76,23 +76,30 @@ def with_everything(tab: Visit) -> Visit:
     return tab
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["playground", "dashboard"])
-def test_contrast(visit: Open, scheme: str, view: str) -> None:
-    tab = with_everything(visit(color_scheme=scheme))
-    if view == "dashboard":
-        tab.page.click("a[data-view=dashboard]")
-        wait_until(lambda: tab.page.locator("svg text").count() > 10)
-    found = tab.page.evaluate(CONTRAST)
-    assert len(found) > 40
-    assert [entry for entry in found if entry[0] < 4.5] == []
+VIEWS = ("playground", "dashboard")
 
 
-@pytest.mark.parametrize("view", ["playground", "dashboard"])
-def test_everything_has_a_name(visit: Open, view: str) -> None:
+def test_contrast(visit: Open) -> None:
     tab = with_everything(visit())
-    tab.page.click(f"a[data-view={view}]")
+    for view in VIEWS:
+        tab.page.click(f"a[data-view={view}]")
+        wait_until(lambda view=view: view == "playground" or tab.page.locator("svg text").count() > 10)
+        for scheme in ("light", "dark"):
+            tab.page.emulate_media(color_scheme=scheme)
+            found = tab.page.evaluate(CONTRAST)
+            assert len(found) > 40
+            assert [entry for entry in found if entry[0] < 4.5] == [], (view, scheme)
+
+
+def test_everything_has_a_name(visit: Open) -> None:
+    tab = with_everything(visit())
     client = tab.page.context.new_cdp_session(tab.page)
+    for view in VIEWS:
+        tab.page.click(f"a[data-view={view}]")
+        check_names(client)
+
+
+def check_names(client: Any) -> None:
     nodes = client.send("Accessibility.getFullAXTree")["nodes"]
     seen = [
         (node["role"]["value"], node.get("name", {}).get("value", "").strip())
@@ -171,14 +178,14 @@ def test_focus_can_be_seen(visit: Open) -> None:
         assert shown, focused(tab)
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1280, 2200])
-def test_nothing_is_wider_than_the_window(visit: Open, width: int) -> None:
-    tab = with_everything(visit(viewport={"width": width, "height": 640}))
+def test_nothing_is_wider_than_the_window(visit: Open) -> None:
+    tab = with_everything(visit(viewport={"width": 320, "height": 640}))
     widths = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    for view in ("playground", "dashboard"):
+    for view in VIEWS:
         tab.page.click(f"a[data-view={view}]")
-        wide, window = tab.page.evaluate(widths)
-        assert (wide, window) == (width, width), view
+        for width in (320, 360, 768, 901, 1280, 2200):
+            tab.page.set_viewport_size({"width": width, "height": 640})
+            assert tab.page.evaluate(widths) == [width, width], view
 
 
 def test_on_a_phone(visit: Open) -> None:

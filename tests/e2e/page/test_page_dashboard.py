@@ -53,12 +53,11 @@ def test_the_numbers_move(visit: Open, server: ServerProcess) -> None:
     wait_until(lambda: first_token.locator("path.line0").get_attribute("d").count("L") >= 1)
     assert fact(tab, "server", "Batch") == "32 sequences"
     assert number(fact(tab, "totals", "Output tokens")) == stats_of(server)["tokens"]["generated"]
+    pointing_shows_the_moment(tab)
 
 
-def test_pointing_at_a_chart_shows_the_moment(visit: Open) -> None:
-    tab = visit("dashboard").ready()
+def pointing_shows_the_moment(tab: Visit) -> None:
     chart = tab.page.locator("figure").first
-    wait_until(lambda: chart.locator("path.line0").get_attribute("d").count("L") >= 2)
     box = chart.locator("svg").bounding_box()
     tab.page.mouse.move(box["x"] + 60, box["y"] + 40)
     assert "ago" in chart.locator(".when").text_content()
@@ -128,11 +127,13 @@ def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
 
 
 def test_a_server_that_has_gone(visit: Open) -> None:
-    tab = visit().ready()
+    tab = visit(prepare=lambda page: page.clock.install()).ready()
     tab.page.route("**/stats", lambda route: route.abort())
+    tab.page.clock.run_for(1000)
     tab.page.wait_for_selector('#state[data-state="dead"]')
     assert "does not answer" in tab.page.text_content("#notice-text")
     tab.page.unroute("**/stats")
+    tab.page.clock.run_for(1000)
     tab.ready()
     tab.problems = [text for text in tab.problems if "ERR_FAILED" not in text]
 
@@ -201,8 +202,14 @@ def run_module(tab: Visit, name: str, code: str) -> Any:
     return tab.page.evaluate(f'import("/page/{name}.js").then((m) => ({code}))')
 
 
-def test_percentiles(visit: Open) -> None:
-    tab = visit().ready()
+@pytest.fixture(scope="module")
+def tab(browser: Any, server: ServerProcess) -> Iterator[Visit]:
+    one = Visit(browser, server.url, "playground").ready()
+    yield one
+    one.close()
+
+
+def test_percentiles(tab: Visit) -> None:
     cases = [
         ("m.quantile(0.5, [1, 2, 4], [0, 0, 0, 0])", None),
         ("m.quantile(0.5, [1, 2, 4], [0, 10, 0, 0])", 1.5),
@@ -214,8 +221,7 @@ def test_percentiles(visit: Open) -> None:
         assert run_module(tab, "stats", code) == pytest.approx(value), code
 
 
-def test_history_starts_again_with_another_server(visit: Open, server: ServerProcess) -> None:
-    tab = visit().ready()
+def test_history_starts_again_with_another_server(tab: Visit, server: ServerProcess) -> None:
     stats = json.dumps(stats_of(server))
     lengths = run_module(
         tab,
@@ -233,17 +239,14 @@ def test_history_starts_again_with_another_server(visit: Open, server: ServerPro
     assert lengths == [1, 2, 2, 3, 1]
 
 
-def test_axes_and_lines(visit: Open) -> None:
-    tab = visit().ready()
+def test_axes_and_lines(tab: Visit) -> None:
     tops = run_module(tab, "chart", "[0, 0.03, 1, 7, 130].map((v) => m.niceTop(v))")
     assert tops == pytest.approx([1, 0.05, 1, 10, 200])
     assert run_module(tab, "chart", "[0, 3, 11].map((v) => m.niceTop(v, true))") == [2, 4, 20]
     assert run_module(tab, "chart", "m.pathOf([[0, 1], [1, 2], null, [3, 4]])") == "M0.0 1.0L1.0 2.0M3.0 4.0"
 
 
-def test_tokens_and_text_are_brought_together(visit: Open) -> None:
-    tab = visit().ready()
-
+def test_tokens_and_text_are_brought_together(tab: Visit) -> None:
     def pieces(text: str, tokens: list[str]) -> list[str]:
         listed = json.dumps([{"text": token} for token in tokens])
         return run_module(tab, "tokens", f"m.align({json.dumps(text)}, {listed}).map(([piece]) => piece)")
