@@ -8,6 +8,7 @@ import asyncio
 import enum
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, cast
 
@@ -40,7 +41,7 @@ class Sink(Protocol):
     """
 
     def on_started(self, cached_tokens: int, planned_s: float) -> None:
-        """planned_s: when the engine took it out of its queue, by the event loop's clock."""
+        """planned_s: when the engine took it out of its queue, by the monotonic clock."""
         ...
 
     def on_logprobs(self, entry: TokenLogprobs) -> None: ...
@@ -188,7 +189,7 @@ class EngineLink:
             self.on_ready(ready)
 
     def _on_step(self, frame: StepFrame) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
         sinks = self._sinks
         self.stats = frame.stats
         if frame.started or frame.logprobs or frame.finished:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.errors import EngineDeadError, RequestError
-from firelane.gateway.tenants.tenant import EVERYBODY, Tenant
+from firelane.gateway.tenants.tenant import NOBODY, Tenant
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
@@ -68,7 +68,7 @@ class Request:
         self.version = "1.1"
         self.keep_alive = False
         self.refusal: tuple[int, str] | None = None
-        self.tenant: Tenant = EVERYBODY
+        self.tenant: Tenant = NOBODY
         self.sink: BodySink | None = None
         self.background = False
 

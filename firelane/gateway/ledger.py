@@ -9,6 +9,7 @@ from firelane.gateway.exchange import Exchange
 from firelane.gateway.prompt import Prompt
 from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.quota import Clock
+from firelane.gateway.tenants.tenant import OTHERS_NAME
 from firelane.telemetry.logs import event
 from firelane.telemetry.metrics import Counter, Registry
 from firelane.telemetry.traces import NO_TRACES, RequestTimes, Traces
@@ -17,7 +18,6 @@ log = logging.getLogger(__name__)
 CLIENT_GONE = 499
 """Status, in the log alone, of a request whose client has left (nginx's number)."""
 MAX_TENANT_LABELS = 1000
-OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,8 @@ class Ledger:
         self._cost.add(cost, tenant)
         if b"x-session-affinity" in exchange.request.headers:
             self._affinity.add()
-        self._traces.ended(exchange.request.headers, exchange.id, o.times, _attributes(exchange, o))
+        if self._traces is not NO_TRACES:
+            self._traces.ended(exchange.request.headers, exchange.id, o.times, _attributes(exchange, o))
         if log.isEnabledFor(logging.INFO):
             event(log, "request_ended", _line(exchange, o, cost))
 
@@ -92,7 +93,7 @@ class Ledger:
         name = exchange.request.tenant.label
         if name not in self._labels:
             if len(self._labels) >= MAX_TENANT_LABELS:
-                return OTHERS
+                return OTHERS_NAME
             self._labels.add(name)
         return name
 

@@ -25,7 +25,7 @@ from firelane.gateway.tokenizer import Tokenizer
 @dataclass(kw_only=True)
 class Parts:
     """The hops, made by the Gateway. draining: new work is refused while the old is finished. now_s: the
-    event loop's clock, which frames are stamped with. created: Unix time of the start. aliases: further
+    monotonic clock, which frames are stamped with. created: Unix time of the start. aliases: further
     names, to the served names that they mean.
     """
 

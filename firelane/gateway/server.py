@@ -67,7 +67,7 @@ class Gateway:
         self._tokenizer = tokenizer
         registry = Registry({"model_name": config.served_model_names[0]})
         self._accounting = Accounting(registry, link)
-        aliases, now_s = dict(config.aliases), self._loop.time
+        aliases, now_s = dict(config.aliases), time.monotonic
         names = (*config.served_model_names, *aliases)
         self._admission = Admission(names, config.max_queue, config.max_queue_age_s)
         self._prices = Prices(config.prices)
@@ -133,13 +133,13 @@ class Gateway:
             raise _listen_error(error, config) from error
         self.port = self._server.sockets[0].getsockname()[1]
         seats = Seats(self._link, self._admission)
-        await self._batches.start(Runner(seats, self.app.dispatch, self.parts.tenants.named, self._loop.time))
+        await self._batches.start(Runner(seats, self.app.dispatch, self.parts.tenants.named, time.monotonic))
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         log.info("listening address=http://%s:%d", config.host, self.port)
 
     def _sweep(self) -> None:
         self._connections.sweep()
-        self._admission.sweep(self._loop.time())
+        self._admission.sweep(time.monotonic())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def on_ready(self, ready: Ready) -> None:

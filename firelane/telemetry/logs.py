@@ -38,7 +38,9 @@ def _text(value: Any) -> str:
 
 
 def event(logger: logging.Logger, name: str, fields: Mapping[str, Any]) -> None:
-    """Log an event at level info; the caller has seen that this level is on."""
+    """Log an event at level info."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
     # logger.info() would walk the stack for the caller's line, which no form of ours shows.
     record = logging.LogRecord(logger.name, logging.INFO, "", 0, Event(name, fields), None, None)
     logger.handle(record)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.errors import UsageError
-from firelane.gateway.tenants.tenant import OPEN_NAME, Tenant, salt_of
+from firelane.gateway.tenants.tenant import RESERVED, Tenant, salt_of
 
 PREFIX = "fl-"
 SCHEME = "sha256:"
@@ -105,10 +105,10 @@ def _tenant(path: Path, name: str, entry: Entry) -> Tenant:
 
 def check_name(name: str, where: str = "") -> None:
     """Raises UsageError: names stand in metrics and logs, so they are short and plain."""
-    if not _NAME.fullmatch(name) or name == OPEN_NAME:
+    if not _NAME.fullmatch(name) or name in RESERVED:
         raise UsageError(
             f"{where}{name!r} cannot be a tenant's name: use 1 to 64 letters, digits and ._@-, "
-            f"and not {OPEN_NAME!r}"
+            f"and none of {', '.join(sorted(RESERVED))}"
         )
 
 

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 OPEN_NAME = "open"
 """What metrics and logs call those who ask a server that wants no keys."""
+UNKNOWN_NAME = "unknown"
+"""The same of those who gave no known key."""
+OTHERS_NAME = "others"
+"""What metrics call all tenants beyond those that they tell apart."""
+RESERVED = frozenset({OPEN_NAME, UNKNOWN_NAME, OTHERS_NAME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,9 @@ class Tenant:
 
 
 EVERYBODY = Tenant(admin=True)
+"""Who asks an open server."""
+NOBODY = Tenant(name=UNKNOWN_NAME)
+"""Who has not said who he is."""
 
 
 def salt_of(identity: bytes) -> bytes:

@@ -56,6 +56,7 @@ def test_a_key_is_needed(serve):
         assert answer.headers["www-authenticate"] == "Bearer"
     assert ask(service).status_code == 200
     assert service.http.get("/health").status_code == 200
+    assert metric(service, "rejected", "unknown") == 3
     with pytest.raises(openai.AuthenticationError):
         service.openai.completions.create(**ASK)
 
