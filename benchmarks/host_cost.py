@@ -102,7 +102,9 @@ def requests_per_s(server: Server, requests: int) -> tuple[float, str]:
     before = processes(server)
     result = drive(server, connections=64, requests=requests, max_tokens=1, stream=False, prompt_words=20)
     spent_us = (sum(processes(server).values()) - sum(before.values())) * 1e6 / requests
-    return requests / result["seconds"], f"{spent_us:.0f} µs of CPU a request, the client beside it"
+    client_us = result["cpu_seconds"] * 1e6 / requests
+    note = f"{spent_us:.0f} µs of CPU a request, {client_us:.0f} µs of the client beside it"
+    return requests / result["seconds"], note
 
 
 def added_ttft_ms(server: Server, requests: int) -> tuple[float, str]:
