@@ -55,23 +55,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="answers of /v1/responses kept, to be read and continued (default: %(default)s; 0: none)",
     )
-    server.add_argument(
-        "--tool-parser",
-        choices=TOOL_PARSERS,
-        default="auto",
-        help="how the model writes calls of tools (default: %(default)s: what its chat template shows)",
-    )
-    server.add_argument(
-        "--reasoning-parser",
-        choices=REASONING_PARSERS,
-        default="auto",
-        help="how the model marks its reasoning (default: %(default)s: what its chat template shows)",
-    )
+    _add_parsers(parser)
     gateway_options.add_access(parser)
     gateway_options.add_limits(parser)
     gateway_options.add_storage(parser)
     gateway_options.add_telemetry(parser)
     options.add_engine(parser)
+
+
+def _add_parsers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("answers of the model")
+    group.add_argument(
+        "--tool-parser",
+        choices=TOOL_PARSERS,
+        default="auto",
+        help="how the model writes calls of tools (default: %(default)s: what its chat template shows)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_PARSERS,
+        default="auto",
+        help="how the model marks its reasoning (default: %(default)s: what its chat template shows)",
+    )
 
 
 def _alias(text: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ import asyncio
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
@@ -60,25 +59,6 @@ class PromptBuilder:
             else:
                 raise RequestError("`prompt` holds an empty list of token ids", param="prompt")
         return prompts
-
-    async def chat(self, request: ChatRequest) -> Prompt:
-        text = self.render(request)
-        special = request.add_special_tokens is True
-        return Prompt(await self.encode(text, special=special, chars=len(text)), text)
-
-    def render(self, request: ChatRequest) -> str:
-        """The chat template's text. Raises RequestError."""
-        if self.template is None:
-            raise RequestError(
-                "this model has no chat template: use /v1/completions",
-                param="messages",
-                code="no_chat_template",
-            )
-        messages: list[dict[str, Any]] = []
-        for i, message in enumerate(request.messages):
-            role = "system" if message.role == "developer" else message.role
-            messages.append({"role": role, "content": message.text(f"messages[{i}]")})
-        return self.template.render(messages, {"add_generation_prompt": True})
 
     async def encode(self, text: str, *, special: bool, chars: int) -> list[int]:
         """Token ids of one text of a request that has `chars` characters to tokenise: where that takes

@@ -80,5 +80,5 @@ def test_envelope(error, status, kind, code):
     assert list(fields) == ["message", "type", "param", "code"]
 
 
-def test_envelope_escapes():
-    assert msgspec.json.decode(envelope(400, 'a "b"\n'))["error"]["message"] == 'a "b"\n'
+def test_envelope_is_one_line():
+    assert msgspec.json.decode(envelope(400, 'a "b"\nc'))["error"]["message"] == 'a "b" c'
