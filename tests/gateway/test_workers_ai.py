@@ -13,6 +13,7 @@ from firelane.api.workers_ai import RunRequest
 from firelane.gateway.deltas import CallArguments, CallStart, Reasoning, ToolCall
 from firelane.gateway.engine_link import LinkState
 from firelane.gateway.forms import ChoiceResult
+from firelane.gateway.tenants.keyfile import hashed
 from firelane.gateway.workers_ai.conversation import as_chat
 from firelane.gateway.workers_ai.form import PADDED_BYTES, WorkersForm
 
@@ -199,3 +200,19 @@ def test_results_find_their_calls():
         '{"x": 1}',
     )
     assert [message.tool_call_id for message in made[1:]] == ["call_1", "call_0"]
+
+
+def test_keys_and_quotas(make_service, tmp_path):
+    digest = hashed("secret")
+    keys = f'[tenants.acme]\nkeys = ["{digest}"]\nrequests_per_minute = 1\nmodels = ["toy"]\n'
+    (tmp_path / "keys.toml").write_text(keys)
+    service = make_service(api_keys=tmp_path / "keys.toml", aliases=((MODEL, "toy"), ("other", "alias")))
+    failure(run(service, **ASK), 401, 10000)
+    service.http.headers["authorization"] = "Bearer secret"
+    failure(run(service, RUN.replace(MODEL, "other"), **ASK), 400, 5007)
+    assert run(service, **ASK).status_code == 200
+    refused = run(service, **ASK)
+    failure(refused, 429, 3036)
+    assert int(refused.headers["retry-after"]) > 0
+    card = service.http.get("/v1/models").json()["data"]
+    assert [one["id"] for one in card] == ["toy", MODEL]

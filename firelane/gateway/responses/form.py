@@ -69,7 +69,6 @@ class ResponsesForm:
         self._events = _Events()
         self._draft: Draft | None = None
         self._delta: Callable[[str], bytes] | None = None
-        self._reasoning: list[str] = []
         self._reports: list[TokenReport] = []
         self._reason = ""
 
@@ -167,8 +166,6 @@ class ResponsesForm:
         assert self._draft is not None
         assert self._delta is not None
         self._draft.pieces.append(text)
-        if isinstance(self._draft, ReasoningDraft):
-            self._reasoning.append(text)
         return self._delta(text)
 
     def _close(self, status: str) -> bytes:
@@ -192,20 +189,8 @@ class ResponsesForm:
             answer.incomplete_details = IncompleteDetails(reason="max_output_tokens")
         else:
             answer.completed_at = int(time.time())
-        answer.usage = self._usage(usage)
+        answer.usage = _usage(usage)
         return opened + closed
-
-    def _usage(self, usage: Usage) -> ResponseUsage:
-        """The tokens of the reasoning are those that its text has by itself."""
-        text = "".join(self._reasoning)
-        thought = len(self._tokenizer.encode(text, add_special_tokens=False)) if text else 0
-        return ResponseUsage(
-            input_tokens=usage.prompt_tokens,
-            input_tokens_details=InputTokensDetails(cached_tokens=usage.prompt_tokens_details.cached_tokens),
-            output_tokens=usage.completion_tokens,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=min(thought, usage.completion_tokens)),
-            total_tokens=usage.total_tokens,
-        )
 
     def _logprobs(self, reports: list[TokenReport]) -> list[Logprob]:
         return [
@@ -217,3 +202,14 @@ class ResponsesForm:
         piece = self._tokenizer.token_bytes(token)
         text = piece.decode("utf-8", "replace")
         return Logprob(token=text, logprob=logprob, bytes=list(piece), top_logprobs=top)
+
+
+def _usage(usage: Usage) -> ResponseUsage:
+    reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=usage.prompt_tokens_details.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning_tokens),
+        total_tokens=usage.total_tokens,
+    )

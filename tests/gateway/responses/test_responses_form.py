@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from firelane.api.errors import envelope
 from firelane.api.responses import ResponseObject
-from firelane.api.usage import PromptTokensDetails, Usage
+from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.gateway.deltas import CallArguments, CallStart, Content, Delta, Reasoning, ToolCall
 from firelane.gateway.forms import ChoiceResult, TokenReport
 from firelane.gateway.responses.form import ResponsesForm
@@ -24,16 +24,13 @@ USAGE = Usage(
     completion_tokens=5,
     total_tokens=12,
     prompt_tokens_details=PromptTokensDetails(cached_tokens=4),
+    completion_tokens_details=CompletionTokensDetails(reasoning_tokens=3),
 )
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
-class Words:
-    """A tokenizer whose tokens are words."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[str]:
-        assert not add_special_tokens
-        return text.split()
+class Names:
+    """A tokenizer that names its tokens."""
 
     def token_bytes(self, token: int) -> bytes:
         return b"t%d" % token
@@ -46,7 +43,7 @@ class Stream:
         self.kept: list[dict[str, Any]] = []
         self.form = ResponsesForm(
             ResponseObject(id="resp_1", created_at=1, model="m", reasoning={}, text={}),
-            Words(),
+            Names(),
             lambda _, body: self.kept.append(json.loads(body)),
         )
         self.written = self.form.opening(0)
