@@ -19,7 +19,7 @@ class GrammarLimits:
     a token of a sequence may cost on average, beyond the first slack_cpu_s.
 
     The others bound llguidance's work: lexer_fuel and grammar_symbols on compiling (50,000 units of fuel take
-    about 1 ms), step_fuel (about 14,000 units a ms) and step_items (about 20,000 a ms) on each token,
+    about 1 ms), step_fuel (about 14,000 units a ms), step_items and row_items (20,000 a ms) on each token,
     lexer_states (1 to 2 kB each) its memory.
     """
 
@@ -37,5 +37,6 @@ class GrammarLimits:
     lexer_fuel: int = 1_000_000
     grammar_symbols: int = 200_000
     step_fuel: int = 100_000
-    step_items: int = 30_000
+    step_items: int = 50_000
+    row_items: int = 5_000
     lexer_states: int = 50_000

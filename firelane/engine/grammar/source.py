@@ -43,6 +43,7 @@ def new_matcher(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits)
         max_grammar_size=limits.grammar_symbols,
         step_lexer_fuel=limits.step_fuel,
         step_max_items=limits.step_items,
+        max_items_in_row=limits.row_items,
         max_lexer_states=limits.lexer_states,
         verbose_errors=False,
     )

@@ -1,5 +1,5 @@
-"""python -m firelane.engine.grammar.trial LIMITS MODEL_DIR VOCAB_SIZE: try out grammars, one a line of JSON on
-standard input; the answer is a line, too: what is wrong, or an empty text. LIMITS: GrammarLimits as JSON.
+"""python -m firelane.engine.grammar.trial LIMITS MODEL_DIR VOCAB_SIZE: try out grammars, one a line of JSON
+on standard input; the answer is a line, too: what is wrong, or an empty text. LIMITS: GrammarLimits as JSON.
 
 A text that takes too long or too much memory ends this process, as one does that overruns the stack.
 """
