@@ -228,12 +228,15 @@ def _client(service):
 
 def test_a_queue_in_the_engine_keeps_lines_back(kept):
     hold(kept)
+    client = kept.run(_client, kept)
+    kept.wait_for(lambda: len(kept.engine.running) == 1)
     kept.run(setattr, kept.link, "stats", EngineStats(waiting=50))
     made = start(kept, [line("a")])
     wait(kept, made, "in_progress")
     kept.call(_turns(20))
-    assert kept.engine.submitted == []
-    kept.run(setattr, kept.link, "stats", EngineStats())
+    assert len(kept.engine.submitted) == 1
+    kept.run(client.on_gone)  # now nothing waits, and no frame says so
+    assert kept.link.stats.waiting == 50
     hold(kept, held=False)
     assert wait(kept, made).status == "completed"
 

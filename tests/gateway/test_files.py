@@ -262,6 +262,24 @@ def test_uploads_at_the_same_time_are_bounded(kept, tmp_path):
     assert upload(kept).status_code == 200
 
 
+def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
+    """No time at all but for what comes at 64 KiB/s: 200 kB are worth three seconds, a byte is worth nothing."""
+    service = make_service(data_dir=tmp_path / "data", limits=HttpLimits(receive_s=-1))
+    head = HEAD.replace(b"9000", b"900000")
+    clients = [socket.create_connection(("127.0.0.1", service.gateway.port)) for _ in range(2)]
+    for client, size in zip(clients, (200_000, 1), strict=True):
+        client.sendall(head + PART + b"x" * size + b"\r")  # the parser holds back what could be a boundary
+    shelf = service.gateway.parts.files.shelf("")
+    service.wait_for(lambda: shelf._used_bytes == 200_001)
+    service.run(service.gateway._connections.sweep)
+    service.wait_for(lambda: shelf._used_bytes == 200_000)
+    assert clients[1].recv(100).startswith(b"HTTP/1.1 408")
+    assert len(stored(tmp_path)) == 1
+    for client in clients:
+        client.close()
+    service.wait_for(lambda: stored(tmp_path) == [])
+
+
 def test_tenants_see_their_own(tenants):
     service, clients = tenants
     ann, bob = clients["ann"], clients["bob"]

@@ -35,7 +35,9 @@ class Seats:
     def free(self, in_flight: int) -> int:
         """`in_flight`: lines that were started and have no answer."""
         link, ready = self._link, self._link.ready
-        if link.state is not LinkState.READY or ready is None or link.stats.waiting > MAX_QUEUE:
+        if link.state is not LinkState.READY or ready is None:
+            return 0
+        if link.in_flight and link.stats.waiting > MAX_QUEUE:  # an idle engine's figures are old
             return 0
         taken = self._admission.held + max(self._admission.background, in_flight)
         return ready.max_num_seqs - taken
@@ -70,7 +72,12 @@ class Runner:
 
     async def work(self) -> None:
         while True:
-            if self._start_lines():
+            try:
+                started = self._start_lines()
+            except Exception:  # a defect under one line must not hold up all batches for good
+                log.exception("batch_line_not_started")
+                started = 0
+            if started:
                 await asyncio.sleep(0)
                 continue
             self._wake.clear()
