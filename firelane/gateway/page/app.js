@@ -154,7 +154,8 @@ message.addEventListener("keydown", (event) => {
   }
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && conversation.running && !document.querySelector("dialog[open]")) conversation.stop();
+  if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  conversation.stop();
 });
 byId("open-settings").addEventListener("click", () => {
   const open = byId("settings").classList.toggle("open");

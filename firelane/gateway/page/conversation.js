@@ -72,7 +72,8 @@ export class Conversation {
   }
 
   _edit(turn) {
-    turn.view.edit(turn.text, "Send", (text) => this._ask([...this._before(turn), this._turn("user", text)]));
+    turn.view.edit(turn.text, "Send", (text) =>
+      this._askAgain([...this._before(turn), this._turn("user", text)]));
   }
 
   // The model's words, put into its mouth: the next question builds on them.
@@ -84,7 +85,14 @@ export class Conversation {
   }
 
   _again(turn) {
-    this._ask(this._before(turn));
+    this._askAgain(this._before(turn));
+  }
+
+  // Where the reader was is gone: the conversation gets the focus.
+  _askAgain(turns) {
+    const asked = this._ask(turns);
+    if (asked) this.scroll.focus({ preventScroll: true });
+    return asked;
   }
 
   _continue(turn) {
@@ -96,9 +104,9 @@ export class Conversation {
 
   // Makes `turns`, whose last one is the reader's, the conversation, and gets its answer.
   _ask(turns) {
-    if (this.running) return false;
-    if (this.refused) {
-      announce(this.refused);
+    const why = this.running ? "An answer is on its way: stop it first." : this.refused;
+    if (why) {
+      announce(why);
       return false;
     }
     const request = this._request(turns);

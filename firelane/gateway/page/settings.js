@@ -24,7 +24,9 @@ function number(input) {
   const value = Number(input.value);
   const label = input.labels[0].textContent;
   if (input.value === "" || !Number.isFinite(value)) throw new SettingError(input, `${label} is not a number.`);
-  if (WHOLE.has(input.name) && !Number.isInteger(value)) throw new SettingError(input, `${label} must be a whole number.`);
+  if (WHOLE.has(input.name) && !Number.isSafeInteger(value)) {
+    throw new SettingError(input, `${label} must be a whole number of at most 15 digits.`);
+  }
   const [min, max] = [input.min, input.max];
   if (min !== "" && value < Number(min)) throw new SettingError(input, `${label} must be ${min} or more.`);
   if (max !== "" && value > Number(max)) throw new SettingError(input, `${label} must be ${max} or less.`);

@@ -94,7 +94,8 @@ export class TurnView {
       el("p", {}, error.message), details.length ? el("p", { class: "error-details" }, details.join(" · ")) : null));
   }
 
-  // Replaces the text by an editor. `label`: of the button that calls done(text).
+  // Replaces the text by an editor. `label`: of the button that calls done(text), which is false when the text
+  // cannot be taken now.
   edit(text, label, done) {
     const area = el("textarea", { "aria-label": `Edit: ${this.name.toLowerCase()}`, rows: "3" });
     area.value = text;
@@ -103,17 +104,19 @@ export class TurnView {
       form.remove();
       this.text.hidden = false;
       this.actions.hidden = false;
-      this.actions.querySelector("button")?.focus();
+      if (this.node.isConnected) this.actions.querySelector("button")?.focus();
     };
     form.append(el("div", { class: "editor-row" },
       button("Cancel", close), el("button", { type: "submit", class: "strong" }, label)));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      close();
-      done(area.value);
+      if (done(area.value) !== false) close();
     });
     area.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") close();
+      if (event.key === "Escape") {
+        event.preventDefault();
+        close();
+      }
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
         form.requestSubmit();

@@ -101,7 +101,7 @@ def test_a_slider_and_its_number_move_together(visit: Open) -> None:
 
 def test_a_wrong_number_is_not_sent(visit: Open) -> None:
     tab = visit().ready().set(message="Hello")
-    for name, value in (("temperature", "3"), ("top_k", "1.5"), ("max_tokens", "0")):
+    for name, value in (("temperature", "3"), ("top_k", "1.5"), ("max_tokens", "0"), ("seed", "1" * 20)):
         tab.page.fill(f"#{name}", value)
         tab.page.press("#message", "Enter")
         assert tab.page.get_attribute(f"#{name}", "aria-invalid") == "true"
@@ -134,6 +134,7 @@ def test_conversation_edit_resend_clear(visit: Open) -> None:
     tab.settled()
     assert tab.sent[-1]["messages"] == [{"role": "user", "content": "Instead"}]
     assert tab.texts(".turn .text") == ["Instead", "One two."]
+    assert tab.page.evaluate("document.activeElement.id") == "scroll"  # where the reader was is gone
 
     tab.page.click("#clear")
     assert tab.page.locator(".turn").count() == 0
@@ -163,6 +164,7 @@ def test_stop_frees_the_sequence(visit: Open, server: ServerProcess) -> None:
         tab.page.wait_for_selector(".turn.busy")
         wait_until(lambda: metric(server.url, "firelane:sequences_in_flight") == 1)
         assert tab.page.is_hidden("#send")
+        an_edit_waits(tab)
         tab.page.click("#stop")
         tab.settled()
         wait_until(lambda: metric(server.url, "firelane:sequences_in_flight") == 0)
@@ -174,6 +176,18 @@ def test_stop_frees_the_sequence(visit: Open, server: ServerProcess) -> None:
     wait_until(lambda: metric(server.url, "vllm:request_success_total") == before + 1)
     tab.set(max_tokens="4").send("import os\n")  # and the next one is answered
     assert tab.answer
+
+
+def an_edit_waits(tab: Visit) -> None:
+    """While an answer is on its way the editor keeps its text; Esc there does not stop the answer."""
+    tab.page.locator(".turn.user").get_by_role("button", name="Edit").click()
+    tab.page.keyboard.type("!")
+    tab.page.keyboard.press("Enter")
+    assert "on its way" in tab.page.text_content("#announce")
+    assert tab.page.input_value(".editor textarea").endswith("!")
+    tab.page.keyboard.press("Escape")
+    assert tab.page.locator(".editor").count() == 0
+    assert tab.page.locator(".turn.busy").count() == 1
 
 
 def test_completion_and_its_prompt(visit: Open, server: ServerProcess) -> None:
@@ -219,14 +233,14 @@ def test_token_probabilities(visit: Open, mode: str) -> None:
 
 
 def test_error_of_the_server_is_shown(visit: Open) -> None:
-    tab = visit(expect=(400,)).ready().choose("completion").set(seed=str(2**70), max_tokens="4")
+    tab = visit(expect=(400,)).ready().choose("completion").set(top_k=str(2**40), max_tokens="4")
     tab.send("import")
     alert = tab.page.get_by_role("alert").text_content()
-    assert "seed" in alert
+    assert "top_k" in alert
     assert "HTTP 400" in alert
     assert "invalid_request_error" in alert
-    assert tab.page.get_attribute("#seed", "aria-invalid") == "true"
-    tab.set(seed="1").send("import")
+    assert tab.page.get_attribute("#top_k", "aria-invalid") == "true"
+    tab.set(top_k="1").send("import")
     assert tab.page.locator(".turn.assistant").last.locator(".error").count() == 0
 
 
