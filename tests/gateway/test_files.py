@@ -263,7 +263,7 @@ def test_uploads_at_the_same_time_are_bounded(kept, tmp_path):
 
 
 def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
-    """No time at all but for what comes at 64 KiB/s: 200 kB are worth three seconds, a byte is worth nothing."""
+    """No time but for what comes at 64 KiB/s: 200 kB are worth three seconds, a byte nothing."""
     service = make_service(data_dir=tmp_path / "data", limits=HttpLimits(receive_s=-1))
     head = HEAD.replace(b"9000", b"900000")
     clients = [socket.create_connection(("127.0.0.1", service.gateway.port)) for _ in range(2)]
