@@ -88,7 +88,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     store: bool | None = None
     previous_response_id: str | None = None
     metadata: Annotated[dict[MetadataKey, MetadataText], Meta(max_length=16)] | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
 
     seed: Annotated[int, INT64] | None = None
@@ -224,7 +224,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     tools: list[FunctionTool] = []
     top_logprobs: int = 0
     top_p: float | None = None
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None
     metadata: dict[str, str] = {}

@@ -115,7 +115,7 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
             {"format": {"type": "json_schema"}},
         ],
         "reasoning": [1, {"summary": "detailed"}, {"effort": 1}, {"surprise": 1}],
-        "truncation": ["auto", 1],
+        "truncation": ["middle", 1],
         "include": [1, ["everything"], ["reasoning.encrypted_content"], ["a"] * 17],
         "tools": [1, [1], [{"type": "mcp", "server_label": "x"}], [{"type": "function"}]],
         "tool_choice": ["maybe", "required", 1],

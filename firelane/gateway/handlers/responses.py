@@ -79,7 +79,8 @@ class Responses:
         )
 
     async def create(self, exchange: Exchange) -> None:
-        request, turn, chat = self._begin(exchange)
+        request, turn = self._begin(exchange)
+        chat = await self._chat(request, turn)
         parts, tenant = self._parts, exchange.request.tenant
         answer = draft_answer(request, parts.served_names[0], parts.responses)
 
@@ -103,15 +104,37 @@ class Responses:
             )
         )
 
-    def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ChatRequest]:
+    def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn]:
         request = self._decoder.decode(exchange.request.body)
         request.check()
         self._parts.gate.check_model(exchange, request.model)
-        turn = begin_turn(request, self._parts.responses, exchange.request.tenant)
-        return request, turn, as_chat(request, turn.earlier, turn.own)
+        return request, begin_turn(request, self._parts.responses, exchange.request.tenant)
+
+    async def _chat(self, request: ResponsesRequest, turn: Turn) -> ChatRequest:
+        """With `truncation` "auto", without as many of the first items as it takes to fit the context."""
+        chat = as_chat(request, turn.earlier, turn.own)
+        max_model_len = self._parts.max_model_len
+        if request.truncation != "auto" or max_model_len is None:
+            return chat
+        room = max_model_len - (request.max_output_tokens or 1)
+        fits = await self._fits(chat, room)
+        fewest, most = 1, len(turn.earlier) + len(turn.own) - 1
+        while not fits and fewest <= most:
+            dropped = (fewest + most) // 2
+            kept = turn.without(dropped)
+            shorter = as_chat(request, kept.earlier, kept.own) if kept.own or kept.earlier else None
+            if shorter is not None and await self._fits(shorter, room):
+                chat, most = shorter, dropped - 1
+            else:
+                fewest = dropped + 1
+        return chat
+
+    async def _fits(self, chat: ChatRequest, room_tokens: int) -> bool:
+        (prompt,) = await self._parts.assistant.chat(chat).prompts()
+        return len(prompt.ids) <= room_tokens
 
     async def input_tokens(self, exchange: Exchange) -> None:
-        _, _, chat = self._begin(exchange)
+        chat = await self._chat(*self._begin(exchange))
         (prompt,) = await self._parts.assistant.chat(chat).prompts()
         self._reply(exchange, InputTokens(input_tokens=len(prompt.ids)))
 

@@ -27,6 +27,20 @@ class Turn:
     earlier: list[InputItem]
     own: list[InputItem]
 
+    def without(self, dropped: int) -> Turn:
+        """The same without the first `dropped` items, and without outputs whose call is among them. What is
+        stored stays whole."""
+        calls = {
+            item.call_id for item in (*self.earlier, *self.own)[:dropped] if item.type == "function_call"
+        }
+
+        def rest(items: list[InputItem], first: int) -> list[InputItem]:
+            kept = items[first:]
+            return [i for i in kept if i.type != "function_call_output" or i.call_id not in calls]
+
+        own_first = max(0, dropped - len(self.earlier))
+        return Turn(self.stored, rest(self.earlier, dropped), rest(self.own, own_first))
+
     def keep(self, store: ResponseStore, tenant: Tenant, answer: ResponseObject, body: bytes) -> None:
         inputs = (*self.stored, *map(_encode, self.own))
         outputs = tuple(encode_json(item) for item in answer.output)
@@ -76,6 +90,7 @@ def draft_answer(request: ResponsesRequest, served_name: str, store: ResponseSto
         tools=request.tools or [],
         top_logprobs=request.top_logprobs or 0,
         top_p=request.top_p,
+        truncation=request.truncation or "disabled",
         user=request.user,
         metadata=request.metadata or {},
     )

@@ -172,3 +172,36 @@ def test_errors_name_the_field(service):
         assert answer.status_code in (400, 404)
         assert answer.json()["error"]["param"] == field, answer.text
     assert service.engine.submitted == []
+
+
+def test_truncation_leaves_the_first_items_out(service):
+    texts = [f"{i}" * 60 for i in range(10)]
+    items = [{"role": "user", "content": text} for text in texts]
+    refused = service.http.post("/v1/responses", json={"input": items})
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    made = create(service, input=items, truncation="auto", max_output_tokens=50, instructions="be brief")
+    assert made["truncation"] == "auto"
+    kept = prompts(service)[-1]
+    assert kept.startswith("<|bos|><|system|>be brief\n<|user|>")
+    assert [text for text in texts if text in kept] == texts[3:]
+    assert 512 - 50 - 62 < made["usage"]["input_tokens"] <= 512 - 50
+    second = create(service, input="go on", previous_response_id=made["id"], truncation="auto")
+    assert prompts(service)[-1].endswith("<|assistant|>hello world\n<|user|>go on\n<|assistant|>")
+    listed = service.openai.responses.input_items.list(second["id"], limit=100)
+    assert len(list(listed)) == 12
+
+
+def test_truncation_takes_outputs_with_their_calls(service):
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "x" * 100}
+    items = [{"role": "user", "content": "a" * 400}, call, output, {"role": "user", "content": "b" * 400}]
+    create(service, input=items, truncation="auto")
+    assert prompts(service)[-1] == f"<|bos|><|user|>{'b' * 400}\n<|assistant|>"
+
+
+def test_what_is_too_long_alone_is_refused(service):
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "x" * 600}
+    for given in ("x" * 600, [call, output], [{"role": "user", "content": "x"}, call, output]):
+        answer = service.http.post("/v1/responses", json={"input": given, "truncation": "auto"})
+        assert answer.json()["error"]["code"] == "context_length_exceeded"

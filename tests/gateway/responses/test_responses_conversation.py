@@ -98,7 +98,7 @@ REFUSED = {
     "background": {"input": "x", "background": True},
     "conversation": {"input": "x", "conversation": "conv_1"},
     "prompt": {"input": "x", "prompt": {"id": "pmpt_1"}},
-    "truncation": {"input": "x", "truncation": "auto"},
+    "truncation": {"input": "x", "truncation": "middle"},
     "include": {"input": "x", "include": ["reasoning.encrypted_content"]},
     "top_logprobs": {"input": "x", "top_logprobs": 1},
     "stream_options": {"input": "x", "stream_options": {"include_obfuscation": False}},
