@@ -8,7 +8,7 @@ import json
 from typing import Any, cast
 
 from firelane.gateway.constraints import single_line
-from firelane.gateway.tools.family import TokenOf, calls_rules, openai_id, quoted, repeated
+from firelane.gateway.tools.family import TokenOf, calls_rules, openai_id
 from firelane.gateway.tools.json_call import read_call
 from firelane.gateway.tools.tape import Reading, Tape, char, skip_space, until
 from firelane.gateway.tools.tool import Tool
@@ -44,11 +44,11 @@ class Llama3Json:
                 return
 
     def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
-        """A call is told as a schema, not as text around one: beside another schema (the answer's format),
-        llguidance reads what both begin with only if both are schemas.
+        """One call, as the family's templates refuse messages with more. It is told as a schema, not as text
+        around one: beside another schema (the answer's format), llguidance reads what both begin with only
+        if both are schemas.
         """
-        calls = repeated(quoted("; "), parallel=parallel)
-        return calls_rules(tools, calls, lambda tool: f"%json {json.dumps(single_line(_call_schema(tool)))}")
+        return calls_rules(tools, "call", lambda tool: f"%json {json.dumps(single_line(_call_schema(tool)))}")
 
 
 def _call_schema(tool: Tool) -> dict[str, Any]:

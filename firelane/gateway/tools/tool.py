@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """mode: "required" means that the answer is one call or more; `name`, that it is one call of this tool."""
+    """mode: "required" means that the answer is one call or more; `name`, that it is one of this tool."""
 
     tools: tuple[Tool, ...] = ()
     mode: Literal["none", "auto", "required"] = "auto"
