@@ -14,6 +14,8 @@ from firelane.errors import (
     RequestError,
 )
 
+QUEUE_SHARE = 8
+
 
 @dataclass(slots=True)
 class Admitted:
@@ -22,12 +24,13 @@ class Admitted:
     sequences: int
     admission: Admission | None
     background: bool = False
+    tenant: str = ""
 
     def release(self) -> None:
         """Give the room back. May be called again."""
         admission, self.admission = self.admission, None
         if admission is not None:
-            admission.give_back(self.sequences, background=self.background)
+            admission.give_back(self)
 
 
 class Waiting(Protocol):
@@ -45,6 +48,10 @@ class Admission:
     """Counts sequences between admission and end. Room is what the engine runs at once plus `max_queue`
     waiting, none of them for longer than `max_age_s`. held: sequences of clients; background: those of
     batches, which take no room from clients.
+
+    When all seats are taken, a named tenant may hold QUEUE_SHARE times what is then still free: one that
+    floods the server fills most of the queue, and never the places that others need. (Choudhury and Hahne,
+    "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
     """
 
     def __init__(self, served_names: tuple[str, ...], max_queue: int, max_age_s: float) -> None:
@@ -53,6 +60,7 @@ class Admission:
         self._max_queue = max_queue
         self._max_age_s = max_age_s
         self._line: dict[Waiting, float] = {}  # by arrival
+        self._held_by: dict[str, int] = {}
         self.held = self.background = 0
 
     def check_model(self, name: str | None) -> None:
@@ -64,17 +72,25 @@ class Admission:
                 code="model_not_found",
             )
 
-    def admit(self, sequences: int, max_num_seqs: int) -> Admitted:
+    def admit(self, sequences: int, max_num_seqs: int, tenant: str = "") -> Admitted:
         """Raises QueueFullError when there is no room now, RequestError when there never will be."""
         room = max_num_seqs + self._max_queue
         if sequences > room:
             raise RequestError(
                 f"{sequences} sequences in one request: this server takes at most {room}", param="n"
             )
-        if self.held + sequences > room:
+        held, own = self.held + sequences, self._held_by.get(tenant, 0) + sequences
+        if held > room:
             raise QueueFullError(f"the queue is full ({self._max_queue} waiting requests): try again later")
-        self.held += sequences
-        return Admitted(sequences, self)
+        if tenant and max_num_seqs < held and QUEUE_SHARE * (room - held) < own and own > sequences:
+            raise QueueFullError(
+                f"tenant {tenant} has {own - sequences} sequences here, and what is free is for others: "
+                "try again later"
+            )
+        self.held = held
+        if tenant:
+            self._held_by[tenant] = own
+        return Admitted(sequences, self, tenant=tenant)
 
     def admit_background(self, sequences: int, max_num_seqs: int) -> Admitted:
         """Raises QueueFullError while each seat of the engine is taken, RequestError as `admit` does."""
@@ -85,11 +101,15 @@ class Admission:
         self.background += sequences
         return Admitted(sequences, self, background=True)
 
-    def give_back(self, sequences: int, *, background: bool) -> None:
-        if background:
-            self.background -= sequences
-        else:
-            self.held -= sequences
+    def give_back(self, admitted: Admitted) -> None:
+        if admitted.background:
+            self.background -= admitted.sequences
+            return
+        self.held -= admitted.sequences
+        if admitted.tenant:
+            own = self._held_by.pop(admitted.tenant) - admitted.sequences
+            if own:
+                self._held_by[admitted.tenant] = own
 
     def check_free(self, sequences: int, max_num_seqs: int) -> None:
         """Raises QueueFullError where they would have to wait for a place in the engine."""

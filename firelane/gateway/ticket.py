@@ -37,11 +37,11 @@ class Ticket:
             self.exchange.extra_headers += self._grant.headers()
 
     def refuse(self) -> None:
-        """It did not start."""
+        """It did not start: the tenant has made a request, but used no tokens."""
         if self._open:
             self._open = False
             self._admitted.release()
-            self._grant.refuse()
+            self._grant.settle(0)
 
     def close(self, outcome: Outcome) -> None:
         if self._open:
@@ -83,15 +83,17 @@ class Gate:
         """
         arrived_s = self._ledger.now_s()
         tenant = exchange.request.tenant
-        room = self._admission.admit_background if background else self._admission.admit
         try:
             grant = FREE_GRANT if background else self._tenants.admit(tenant)
         except RateLimitError:
             exchange.extra_headers += self._tenants.limits(tenant)
             raise
         try:
-            admitted = room(sequences, max_num_seqs)
+            if background:
+                admitted = self._admission.admit_background(sequences, max_num_seqs)
+            else:
+                admitted = self._admission.admit(sequences, max_num_seqs, tenant.name)
         except BaseException:
-            grant.refuse()
+            grant.settle(0)
             raise
         return Ticket(exchange, grant, admitted, self._ledger, arrived_s)

@@ -21,11 +21,7 @@ class Grant(Protocol):
         ...
 
     def settle(self, used_tokens: int) -> None:
-        """The request has ended: what it did not use goes back. May be called again."""
-        ...
-
-    def refuse(self) -> None:
-        """The request did not start: it cost nothing. May be called again."""
+        """The request has ended, or did not start: what it did not use goes back. May be called again."""
         ...
 
     def headers(self) -> bytes:
@@ -40,9 +36,6 @@ class FreeGrant:
         pass
 
     def settle(self, used_tokens: int) -> None:
-        pass
-
-    def refuse(self) -> None:
         pass
 
     def headers(self) -> bytes:
@@ -110,13 +103,10 @@ class Quota:
         self._take(bucket, amount, "tokens")
         return amount
 
-    def end(self, returned_tokens: int, returned_requests: int) -> None:
+    def end(self, returned_tokens: int) -> None:
         self._running -= 1
-        now_s = self._now_s()
         if self._tokens is not None:
-            self._tokens.add(returned_tokens, now_s)
-        if self._requests is not None:
-            self._requests.add(returned_requests, now_s)
+            self._tokens.add(returned_tokens, self._now_s())
 
     def headers(self) -> bytes:
         now_s = self._now_s()
@@ -139,12 +129,7 @@ class _Held:
     def settle(self, used_tokens: int) -> None:
         quota, self._quota = self._quota, None
         if quota is not None:
-            quota.end(self._reserved - used_tokens, 0)
-
-    def refuse(self) -> None:
-        quota, self._quota = self._quota, None
-        if quota is not None:
-            quota.end(self._reserved, 1)
+            quota.end(self._reserved - used_tokens)
 
     def headers(self) -> bytes:
         return self._quota.headers() if self._quota is not None else b""

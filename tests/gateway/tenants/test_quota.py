@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,18 +76,43 @@ def test_unused_tokens_go_back():
     second = quota.admit()
     with pytest.raises(RateLimitError, match="100 tokens a minute"):
         second.reserve(10, 10)
-    second.refuse()
+    second.settle(0)
     first.settle(40)
     assert b"x-ratelimit-remaining-tokens: 60\r\n" in quota.headers()
 
 
-def test_a_refused_request_costs_nothing():
+def test_a_request_that_did_not_start_counts_but_its_tokens_do_not():
     quota, _ = make(requests_per_minute=5, tokens_per_minute=100, max_concurrent=1)
     grant = quota.admit()
     grant.reserve(1, 1)
-    grant.refuse()
-    assert b"remaining-requests: 5\r\n" in quota.headers()
+    grant.settle(0)
+    assert b"remaining-requests: 4\r\n" in quota.headers()
     assert b"remaining-tokens: 100\r\n" in quota.headers()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 90)), max_size=40))
+def test_whatever_the_order_nothing_is_lost(acts):
+    """Admit, reserve, settle and reload at random: at the end only what was used is missing."""
+    quota, _ = make(tokens_per_minute=1000, max_concurrent=4)
+    open_grants, used = [], 0
+    for act, prompt, output in acts:
+        if act == 0:
+            with contextlib.suppress(RateLimitError):
+                open_grants.append(quota.admit())
+                open_grants[-1].reserve(prompt, output)
+        elif act == 1 and open_grants:
+            open_grants.pop().settle(prompt)
+            used += prompt
+        elif act == 2:
+            quota.update(Tenant(name="acme", tokens_per_minute=1000, max_concurrent=4))
+        assert len(open_grants) <= 4
+    for grant in open_grants:
+        grant.settle(0)
+    assert f"remaining-tokens: {max(0, 1000 - used)}\r\n".encode() in quota.headers()
+    for _ in range(4):
+        quota.admit()
+    with pytest.raises(RateLimitError):
+        quota.admit()
 
 
 def test_a_silent_max_tokens_may_want_more_than_the_bucket_holds():
