@@ -37,7 +37,7 @@ def grammar_queue(model_dir: Path, vocab_size: int) -> GrammarQueue:
 
 @dataclass(eq=False)
 class _Job:
-    """One text to compile, and who waits for it. result: set last, by the thread."""
+    """One text to compile, and who waits for it. result: set by the thread, when it is done."""
 
     grammar: Grammar
     deadline_s: float
@@ -51,7 +51,6 @@ class _Worker:
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.done: deque[_Job] = deque()
         before = threading.stack_size(STACK_BYTES)
         try:
             self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
@@ -68,9 +67,7 @@ class _Worker:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.sequences:
-                job.result = self._compile(job.grammar)
-            self.done.append(job)
+            job.result = self._compile(job.grammar)
         self._compiler.close()
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar | str:
@@ -83,13 +80,16 @@ class _Worker:
 
 
 class GrammarQueue:
-    """Used by the engine's thread alone, which never waits for a compilation."""
+    """Used by the engine's thread alone, which never waits for a compilation. Tenants take turns, so that one
+    that sends many grammars does not keep the others waiting."""
 
     def __init__(self, compiler: Compiler, limits: GrammarLimits) -> None:
         self._compiler = compiler
         self._limits = limits
         self._worker: _Worker | None = None
-        self._jobs: dict[Grammar, _Job] = {}
+        self._running: _Job | None = None
+        self._backlog: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant, the next one first
+        self._jobs: dict[Grammar, _Job] = {}  # running or in the backlog
         self._kept: OrderedDict[Grammar, CompiledGrammar | str] = OrderedDict()
         self._waiting: dict[int, tuple[Sequence, _Job]] = {}
 
@@ -107,9 +107,10 @@ class GrammarQueue:
             if error := self._give(sequence, found):
                 raise RequestError(error)
             return True
-        job = self._jobs.get(grammar) or self._start(grammar)
+        job = self._jobs.get(grammar) or self._new_job(grammar, sequence.claim.tenant)
         job.sequences.append(sequence)
         self._waiting[sequence.id] = sequence, job
+        self._feed()
         return False
 
     def get(self, request_id: int) -> Sequence | None:
@@ -127,22 +128,19 @@ class GrammarQueue:
     def take(self) -> list[tuple[Sequence, str]]:
         """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing)."""
         ready: list[tuple[Sequence, str]] = []
-        worker = self._worker
-        while worker is not None and worker.done:
-            job = worker.done.popleft()
-            self._jobs.pop(job.grammar, None)
-            if job.result is None:
-                self._revive(job)
-            else:
-                self._keep(job.grammar, job.result)
-                ready += [(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
+        job = self._running
+        if job is not None and job.result is not None:
+            self._running = None
+            del self._jobs[job.grammar]
+            self._keep(job.grammar, job.result)
+            ready += [(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
         now_s = time.monotonic()
-        for job in list(self._jobs.values()):
-            if now_s >= job.deadline_s:
-                ready += [(sequence, self._late()) for sequence in job.sequences]
-                job.sequences.clear()
+        for late in [job for job in self._jobs.values() if now_s >= job.deadline_s]:
+            ready += [(sequence, self._too_late()) for sequence in late.sequences]
+            late.sequences.clear()
         for sequence, _ in ready:
             del self._waiting[sequence.id]
+        self._feed()
         return ready
 
     def close(self) -> None:
@@ -151,20 +149,27 @@ class GrammarQueue:
             self._worker.put(None)
             self._worker = None
 
-    def _start(self, grammar: Grammar) -> _Job:
+    def _new_job(self, grammar: Grammar, tenant: str) -> _Job:
         check_size(grammar, self._limits)
         if len(self._jobs) >= self._limits.waiting:
             raise RequestError(f"{len(self._jobs)} grammars wait to be compiled: try again later")
-        if self._worker is None:
-            self._worker = _Worker(self._compiler)
         job = self._jobs[grammar] = _Job(grammar, time.monotonic() + self._limits.compile_s)
-        self._worker.put(job)
+        self._backlog.setdefault(tenant, deque()).append(job)
         return job
 
-    def _revive(self, job: _Job) -> None:
-        """The worker passed over it, since nobody waited any more; someone may do so again."""
-        if job.sequences and self._worker is not None:
-            self._jobs[job.grammar] = job
+    def _feed(self) -> None:
+        """Give the thread its next grammar, if it has none: one that someone still waits for."""
+        while self._running is None and self._backlog:
+            tenant, jobs = self._backlog.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._backlog[tenant] = jobs
+            if not job.sequences:
+                del self._jobs[job.grammar]
+                continue
+            if self._worker is None:
+                self._worker = _Worker(self._compiler)
+            self._running = job
             self._worker.put(job)
 
     def _give(self, sequence: Sequence, result: CompiledGrammar | str) -> str:
@@ -179,5 +184,5 @@ class GrammarQueue:
         if len(self._kept) > self._limits.cached:
             self._kept.popitem(last=False)
 
-    def _late(self) -> str:
+    def _too_late(self) -> str:
         return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"

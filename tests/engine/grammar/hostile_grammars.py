@@ -119,7 +119,7 @@ HOSTILE = [
             properties={f"p{i}": {"type": "null"} for i in range(4000)},
             additionalProperties=False,
         ),
-        "Too many items",
+        "items",
     ),
     ("chain of rules", "lark", rules(4000, "NEXT"), None),
     ("doubling rules", "lark", rules(40, "NEXT NEXT"), "Too many items"),

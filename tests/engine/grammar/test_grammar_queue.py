@@ -10,6 +10,7 @@ import pytest
 
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
+from firelane.engine.sequence import Claim
 from firelane.errors import RequestError, UsageError
 from firelane.wire.frames import Grammar
 
@@ -41,8 +42,9 @@ class GatedCompiler:
 
 
 class Sequence:
-    def __init__(self, request_id: int) -> None:
+    def __init__(self, request_id: int, tenant: str = "") -> None:
         self.id = request_id
+        self.claim = Claim(tenant)
         self.constraint = None
 
 
@@ -53,7 +55,7 @@ def compiler():
 
 @pytest.fixture
 def queue(compiler):
-    queue = GrammarQueue(compiler, GrammarLimits(cached=2, waiting=3))
+    queue = GrammarQueue(compiler, GrammarLimits(cached=2, waiting=4))
     yield queue
     for gate in compiler.gates.values():
         gate.set()
@@ -152,9 +154,19 @@ def test_a_request_that_left_is_not_answered_and_not_compiled(compiler, queue) -
     assert taken(queue, 1) == {1: ""}
     third = Sequence(3)
     compiler.gate("b").set()
-    queue.add(third, regex("b"))  # whether it was passed over by now or not
+    assert compiler.compiled == ["a"]
+    queue.add(third, regex("b"))
     assert taken(queue, 1) == {3: ""}
     assert compiler.compiled == ["a", "b"]
+
+
+def test_tenants_take_turns(compiler, queue) -> None:
+    for i, (text, tenant) in enumerate([("a", "x"), ("b", "x"), ("d", "x"), ("c", "y")]):
+        queue.add(Sequence(i, tenant), regex(text))
+    for text in "abcd":
+        compiler.gate(text).set()
+    taken(queue, 4)
+    assert compiler.compiled == ["a", "b", "c", "d"]
 
 
 def test_a_grammar_that_takes_too_long(compiler) -> None:
@@ -169,14 +181,14 @@ def test_a_grammar_that_takes_too_long(compiler) -> None:
 
 
 def test_too_many_wait(compiler, queue) -> None:
-    for i, text in enumerate("abc"):
+    for i, text in enumerate("abcd"):
         queue.add(Sequence(i), regex(text))
-    with pytest.raises(RequestError, match="3 grammars wait to be compiled: try again later"):
-        queue.add(Sequence(8), regex("d"))
+    with pytest.raises(RequestError, match="4 grammars wait to be compiled: try again later"):
+        queue.add(Sequence(8), regex("e"))
     assert not queue.add(Sequence(9), regex("a"))
-    for text in "abc":
+    for text in "abcd":
         compiler.gate(text).set()
-    taken(queue, 4)
+    taken(queue, 5)
 
 
 def test_too_large_is_known_at_once(queue) -> None:
