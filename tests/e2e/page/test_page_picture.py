@@ -57,7 +57,7 @@ def test_draw(visit: Callable[..., Visit], browser: Any, server: ServerProcess) 
         line = tab.page.locator("figure").first.locator("path.line0")
         wait_until(lambda: line.get_attribute("d").count("L") >= SAMPLES)
         end = tab.page.locator("#tenants").bounding_box()
-        clip = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 34}
+        clip = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 22}
         charts = tab.page.screenshot(clip=clip, full_page=True)
         tab.page.click("a[data-view=playground]")
         converse(tab)
@@ -77,6 +77,8 @@ def converse(tab: Visit) -> None:
     tab.page.select_option("#structure", "json_schema")
     tab.page.fill("#structure-text", SCHEMA)
     tab.send("Its name and arguments, please.")
+    tab.page.get_by_role("button", name="Resend").last.click()  # the schema is compiled by now
+    tab.settled()
     tab.page.locator("#settings").evaluate("(form) => form.scrollTo(0, 0)")
     tab.page.locator("#message").blur()
     tab.page.locator(".turn.assistant").first.locator(".token", has_text="create").hover()
