@@ -199,3 +199,25 @@ def test_embed_what_cannot_be_served(llm):
     with pytest.raises(RequestError, match="0 bytes"):
         llm.embed("")
     assert len(llm.embed([1] * 128)) == 1
+
+
+def test_structured_output(llm):
+    """The null backend would say anything: what it says matches all the same."""
+    prompts = [f"prompt {i}" for i in range(6)]
+    params = SamplingParams(json_schema={"enum": ["one", "two"]}, max_tokens=20)
+    for output in llm.generate(prompts, params):
+        assert json.loads(output.outputs[0].text) in ("one", "two")
+        assert output.outputs[0].finish_reason == "stop"
+        assert output.outputs[0].stop_reason is None
+    for params in (SamplingParams(regex="[ab]{5}"), SamplingParams(grammar='start: ("a" | "b")~5')):
+        assert set(llm.generate("x", params)[0].outputs[0].text) <= set("ab")
+        text = "".join(llm.stream("x", params))
+        assert len(text) == 5
+
+
+def test_a_grammar_that_cannot_be_served(llm):
+    with pytest.raises(RequestError, match="the regular expression cannot be used: unclosed group"):
+        llm.generate("x", SamplingParams(regex="(("))
+    with pytest.raises(UsageError, match="regex and lark are both given"):
+        llm.generate("x", SamplingParams(regex="a", grammar='start: "a"'))
+    assert llm.generate("a", forced("r", max_tokens=2))[0].outputs[0].text == "rr"
