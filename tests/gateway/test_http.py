@@ -325,6 +325,21 @@ def test_client_that_does_not_read_is_cut(make_service):
     client.close()
 
 
+def test_a_client_that_does_not_read_holds_up_nobody(make_service):
+    service = make_service(limits=HttpLimits(buffer_bytes=1024))
+    service.engine.max_model_len = 1 << 20
+    service.call(service.restart())
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.connect(("127.0.0.1", service.gateway.port))
+    client.sendall(post(b'{"prompt":"a","stream":true,"ignore_eos":true,"max_tokens":1000000}'))
+    (slow,) = wait_for_connections(service)
+    service.wait_for(lambda: slow._stalled_since_s is not None)
+    for _ in range(3):
+        assert len(service.events("/v1/completions", {"prompt": "say", "max_tokens": 50})) >= 12
+    client.close()
+
+
 def wait_for_connections(service):
     service.wait_for(lambda: len(service.gateway._connections) == 1)
     return service.gateway._connections._open

@@ -162,9 +162,9 @@ def _lines(what: bytes, bucket: TokenBucket | None, now_s: float) -> bytes:
 
 def duration(seconds: float) -> str:
     """As OpenAI writes it: 120ms, 8.64s, 6m0s."""
-    if seconds < 1:
+    if seconds <= 0.999:
         return f"{math.ceil(seconds * 1000)}ms"
-    if seconds < 60:
+    if seconds <= 59.99:
         return f"{math.ceil(seconds * 100) / 100:g}s"
     whole = math.ceil(seconds)
     return f"{whole // 60}m{whole % 60}s"

@@ -135,7 +135,16 @@ def test_headers_have_openais_form():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0ms"), (0.12, "120ms"), (8.64, "8.64s"), (60, "1m0s"), (359.5, "6m0s")]
+    ("seconds", "text"),
+    [
+        (0, "0ms"),
+        (0.12, "120ms"),
+        (8.64, "8.64s"),
+        (0.9995, "1s"),
+        (59.999, "1m0s"),
+        (60, "1m0s"),
+        (359.5, "6m0s"),
+    ],
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text

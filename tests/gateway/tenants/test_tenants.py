@@ -102,6 +102,17 @@ def test_requests_a_minute(serve):
     assert metric(service, "rejected", "acme") == 1
 
 
+def test_the_openai_client_understands(serve):
+    service = serve("requests_per_minute = 1")
+    client = service.openai.with_options(api_key=ACME)
+    raw = client.completions.with_raw_response.create(**ASK)
+    assert raw.headers["x-ratelimit-limit-requests"] == "1"
+    assert raw.headers["x-ratelimit-reset-requests"] == "1m0s"
+    with pytest.raises(openai.RateLimitError) as caught:
+        client.completions.create(**ASK)
+    assert caught.value.code == "rate_limit_exceeded"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_tokens_a_minute_come_back(serve, stream):
     """Prompt (4) and max_tokens are held; what was not used is free again at the end."""
