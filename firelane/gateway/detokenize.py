@@ -7,6 +7,7 @@ string are held until the next token decides, or the end does.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from typing import Protocol
 
 from tokenizers.decoders import DecodeStream
@@ -91,15 +92,26 @@ def make_detokenizer(tokenizer: Tokenizer, kept_ids: frozenset[int] | None = fro
     return StreamDetokenizer(tokenizer, kept) if pieces is None else PieceDetokenizer(pieces)
 
 
+def held_chars(text: str, marks: Sequence[str]) -> int:
+    """Length of the longest end of `text` that begins one of `marks`."""
+    longest = 0
+    for mark in marks:
+        at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+        while at >= 0 and not mark.startswith(text[at:]):
+            at = text.find(mark[0], at + 1)
+        if at >= 0:
+            longest = max(longest, len(text) - at)
+    return longest
+
+
 class StopMatcher:
     """Finds the first stop string in a text that comes in pieces. keep: it is part of the text."""
 
-    __slots__ = ("_held", "_keep", "_longest", "_stops")
+    __slots__ = ("_held", "_keep", "_stops")
 
     def __init__(self, stops: list[str], *, keep: bool = False) -> None:
         self._stops = stops
         self._keep = keep
-        self._longest = max(map(len, stops))
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
@@ -112,17 +124,9 @@ class StopMatcher:
             self._held = ""
             at, stop = min(found)
             return text[: at + len(stop) if self._keep else at], True
-        keep = self._held_chars(text)
+        keep = held_chars(text, self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
-
-    def _held_chars(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
-        for size in range(min(len(text), self._longest - 1), 0, -1):
-            end = text[-size:]
-            if any(stop.startswith(end) for stop in self._stops):
-                return size
-        return 0
 
     def flush(self) -> str:
         """What was held, now that no more text comes."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from firelane.gateway.deltas import CallArguments, CallStart, Content, Delta, Reasoning
+from firelane.gateway.detokenize import held_chars
 
 ResultT = TypeVar("ResultT")
 Reading = Generator[None, None, ResultT]
@@ -139,18 +140,12 @@ def until(
 
 def _first(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
     """Where the first mark is, and which; (-1, "") where there is none."""
-    found = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
-    return min(found, default=(-1, ""))
-
-
-def held_chars(text: str, marks: tuple[str, ...]) -> int:
-    """Length of the longest end of `text` that begins one of `marks`."""
-    longest = max(map(len, marks))
-    for size in range(min(len(text), longest - 1), 0, -1):
-        end = text[-size:]
-        if any(mark.startswith(end) for mark in marks):
-            return size
-    return 0
+    first, found = -1, ""
+    for mark in marks:
+        at = text.find(mark)
+        if at >= 0 and (first < 0 or at < first):
+            first, found = at, mark
+    return first, found
 
 
 def char(tape: Tape, at: int) -> Reading[str]:
