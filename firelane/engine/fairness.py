@@ -24,6 +24,8 @@ from firelane.engine.sequence import Claim, Sequence
 RECENT_S = 10.0
 """For so long after its last request a tenant is expected back: the others leave it room, and its virtual
 time is kept."""
+MARGIN = 1.25
+"""So many times its share of the running sequences a tenant may have before others come first."""
 BURST_TOKENS = 1024
 """How far ahead of the others a tenant with little at work may get before its prompts wait their turn."""
 
@@ -100,15 +102,16 @@ class Accounts:
         self.counter[account] = max(self.counter[account], start)
 
     def crowd(self) -> NDArray[np.bool_]:
-        """By account: background work, and tenants with more than their share of the running sequences,
-        unless they are behind all others.
+        """By account: background work, and tenants with clearly more than their share of the running
+        sequences, unless they are behind all others.
 
         Shares are counted as if one more of the tenants of late came back now.
         """
         ours = ~self.background
         at_work, absent = ours & (self.live > 0), ours & (self.live == 0)
         weights = self.weight.sum(where=at_work) + self.weight.max(initial=0.0, where=absent)
-        above = at_work & (self.running * weights > self.weight * self.running.sum(where=ours))
+        share = self.weight * (self.running.sum(where=ours) / max(weights, 1e-9))
+        above = at_work & (self.running > MARGIN * share + 0.5)
         lowest = np.sort(self.counter[at_work])[:2]
         if len(lowest) == 2:
             above &= self.counter + BURST_TOKENS / np.maximum(self.weight, 1e-9) >= lowest[1]

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 SMOOTHING = 0.1
 SIZES = 24
-SHORT = 8
-"""Steps of fewer tokens count as short."""
 
 
 class Pace:
-    """Keeps a moving average of the time of steps of 1, 2-3, 4-7, 8-15 ... tokens.
+    """Keeps moving averages of the time of steps of 1, 2-3, 4-7, 8-15 ... tokens.
 
-    Up to some number of tokens a step takes hardly longer than the shortest one (it reads all weights), and
-    from there on each token adds its share: so the shortest step, and the time for a token in the fullest
-    ones, tell the size of a step that takes a given time.
+    Up to some number of tokens a step takes hardly longer than the shortest one, which reads all weights;
+    from there on each token adds its share. Between the sizes seen, time grows evenly; who keeps to what is
+    answered tries ever better sizes, and never one that takes much longer than was asked for.
     """
 
     def __init__(self) -> None:
+        self._tokens = [0.0] * SIZES
         self._step_s = [0.0] * SIZES
-        self._token_s = [0.0] * SIZES
-        self._fullest = 0
 
     def note(self, tokens: int, seconds: float) -> None:
         """A step of `tokens` tokens took `seconds`."""
         size = min(tokens.bit_length(), SIZES - 1)
-        if self._step_s[size] == 0.0:
-            self._step_s[size], self._token_s[size] = seconds, seconds / tokens
-        else:
-            self._step_s[size] += SMOOTHING * (seconds - self._step_s[size])
-            self._token_s[size] += SMOOTHING * (seconds / tokens - self._token_s[size])
-        self._fullest = max(self._fullest, size)
+        share = SMOOTHING if self._tokens[size] else 1.0
+        self._tokens[size] += share * (tokens - self._tokens[size])
+        self._step_s[size] += share * (seconds - self._step_s[size])
+
+    def knows(self, tokens: int) -> bool:
+        """A step of about so many tokens, or of fewer, was seen."""
+        return any(self._tokens[: tokens.bit_length() + 1])
 
     def tokens_within(self, factor: float) -> float:
-        """Tokens of a step that takes `factor` times as long as the shortest. While no short one was seen it
-        is one: there is no other way to know."""
-        if not any(self._step_s[: SHORT.bit_length()]):
-            return SHORT - 1
-        shortest_s = min(seconds for seconds in self._step_s if seconds)
-        return factor * shortest_s / self._token_s[self._fullest]
+        """Tokens of a step that takes `factor` times as long as the shortest; infinite while none was
+        seen."""
+        seen = self._seen()
+        if not seen:
+            return math.inf
+        limit_s = factor * seen[0][1]
+        for (fewer, shorter_s), (more, longer_s) in pairwise(seen):
+            if longer_s > limit_s:
+                return fewer + (more - fewer) * (limit_s - shorter_s) / (longer_s - shorter_s)
+        tokens, seconds = seen[-1]
+        return tokens * limit_s / seconds
+
+    def _seen(self) -> list[tuple[float, float]]:
+        """(tokens, seconds) of the sizes seen, ascending; no step takes longer than one of more tokens."""
+        seen: list[tuple[float, float]] = []
+        shortest_s = math.inf
+        for tokens, seconds in zip(reversed(self._tokens), reversed(self._step_s), strict=True):
+            if tokens:
+                shortest_s = min(shortest_s, seconds)
+                seen.append((tokens, shortest_s))
+        return seen[::-1]

@@ -19,10 +19,15 @@ from firelane.engine.table import SequenceTable
 
 SHORT_STEP = 1.5
 """Length of a step of the crowd alone, relative to the shortest step."""
-HARDLY_LONGER = 1.25
-"""The same, for a step in which the crowd joins others."""
+WITH_DECODES = 1.25
+"""The same, for a step in which background work joins decodes of others."""
+WITH_DUE = 1.1
+"""The same, for a step in which the crowd joins short prompts that are due."""
 SHARE_WITH_DUE = 8
 """While prompts of others are due, the crowd gets up to one token for so many of theirs."""
+
+FEW_TOKENS = 7
+"""The crowd's part of a step that is made short to see how long a short step takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,16 @@ class StepSharing:
     def crowd_tokens(self, crowd: NDArray[np.bool_], due: int, decodes: int) -> int:
         """The crowd's part of a step in which others want `due` tokens of prompts and `decodes`."""
         if due:
-            cheap = self._pace.tokens_within(HARDLY_LONGER) - due - decodes
-            return max(0, int(min(self._max_tokens - decodes - due, max(1, due // SHARE_WITH_DUE, cheap))))
+            cheap = self._tokens_within(WITH_DUE) - due - decodes
+            return max(0, min(self._max_tokens - decodes - due, max(1, due // SHARE_WITH_DUE, cheap)))
+        if not self._pace.knows(decodes + FEW_TOKENS):
+            return FEW_TOKENS
         if decodes and self._table.accounts.background[crowd].all():
-            return max(1, int(min(self._max_tokens, self._pace.tokens_within(HARDLY_LONGER) - decodes)))
-        return max(1, int(min(self._max_tokens, self._pace.tokens_within(SHORT_STEP))))
+            return max(1, self._tokens_within(WITH_DECODES) - decodes)
+        return max(1, self._tokens_within(SHORT_STEP))
+
+    def _tokens_within(self, factor: float) -> int:
+        return int(min(self._max_tokens, self._pace.tokens_within(factor)))
 
     def comes_first(self, account: int, crowd: NDArray[np.bool_]) -> bool:
         """Prompts of this account, not of the crowd, are not far ahead of the crowd's tenants."""

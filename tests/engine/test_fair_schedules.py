@@ -41,6 +41,7 @@ turns = st.tuples(st.lists(requests, max_size=3), st.lists(requests, max_size=2)
 def hold_pace(d, tokens):
     """Steps are as if the crowd's short step had so many tokens."""
     d.core.scheduler.pace.note = lambda *_: None
+    d.core.scheduler.pace.knows = lambda _: True
     d.core.scheduler.pace.tokens_within = lambda factor: factor / 1.5 * tokens
     return d
 

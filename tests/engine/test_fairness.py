@@ -190,15 +190,19 @@ class TestCrowd:
         assert not accounts.crowd()[account]
 
     def test_those_above_their_share_are(self, accounts, running):
-        a, b = running("a", 6), running("b", 4)
+        a, b = running("a", 7), running("b", 3)
         assert accounts.crowd()[[a, b]].tolist() == [True, False]
+
+    def test_a_little_more_is_none(self, accounts, running):
+        a, b = running("a", 6), running("b", 4)
+        assert not accounts.crowd()[[a, b]].any()
 
     def test_equals_are_not(self, accounts, running):
         tenants = [running(f"t{i}", 2) for i in range(7)]
         assert not accounts.crowd()[tenants].any()
 
     def test_shares_follow_weights(self, accounts, running):
-        a, b = running("a", 6, weight=3.0), running("b", 3)
+        a, b = running("a", 6, weight=3.0), running("b", 4)
         assert accounts.crowd()[[a, b]].tolist() == [False, True]
 
     def test_one_who_was_here_lately_is_expected_back(self, accounts, running, clock):
@@ -210,7 +214,7 @@ class TestCrowd:
         assert not accounts.crowd()[a]
 
     def test_one_that_is_behind_all_others_is_not(self, accounts, running):
-        a, b = running("a", 6), running("b", 4)
+        a, b = running("a", 7), running("b", 3)
         accounts.charge(b, BURST_TOKENS - 1)
         assert accounts.crowd()[a]
         accounts.charge(b, 2)

@@ -1,37 +1,65 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from firelane.engine.pace import SHORT, Pace
+from firelane.engine.pace import Pace
 
 
-def noted(step_s, tokens):
+def noted(step_s, sizes):
     pace = Pace()
-    for n in tokens:
-        for _ in range(50):
-            pace.note(n, step_s(n))
+    for tokens in sizes:
+        pace.note(tokens, step_s(tokens))
     return pace
 
 
-def test_a_short_step_is_tried_first():
-    assert Pace().tokens_within(2.0) < SHORT
-    assert noted(lambda n: n, [256, 512]).tokens_within(2.0) < SHORT
+def settle(step_s, sizes, factor):
+    """Steps of the size that is told, until it stays."""
+    pace, told = noted(step_s, sizes), []
+    for _ in range(200):
+        told.append(max(1, int(pace.tokens_within(factor))))
+        pace.note(told[-1], step_s(told[-1]))
+    return told
+
+
+def test_nothing_is_known_at_first():
+    assert Pace().tokens_within(2.0) == math.inf
+    assert not Pace().knows(1000)
+
+
+def test_knows_sizes_up_to_that_of_a_step_seen():
+    pace = noted(lambda _: 1.0, [20, 300])
+    assert [pace.knows(tokens) for tokens in (7, 15, 16, 64, 500)] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("factor", [1.25, 1.5, 2.0])
-def test_bound_by_weights_then_by_arithmetic(factor):
-    """The shortest step takes 40 ms; from 16 tokens on, each takes 2.5 ms."""
-    pace = noted(lambda n: max(40e-3, 2.5e-3 * n), [1, 4, 16, 64, 300, 512])
-    assert pace.tokens_within(factor) == pytest.approx(factor * 16)
+@pytest.mark.parametrize(
+    ("step_s", "best"),
+    [
+        (lambda n: max(40e-3, 2.5e-3 * n), lambda factor: 16 * factor),  # weights, then arithmetic
+        (lambda n: 8e-3 + 30e-6 * n, lambda factor: (factor * 8.03e-3 - 8e-3) / 30e-6),  # a launch, then both
+        (lambda n: 1e-3 * n, lambda factor: factor),
+    ],
+    ids=["cpu", "gpu", "even"],
+)
+def test_it_finds_the_size_without_much_longer_steps(step_s, best, factor):
+    told = settle(step_s, [1, 512], factor)
+    assert told[-1] == pytest.approx(best(factor), rel=0.15, abs=1)
+    assert max(map(step_s, told)) <= 1.1 * factor * step_s(1)
 
 
-def test_a_device_that_does_not_feel_tokens():
+def test_sizes_beyond_those_seen():
     assert noted(lambda _: 10e-3, [1, 256]).tokens_within(1.5) == pytest.approx(1.5 * 256)
+
+
+def test_a_slow_first_step_does_not_count_for_long():
+    pace = noted(lambda n: 5.0 if n == 1 else 1e-3 * n, [1, 2, 512])
+    assert pace.tokens_within(1.5) == pytest.approx(3, abs=0.1)
 
 
 def test_it_follows_a_change():
     pace = noted(lambda n: 1e-3 * n, [1, 512])
-    slow = pace.tokens_within(1.5)
     for _ in range(100):
         pace.note(1, 20e-3)
-    assert pace.tokens_within(1.5) == pytest.approx(20 * slow, rel=0.01)
+    assert pace.tokens_within(1.5) == pytest.approx(1 + 511 * 10 / 492, rel=0.01)

@@ -1,0 +1,223 @@
+"""Time to the first token of one tenant's requests while another floods the engine, against an empty engine.
+
+    python benchmarks/fairness.py [MODEL] [--null] [--flood 300] [--prompts 16 512] [--requests 20]
+
+The flood keeps so many requests in flight, all from the start. The other tenant, the visitor, sends one
+request at a time, each a random moment after the answer to the last one. The engine runs in this process: no
+gateway's time is in the figures. --null takes the null backend, whose steps take 4 ms, or 0.24 ms a token
+where that is longer. --background makes the flood background work of the same tenant. "flood kept" is what
+the flood got of the tokens a second (prompts and outputs) that it gets alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from firelane.backends.contract import Executor, StepInputs, StepLimits
+from firelane.backends.null import NullExecutor
+from firelane.engine.core import EngineCore
+from firelane.engine.load import load_executor
+from firelane.wire.engine_config import EngineConfig
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+
+EMBEDDED = Path(__file__).resolve().parent.parent / "firelane" / "models" / "embedded"
+CACHE = Path.home() / ".cache" / "firelane"
+NULL_LIMITS = StepLimits(
+    max_num_seqs=256,
+    max_num_batched_tokens=512,
+    max_output_rows=288,
+    max_model_len=2048,
+    block_size=16,
+    num_blocks=1 << 15,
+)
+VISITOR = 1 << 40
+"""Ids of the visitor's requests start here."""
+PAUSE_S = (0.0, 0.25)
+FILL_S = 20.0
+ALONE_S = 3.0
+"""For so long the flood is measured without visitors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flood:
+    """Requests in flight, and the tokens of each."""
+
+    requests: int
+    prompt: int
+    output: int
+    background: bool
+
+
+class Traffic:
+    """A port that plays both tenants. ttft_s: of the visitor's requests, since the moment they were due."""
+
+    def __init__(self, flood: Flood | None, vocab_size: int) -> None:
+        self._flood = flood
+        self._vocab_size = vocab_size
+        self._random = np.random.default_rng(0)
+        self._missing = flood.requests if flood else 0
+        self._next_id = 0
+        self._prompt = 0
+        self._due_s = math.inf
+        self._sent_s = math.inf
+        self.ttft_s: list[float] = []
+
+    def visit(self, prompt: int) -> None:
+        """From now on there are visits, with prompts of so many tokens; 0: no more, and no more flood."""
+        self._prompt, self._flood = prompt, self._flood if prompt else None
+        self._due_s = time.monotonic() if prompt else math.inf
+
+    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+        while self._flood and self._missing:
+            self._missing -= 1
+            core.submit(self._request(0, self._flood.prompt, self._flood.output))
+        if core.is_idle and self._due_s < math.inf and wait_s is None:
+            time.sleep(max(0.0, self._due_s - time.monotonic()))
+        if time.monotonic() >= self._due_s:
+            self._sent_s, self._due_s = self._due_s, math.inf
+            core.submit(self._request(VISITOR, self._prompt, 4))
+
+    def send(self, frame: StepFrame | Rejected) -> None:
+        assert isinstance(frame, StepFrame), frame
+        now_s = time.monotonic()
+        if self._sent_s < math.inf and any(i >= VISITOR for i in frame.ids):
+            self.ttft_s.append(now_s - self._sent_s)
+            self._sent_s = math.inf
+        for finished in frame.finished:
+            if finished.id < VISITOR:
+                self._missing += 1
+            elif self._prompt:
+                self._due_s = now_s + self._random.uniform(*PAUSE_S)
+
+    def _request(self, first_id: int, prompt: int, output: int) -> NewRequest:
+        self._next_id += 1
+        is_background = self._flood is not None and self._flood.background
+        return NewRequest(
+            id=first_id + self._next_id,
+            prompt=self._random.integers(5, self._vocab_size, prompt, dtype=np.int32).tobytes(),
+            sampling=Sampling(temperature=0.0, max_tokens=output),
+            tenant="one" if is_background or first_id else "flood",
+            background=is_background and not first_id,
+        )
+
+
+class Run:
+    """One engine, from empty to empty."""
+
+    def __init__(self, executor: Executor, flood: Flood | None) -> None:
+        self._traffic = Traffic(flood, executor.vocab_size)
+        self._core = EngineCore(executor, self._traffic, prefix_cache=False)
+
+    def until(self, is_done: Callable[[], bool]) -> float:
+        """Step until then; returns all tokens computed a second."""
+        pace = self._core.scheduler.pace
+        computed, note = 0, pace.note
+
+        def count(tokens: int, seconds: float) -> None:
+            nonlocal computed
+            computed += tokens
+            note(tokens, seconds)
+
+        pace.note = count
+        began_s = time.monotonic()
+        while not is_done():
+            self._core.step()
+        pace.note = note
+        return computed / (time.monotonic() - began_s)
+
+    def fill(self, sequences: int, limit_s: float) -> None:
+        """Until so many decode."""
+        ends_s, table = time.monotonic() + limit_s, self._core.table
+        self.until(lambda: int(table.decoding.sum()) >= sequences or time.monotonic() > ends_s)
+
+    def alone(self) -> float:
+        ends_s = time.monotonic() + ALONE_S
+        return self.until(lambda: time.monotonic() > ends_s)
+
+    def visits(self, prompt: int, requests: int) -> tuple[list[float], float]:
+        """TTFT of each visit, and tokens a second that the flood got meanwhile."""
+        traffic = self._traffic
+        traffic.ttft_s.clear()
+        traffic.visit(prompt)
+        began_s = time.monotonic()
+        rate = self.until(lambda: len(traffic.ttft_s) >= requests)
+        visitors = requests * prompt / (time.monotonic() - began_s)
+        return traffic.ttft_s[:requests], rate - visitors
+
+    def end(self) -> None:
+        self._traffic.visit(0)
+        self._core.abort_all()
+        self.until(lambda: self._core.is_idle)
+
+
+def null_executor() -> NullExecutor:
+    def step_s(inputs: StepInputs) -> float:
+        return max(0.004, 0.00024 * inputs.num_tokens)
+
+    return NullExecutor(NULL_LIMITS, 32000, step_s)
+
+
+def cpu_executor(model: Path) -> Executor:
+    config = EngineConfig(model_dir=model, cache_dir=CACHE, max_model_len=2048)
+    return load_executor(config, lambda *_: None)
+
+
+def measure(executor: Executor, flood: Flood, prompts: list[int], requests: int) -> list[str]:
+    """One row for each length of prompt."""
+    empty, busy = Run(executor, None), Run(executor, flood)
+    lone = {prompt: empty.visits(prompt, requests)[0] for prompt in prompts}
+    empty.end()
+    busy.fill(min(flood.requests, executor.limits.max_num_seqs) * 9 // 10, FILL_S)
+    alone_rate = busy.alone()
+    rows: list[str] = []
+    for prompt in prompts:
+        crowded, rate = busy.visits(prompt, requests)
+        ratio = statistics.median(crowded) / statistics.median(lone[prompt])
+        cells = [
+            f"{1e3 * f(times):.1f}" for times in (lone[prompt], crowded) for f in (statistics.median, max)
+        ]
+        rows.append(f"| {prompt} | {' | '.join(cells)} | {ratio:.2f} | {rate / alone_rate:.0%} |")
+    busy.end()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", type=Path, default=EMBEDDED)
+    parser.add_argument("--null", action="store_true")
+    parser.add_argument("--background", action="store_true")
+    parser.add_argument("--flood", type=int, default=300, help="requests in flight")
+    parser.add_argument("--flood-tokens", type=int, nargs=2, default=(220, 200), metavar=("PROMPT", "OUTPUT"))
+    parser.add_argument("--prompts", type=int, nargs="+", default=[16, 128, 512])
+    parser.add_argument("--requests", type=int, default=20)
+    options = parser.parse_args()
+    executor = null_executor() if options.null else cpu_executor(options.model)
+    prompt, output = options.flood_tokens
+    flood = Flood(requests=options.flood, prompt=prompt, output=output, background=options.background)
+    name = "null backend" if options.null else options.model.name
+    kind = "background requests" if options.background else "requests"
+    print(
+        f"{name}, {platform.machine()}, {os.cpu_count()} cores; {flood.requests} {kind} in flight, ", end=""
+    )
+    print(f"{prompt} tokens in, {output} out; {options.requests} visits a row\n")
+    print("| prompt tokens | empty: median ms | max | flooded: median ms | max | ratio | flood kept |")
+    print("|---|---|---|---|---|---|---|")
+    for row in measure(executor, flood, options.prompts, options.requests):
+        print(row, flush=True)
+    executor.release()
+
+
+if __name__ == "__main__":
+    main()
