@@ -36,7 +36,7 @@ from firelane.gateway.tenants.registry import KeyedTenants, OpenServer
 from firelane.gateway.ticket import Gate
 from firelane.gateway.tokenizer import load_tokenizer
 from firelane.telemetry.metrics import Registry
-from firelane.telemetry.traces import make_traces
+from firelane.telemetry.traces import Traces, make_traces
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)
@@ -61,64 +61,32 @@ class Gateway:
         self._link = link
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        tokenizer, files = load_tokenizer(config.model_dir), read_model_files(config.model_dir)
-        tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
-        prompts = PromptBuilder(tokenizer, files)
-        self._tokenizer = tokenizer
         registry = Registry({"model_name": config.served_model_names[0]})
-        self._accounting = Accounting(registry, link)
-        aliases, now_s = dict(config.aliases), time.monotonic
-        names = (*config.served_model_names, *aliases)
-        self._admission = Admission(names, config.max_queue, config.max_queue_age_s)
-        self._prices = Prices(config.prices)
-        self._traces = make_traces(config.otlp_endpoint, now_s)
-        tenants = OpenServer() if config.api_keys is None else KeyedTenants(config.api_keys, now_s)
-        ledger = Ledger(registry, self._prices, now_s, self._traces)
-        ledger.log_prompts = config.log_prompts
-        data = DataDir(config.data_dir)
-        file_store = FileStore(data, config.files)
-        self._batches = Batches(data, file_store, line_bytes=config.limits.body_bytes)
-        self.parts = Parts(
-            tenants=tenants,
-            admission=self._admission,
-            ledger=ledger,
-            gate=Gate(tenants, self._admission, ledger, aliases),
-            prompts=prompts,
-            assistant=Assistant(
-                prompts, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser
-            ),
-            router=Router(link),
-            link=link,
-            accounting=self._accounting,
-            served_names=config.served_model_names,
-            version=firelane.__version__,
-            now_s=now_s,
-            created=int(time.time()),
-            responses=ResponseStore(config.max_stored_responses),
-            files=file_store,
-            batches=self._batches,
-            aliases=aliases,
-        )
+        self._traces = make_traces(config.otlp_endpoint, time.monotonic)
+        self.parts = _make_parts(config, link, registry, self._traces)
         self.app = App(self.parts, all_routes(self.parts))
         self._connections = ConnectionSet(
             self.app.handle,
             config.limits,
-            now_s,
+            self.parts.now_s,
             partial(open_upload, self.parts),
             connection_limit(config.max_connections),
         )
-        registry.gauge("firelane:http_connections", "Open connections.", lambda: len(self._connections))
-        batches = self._batches
-        registry.gauge("firelane:batches_open", "Batches that have not ended.", lambda: batches.open)
-        registry.gauge(
-            "firelane:batch_requests_running", "Lines with the engine.", lambda: batches.lines_in_flight
-        )
+        self._add_gauges(registry)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         link.events = self
         if link.ready is not None:
             self.on_ready(link.ready)
+
+    def _add_gauges(self, registry: Registry) -> None:
+        batches = self.parts.batches
+        registry.gauge("firelane:http_connections", "Open connections.", lambda: len(self._connections))
+        registry.gauge("firelane:batches_open", "Batches that have not ended.", lambda: batches.open)
+        registry.gauge(
+            "firelane:batch_requests_running", "Lines with the engine.", lambda: batches.lines_in_flight
+        )
 
     async def start(self) -> None:
         """Listen. Sets `port`. Raises AddressInUseError when the port is taken, UsageError on a wrong
@@ -132,21 +100,23 @@ class Gateway:
         except OSError as error:
             raise _listen_error(error, config) from error
         self.port = self._server.sockets[0].getsockname()[1]
-        seats = Seats(self._link, self._admission)
-        await self._batches.start(Runner(seats, self.app.dispatch, self.parts.tenants.named, time.monotonic))
+        seats = Seats(self._link, self.parts.admission)
+        await self.parts.batches.start(
+            Runner(seats, self.app.dispatch, self.parts.tenants.named, time.monotonic)
+        )
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         log.info("listening address=http://%s:%d", config.host, self.port)
 
     def _sweep(self) -> None:
         self._connections.sweep()
-        self._admission.sweep(time.monotonic())
+        self.parts.admission.sweep(time.monotonic())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def on_ready(self, ready: Ready) -> None:
         """The engine serves (called by the link)."""
-        self._accounting.engine_restarted()
+        self.parts.accounting.engine_restarted()
         try:
-            self._tokenizer.check_vocab(ready.vocab_size)
+            self.parts.tokenizer.check_vocab(ready.vocab_size)
         except TokenizerError as error:
             log.error("tokenizer_mismatch %s", error)
             self._link.close()
@@ -155,26 +125,26 @@ class Gateway:
 
     def on_frame(self, frame: StepFrame, now_s: float) -> None:
         """A step's tokens are out (called by the link)."""
-        self._accounting.on_frame(frame, now_s)
+        self.parts.accounting.on_frame(frame, now_s)
 
     def reload(self) -> None:
         """Read keys and prices again. A file that cannot be used leaves the old ones, with a line in the log;
         requests in flight go on as they are.
         """
         self.parts.tenants.reload()
-        self._prices.reload()
+        self.parts.ledger.prices.reload()
 
     @property
     def in_flight(self) -> int:
         """Sequences admitted and not ended."""
-        return self._admission.held
+        return self.parts.admission.held
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing new and let what is in flight end and reach its clients, for at most `timeout_s`.
         True when all ended. Batches pause.
         """
         self.parts.draining = True
-        await self._batches.pause()
+        await self.parts.batches.pause()
         if self._server is not None:
             self._server.close()
         self._connections.close_idle()
@@ -193,7 +163,7 @@ class Gateway:
             self._sweeper.cancel()
         if self._server is not None:
             self._server.close()
-        await self._batches.pause()
+        await self.parts.batches.pause()
         await self.app.cancel_tasks()
         self._link.close()
         self._connections.close_idle()
@@ -204,7 +174,46 @@ class Gateway:
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
-        await self._batches.close()
+        await self.parts.batches.close()
+
+
+def _make_parts(config: GatewayConfig, link: EngineLink, registry: Registry, traces: Traces) -> Parts:
+    """Reads the model's small files, keys and prices. Raises TokenizerError and UsageError."""
+    prompts = _read_model(config)
+    aliases, now_s = dict(config.aliases), time.monotonic
+    names = (*config.served_model_names, *aliases)
+    admission = Admission(names, config.max_queue, config.max_queue_age_s)
+    tenants = OpenServer() if config.api_keys is None else KeyedTenants(config.api_keys, now_s)
+    ledger = Ledger(registry, Prices(config.prices), now_s, traces)
+    ledger.log_prompts = config.log_prompts
+    data = DataDir(config.data_dir)
+    files = FileStore(data, config.files)
+    tools, reasoning = config.tool_parser, config.reasoning_parser
+    return Parts(
+        tenants=tenants,
+        admission=admission,
+        ledger=ledger,
+        gate=Gate(tenants, admission, ledger, aliases),
+        prompts=prompts,
+        assistant=Assistant(prompts, tool_parser=tools, reasoning_parser=reasoning),
+        router=Router(link),
+        link=link,
+        accounting=Accounting(registry, link),
+        served_names=config.served_model_names,
+        version=firelane.__version__,
+        now_s=now_s,
+        created=int(time.time()),
+        responses=ResponseStore(config.max_stored_responses),
+        files=files,
+        batches=Batches(data, files, line_bytes=config.limits.body_bytes),
+        aliases=aliases,
+    )
+
+
+def _read_model(config: GatewayConfig) -> PromptBuilder:
+    tokenizer, files = load_tokenizer(config.model_dir), read_model_files(config.model_dir)
+    tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
+    return PromptBuilder(tokenizer, files)
 
 
 def _listen_error(error: OSError, config: GatewayConfig) -> FirelaneError:

@@ -323,7 +323,7 @@ def test_a_request_that_waited_too_long_is_given_up(make_service):
     for thread in threads:
         thread.start()
     service.wait_for(lambda: len(service.engine.running) == 2)
-    service.run(service.gateway._admission.sweep, service.loop.time() + 1)
+    service.run(service.gateway.parts.admission.sweep, service.loop.time() + 1)
     for thread in threads:
         thread.join()
     for answer in answers:
@@ -338,7 +338,7 @@ def test_a_request_that_waited_too_long_is_given_up(make_service):
 def test_a_request_that_began_may_take_its_time(make_service):
     service = make_service(max_queue_age_s=0.0)
     answer = open_stream(service, max_tokens=3)
-    service.run(service.gateway._admission.sweep, service.loop.time() + 1)
+    service.run(service.gateway.parts.admission.sweep, service.loop.time() + 1)
     service.run(setattr, service.engine, "held", False)
     service.run(service.engine.step_on)
     assert list(answer.iter_lines())[-2] == "data: [DONE]"
