@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import IO
 
 import msgspec
 
+from firelane import env
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.source import NAMES
 from firelane.errors import RequestError
@@ -71,6 +73,7 @@ class Sandbox:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=env.for_child(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
             )
         return self._process
 

@@ -118,7 +118,6 @@ def test_hostile_grammars(compiler, name, kind, text, message) -> None:
 
 
 def test_a_grammar_that_kills_the_trial_leaves_the_next_one_be(compiler) -> None:
-    """2,000 rules in a chain overrun a small stack: the process ends, and is started again."""
     small = GrammarCompiler(EMBEDDED, VOCAB, GrammarLimits(trial_bytes=1 << 20))
     with pytest.raises(RequestError, match="simplify it"):
         small.compile(Grammar("regex", "a"))  # not even the interpreter fits
