@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-SMOOTHING = 0.1
+FALL, RISE = 0.3, 0.05
+"""Part of the difference that an average takes over from a faster, or a slower step: what is slow once, was
+held up by something else."""
+SAMPLES = 4
+"""Steps of a size until it is known."""
 SIZES = 24
 
 
@@ -20,17 +24,20 @@ class Pace:
     def __init__(self) -> None:
         self._tokens = [0.0] * SIZES
         self._step_s = [0.0] * SIZES
+        self._samples = [0] * SIZES
 
     def note(self, tokens: int, seconds: float) -> None:
         """A step of `tokens` tokens took `seconds`."""
         size = min(tokens.bit_length(), SIZES - 1)
-        share = SMOOTHING if self._tokens[size] else 1.0
+        share = FALL if seconds < self._step_s[size] else RISE
+        share = share if self._samples[size] else 1.0
+        self._samples[size] += 1
         self._tokens[size] += share * (tokens - self._tokens[size])
         self._step_s[size] += share * (seconds - self._step_s[size])
 
     def knows(self, tokens: int) -> bool:
-        """A step of about so many tokens, or of fewer, was seen."""
-        return any(self._tokens[: tokens.bit_length() + 1])
+        """Some steps of about so many tokens, or of fewer, were seen."""
+        return max(self._samples[: tokens.bit_length() + 1]) >= SAMPLES
 
     def tokens_within(self, factor: float) -> float:
         """Tokens of a step that takes `factor` times as long as the shortest; infinite while none was

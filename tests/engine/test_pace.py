@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from firelane.engine.pace import Pace
+from firelane.engine.pace import SAMPLES, Pace
 
 
 def noted(step_s, sizes):
     pace = Pace()
-    for tokens in sizes:
+    for tokens in sizes * SAMPLES:
         pace.note(tokens, step_s(tokens))
     return pace
 
@@ -53,7 +53,25 @@ def test_sizes_beyond_those_seen():
     assert noted(lambda _: 10e-3, [1, 256]).tokens_within(1.5) == pytest.approx(1.5 * 256)
 
 
-def test_a_slow_first_step_does_not_count_for_long():
+def test_one_step_is_not_enough_to_know():
+    pace = Pace()
+    known = []
+    for _ in range(SAMPLES):
+        known.append(pace.knows(7))
+        pace.note(5, 1e-3)
+    assert not any(known)
+    assert pace.knows(7)
+
+
+def test_a_step_that_was_held_up_does_not_count_for_long():
+    pace = Pace()
+    for seconds in (200e-3, *[1e-3] * 20, 200e-3, *[1e-3] * 5):
+        pace.note(4, seconds)
+        pace.note(512, 0.5)
+    assert pace.tokens_within(1.5) < 12
+
+
+def test_a_short_step_that_was_slow_is_no_slower_than_longer_ones():
     pace = noted(lambda n: 5.0 if n == 1 else 1e-3 * n, [1, 2, 512])
     assert pace.tokens_within(1.5) == pytest.approx(3, abs=0.1)
 
