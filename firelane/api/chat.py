@@ -29,7 +29,9 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
+    "moderation": (),
     "prediction": (),
+    "return_prompt_text": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -178,7 +180,9 @@ class ChatRequest(SamplingFields, kw_only=True):
     media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
     modalities: Any = None
+    moderation: Any = None
     prediction: Any = None
+    return_prompt_text: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 

@@ -7,7 +7,7 @@ value. A field of no known name is refused too: a misspelt `temprature` must not
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -29,13 +29,23 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "detokenize": (True,),
+    "ec_transfer_params": (),
     "guided_whitespace_pattern": (),
     "kv_transfer_params": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
+    "logprob_token_ids": ([],),
+    "mm_payload": (),
     "priority": (0,),
+    "repetition_detection": (),
+    "return_mm_kwargs": (False,),
+    "return_token_offsets": (False,),
+    "routed_experts_prompt_start": (),
+    "stream_interval": (1,),
+    "thinking_token_budget": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
+    "watermarking": (False,),
 }
 
 
@@ -82,6 +92,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     skip_special_tokens: bool | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_REPORTS)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
@@ -102,22 +113,34 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     guided_decoding_backend: Any = None
     spaces_between_special_tokens: Any = None
     request_id: Any = None
+    session_id: Any = None
 
     # Refused: see NEUTRAL.
     allowed_token_ids: Any = None
     bad_words: Any = None
     detokenize: Any = None
+    ec_transfer_params: Any = None
     guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
     logits_processors: Any = None
+    logprob_token_ids: Any = None
+    mm_payload: Any = None
     priority: Any = None
+    repetition_detection: Any = None
+    return_mm_kwargs: Any = None
+    return_token_offsets: Any = None
+    routed_experts_prompt_start: Any = None
+    stream_interval: Any = None
+    thinking_token_budget: Any = None
     use_beam_search: Any = None
     vllm_xargs: Any = None
+    watermarking: Any = None
 
     def stop_strings(self) -> list[str]:
         if self.stop is None:

@@ -73,13 +73,17 @@ class PromptBuilder:
         return ids
 
     def truncated(self, fields: SamplingFields, prompt: Prompt, ready: Ready) -> Prompt:
-        """The last `truncate_prompt_tokens` tokens; with -1, as many as leave room for `max_tokens`."""
+        """`truncate_prompt_tokens` tokens, the last or the first; with -1, as many as leave room for
+        `max_tokens`.
+        """
         keep = fields.truncate_prompt_tokens
         if keep is None:
             return prompt
         if keep < 0:
             keep = max(1, ready.max_model_len - max(1, fields.max_tokens or 0))
-        return prompt if len(prompt.ids) <= keep else Prompt(prompt.ids[-keep:], None)
+        if len(prompt.ids) <= keep:
+            return prompt
+        return Prompt(prompt.ids[:keep] if fields.truncation_side == "right" else prompt.ids[-keep:], None)
 
     def sampling(
         self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]

@@ -103,6 +103,8 @@ def test_truncated_prompt(service, path):
     ids = prompt_ids(service)
     assert post(service, path, truncate_prompt_tokens=2)["usage"]["prompt_tokens"] == 2
     assert prompt_ids(service) == ids[-2:]
+    post(service, path, truncate_prompt_tokens=2, truncation_side="right")
+    assert prompt_ids(service) == ids[:2]
     assert post(service, path, truncate_prompt_tokens=400)["usage"]["prompt_tokens"] == whole
 
 
@@ -220,6 +222,10 @@ def test_best_of(service):
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
         ({"priority": -1}, "priority"),
+        ({"moderation": {"model": "omni"}}, "moderation"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget"),
+        ({"stream_interval": 8}, "stream_interval"),
+        ({"watermarking": True}, "watermarking"),
     ],
 )
 def test_refused_by_name(service, fields, param):
