@@ -15,7 +15,9 @@ from typing import IO
 
 from firelane.errors import MachineError
 
-READY = re.compile(r"^firelane: serving .* at (http://\S+)", re.MULTILINE)
+READY = re.compile(
+    r'^(?:firelane: serving .* at |.*"event": "serving".*"url": ")(http://[^\s"]+)', re.MULTILINE
+)
 POLL_S = 0.005
 
 

@@ -121,5 +121,19 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def print_resolved(section: str, config: Any) -> None:
     """One line per setting of a config (a dataclass or a struct), on standard error."""
-    for name in getattr(config, "__struct_fields__", None) or vars(config):
-        print(f"{section}.{name} = {getattr(config, name)}", file=sys.stderr)
+    for name, value in _settings(config).items():
+        print(f"{section}.{name} = {value}", file=sys.stderr)
+
+
+def log_resolved(section: str, config: Any) -> None:
+    """The same as one event of the log."""
+    import logging
+
+    from firelane.telemetry.logs import event
+
+    event(logging.getLogger(__name__), "config", {"section": section, **_settings(config)})
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    names = getattr(config, "__struct_fields__", None) or vars(config)
+    return {name: getattr(config, name) for name in names}

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
+
+from firelane.telemetry.logs import event
+
+log = logging.getLogger(__name__)
 
 # Lines, where there is no terminal: one at a stage's start, one at its end, and one each time this share more
 # is done.
 LINE_SHARE = 0.25
+
+
+class Progress(Protocol):
+    """What shows progress."""
+
+    def __call__(self, stage: str, done: float, total: float, unit: str, /) -> None: ...
+
+    def close(self) -> None:
+        """No more comes; idempotent."""
+        ...
 
 
 class ProgressDisplay:
@@ -58,6 +73,22 @@ class ProgressDisplay:
         self._shown[stage] = share
         amount = f", {_scaled(total)}{unit}" if unit == "B" else ""
         print(f"{stage}: {share:.0%}{amount}", file=self._stream, flush=True)
+
+
+class ProgressEvents:
+    """The same as events of the log: a stage's start and its end."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, bool] = {}
+
+    def __call__(self, stage: str, done: float, total: float, unit: str, /) -> None:
+        complete = done >= total
+        if self._done.get(stage) not in (True, complete):
+            self._done[stage] = complete
+            event(log, "progress", {"stage": stage, "done": done, "total": total, "unit": unit})
+
+    def close(self) -> None:
+        pass
 
 
 def _scaled(size: float) -> str:

@@ -87,7 +87,7 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.progress import ProgressDisplay
+    from firelane.cli.progress import ProgressDisplay, ProgressEvents
     from firelane.cli.service import serve
     from firelane.gateway.config import GatewayConfig
     from firelane.telemetry import logs
@@ -99,7 +99,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     except ValueError as error:
         raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
     settings = gateway_options.gateway_settings(arguments)
-    display = ProgressDisplay()
+    as_json = arguments.log_format == "json"
+    display = ProgressEvents() if as_json else ProgressDisplay()
     model_dir = resolve(arguments.model, progress=display)
     names = tuple(arguments.served_model_name or [served_name(arguments.model)])
     settings |= gateway_options.storage_settings(arguments, environment.cache_dir, names[0])
@@ -116,10 +117,14 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         **settings,
     )
     engine = EngineConfig(
-        model_dir=model_dir, cache_dir=environment.cache_dir, **options.engine_settings(arguments)
+        model_dir=model_dir,
+        cache_dir=environment.cache_dir,
+        log_format=arguments.log_format,
+        **options.engine_settings(arguments),
     )
-    options.print_resolved("gateway", config)
-    options.print_resolved("engine", engine)
+    show = options.log_resolved if as_json else options.print_resolved
+    show("gateway", config)
+    show("engine", engine)
     return serve(config, engine, display)
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from firelane import env
 from firelane.cli.gateway_options import is_loopback
-from firelane.cli.progress import ProgressDisplay
+from firelane.cli.progress import Progress as Display
 from firelane.errors import FirelaneError
 from firelane.node.supervisor import EngineExit, EngineSupervisor
+from firelane.telemetry.logs import event
 from firelane.wire.engine_config import EngineConfig
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ GC_ALLOCATIONS = 50_000
 """Between two collections, in place of the library's 700: requests leave no cycles behind."""
 
 
-def serve(config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay) -> int:
+def serve(config: GatewayConfig, engine: EngineConfig, display: Display) -> int:
     """Run until a signal; returns 0. Raises the FirelaneError that ended it otherwise."""
     import uvloop
 
@@ -64,7 +65,7 @@ class _Service:
     """Starts the engine's process first and imports the gateway meanwhile: both are needed for the first
     token."""
 
-    def __init__(self, config: GatewayConfig, engine: EngineConfig, display: ProgressDisplay) -> None:
+    def __init__(self, config: GatewayConfig, engine: EngineConfig, display: Display) -> None:
         self._config, self._engine, self._display = config, engine, display
         self._began_s = time.perf_counter()
         self._first_socket: socket.socket | None = None
@@ -172,17 +173,19 @@ class _Service:
             self._say_ready()
 
     def _say_ready(self) -> None:
-        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
-        url = f"http://{host}:{self._port}"
-        seconds = time.perf_counter() - self._began_s
-        name = self._config.served_model_names[0]
-        if self._config.api_keys is None:
-            who = (
-                "anyone on this machine" if is_loopback(self._config.host) else "ANYONE who reaches the port"
-            )
+        config = self._config
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        url, name = f"http://{host}:{self._port}", config.served_model_names[0]
+        ready_s = round(time.perf_counter() - self._began_s, 3)
+        needs_key = config.api_keys is not None
+        if self._engine.log_format == "json":
+            event(log, "serving", {"model": name, "url": url, "ready_s": ready_s, "needs_key": needs_key})
+            return
+        if not needs_key:
+            who = "anyone on this machine" if is_loopback(config.host) else "ANYONE who reaches the port"
             print(f"firelane: no --api-keys: {who} may use the server, without a key", file=sys.stderr)
         print(
-            f"firelane: serving {name} at {url} (ready in {seconds:.2f} s). Try:\n"
+            f"firelane: serving {name} at {url} (ready in {ready_s:.2f} s). Try:\n"
             f"  curl {url}/v1/completions -H 'Content-Type: application/json' \\\n"
             f'    -d \'{{"model": "{name}", "prompt": "def main():", "max_tokens": 32}}\'',
             file=sys.stderr,

@@ -16,8 +16,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
         print("usage: python -m firelane.engine FD CONFIG (started by `firelane serve`)", file=sys.stderr)
         return 2
-    logs.set_up(env.read().log_level)
-    return run(socket.socket(fileno=int(arguments[0])), EngineConfig.from_json(arguments[1]))
+    config = EngineConfig.from_json(arguments[1])
+    logs.set_up(env.read().log_level, config.log_format)
+    return run(socket.socket(fileno=int(arguments[0])), config)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """model_dir is a resolved directory in Hugging Face layout; backend a name of firelane.backends.BACKENDS.
 
     threads: None = all cores. max_model_len: None = the model's own. kv_cache_bytes: None = the backend's
-    choice. weights: "auto", "bf16" or "lossless", the form of bf16 matrices in memory.
+    choice. weights: "auto", "bf16" or "lossless", the form of bf16 matrices in memory. log_format: "text" or
+    "json".
     """
 
     model_dir: Path
@@ -25,6 +26,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 16
     prefix_cache: bool = True
     weights: str = "auto"
+    log_format: str = "text"
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

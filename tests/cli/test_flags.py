@@ -22,7 +22,8 @@ LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s 
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --log-prompts --otlp-endpoint"
 FLAGS = {
-    "serve": f"MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
+    "serve": "MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses "
+    f"{PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
