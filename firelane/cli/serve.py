@@ -22,6 +22,16 @@ EMBEDDED_NAME = "firelane-embedded"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
+    _add_server(parser)
+    _add_parsers(parser)
+    gateway_options.add_access(parser)
+    gateway_options.add_limits(parser)
+    gateway_options.add_storage(parser)
+    gateway_options.add_telemetry(parser)
+    options.add_engine(parser)
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     server.add_argument(
@@ -55,12 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="answers of /v1/responses kept, to be read and continued (default: %(default)s; 0: none)",
     )
-    _add_parsers(parser)
-    gateway_options.add_access(parser)
-    gateway_options.add_limits(parser)
-    gateway_options.add_storage(parser)
-    gateway_options.add_telemetry(parser)
-    options.add_engine(parser)
 
 
 def _add_parsers(parser: argparse.ArgumentParser) -> None:
