@@ -13,6 +13,10 @@ from firelane.gateway.tools.tape import Reading, Tape, char, skip_space
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 MAX_NAME_CHARS = 256
+MAX_HEAD_CHARS = 1024
+"""Of what stands around the arguments, and of arguments that come before the name: what turns out to be no
+call is looked at again from the next mark on.
+"""
 _OPENING = frozenset("{[")
 _SCALAR = frozenset("+-.0123456789eEtrufalsn")
 
@@ -58,7 +62,7 @@ def read_call(tape: Tape, at: int, *, known_only: bool = False) -> Reading[bool]
         return False
     while True:
         key = yield from _key(tape, at + 1)
-        if key is None:
+        if key is None or at > MAX_HEAD_CHARS:
             return False
         word, at = key
         if word in ARGUMENT_KEYS and name is not None and (yield from char(tape, at)) in _OPENING:
@@ -67,7 +71,7 @@ def read_call(tape: Tape, at: int, *, known_only: bool = False) -> Reading[bool]
             yield from stream_value(tape)
             yield from _tail(tape)
             return True
-        end = yield from _value(tape, at, 0 if word in ARGUMENT_KEYS else MAX_NAME_CHARS)
+        end = yield from _value(tape, at, MAX_HEAD_CHARS if word in ARGUMENT_KEYS else MAX_NAME_CHARS)
         if end is None:
             return False
         value, at = tape.text[at:end], end
@@ -115,7 +119,7 @@ def _tail(tape: Tape) -> Reading[None]:
     while (yield from char(tape, at)) == ",":
         key = yield from _key(tape, at + 1)
         end = None if key is None else (yield from _value(tape, key[1], MAX_NAME_CHARS))
-        if end is None:
+        if end is None or end > MAX_HEAD_CHARS:
             return
         at = yield from skip_space(tape, end)
     if (yield from char(tape, at)) == "}":
@@ -138,20 +142,20 @@ def _key(tape: Tape, at: int) -> Reading[tuple[str, int] | None]:
 
 
 def _value(tape: Tape, at: int, limit: int) -> Reading[int | None]:
-    """The place after the value that begins at `at`. None where it is no JSON, longer than `limit` (0: any
-    length), or not complete.
+    """The place after the value that begins at `at`. None where it is no JSON, longer than `limit`, or not
+    complete.
     """
     first = yield from char(tape, at)
     if first not in '{["':
         end = at
-        while (c := (yield from char(tape, end))) and c in _SCALAR:
+        while (c := (yield from char(tape, end))) and c in _SCALAR and end - at <= limit:
             end += 1
         return end if end > at else None
     follow, seen = ValueEnd(), at
     while True:
         size = follow.feed(tape.text[seen:])
         seen = len(tape.text) if size is None else seen + size
-        if limit and seen - at > limit:
+        if seen - at > limit:
             return None
         if size is not None or tape.ended:
             return None if size is None else seen
@@ -162,6 +166,6 @@ def _text(value: str) -> str | None:
     """The text that a JSON string holds; None where it is something else."""
     try:
         text: object = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return text if isinstance(text, str) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,9 @@ from firelane.gateway.tools.tape import all_content
 HERMES, LLAMA, MISTRAL = Hermes().parse, Llama3Json().parse, Mistral().parse
 CALL = '{"name": "f", "arguments": {"a": [1, "}"]}}'
 ARGS = '{"a": [1, "}"]}'
+
+NOISE = '"x": 1, ' * 1000
+DEEP = "[" * 500 + "]" * 500
 
 CASES = [
     (HERMES, "plain", "plain", []),
@@ -39,6 +43,15 @@ CASES = [
     (HERMES, '<tool_call>{"name": "g", ', '<tool_call>{"name": "g", ', []),
     (HERMES, f'<tool_call>{{"name": "{"n" * 300}"', f'<tool_call>{{"name": "{"n" * 300}"', []),
     (HERMES, "a <tool_cal", "a <tool_cal", []),
+    (HERMES, f'<tool_call>{{"arguments": "{"a" * 5000}"', f'<tool_call>{{"arguments": "{"a" * 5000}"', []),
+    (HERMES, f'<tool_call>{{"x": {"9" * 300}, ', f'<tool_call>{{"x": {"9" * 300}, ', []),
+    (
+        HERMES,
+        f'<tool_call>{{{NOISE}"name": "g"}}</tool_call>',
+        f'<tool_call>{{{NOISE}"name": "g"}}</tool_call>',
+        [],
+    ),
+    (HERMES, f'<tool_call>{{"arguments": {DEEP}, "name": "g"}}</tool_call>', "", [("g", DEEP)]),
     (LLAMA, "plain", "plain", []),
     (LLAMA, '{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),
     (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', "", [("f", '{"a": 1}')]),
@@ -127,6 +140,18 @@ def test_any_arguments_come_through(value, places, indent, ascii_only):
         (MISTRAL, f"[TOOL_CALLS]f[ARGS]{args}"),
     ):
         assert joined(split(parse, cut(text, places))) == ("", "", [("f", args)])
+
+
+@pytest.mark.parametrize(
+    "piece", ['<tool_call>{"arguments": {', '<tool_call>{"x": 1, ', "<tool_call>", "[TOOL_CALLS]a"]
+)
+def test_hostile_repetition_is_cheap(piece):
+    """What looks like calls over and over is not looked at over and over."""
+    text = piece * (60_000 // len(piece))
+    for parse in (HERMES, MISTRAL):
+        begin_s = time.process_time()
+        assert joined(split(parse, cut(text, list(range(0, len(text), 5)))))[0] == text
+        assert time.process_time() - begin_s < 10
 
 
 def test_arguments_stream():
