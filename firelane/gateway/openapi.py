@@ -98,7 +98,7 @@ def _responses(doc: Doc, schemas: dict[Any, Json]) -> Json:
     elif doc.answer_type != "application/json":
         content[doc.answer_type] = {}
     if doc.stream:
-        content[EVENT_STREAM] = {"schema": {"type": "string"}}
+        content[EVENT_STREAM] = {}
     ok: Json = {"description": "Done"}
     if content:
         ok["content"] = content
