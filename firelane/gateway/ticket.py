@@ -63,15 +63,16 @@ class Gate:
         self._ledger = ledger
 
     def check_model(self, exchange: Exchange, name: str | None) -> str:
-        """The name that counts for the request. Raises ModelNotServedError, also where its tenant has no
-        access.
+        """The served name that counts for the request, an alias's own. Raises ModelNotServedError, also where
+        its tenant has no access.
         """
         self._admission.check_model(name)
-        model = name or self._admission.first_name
+        asked = name or self._admission.first_name
+        model = self._aliases.get(asked, asked)
         tenant = exchange.request.tenant
-        if not (tenant.may_use(model) or tenant.may_use(self._aliases.get(model, model))):
+        if not (tenant.may_use(asked) or tenant.may_use(model)):
             raise ModelNotServedError(
-                f"The model `{model[:200]}` does not exist or you do not have access to it: see /v1/models",
+                f"The model `{asked[:200]}` does not exist or you do not have access to it: see /v1/models",
                 param="model",
                 code="model_not_found",
             )

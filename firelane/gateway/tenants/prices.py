@@ -42,7 +42,7 @@ class PriceFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Prices:
-    """By the model's name as the request gives it, else those of `*`, else nothing is charged."""
+    """By the model's served name, else those of `*`, else nothing is charged."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises UsageError on a file that cannot be used."""

@@ -204,6 +204,16 @@ def test_usage_and_cost(serve, tmp_path, caplog):
     assert "finish_reason=length" in line
 
 
+def test_an_alias_has_the_price_and_the_access_of_its_model(serve, tmp_path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[models.toy]\ninput = 1000000\n[models.'*']\ninput = 7000000")
+    service = serve('models = ["toy"]', prices=prices, aliases=(("nick", "toy"),))
+    answer = ask(service, model="nick")
+    assert answer.json()["model"] == "nick"
+    assert metric(service, "cost", "acme") == pytest.approx(4)
+    assert ask(service, model="alias").status_code == 404
+
+
 def test_the_number_of_labels_is_bounded(service, monkeypatch):
     from firelane.gateway import ledger
     from firelane.gateway.exchange import Request
