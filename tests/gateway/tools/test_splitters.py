@@ -21,7 +21,7 @@ CALL = '{"name": "f", "arguments": {"a": [1, "}"]}}'
 ARGS = '{"a": [1, "}"]}'
 
 NOISE = '"x": 1, ' * 1000
-DEEP = "[" * 500 + "]" * 500
+DEEP = "[" * 400 + "]" * 400
 
 CASES = [
     (HERMES, "plain", "plain", []),
