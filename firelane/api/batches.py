@@ -39,7 +39,7 @@ class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Raises RequestError."""
         if self.endpoint not in ENDPOINTS:
             raise RequestError(
-                f"`endpoint` is '{self.endpoint[:80]}': use one of {', '.join(ENDPOINTS)}", param="endpoint"
+                f"`endpoint` is {self.endpoint[:80]!r}: use one of {', '.join(ENDPOINTS)}", param="endpoint"
             )
         self.window_s()
         if self.output_expires_after is not None:
@@ -51,7 +51,7 @@ class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         seconds = int(found[1]) * _UNIT_S[found[2]] if found else 0
         if not MIN_WINDOW_S <= seconds <= MAX_WINDOW_S:
             raise RequestError(
-                f"`completion_window` is '{self.completion_window}': use 1m to 30d, such as 24h",
+                f"`completion_window` is {self.completion_window!r}: use 1m to 30d, such as 24h",
                 param="completion_window",
             )
         return seconds

@@ -74,7 +74,7 @@ def check_purpose(purpose: str | None) -> str:
         raise RequestError("`purpose` is missing: give it as a form field", param="purpose")
     if purpose not in PURPOSES:
         raise RequestError(
-            f"`purpose` is '{purpose[:40]}': this server keeps files for 'batch' only",
+            f"`purpose` is {purpose[:40]!r}: this server keeps files for 'batch' only",
             param="purpose",
             code="unsupported_purpose",
         )

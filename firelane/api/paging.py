@@ -28,7 +28,7 @@ def read_query(query: bytes, known: Iterable[str]) -> dict[str, str]:
     for name in fields:
         if name not in known:
             raise RequestError(
-                f"unknown query field `{name[:80]}`: known are {', '.join(known)}",
+                f"unknown query field {name[:80]!r}: known are {', '.join(known)}",
                 param=name[:80],
                 code="unknown_parameter",
             )
@@ -48,10 +48,10 @@ class Page:
         """From the query's fields; `default` and `most`: of `limit`. Raises RequestError."""
         limit = fields.get("limit", str(default))
         if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= most):
-            raise RequestError(f"`limit` is '{limit[:40]}': use 1 to {most}", param="limit")
+            raise RequestError(f"`limit` is {limit[:40]!r}: use 1 to {most}", param="limit")
         order = fields.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise RequestError(f"`order` is '{order[:40]}': use asc or desc", param="order")
+            raise RequestError(f"`order` is {order[:40]!r}: use asc or desc", param="order")
         return cls(fields.get("after"), int(limit), order == "desc")
 
     def cut(self, oldest_first: Sequence[ListedT]) -> tuple[list[ListedT], bool]:
@@ -60,6 +60,6 @@ class Page:
         if self.after is not None:
             begin = next((i for i, item in enumerate(items) if item.id == self.after), None)
             if begin is None:
-                raise RequestError(f"`after` is '{self.after[:80]}': there is no such entry", param="after")
+                raise RequestError(f"`after` is {self.after[:80]!r}: there is no such entry", param="after")
             items = items[begin + 1 :]
         return items[: self.limit], len(items) > self.limit

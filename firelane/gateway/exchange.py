@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,8 +29,8 @@ class BodySink(Protocol):
 
     limit_bytes: int
 
-    def write(self, data: bytes) -> None:
-        """The next piece. Never raises."""
+    def write(self, data: bytes) -> asyncio.Future[None] | None:
+        """The next piece. With a future: the next one may come when it is done. Never raises."""
         ...
 
     def abandon(self) -> None:

@@ -157,6 +157,7 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._stalled_since_s: float | None = None
         self._unstalled: asyncio.Future[None] | None = None
+        self._resting = False
         self._began_s = 0.0
         self._deadline_s = 0.0
 
@@ -259,8 +260,24 @@ class Connection(asyncio.Protocol):
         elif request.sink is None:
             self._body.append(body)
         else:
-            request.sink.write(body)
             self._deadline_s += len(body) / SINK_BYTES_PER_S
+            busy = request.sink.write(body)
+            if busy is not None:
+                self._rest_until(busy)
+
+    def _rest_until(self, free: asyncio.Future[None]) -> None:
+        """Leave the client's bytes where they are until then."""
+        transport = self._transport
+        if self._resting or transport is None or transport.is_closing():
+            return
+        self._resting = True
+        transport.pause_reading()
+        free.add_done_callback(self._go_on)
+
+    def _go_on(self, _: asyncio.Future[None]) -> None:
+        self._resting = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def on_message_complete(self) -> None:
         request, self._incoming = self._incoming, None

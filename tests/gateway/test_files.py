@@ -212,11 +212,14 @@ def test_names_are_never_paths(kept, tmp_path, name, shown):
     assert stored(tmp_path) == [f"{made.id}.data", f"{made.id}.json"]
 
 
-@pytest.mark.parametrize("file_id", ["x", "..", "%2e%2e%2flock", "%00", "file-" + "0" * 24, "a" * 3000])
+@pytest.mark.parametrize(
+    "file_id", ["x", "..", "%2e%2e%2flock", "%00", "a%0d%0ab", "file-" + "0" * 24, "a" * 3000]
+)
 def test_unknown_ids(kept, file_id):
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/content")):
         answer = kept.http.request(method, f"/v1/files/{file_id}{path}")
         assert answer.status_code == 404, (method, path, answer.text)
+        assert "\n" not in answer.json()["error"]["message"]
 
 
 def test_too_large(kept, tmp_path):

@@ -87,10 +87,10 @@ def _take(found: Scan, number: int, text: bytes, endpoint: str) -> None:
         _add_error(found, number, _code(error), _say(error), error.param)
         return
     if line.url != endpoint:
-        message = f"`url` is '{line.url[:80]}', but the batch's endpoint is {endpoint}"
+        message = f"`url` is {line.url[:80]!r}, but the batch's endpoint is {endpoint}"
         _add_error(found, number, "url_mismatch", message, "url")
     elif line.custom_id in found.numbers:
-        message = f"`custom_id` '{line.custom_id[:80]}' was used before: give each request its own"
+        message = f"`custom_id` {line.custom_id[:80]!r} was used before: give each request its own"
         _add_error(found, number, "duplicate_custom_id", message, "custom_id")
     else:
         _take_body(found, number, line)

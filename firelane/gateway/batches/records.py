@@ -82,7 +82,7 @@ class BatchRecords:
         record = self._records.get(batch_id)
         if record is None or record.tenant != tenant:
             raise NotFoundError(
-                f"there is no batch '{batch_id[:80]}'", param="batch_id", code="batch_not_found"
+                f"there is no batch {batch_id[:80]!r}", param="batch_id", code="batch_not_found"
             )
         return record
 

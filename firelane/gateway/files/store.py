@@ -6,6 +6,7 @@ is written last and deleted first. OWNER is a hash of the tenant's name, so that
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -24,6 +25,8 @@ from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.durable import link_whole, sync_dir, write_whole
 
 log = logging.getLogger(__name__)
+GROUP_BYTES = 1 << 20
+"""Bytes of an upload that go to the drive together."""
 FILE_ID = re.compile(r"file-[0-9a-f]{24}[oe]?", re.ASCII)
 """o and e end the ids of a batch's output and error files."""
 
@@ -96,7 +99,7 @@ class Shelf:
         self._expire()
         file = self._files.get(file_id)
         if file is None:
-            raise NotFoundError(f"there is no file '{file_id[:80]}'", param="file_id", code="file_not_found")
+            raise NotFoundError(f"there is no file {file_id[:80]!r}", param="file_id", code="file_not_found")
         return file
 
     def content(self, file_id: str) -> Path:
@@ -186,47 +189,85 @@ class Shelf:
 
 
 class PendingFile:
-    """A file on its way in. Counts against its tenant's room from the first byte; ends by
-    `discard`; what was published by then has a name of its own.
+    """A file on its way in. Counts against its tenant's room from the first byte; ends by `discard`; what was
+    published by then has a name of its own. A thread writes, so that a slow drive holds up nothing else.
     """
 
     def __init__(self, shelf: Shelf, path: Path) -> None:
         self.path = path
         self.size_bytes = 0
+        self.writing: asyncio.Future[None] | None = None
         self._shelf = shelf
         self._open = True
+        self._pieces: list[bytes] = []
+        self._piece_bytes = 0
+        self._error: OSError | None = None
         self._file = path.open("xb")
         shelf.count_pending(1)
 
     def write(self, data: bytes) -> None:
-        """Raises TooLargeError and StorageError."""
+        """Take a piece; while `writing` is set, better none. Raises TooLargeError, and StorageError where an
+        earlier piece could not be written.
+        """
+        if self._error is not None:
+            raise unusable(self._error) from self._error
         self._shelf.reserve(len(data))
         self.size_bytes += len(data)
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise unusable(error) from error
+        self._pieces.append(data)
+        self._piece_bytes += len(data)
+        if self._piece_bytes >= GROUP_BYTES and self.writing is None:
+            self.writing = asyncio.get_running_loop().run_in_executor(None, self._write, self._take())
+            self.writing.add_done_callback(self._written)
 
-    def sync(self) -> None:
-        """Put it on the drive. Blocks; may run in a thread. Raises StorageError."""
+    def _take(self) -> list[bytes]:
+        pieces, self._pieces, self._piece_bytes = self._pieces, [], 0
+        return pieces
+
+    def _write(self, pieces: list[bytes]) -> None:
+        """In a thread."""
+        try:
+            self._file.writelines(pieces)
+        except OSError as error:
+            self._error = error
+
+    def _written(self, _: asyncio.Future[None]) -> None:
+        self.writing = None
+        if not self._open:
+            self._close()
+
+    async def sync(self) -> None:
+        """Put it on the drive. Raises StorageError."""
+        while self.writing is not None:
+            await asyncio.wait((self.writing,))
+        await asyncio.to_thread(self._sync, self._take())
+        if self._error is not None:
+            raise unusable(self._error) from self._error
+
+    def _sync(self, rest: list[bytes]) -> None:
+        self._write(rest)
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise unusable(error) from error
+            self._error = self._error or error
 
     def discard(self) -> None:
         """Forget it. May be called again."""
         if not self._open:
             return
         self._open = False
+        self._pieces = []
         self._shelf.count_pending(-1)
         self._shelf.reserve(-self.size_bytes)
+        self.path.unlink(missing_ok=True)
+        if self.writing is None:
+            self._close()
+
+    def _close(self) -> None:
         try:
             self._file.close()
         except OSError as error:  # the last bytes did not fit: nobody wants them
             log.info("upload_dropped error=%s", error)
-        self.path.unlink(missing_ok=True)
 
 
 def unusable(error: OSError) -> StorageError:

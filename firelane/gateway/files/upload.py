@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from typing import TYPE_CHECKING
 
 from python_multipart.exceptions import FormParserError
@@ -22,6 +23,7 @@ from firelane.gateway.files.store import PendingFile, Shelf
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # what is wrong with a form goes to its sender
 MAX_PARTS = 16
 MAX_HEADER_BYTES = 8 << 10
 """Of all parts together."""
@@ -71,15 +73,16 @@ class Upload:
             "on_end": self._end,
         }
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> asyncio.Future[None] | None:
         if self._error is not None:
-            return
+            return None
         try:
             self._parser.write(data)
         except FormParserError as error:
             self._fail(_malformed(error))
         except RequestError as error:
             self._fail(error)
+        return None if self._file is None else self._file.writing
 
     def _fail(self, error: RequestError) -> None:
         self._error = error
@@ -120,7 +123,7 @@ class Upload:
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name not in FIELDS:
             raise RequestError(
-                f"unknown form field `{name[:80]}`: known are {', '.join(FIELDS)}",
+                f"unknown form field {name[:80]!r}: known are {', '.join(FIELDS)}",
                 param=name[:80] or None,
                 code="unknown_parameter",
             )
@@ -170,7 +173,7 @@ class Upload:
             raise RequestError("`file` is missing: send it as a form field", param="file")
         if not pending.size_bytes:
             raise RequestError("`file` is empty", param="file")
-        await asyncio.to_thread(pending.sync)
+        await pending.sync()
         file = shelf.describe(
             size_bytes=pending.size_bytes,
             name=plain_name(self._file_name),
