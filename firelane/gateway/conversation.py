@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from firelane.api.chat import ChatRequest, Message, ToolReference
 from firelane.api.sampling import unsupported
@@ -76,8 +77,8 @@ def _template_call(message: Message, index: int, where: str) -> dict[str, Any]:
     arguments: Any = call.function.arguments or {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
+            arguments = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             arguments = None
     if not isinstance(arguments, dict):
         name = f"{where}.function.arguments"

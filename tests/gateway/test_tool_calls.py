@@ -248,6 +248,11 @@ def assistant(arguments):
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"messages": [*USER, assistant("[1]")]}, "messages[1].tool_calls[0].function.arguments"),
         ({"messages": [*USER, assistant("{")]}, "messages[1].tool_calls[0].function.arguments"),
+        (
+            {"messages": [*USER, assistant('{"a": "\\ud800"}')]},
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        ({"messages": [*USER, assistant("[" * 9999)]}, "messages[1].tool_calls[0].function.arguments"),
         ({"messages": [*USER, {**assistant("{}"), "role": "user"}]}, "messages[1].tool_calls"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"structured_outputs": {"regex": "a"}}, "tools"),

@@ -7,7 +7,7 @@ model writes is what the client gets.
 
 from __future__ import annotations
 
-import json
+import msgspec
 
 from firelane.gateway.tools.tape import Reading, Tape, char, skip_space
 
@@ -165,7 +165,6 @@ def _value(tape: Tape, at: int, limit: int) -> Reading[int | None]:
 def _text(value: str) -> str | None:
     """The text that a JSON string holds; None where it is something else."""
     try:
-        text: object = json.loads(value)
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(value, type=str)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return text if isinstance(text, str) else None

@@ -43,6 +43,7 @@ CASES = [
     (HERMES, '<tool_call>{"name": "g", ', '<tool_call>{"name": "g", ', []),
     (HERMES, f'<tool_call>{{"name": "{"n" * 300}"', f'<tool_call>{{"name": "{"n" * 300}"', []),
     (HERMES, "a <tool_cal", "a <tool_cal", []),
+    (HERMES, '<tool_call>{"name": "\\ud800", ', '<tool_call>{"name": "\\ud800", ', []),
     (HERMES, f'<tool_call>{{"arguments": "{"a" * 5000}"', f'<tool_call>{{"arguments": "{"a" * 5000}"', []),
     (HERMES, f'<tool_call>{{"x": {"9" * 300}, ', f'<tool_call>{{"x": {"9" * 300}, ', []),
     (
