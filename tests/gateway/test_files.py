@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
+import threading
 import time
 
 import openai
@@ -105,6 +107,46 @@ def test_a_slow_reader_holds_little_memory(make_service, tmp_path):
         assert connections.unsent_bytes < 2 << 20
         got += pieces
     assert hashlib.sha256(b"".join(got)).digest() == hashlib.sha256(content).digest()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_slow_drive_holds_up_its_client_alone(make_service, tmp_path, monkeypatch, stays):
+    from firelane.gateway.files.store import PendingFile
+
+    service = make_service(data_dir=tmp_path / "data")
+    shelf = service.gateway.parts.files.shelf("")
+    go, write, content = threading.Event(), PendingFile._write, os.urandom(1 << 20) * 24
+
+    def slow(self, pieces):
+        assert go.wait(10)
+        write(self, pieces)
+
+    monkeypatch.setattr(PendingFile, "_write", slow)
+    purpose = b'\r\n--XX\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--XX--\r\n'
+    body = PART + content + purpose
+    client = socket.create_connection(("127.0.0.1", service.gateway.port))
+    sender = threading.Thread(target=_send, args=(client, HEAD.replace(b"9000", b"%d" % len(body)) + body))
+    sender.start()
+    service.wait_for(lambda: shelf._used_bytes >= 1 << 20)
+    assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+    assert shelf._used_bytes < 3 << 20  # the rest waits in the sockets
+    if stays:
+        go.set()
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        made = service.http.get("/v1/files").json()["data"][0]
+        assert service.http.get(f"/v1/files/{made['id']}/content").content == content
+    else:
+        client.shutdown(socket.SHUT_RDWR)
+        go.set()
+    sender.join()
+    client.close()
+    service.wait_for(lambda: len(stored(tmp_path)) == 2 * stays)
+    service.wait_for(lambda: shelf._pending == 0)
+
+
+def _send(client, data):
+    with contextlib.suppress(OSError):
+        client.sendall(data)
 
 
 def test_expiry(kept, monkeypatch):
