@@ -14,11 +14,12 @@ from firelane.errors import UsageError
 class HttpLimits:
     """What one connection may take. header_s: for a request's headers to arrive; receive_s: for all of it;
     stall_s: how long a client may leave its stream unread; idle_s: an open connection without a request;
-    pipelined: requests waiting behind one.
+    pipelined: requests waiting behind one. all_bodies_bytes: of all connections, until they are handled.
     """
 
     header_bytes: int = 64 << 10
     body_bytes: int = 32 << 20
+    all_bodies_bytes: int = 1 << 30
     buffer_bytes: int = 256 << 10
     max_buffer_bytes: int = 8 << 20
     pipelined: int = 32

@@ -30,7 +30,9 @@ def connection_limit(asked: int) -> int:
 
 
 class ConnectionSet:
-    """The connections, their handler and limits. max_open: see `connection_limit`."""
+    """The connections, their handler and limits. max_open: see `connection_limit`. held_bytes: of bodies in
+    memory that no handler has yet.
+    """
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class ConnectionSet:
         self.now_s = now_s
         self.max_open = max_open
         self.closing = False
+        self.held_bytes = 0
         self._open: set[Connection] = set()
 
     def __len__(self) -> int:

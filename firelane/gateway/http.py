@@ -10,129 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-import secrets
 from collections import deque
-from collections.abc import Callable
-from http import HTTPStatus
 from typing import cast
 
 import httptools
 
 from firelane.api.errors import envelope
 from firelane.gateway.connections import ConnectionSet
-from firelane.gateway.exchange import EVENT_STREAM, JSON, RETRY_SOON, Request
+from firelane.gateway.exchange import RETRY_SOON, Request
+from firelane.gateway.http_exchange import HttpExchange
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
 SINK_BYTES_PER_S = 64 << 10
 """A body with a sink may take HttpLimits.receive_s, and longer as long as it comes at this rate."""
-CORS = b"access-control-allow-origin: *\r\n"
-"""In every response: a page of any origin may read it."""
-END_OF_CHUNKS = b"0\r\n\r\n"
-_REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
-_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-
-
-class HttpExchange:
-    """The Exchange of one request on a connection."""
-
-    __slots__ = (
-        "_chunked",
-        "_connection",
-        "_transport",
-        "extra_headers",
-        "gone",
-        "id",
-        "on_gone",
-        "request",
-        "started",
-    )
-
-    def __init__(self, request: Request, connection: Connection, transport: asyncio.Transport) -> None:
-        self.request = request
-        self.id = request_id(request.headers)
-        self.extra_headers = b"x-request-id: %b\r\n" % self.id.encode()
-        self.started = False
-        self.gone = False
-        self.on_gone: Callable[[], None] | None = None
-        self._connection = connection
-        self._transport = transport
-        self._chunked = True
-
-    def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
-        """To HEAD, and with status 304, only the length of `body` goes out (RFC 9110, 8.6)."""
-        if self.gone:
-            return
-        self.started = True
-        keep = self._connection.keeps_alive(self.request)
-        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b%b\r\n" % (
-            _STATUS_LINES[status],
-            content_type,
-            len(body),
-            CORS,
-            self.extra_headers,
-            headers,
-            b"" if keep else b"connection: close\r\n",
-        )
-        without_body = self.request.method == b"HEAD" or status == 304
-        self._transport.write(head if without_body else head + body)
-        self._finish(keep)
-
-    def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:
-        self.started = True
-        if self.gone:
-            return
-        self._chunked = self.request.version != "1.0"
-        framing = b"transfer-encoding: chunked\r\n" if self._chunked else b"connection: close\r\n"
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b%b\r\n" % (
-            content_type,
-            CORS,
-            self.extra_headers,
-            framing,
-        )
-        self._transport.write(head)
-
-    def send(self, data: bytes) -> None:
-        if self.gone:
-            return
-        if self._chunked:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        else:
-            self._transport.write(data)
-
-    async def drained(self) -> None:
-        if not self.gone:
-            await self._connection.drained()
-
-    def end(self) -> None:
-        if self.gone:
-            return
-        if self._chunked:
-            self._transport.write(END_OF_CHUNKS)
-        self._finish(self._chunked and self._connection.keeps_alive(self.request))
-
-    def cut(self) -> None:
-        if not self.gone:
-            self._transport.abort()
-
-    def _finish(self, keep_alive: bool) -> None:
-        self.gone = True
-        self.on_gone = None
-        self._connection.exchange_done(keep_alive)
-
-    def lost(self) -> None:
-        """The connection is gone (called by it)."""
-        self.gone = True
-        on_gone, self.on_gone = self.on_gone, None
-        if on_gone is not None:
-            on_gone()
-
-
-def request_id(headers: dict[bytes, bytes]) -> str:
-    """The client's own `x-request-id` where it is short and plain, else a new one."""
-    given = headers.get(b"x-request-id", b"").decode("ascii", "replace")
-    return given if _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
 
 
 class Connection(asyncio.Protocol):
@@ -148,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._incoming: Request | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._held_bytes = 0
         self._header_bytes = 0
         self._in_headers = True
         self._waiting: deque[Request] = deque()
@@ -178,6 +70,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.discard(self)
+        self._hold(-self._held_bytes)
         self._forget(self._incoming)
         self._forget_waiting()
         self.resume_writing()
@@ -259,11 +152,19 @@ class Connection(asyncio.Protocol):
             self._refuse_body(request)
         elif request.sink is None:
             self._body.append(body)
+            self._hold(len(body))
+            if self._owner.held_bytes > self._limits.all_bodies_bytes:
+                self._refuse(503, "too many bodies arrive at the same time: try again later")
         else:
             self._deadline_s += len(body) / SINK_BYTES_PER_S
             busy = request.sink.write(body)
             if busy is not None:
                 self._rest_until(busy)
+
+    def _hold(self, more_bytes: int) -> None:
+        """Of bodies in memory that no handler has yet; negative: no longer."""
+        self._held_bytes += more_bytes
+        self._owner.held_bytes += more_bytes
 
     def _rest_until(self, free: asyncio.Future[None]) -> None:
         """Leave the client's bytes where they are until then."""
@@ -310,6 +211,7 @@ class Connection(asyncio.Protocol):
         self._refused = True
         self._forget(self._incoming)
         self._incoming = None
+        self._hold(-sum(map(len, self._body)))
         self._body = []
         refusal = Request()
         refusal.refusal = (status, message)
@@ -321,6 +223,7 @@ class Connection(asyncio.Protocol):
         self._pumping = True
         while self._waiting and self._exchange is None and not self._transport.is_closing():
             request = self._waiting.popleft()
+            self._hold(-len(request.body))
             self._exchange = exchange = HttpExchange(request, self, self._transport)
             if request.refusal is not None:
                 status, message = request.refusal
@@ -358,6 +261,7 @@ class Connection(asyncio.Protocol):
     def _forget_waiting(self) -> None:
         for request in self._waiting:
             self._forget(request)
+            self._hold(-len(request.body))
         self._waiting.clear()
 
     def _write(self, data: bytes) -> None:

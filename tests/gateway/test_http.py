@@ -325,6 +325,25 @@ def test_client_that_does_not_read_is_cut(make_service):
     client.close()
 
 
+def test_bodies_of_all_connections_have_a_limit(make_service):
+    service = make_service(limits=HttpLimits(all_bodies_bytes=10_000))
+    held = service.gateway._connections
+    first, second = Raw(service), Raw(service)
+    long = b'{"prompt":"%b","max_tokens":1}' % (b"a" * 9000)
+    first.send(post(long)[:-100])
+    service.wait_for(lambda: held.held_bytes > 8000)
+    second.send(post(long)[:-100])
+    assert second.response()[0] == 503
+    second.sock.close()
+    first.send(post(long)[-100:])
+    assert first.response()[0] == 400  # more tokens than the model takes
+    service.wait_for(lambda: held.held_bytes == 0)
+    first.send(post(long)[:-100])
+    service.wait_for(lambda: held.held_bytes > 8000)
+    first.sock.close()
+    service.wait_for(lambda: held.held_bytes == 0)
+
+
 def test_a_client_that_does_not_read_holds_up_nobody(make_service):
     service = make_service(limits=HttpLimits(buffer_bytes=1024))
     service.engine.max_model_len = 1 << 20
