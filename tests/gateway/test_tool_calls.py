@@ -222,6 +222,9 @@ def test_parser_none(make_service):
     assert answer.json()["error"]["code"] == "unsupported_parameter"
 
 
+ARGUMENTS = "messages[1].tool_calls[0].function.arguments"
+
+
 def assistant(arguments):
     call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -246,13 +249,13 @@ def assistant(arguments):
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": {"name": "f"}}, "function_call"),
-        ({"messages": [*USER, assistant("[1]")]}, "messages[1].tool_calls[0].function.arguments"),
-        ({"messages": [*USER, assistant("{")]}, "messages[1].tool_calls[0].function.arguments"),
+        ({"messages": [*USER, assistant("[1]")]}, ARGUMENTS),
+        ({"messages": [*USER, assistant("{")]}, ARGUMENTS),
         (
             {"messages": [*USER, assistant('{"a": "\\ud800"}')]},
-            "messages[1].tool_calls[0].function.arguments",
+            ARGUMENTS,
         ),
-        ({"messages": [*USER, assistant("[" * 9999)]}, "messages[1].tool_calls[0].function.arguments"),
+        ({"messages": [*USER, assistant("[" * 9999)]}, ARGUMENTS),
         ({"messages": [*USER, {**assistant("{}"), "role": "user"}]}, "messages[1].tool_calls"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"structured_outputs": {"regex": "a"}}, "tools"),
