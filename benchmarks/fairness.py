@@ -3,10 +3,11 @@
     python benchmarks/fairness.py [MODEL] [--null] [--flood 300] [--prompts 16 512] [--requests 20]
 
 The flood keeps so many requests in flight, all from the start. The other tenant, the visitor, sends one
-request at a time, each a random moment after the answer to the last one. The engine runs in this process: no
+request at a time, each a random moment after the answer to the last one. The engines run in this process: no
 gateway's time is in the figures. --null takes the null backend, whose steps take 4 ms, or 0.24 ms a token
 where that is longer. --background makes the flood background work of the same tenant. "flood kept" is what
-the flood got of the tokens a second (prompts and outputs) that it gets alone.
+the flood got of the tokens a second (prompts and outputs) that it gets alone. The visitor's first two
+requests are left out: when nobody else was here of late, a tenant has all slots, and steps of full length.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ NULL_LIMITS = StepLimits(
 VISITOR = 1 << 40
 """Ids of the visitor's requests start here."""
 PAUSE_S = (0.0, 0.25)
+TURN = 2
+"""Visits to one engine before it is the other's turn."""
+SETTLE_S = 0.1
 FILL_S = 20.0
 ALONE_S = 3.0
 """For so long the flood is measured without visitors."""
@@ -75,7 +79,10 @@ class Traffic:
     def visit(self, prompt: int) -> None:
         """From now on there are visits, with prompts of so many tokens; 0: no more, and no more flood."""
         self._prompt, self._flood = prompt, self._flood if prompt else None
-        self._due_s = time.monotonic() if prompt else math.inf
+        self._due_s = time.monotonic() + self._random.uniform(*PAUSE_S) if prompt else math.inf
+
+    def pause(self) -> None:
+        self._due_s = math.inf
 
     def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
         while self._flood and self._missing:
@@ -85,7 +92,7 @@ class Traffic:
             time.sleep(max(0.0, self._due_s - time.monotonic()))
         if time.monotonic() >= self._due_s:
             self._sent_s, self._due_s = self._due_s, math.inf
-            core.submit(self._request(VISITOR, self._prompt, 4))
+            core.submit(self._request(VISITOR, self._prompt, 1))
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -148,10 +155,12 @@ class Run:
         """TTFT of each visit, and tokens a second that the flood got meanwhile."""
         traffic = self._traffic
         traffic.ttft_s.clear()
+        time.sleep(SETTLE_S)  # the other engine's last step
         traffic.visit(prompt)
         began_s = time.monotonic()
         rate = self.until(lambda: len(traffic.ttft_s) >= requests)
         visitors = requests * prompt / (time.monotonic() - began_s)
+        traffic.pause()
         return traffic.ttft_s[:requests], rate - visitors
 
     def end(self) -> None:
@@ -172,22 +181,20 @@ def cpu_executor(model: Path) -> Executor:
     return load_executor(config, lambda *_: None)
 
 
-def measure(executor: Executor, flood: Flood, prompts: list[int], requests: int) -> list[str]:
-    """One row for each length of prompt."""
-    empty, busy = Run(executor, None), Run(executor, flood)
-    lone = {prompt: empty.visits(prompt, requests)[0] for prompt in prompts}
-    empty.end()
-    busy.fill(min(flood.requests, executor.limits.max_num_seqs) * 9 // 10, FILL_S)
-    alone_rate = busy.alone()
+def measure(empty: Run, busy: Run, prompts: list[int], requests: int, alone_rate: float) -> list[str]:
+    """One row for each length of prompt; the two engines take turns, as a shared machine's speed drifts."""
     rows: list[str] = []
     for prompt in prompts:
-        crowded, rate = busy.visits(prompt, requests)
-        ratio = statistics.median(crowded) / statistics.median(lone[prompt])
-        cells = [
-            f"{1e3 * f(times):.1f}" for times in (lone[prompt], crowded) for f in (statistics.median, max)
-        ]
-        rows.append(f"| {prompt} | {' | '.join(cells)} | {ratio:.2f} | {rate / alone_rate:.0%} |")
-    busy.end()
+        lone, crowded, rates = [], [], []
+        for _ in range(-(-requests // TURN)):
+            lone += empty.visits(prompt, TURN)[0]
+            times, rate = busy.visits(prompt, TURN)
+            crowded += times
+            rates.append(rate)
+        ratio = statistics.median(crowded) / statistics.median(lone)
+        cells = [f"{1e3 * f(times):.1f}" for times in (lone, crowded) for f in (statistics.median, max)]
+        kept = statistics.median(rates) / alone_rate
+        rows.append(f"| {prompt} | {' | '.join(cells)} | {ratio:.2f} | {kept:.0%} |")
     return rows
 
 
@@ -203,7 +210,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[16, 128, 512])
     parser.add_argument("--requests", type=int, default=20)
     options = parser.parse_args()
-    executor = null_executor() if options.null else cpu_executor(options.model)
+    executors = [null_executor() if options.null else cpu_executor(options.model) for _ in range(2)]
     prompt, output = options.flood_tokens
     flood = Flood(requests=options.flood, prompt=prompt, output=output, background=options.background)
     name = "null backend" if options.null else options.model.name
@@ -214,9 +221,15 @@ def main() -> None:
     print(f"{prompt} tokens in, {output} out; {options.requests} visits a row\n")
     print("| prompt tokens | empty: median ms | max | flooded: median ms | max | ratio | flood kept |")
     print("|---|---|---|---|---|---|---|")
-    for row in measure(executor, flood, options.prompts, options.requests):
+    empty, busy = Run(executors[0], None), Run(executors[1], flood)
+    busy.fill(min(flood.requests, executors[1].limits.max_num_seqs) * 9 // 10, FILL_S)
+    rate = busy.alone()
+    busy.visits(min(options.prompts), TURN)  # the first ones meet long steps: nobody else was here before
+    for row in measure(empty, busy, options.prompts, options.requests, rate):
         print(row, flush=True)
-    executor.release()
+    for run, executor in zip((empty, busy), executors, strict=True):
+        run.end()
+        executor.release()
 
 
 if __name__ == "__main__":

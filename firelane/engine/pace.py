@@ -8,8 +8,12 @@ from itertools import pairwise
 FALL, RISE = 0.3, 0.05
 """Part of the difference that an average takes over from a faster, or a slower step: what is slow once, was
 held up by something else."""
+OUTLIER = 4.0
+"""A step counts as at most so many times the average."""
 SAMPLES = 4
-"""Steps of a size until it is known."""
+"""Steps of a size until it is known; of these, the fastest counts."""
+FRESH_STEPS = 500
+"""A size is known for so many steps after its last one."""
 SIZES = 24
 
 
@@ -25,19 +29,31 @@ class Pace:
         self._tokens = [0.0] * SIZES
         self._step_s = [0.0] * SIZES
         self._samples = [0] * SIZES
+        self._noted_at = [0] * SIZES
+        self._steps = 0
 
     def note(self, tokens: int, seconds: float) -> None:
         """A step of `tokens` tokens took `seconds`."""
         size = min(tokens.bit_length(), SIZES - 1)
-        share = FALL if seconds < self._step_s[size] else RISE
-        share = share if self._samples[size] else 1.0
-        self._samples[size] += 1
+        average_s, samples = self._step_s[size], self._samples[size]
+        if not samples:
+            share = 1.0
+        elif seconds < average_s:
+            share = FALL if samples >= SAMPLES else 1.0
+        else:
+            share, seconds = RISE, min(seconds, OUTLIER * average_s)
         self._tokens[size] += share * (tokens - self._tokens[size])
-        self._step_s[size] += share * (seconds - self._step_s[size])
+        self._step_s[size] += share * (seconds - average_s)
+        self._steps += 1
+        self._samples[size], self._noted_at[size] = samples + 1, self._steps
 
     def knows(self, tokens: int) -> bool:
-        """Some steps of about so many tokens, or of fewer, were seen."""
-        return max(self._samples[: tokens.bit_length() + 1]) >= SAMPLES
+        """Some steps of about so many tokens, or of fewer, were seen, and not too long ago."""
+        since = self._steps - FRESH_STEPS
+        return any(
+            self._samples[size] >= SAMPLES and self._noted_at[size] > since
+            for size in range(min(tokens.bit_length() + 1, SIZES))
+        )
 
     def tokens_within(self, factor: float) -> float:
         """Tokens of a step that takes `factor` times as long as the shortest; infinite while none was

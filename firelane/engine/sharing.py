@@ -23,7 +23,7 @@ WITH_DECODES = 1.25
 """The same, for a step in which background work joins decodes of others."""
 WITH_DUE = 1.1
 """The same, for a step in which the crowd joins short prompts that are due."""
-SHARE_WITH_DUE = 8
+SHARE_WITH_DUE = 16
 """While prompts of others are due, the crowd gets up to one token for so many of theirs."""
 
 FEW_TOKENS = 7
