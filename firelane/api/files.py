@@ -37,6 +37,19 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
+class FileForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The form of an upload, for the API's description: it is read as it comes, piece by piece."""
+
+    file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    purpose: Literal["batch"]
+    anchor: Literal["created_at"] | msgspec.UnsetType = msgspec.field(
+        name="expires_after[anchor]", default=msgspec.UNSET
+    )
+    seconds: Annotated[int, Meta(ge=MIN_EXPIRES_S, le=MAX_EXPIRES_S)] | msgspec.UnsetType = msgspec.field(
+        name="expires_after[seconds]", default=msgspec.UNSET
+    )
+
+
 class FileListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """after: the id that the page before ended with."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.files import FileDeleted, FileList, FileListQuery, FileObject
+from firelane.api.files import FileDeleted, FileForm, FileList, FileListQuery, FileObject
 from firelane.api.paging import Page, read_query
 from firelane.errors import RequestError
 from firelane.gateway.exchange import BodySink, Exchange, Request
@@ -46,7 +46,8 @@ class Files:
         self._store = parts.files
 
     def routes(self) -> Iterable[Route]:
-        upload = Doc(summary="Upload a file", answer=FileObject, body_type="multipart/form-data")
+        form = "multipart/form-data"
+        upload = Doc(summary="Upload a file", body=FileForm, body_type=form, answer=FileObject)
         listing = Doc(summary="List files", answer=FileList, query=FileListQuery)
         content = Doc(summary="Download a file", answer_type="application/octet-stream")
         yield Route("POST", PATH, self.create, doc=upload)
