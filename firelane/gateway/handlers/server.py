@@ -38,7 +38,8 @@ class Server:
         self._reply(exchange, 200, msgspec.json.encode(ModelList(data=cards)))
 
     def model(self, exchange: Exchange) -> None:
-        name = self._parts.gate.check_model(exchange, exchange.request.params["model"])
+        name = exchange.request.params["model"]
+        self._parts.gate.check_model(exchange, name)
         self._reply(exchange, 200, msgspec.json.encode(self._card(name)))
 
     def _card(self, name: str) -> ModelCard:
