@@ -52,10 +52,6 @@ class GrammarCompiler:
             self._vocabulary = load_vocabulary(self._model_dir, self._vocab_size)
         name, end = NAMES[grammar.kind], self._vocabulary.end
         matcher = new_matcher(grammar, self._vocabulary.tokenizer, self._limits)
-        forced = len(matcher.compute_ff_bytes())
-        if forced > self._limits.forced_bytes:
-            most = self._limits.forced_bytes
-            raise RequestError(f"{name} fixes {forced} bytes of the text: at most {most} are taken at once")
         mask = self._mask(matcher)
         check(matcher, grammar)
         if not _tokens(mask, end).any():

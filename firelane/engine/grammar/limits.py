@@ -37,6 +37,6 @@ class GrammarLimits:
     lexer_fuel: int = 1_000_000
     grammar_symbols: int = 200_000
     step_fuel: int = 100_000
-    step_items: int = 50_000
-    row_items: int = 5_000
+    step_items: int = 20_000
+    row_items: int = 2_000
     lexer_states: int = 50_000

@@ -52,6 +52,11 @@ def new_matcher(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits)
     if warnings := matcher.get_grammar_warnings():
         name = NAMES[grammar.kind]
         raise RequestError(f"{name} cannot be honoured in full: {_one_line(warnings[0])}; leave that out")
+    forced, most = len(matcher.compute_ff_bytes()), limits.forced_bytes
+    if forced > most:
+        raise RequestError(
+            f"{NAMES[grammar.kind]} fixes {forced} bytes of the text: at most {most} are taken at once"
+        )
     return matcher
 
 

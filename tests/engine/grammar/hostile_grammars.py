@@ -38,7 +38,7 @@ def tokens(count: int, form: str) -> str:
 
 HOSTILE = [
     ("nested repeats", "regex", r"((a{1,100}){1,100}){1,100}b", None),
-    ("exact nested repeats", "regex", r"((a{100}){100}){100}", "too many expressions"),
+    ("exact nested repeats", "regex", r"((a{100}){100}){100}", "the regular expression"),
     ("nested stars", "regex", r"(x+x+)+y|(a*)*b", None),
     ("memory of a window", "regex", r"(a|b)*a(a|b){40}", None),
     ("wide windows", "regex", r".{0,5000}x.{0,5000}", None),
@@ -119,7 +119,7 @@ HOSTILE = [
             properties={f"p{i}": {"type": "null"} for i in range(4000)},
             additionalProperties=False,
         ),
-        "items",
+        "JSON schema",
     ),
     ("chain of rules", "lark", rules(4000, "NEXT"), None),
     ("doubling rules", "lark", rules(40, "NEXT NEXT"), "Too many items"),
@@ -134,6 +134,6 @@ HOSTILE = [
     ("schema inside", "lark", 'start: %json {"uniqueItems": true}', "uniqueItems"),
     ("not GBNF", "gbnf", "foo", "Expected ::="),
     ("deep GBNF", "gbnf", "root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "is not valid"),
-    ("many options", "gbnf", "root ::= " + '"a"? ' * 8000, "items"),
+    ("many options", "gbnf", "root ::= " + '"a"? ' * 8000, "the grammar"),
     ("undefined GBNF rule", "gbnf", "root ::= " + "a" * 1000, "is not valid"),
 ]

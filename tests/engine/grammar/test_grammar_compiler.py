@@ -21,7 +21,7 @@ from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
 VOCAB = 4096
-LIMITS = GrammarLimits(trial_cpu_s=1.0)
+LIMITS = GrammarLimits()
 WALL_S = 30  # of one compilation on a busy machine; alone each takes 3 s at most
 GROWTH_BYTES = 300 << 20
 
