@@ -24,7 +24,7 @@ class _CountingPort:
         self.rejected = ""
 
     def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        del core, idle
+        del core, wait_s
 
     def send(self, frame: StepFrame | Rejected) -> None:
         if isinstance(frame, Rejected):
