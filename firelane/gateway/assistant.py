@@ -113,7 +113,7 @@ class Assistant:
     def _grammar(self, conversation: Conversation) -> Grammar | None:
         use, grammar = conversation.use, conversation.grammar
         tools = use.forced or (list(use.tools) if use.active and grammar is not None else [])
-        if not tools:
+        if not tools or (self._family is None and not use.forced):
             return grammar
         if self._family is None:
             raise RequestError(

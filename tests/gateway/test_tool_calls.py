@@ -220,6 +220,8 @@ def test_parser_none(make_service):
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "unsupported_parameter"
+    chat(service, guided_regex="<.*")
+    assert service.engine.submitted[-1].grammar.kind == "regex"
 
 
 ARGUMENTS = "messages[1].tool_calls[0].function.arguments"
