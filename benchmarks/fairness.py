@@ -5,9 +5,10 @@
 The flood keeps so many requests in flight, all from the start. The other tenant, the visitor, sends one
 request at a time, each a random moment after the answer to the last one. The engines run in this process: no
 gateway's time is in the figures. --null takes the null backend, whose steps take 4 ms, or 0.24 ms a token
-where that is longer. --background makes the flood background work of the same tenant. "flood kept" is what
-the flood got of the tokens a second (prompts and outputs) that it gets alone. The visitor's first two
-requests are left out: when nobody else was here of late, a tenant has all slots, and steps of full length.
+where that is longer. With --kind same-tenant both are one tenant (first come, first served), and with
+background the flood is background work. "flood kept" is what the flood got of the tokens a second (prompts
+and outputs) that it gets alone. The visitor's first two requests are left out: when nobody else was here of
+late, a tenant has all slots, and steps of full length.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Flood:
     requests: int
     prompt: int
     output: int
-    background: bool
+    kind: str = "tenant"
 
 
 class Traffic:
@@ -108,13 +109,13 @@ class Traffic:
 
     def _request(self, first_id: int, prompt: int, output: int) -> NewRequest:
         self._next_id += 1
-        is_background = self._flood is not None and self._flood.background
+        kind = self._flood.kind if self._flood else ""
         return NewRequest(
             id=first_id + self._next_id,
             prompt=self._random.integers(5, self._vocab_size, prompt, dtype=np.int32).tobytes(),
             sampling=Sampling(temperature=0.0, max_tokens=output),
-            tenant="one" if is_background or first_id else "flood",
-            background=is_background and not first_id,
+            tenant="flood" if kind == "tenant" and not first_id else "visitor",
+            background=kind == "background" and not first_id,
         )
 
 
@@ -204,7 +205,7 @@ def main() -> None:
     )
     parser.add_argument("model", nargs="?", type=Path, default=EMBEDDED)
     parser.add_argument("--null", action="store_true")
-    parser.add_argument("--background", action="store_true")
+    parser.add_argument("--kind", choices=("tenant", "same-tenant", "background"), default="tenant")
     parser.add_argument("--flood", type=int, default=300, help="requests in flight")
     parser.add_argument("--flood-tokens", type=int, nargs=2, default=(220, 200), metavar=("PROMPT", "OUTPUT"))
     parser.add_argument("--prompts", type=int, nargs="+", default=[16, 128, 512])
@@ -212,13 +213,10 @@ def main() -> None:
     options = parser.parse_args()
     executors = [null_executor() if options.null else cpu_executor(options.model) for _ in range(2)]
     prompt, output = options.flood_tokens
-    flood = Flood(requests=options.flood, prompt=prompt, output=output, background=options.background)
+    flood = Flood(requests=options.flood, prompt=prompt, output=output, kind=options.kind)
     name = "null backend" if options.null else options.model.name
-    kind = "background requests" if options.background else "requests"
-    print(
-        f"{name}, {platform.machine()}, {os.cpu_count()} cores; {flood.requests} {kind} in flight, ", end=""
-    )
-    print(f"{prompt} tokens in, {output} out; {options.requests} visits a row\n")
+    print(f"{name}, {platform.machine()}, {os.cpu_count()} cores; {options.requests} visits a row; ", end="")
+    print(f"flood of {flood.requests} requests ({flood.kind}), {prompt} tokens in, {output} out\n")
     print("| prompt tokens | empty: median ms | max | flooded: median ms | max | ratio | flood kept |")
     print("|---|---|---|---|---|---|---|")
     empty, busy = Run(executors[0], None), Run(executors[1], flood)
