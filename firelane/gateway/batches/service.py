@@ -9,8 +9,9 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -112,8 +113,8 @@ class Batches:
         if left:
             log.info("batches_resumed count=%d", len(left))
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)  # pyright: ignore[reportArgumentType]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
