@@ -31,7 +31,8 @@ from firelane.wire.frames import (
 
 log = logging.getLogger(__name__)
 SUBMIT_BYTES = 4 << 20
-"""Prompt bytes of one Submit frame: far below what an engine takes, however many requests come at once."""
+"""Bytes of prompts and grammars in one Submit frame: far below what an engine takes, however many requests come
+at once."""
 
 
 class Sink(Protocol):
@@ -251,15 +252,21 @@ class EngineLink:
 
 
 def _frames(requests: list[NewRequest]) -> Iterator[list[NewRequest]]:
-    """The requests in order, cut where their prompts would be too much for one frame."""
+    """The requests in order, cut where their prompts and grammars would be too much for one frame."""
     begin, size = 0, 0
     for index, request in enumerate(requests):
-        if index > begin and size + len(request.prompt) > SUBMIT_BYTES:
+        own = _size(request)
+        if index > begin and size + own > SUBMIT_BYTES:
             yield requests[begin:index]
             begin, size = index, 0
-        size += len(request.prompt)
+        size += own
     if begin < len(requests):
         yield requests[begin:]
+
+
+def _size(request: NewRequest) -> int:
+    """Bytes of what has no bound of its own. Of one character UTF-8 makes four bytes at most."""
+    return len(request.prompt) + (0 if request.grammar is None else 4 * len(request.grammar.text))
 
 
 def _end(sink: Sink) -> None:

@@ -45,6 +45,13 @@ def test_one_request_may_be_larger_than_a_frame(service, monkeypatch):
     assert service.engine.submit_frames == 4
 
 
+def test_grammars_count_in_a_frame(service, monkeypatch):
+    monkeypatch.setattr(engine_link, "SUBMIT_BYTES", 2000)
+    body = {"prompt": "a", "n": 6, "guided_regex": "x" * 200}
+    assert service.http.post("/v1/completions", json=body).status_code == 200
+    assert service.engine.submit_frames == 3
+
+
 class BrokenSink:
     """Raises in one of its methods, and counts the calls of all."""
 
