@@ -31,8 +31,9 @@ from firelane.wire.frames import (
 
 log = logging.getLogger(__name__)
 SUBMIT_BYTES = 4 << 20
-"""Bytes of prompts and grammars in one Submit frame: far below what an engine takes, however many requests come
-at once."""
+"""Bytes of prompts and grammars in one Submit frame: far below what an engine takes, however many requests
+come at once.
+"""
 
 
 class Sink(Protocol):
