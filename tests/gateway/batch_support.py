@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from firelane.gateway.batches import course
 from firelane.gateway.batches import run as batch_run
 from firelane.gateway.batches import service as batch_service
 
@@ -12,7 +13,8 @@ URL = "/v1/completions"
 
 def hurry(monkeypatch):
     """Tests do not wait for groups and retries."""
-    monkeypatch.setattr(batch_service, "GROUP_S", 0.005)
+    monkeypatch.setattr(course, "GROUP_S", 0.005)
+    monkeypatch.setattr(course, "RETRY_S", 0.01)
     monkeypatch.setattr(batch_service, "RETRY_S", 0.01)
     monkeypatch.setattr(batch_service, "LOCK_S", 0.01)
     monkeypatch.setattr(batch_run, "MAX_WAIT_S", 0.001)

@@ -187,7 +187,7 @@ def test_each_step_can_be_the_last_of_a_server(make_service, data_dir, monkeypat
         if status == "cancelling":
             first.openai.batches.cancel(made.id)
         elif status == "in_progress":
-            first.call(first.gateway.parts.batches._validate(made.id))
+            first.call(first.gateway.parts.batches._course._validate(made.id))
         assert records[made.id].batch.status == status
         first.call(first.gateway.close())
     second = make_service(data_dir=data_dir)
@@ -199,7 +199,7 @@ def test_each_step_can_be_the_last_of_a_server(make_service, data_dir, monkeypat
 @pytest.mark.parametrize("step", ["describe", "publish", "save", "clear"])
 def test_a_server_that_ends_while_it_finalises(make_service, data_dir, monkeypatch, step):
     """Each write of the end may be the last one; results are handed out once, whole."""
-    from firelane.gateway.batches import service as module
+    from firelane.gateway.batches import course as module
     from firelane.gateway.batches.records import BatchRecords
     from firelane.gateway.files.store import Shelf
 
