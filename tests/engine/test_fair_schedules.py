@@ -232,6 +232,16 @@ def test_peers_do_not_take_the_only_slot_from_each_other(driver, request_of):
     assert [f.id for frame in d.frames for f in frame.finished][1] == 1
 
 
+def test_the_crowd_takes_turns(driver, request_of):
+    d = hold_pace(driver(max_num_seqs=8, max_output_rows=8), 2)
+    d.submit(*flood(request_of, 6, prompt=1, output=30), request_of(1, [3], max_tokens=40, tenant="new"))
+    for _ in range(40):
+        d.step()
+    counts = [len(d.tokens[1000 + i]) for i in range(6)]
+    assert max(counts) - min(counts) <= 2
+    assert sum(counts) > 40
+
+
 def test_background_starts_only_where_nothing_else_waits(driver, request_of):
     d = hold_pace(driver(max_num_seqs=3, max_output_rows=3), 8)
     d.submit(*flood(request_of, 12, prompt=6, output=9, first=0, tenant="a", background=True))

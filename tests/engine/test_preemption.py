@@ -78,6 +78,7 @@ def test_a_withdrawn_plan_leaves_no_trace(driver, request_of):
     d.step()
     while not d.core.is_idle:
         scheduler._withdraw(scheduler.plan(d.core._next_step))  # who can have a slot has it now
+        d.core.check_integrity()
         before = state(d)
         plan = scheduler.plan(d.core._next_step)
         ending += len(d.core.table.running) and int((d.core.table.ending_step == plan.step).sum())
