@@ -14,8 +14,11 @@ from firelane.bench.server import ServerProcess
 FLAGS = ["--headless", "--no-sandbox", "--disable-background-networking"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Not for longer than a module: while playwright is open, its event loop runs in the main thread, and no
+    other test there could run one.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (the test extra)")
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
@@ -26,9 +29,9 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(browser: Any, environ: dict[str, str]) -> Iterator[ServerProcess]:
-    """Serves the embedded model to all tests of the page; not started in vain where there is no browser."""
+    """Serves the embedded model to all tests of a module; not started in vain where there is no browser."""
     assert browser
     with ServerProcess(["--max-num-seqs", "32"], environ=environ) as started:
         yield started

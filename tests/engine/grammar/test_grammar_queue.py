@@ -265,12 +265,13 @@ def test_an_id_in_use_by_a_request_that_waits(engine, compiler, request_of) -> N
     assert engine.reasons == {1: "length"}
 
 
-def test_abort_all_reaches_those_that_wait(engine, request_of) -> None:
+def test_abort_all_reaches_those_that_wait(engine, compiler, request_of) -> None:
     engine.submit(request_of(1, range(4), grammar=regex("a")), request_of(2, range(4), max_tokens=50))
     engine.step()
     engine.core.abort_all()
     engine.run()
     assert engine.reasons == {1: "abort", 2: "abort"}
+    compiler.gate("a").set()
 
 
 def test_a_wrong_grammar_is_rejected(engine, compiler, request_of) -> None:
