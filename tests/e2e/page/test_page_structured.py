@@ -55,7 +55,8 @@ def test_schema(visit: Open) -> None:
 
 
 def test_cut_off_json_is_named(visit: Open) -> None:
-    tab = structured(visit().ready().set(max_tokens="1"), "json_object").send("Describe a list.")
+    tab = visit().ready().set(max_tokens="1")
+    structured(tab, "json_schema", json.dumps(SCHEMA)).send("Describe a list.")
     assert "not complete JSON" in tab.texts(".figures li")
 
 
