@@ -309,8 +309,8 @@ def test_trickling_connections_do_not_hold_up_a_stream(service):
         client.sock.close()
 
 
-def test_client_that_does_not_read_is_cut(make_service):
-    service = make_service(limits=HttpLimits(stall_s=-1, buffer_bytes=1024))
+def stalled_client(service) -> socket.socket:
+    """Asked for an endless stream and does not read it, until the server noticed."""
     service.engine.max_model_len = 1 << 20
     service.call(service.restart())
     client = socket.socket()
@@ -319,6 +319,12 @@ def test_client_that_does_not_read_is_cut(make_service):
     client.sendall(post(b'{"prompt":"a","stream":true,"ignore_eos":true,"max_tokens":1000000}'))
     (connection,) = wait_for_connections(service)
     service.wait_for(lambda: connection._stalled_since_s is not None)
+    return client
+
+
+def test_client_that_does_not_read_is_cut(make_service):
+    service = make_service(limits=HttpLimits(stall_s=-1, buffer_bytes=1024))
+    client = stalled_client(service)
     service.run(service.gateway._connections.sweep)
     service.wait_for(lambda: bool(service.engine.aborted))
     assert service.gateway.in_flight == 0
@@ -346,14 +352,7 @@ def test_bodies_of_all_connections_have_a_limit(make_service):
 
 def test_a_client_that_does_not_read_holds_up_nobody(make_service):
     service = make_service(limits=HttpLimits(buffer_bytes=1024))
-    service.engine.max_model_len = 1 << 20
-    service.call(service.restart())
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    client.connect(("127.0.0.1", service.gateway.port))
-    client.sendall(post(b'{"prompt":"a","stream":true,"ignore_eos":true,"max_tokens":1000000}'))
-    (slow,) = wait_for_connections(service)
-    service.wait_for(lambda: slow._stalled_since_s is not None)
+    client = stalled_client(service)
     for _ in range(3):
         assert len(service.events("/v1/completions", {"prompt": "say", "max_tokens": 50})) >= 12
     client.close()
