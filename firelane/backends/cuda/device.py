@@ -1,0 +1,57 @@
+"""Device: what the executor needs of a machine with memory, streams and graphs. CudaDevice is the real one;
+tests put the interpreter or a compiler in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Graph(Protocol):
+    """A captured run of launches."""
+
+    def replay(self) -> None:
+        """Start it on the device's stream; returns at once."""
+        ...
+
+
+class Device(Protocol):
+    """One device. All work goes to one stream, in order."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def num_sms(self) -> int:
+        """Multiprocessors; only how work is spread may depend on it, never a result."""
+        ...
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        """Device memory, not initialised. Raises OutOfMemoryError."""
+        ...
+
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor: ...
+
+    def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        """Zeros in host memory that the device can read and write in place."""
+        ...
+
+    def capture(self, work: Callable[[], None]) -> Graph:
+        """`work` as a graph; it runs once before, outside of it."""
+        ...
+
+    def mark(self) -> None:
+        """Note the end of all that was started so far, for wait()."""
+        ...
+
+    def wait(self) -> None:
+        """Sleep until what mark() noted has ended (the GIL is released). Raises MachineError where the device
+        reports a failure."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+    def release(self) -> None: ...

@@ -1,0 +1,88 @@
+"""Matrices in device memory: plain, or in the window form (12 bits a weight, without loss).
+
+Rows are padded with zeros to a multiple of ROW_BLOCK, inputs to a multiple of K_TILE. The weights of
+GatedLinear are
+two such matrices below each other: gate rows, padded; then up rows, padded.
+
+A block of ROW_BLOCK rows has a window of 15 exponents, base + 1 .. base + 15. A weight outside of it that
+is not zero
+is an escape: it is zero in the matrix, in both forms, and stands in the block's list. Its products are
+summed apart and added last, so that both forms give the same bits. Where more than a few in a thousand
+would be escapes (or the matrix is float32) there is no window: every weight is in its place and the lists
+are empty.
+
+    window form, of a row of K inputs, in tiles of 128 inputs:
+      low    uint8 [rows, K]     sign << 7 | mantissa; sign << 7 where the code is 0
+      codes  uint8 [rows, K/2]   byte j of a tile: code of input j | code of input j + 64 of the tile << 4
+      code   0: zero; c of 1 .. 15: the exponent is base + c
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from firelane.backends.cuda.shapes import ROW_BLOCK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Escapes:
+    """The lists of all blocks, behind each other, by increasing row and input within a block.
+
+    starts: int32 [blocks + 1]; where: int32 [count], row within the block << 24 | input; values: the
+    matrix's dtype [count]. `where` and `values` have room for at least one entry.
+    """
+
+    starts: Tensor
+    where: Tensor
+    values: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (self.starts, self.where, self.values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainMatrix:
+    """data: bf16 or float32 [padded rows, padded k], contiguous."""
+
+    data: Tensor
+    rows: int
+    k: int
+    escapes: Escapes
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + self.escapes.nbytes
+
+    @property
+    def padded_rows(self) -> int:
+        return self.data.shape[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowMatrix:
+    """low: uint8 [padded rows, padded k]; codes: uint8 [padded rows, padded k / 2]; bases: uint8 [blocks]."""
+
+    low: Tensor
+    codes: Tensor
+    bases: Tensor
+    rows: int
+    k: int
+    escapes: Escapes
+
+    @property
+    def nbytes(self) -> int:
+        return self.low.nbytes + self.codes.nbytes + self.bases.nbytes + self.escapes.nbytes
+
+    @property
+    def padded_rows(self) -> int:
+        return self.low.shape[0]
+
+
+Matrix = PlainMatrix | WindowMatrix
+
+
+def num_blocks(matrix: Matrix) -> int:
+    return matrix.padded_rows // ROW_BLOCK
