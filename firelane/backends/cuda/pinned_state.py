@@ -27,7 +27,6 @@ from firelane.backends.cuda.device import Device
 PARAM_WORDS = SAMPLING_DTYPE.itemsize // 4
 _FIELDS: Any = SAMPLING_DTYPE.fields
 PARAM_OFFSETS: dict[str, int] = {name: _FIELDS[name][1] // 4 for name in SAMPLING_DTYPE.names or ()}
-ignore[index]
 """By field of SAMPLING_DTYPE its first 32-bit word in a row of `params`; `seed` has two, the low one
 first."""
 
