@@ -1,0 +1,76 @@
+"""HostDevice: a Device on CPU tensors, for launches that the interpreter runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GARBAGE = {1: 0x7F, 2: 0x7F7F, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
+
+
+def poison(tensor: Tensor) -> Tensor:
+    """Fill it, in place, with what no result may contain: NaN, or 0x7f7f… for integers. Returns it."""
+    if tensor.is_floating_point():
+        return tensor.fill_(torch.nan)
+    if tensor.dtype == torch.bool:
+        return tensor.fill_(True)
+    return tensor.fill_(_GARBAGE[tensor.element_size()])
+
+
+@dataclass(frozen=True)
+class HostGraph:
+    """What was captured, run again for each replay."""
+
+    work: Callable[[], None]
+
+    def replay(self) -> None:
+        self.work()
+
+
+class HostDevice:
+    """All work is done when it is started. Memory is poisoned where it is not said to be zero."""
+
+    def __init__(self, *, num_sms: int = 4, memory_bytes: int = 1 << 30) -> None:
+        self._num_sms = num_sms
+        self._free_bytes = memory_bytes
+        self._marked = False
+
+    @property
+    def name(self) -> str:
+        return "Triton's interpreter"
+
+    @property
+    def num_sms(self) -> int:
+        return self._num_sms
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return poison(self._take(torch.empty(shape, dtype=dtype)))
+
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return self._take(torch.zeros(shape, dtype=dtype))
+
+    def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    def capture(self, work: Callable[[], None]) -> HostGraph:
+        work()
+        return HostGraph(work)
+
+    def mark(self) -> None:
+        self._marked = True
+
+    def wait(self) -> None:
+        assert self._marked, "wait() without a mark() before"
+
+    def free_bytes(self) -> int:
+        return self._free_bytes
+
+    def release(self) -> None:
+        pass
+
+    def _take(self, tensor: Tensor) -> Tensor:
+        self._free_bytes -= tensor.nbytes
+        return tensor
