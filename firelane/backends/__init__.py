@@ -1,15 +1,17 @@
 """Backends: each compiles a Program for one kind of device and gives an Executor (see contract.py).
 
 A backend is a package with one function, `load(program, model_dir, request, progress) -> Executor`,
-imported on first use.
+imported on first use. "auto" is the GPU's where one can be used, else the CPU's.
 """
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firelane.backends.cuda import presence
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +19,13 @@ if TYPE_CHECKING:
     from firelane.backends.request import ExecutorRequest, ProgressCallback
     from firelane.program.program import Program
 
-BACKENDS = {"cpu": "firelane.backends.cpu", "null": "firelane.backends.null"}
+BACKENDS = {
+    "cpu": "firelane.backends.cpu",
+    "cuda": "firelane.backends.cuda",
+    "null": "firelane.backends.null",
+}
+AUTO = "auto"
+log = logging.getLogger(__name__)
 
 
 def create_executor(
@@ -27,7 +35,19 @@ def create_executor(
 
     Raises UsageError for an unknown name, else what the backend raises.
     """
-    module = BACKENDS.get(backend)
+    module = BACKENDS.get(choose() if backend == AUTO else backend)
     if module is None:
-        raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted(BACKENDS))}")
+        raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted([AUTO, *BACKENDS]))}")
     return import_module(module).load(program, model_dir, request, progress)
+
+
+def choose() -> str:
+    """The backend for this machine. The log says why where there is a choice."""
+    found = presence.look()
+    if not found.problem:
+        assert found.gpu is not None
+        log.info("backend cuda: %s, driver %s", found.gpu.name, found.driver)
+        return "cuda"
+    if found.there:
+        log.warning("backend cpu: %s", found.problem)
+    return "cpu"

@@ -10,6 +10,7 @@ from firelane.errors import UsageError
 
 SCORE_ROWS = 32
 WEIGHTS = ("auto", "bf16", "lossless")
+GEMMS = ("invariant", "library")
 ProgressCallback = Callable[[str, float, float, str], None]
 """progress(stage, done, total, unit), as in wire.Progress."""
 
@@ -21,18 +22,22 @@ class ExecutorRequest:
     threads: None = all cores of this process. max_model_len: None = the model's own. kv_cache_bytes: None =
     the backend's choice; the executor must hold at least one sequence of max_model_len tokens, else
     OutOfMemoryError (where max_model_len is None the backend may lower it to what fits).
-    max_num_batched_tokens is at least max_num_seqs, so that every sequence can decode in every step.
+    max_num_batched_tokens is at least max_num_seqs, so that every sequence can decode in every step; it and
+    block_size are the backend's own where they are None: see settled().
     weights: the form of bf16 matrices in memory, one of WEIGHTS: "bf16" as they are; "lossless" the smallest
     form of each matrix; "auto" the fastest. Outputs are the same, bit for bit.
+    gemm: products of many rows on a GPU, one of GEMMS: "invariant" gives a row the same bits whatever runs
+    beside it; "library" takes the vendor's, which does not.
     """
 
     threads: int | None = None
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     kv_cache_bytes: int | None = None
-    block_size: int = 16
+    block_size: int | None = None
     weights: str = "auto"
+    gemm: str = "invariant"
     cache_dir: Path
 
     def __post_init__(self) -> None:
@@ -40,13 +45,45 @@ class ExecutorRequest:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
-        if self.weights not in WEIGHTS:
-            raise UsageError(f"weights is {str(self.weights)[:40]!r}: it must be one of {', '.join(WEIGHTS)}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        for name, known in (("weights", WEIGHTS), ("gemm", GEMMS)):
+            if getattr(self, name) not in known:
+                given = str(getattr(self, name))[:40]
+                raise UsageError(f"{name} is {given!r}: it must be one of {', '.join(known)}")
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
             )
+
+    def settled(self, *, block_size: int, max_num_batched_tokens: int) -> SettledRequest:
+        """The same request, with the backend's own sizes where the caller left them open."""
+        return SettledRequest(
+            threads=self.threads,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens
+            or max(max_num_batched_tokens, self.max_num_seqs),
+            max_model_len=self.max_model_len,
+            kv_cache_bytes=self.kv_cache_bytes,
+            block_size=self.block_size or block_size,
+            weights=self.weights,
+            gemm=self.gemm,
+            cache_dir=self.cache_dir,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettledRequest:
+    """An ExecutorRequest whose block_size and max_num_batched_tokens are numbers."""
+
+    threads: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int | None
+    kv_cache_bytes: int | None
+    block_size: int
+    weights: str
+    gemm: str
+    cache_dir: Path
 
     @property
     def max_output_rows(self) -> int:

@@ -135,6 +135,7 @@ def run_kernels(
     config = EngineConfig(
         model_dir=model_dir,
         cache_dir=environment.cache_dir,
+        backend="cpu",
         threads=threads,
         max_num_seqs=most,
         max_num_batched_tokens=max(most, 512),

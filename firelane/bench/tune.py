@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from firelane.backends.cpu.loader import tune
+from firelane.backends.cpu.loader import settle, tune
 from firelane.backends.cpu.tuning.projections import Projection
 from firelane.backends.cpu.tuning.table import NEVER, Tuning, Verdict, judge, short_name
 from firelane.backends.request import ExecutorRequest
@@ -32,7 +32,7 @@ def run_tune(
     """Measure, or read what was measured before. Raises what loading a model raises."""
     program = load_program(read_config(model_dir))
     request = ExecutorRequest(cache_dir=environment.cache_dir, threads=threads)
-    return figures_of(model_dir.name, tune(program, request, environment, progress, force=force))
+    return figures_of(model_dir.name, tune(program, settle(request), environment, progress, force=force))
 
 
 def figures_of(model: str, tuning: Tuning) -> TuneFigures:

@@ -76,7 +76,10 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--max-num-seqs", type=positive_int, metavar="N", help="sequences that run at the same time"
     )
     group.add_argument(
-        "--max-num-batched-tokens", type=positive_int, metavar="N", help="tokens that one step may compute"
+        "--max-num-batched-tokens",
+        type=positive_int,
+        metavar="N",
+        help="tokens that one step may compute (default: 512; 2048 on a GPU)",
     )
     group.add_argument(
         "--max-model-len",
@@ -90,14 +93,27 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="memory of the KV cache in GiB (default: what is left)",
     )
-    group.add_argument("--block-size", type=positive_int, metavar="N", help="tokens in one KV block")
+    group.add_argument(
+        "--block-size",
+        type=positive_int,
+        metavar="N",
+        help="tokens in one KV block (default: 16; 64 on a GPU)",
+    )
     add_weights(group)
     group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
     group.add_argument(
         "--backend",
-        choices=("cpu", "null"),
-        default="cpu",
-        help="null: answers at once, without a model's sense",
+        choices=("auto", "cpu", "cuda", "null"),
+        default="auto",
+        help="auto: the GPU where one can be used, else the CPU; null: answers at once, without a model's "
+        "sense (default: %(default)s)",
+    )
+    group.add_argument(
+        "--gemm",
+        choices=("invariant", "library"),
+        default="invariant",
+        help="products of many rows on a GPU: same bits in every batch, or the vendor's library "
+        "(default: %(default)s)",
     )
 
 
@@ -115,6 +131,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "backend": arguments.backend,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
+        "gemm": arguments.gemm,
     }
     return settings | {name: value for name, value in given.items() if value is not None}
 

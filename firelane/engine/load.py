@@ -21,6 +21,7 @@ def load_executor(config: EngineConfig, progress: ProgressCallback) -> Executor:
         kv_cache_bytes=config.kv_cache_bytes,
         block_size=config.block_size,
         weights=config.weights,
+        gemm=config.gemm,
         cache_dir=config.cache_dir,
     )
     program = load_program(read_config(config.model_dir))

@@ -16,7 +16,8 @@ BLOCK_BYTES = PROGRAM.kv_bytes_per_token * 16
 
 
 def limits(free_bytes: int, **sizes: Any):
-    return step_limits(PROGRAM, ExecutorRequest(cache_dir=Path(), max_num_seqs=4, **sizes), free_bytes)
+    request = ExecutorRequest(cache_dir=Path(), max_num_seqs=4, **sizes)
+    return step_limits(PROGRAM, request.settled(block_size=16, max_num_batched_tokens=512), free_bytes)
 
 
 def test_cache_takes_its_share_of_what_is_free() -> None:

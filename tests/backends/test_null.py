@@ -58,6 +58,7 @@ def test_cache_too_small_for_one_sequence(tmp_path):
         ({"max_num_batched_tokens": 3}, "below max_num_seqs"),
         ({"block_size": 0}, "block_size is 0"),
         ({"threads": 0}, "threads is 0"),
+        ({"gemm": "fast"}, "gemm is .fast.: it must be one of invariant, library"),
         ({"weights": "fp4"}, "weights is .fp4.: it must be one of auto, bf16, lossless"),
     ],
 )
@@ -66,8 +67,17 @@ def test_senseless_sizes(tmp_path, sizes, message):
         load(tmp_path, **sizes)
 
 
+def test_sizes_left_open_are_the_backends_own(tmp_path):
+    assert load(tmp_path).limits.block_size == 16
+    assert load(tmp_path).limits.max_num_batched_tokens == 512
+    request = ExecutorRequest(cache_dir=tmp_path, max_num_seqs=600, block_size=32, gemm="library")
+    settled = request.settled(block_size=64, max_num_batched_tokens=512)
+    assert (settled.block_size, settled.max_num_batched_tokens, settled.max_output_rows) == (32, 600, 600)
+    assert settled.gemm == "library"
+
+
 def test_unknown_backend(tmp_path):
-    with pytest.raises(UsageError, match="choose one of cpu, null"):
+    with pytest.raises(UsageError, match="choose one of auto, cpu, cuda, null"):
         create_executor("tpu", load_program(CONFIG), tmp_path, ExecutorRequest(cache_dir=tmp_path), print)
 
 

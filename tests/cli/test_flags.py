@@ -8,12 +8,13 @@ import dataclasses
 import pytest
 
 from firelane import env
-from firelane.backends.request import WEIGHTS
+from firelane.backends import AUTO, BACKENDS
+from firelane.backends.request import GEMMS, WEIGHTS
 from firelane.cli import build_parser, options
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--weights --no-prefix-cache --backend"
+    "--weights --no-prefix-cache --backend --gemm"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--tool-parser --reasoning-parser"
@@ -87,6 +88,20 @@ def test_weights_are_those_that_the_backends_take(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit, match="2"):
         parser.parse_args(["generate", "--prompt", "a", "--weights", "fp4"])
     assert "--weights" in capsys.readouterr().err
+
+
+def test_products_are_those_that_the_backends_take() -> None:
+    parser = build_parser()
+    assert options.engine_settings(parser.parse_args(["serve"]))["gemm"] == GEMMS[0]
+    for given in GEMMS:
+        assert options.engine_settings(parser.parse_args(["serve", "--gemm", given]))["gemm"] == given
+
+
+def test_backends_are_those_that_there_are() -> None:
+    parser = build_parser()
+    assert options.engine_settings(parser.parse_args(["serve"]))["backend"] == AUTO
+    for given in (AUTO, *BACKENDS):
+        assert options.engine_settings(parser.parse_args(["serve", "--backend", given]))["backend"] == given
 
 
 def test_environment_variables() -> None:

@@ -22,12 +22,15 @@ from firelane.backends.cpu.native import Library
 from firelane.backends.cpu.tuning.runner import Site
 from firelane.backends.cpu.tuning.table import Tuning
 from firelane.backends.cpu.tuning.tuner import Tuner
-from firelane.backends.request import ExecutorRequest, ProgressCallback
+from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
 from firelane.program.program import Program
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.loader import load_packed
+
+BLOCK_TOKENS = 16
+STEP_TOKENS = 512
 
 
 def load(
@@ -40,15 +43,16 @@ def load(
     settings = env.read()
     cpu = machine.cpu_identity()
     isa = machine.choose_isa(settings.isa, cpu)
-    threads = _threads(request, cpu.usable_cores)
-    _check_block_size(request.block_size)
+    threads = _threads(request.threads, cpu.usable_cores)
+    settled = settle(request)
+    _check_block_size(settled.block_size)
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
-    tuner = partial(tune, program, request, settings, progress)
+    tuner = partial(tune, program, settled, settings, progress)
     choice = choose(
         program, request.weights, tuner, partial(kept_census, request.cache_dir, checkpoint, program)
     )
-    limits = _limits(program, request, program.weights_bytes - choice.saved_bytes)
+    limits = _limits(program, settled, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
     library = _in_background(lambda: build(layout, request.cache_dir, settings, progress))
 
@@ -70,9 +74,14 @@ def load(
     )
 
 
+def settle(request: ExecutorRequest) -> SettledRequest:
+    """`request` with this backend's sizes."""
+    return request.settled(block_size=BLOCK_TOKENS, max_num_batched_tokens=STEP_TOKENS)
+
+
 def tune(
     program: Program,
-    request: ExecutorRequest,
+    request: SettledRequest,
     settings: env.Environment,
     progress: ProgressCallback,
     *,
@@ -83,7 +92,7 @@ def tune(
     site = Site(
         compiler=compiler,
         isa=machine.choose_isa(settings.isa, compiler.cpu),
-        threads=_threads(request, compiler.cpu.usable_cores),
+        threads=_threads(request.threads, compiler.cpu.usable_cores),
         block_size=request.block_size,
     )
     return Tuner(site).tune(program, progress, force=force)
@@ -112,13 +121,11 @@ def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: 
     return path
 
 
-def _threads(request: ExecutorRequest, cores: int) -> int:
+def _threads(wanted: int | None, cores: int) -> int:
     most = max(cores, os.cpu_count() or 1)
-    if request.threads is not None and request.threads > most:
-        raise UsageError(
-            f"--threads {request.threads}: this machine has {most}, and more only wait for each other"
-        )
-    return request.threads or cores
+    if wanted is not None and wanted > most:
+        raise UsageError(f"--threads {wanted}: this machine has {most}, and more only wait for each other")
+    return wanted or cores
 
 
 def _check_block_size(block_size: int) -> None:
@@ -126,7 +133,7 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
-def _limits(program: Program, request: ExecutorRequest, weights_bytes: int) -> StepLimits:
+def _limits(program: Program, request: SettledRequest, weights_bytes: int) -> StepLimits:
     free = available_bytes() - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(

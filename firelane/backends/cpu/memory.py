@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.contract import StepLimits
-from firelane.backends.request import ExecutorRequest
+from firelane.backends.request import SettledRequest
 from firelane.errors import OutOfMemoryError
 from firelane.program.program import Program
 
@@ -50,7 +50,7 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
-def step_limits(program: Program, request: ExecutorRequest, free_bytes: int) -> StepLimits:
+def step_limits(program: Program, request: SettledRequest, free_bytes: int) -> StepLimits:
     """Sizes of the executor, with the KV cache in what `free_bytes` (after the weights) leaves.
 
     Raises OutOfMemoryError when not even one sequence fits, or more is asked for than there is.

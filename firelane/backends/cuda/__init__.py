@@ -1,19 +1,27 @@
-"""The CUDA backend: Triton kernels and library products, captured in one graph for each bucket of rows."""
+"""The CUDA backend: Triton kernels and library products, captured in one graph for each bucket of rows.
+
+Nothing here imports torch or triton before load() has seen that they, and a GPU, can be used.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from firelane.backends.cuda import presence
 
+if TYPE_CHECKING:
     from firelane.backends.contract import Executor
     from firelane.backends.request import ExecutorRequest, ProgressCallback
     from firelane.program.program import Program
 
 
 def load(program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback) -> Executor:
-    """See loader.load. Its imports wait until then: parts of the package serve without the whole."""
-    from firelane.backends.cuda import loader
+    """The executor of `program` with the weights of `model_dir` on the first GPU.
 
-    return loader.load(program, model_dir, request, progress)
+    Raises MachineError where no GPU can be used and UsageError where the `cuda` extra is missing, each with
+    what to do; else what firelane.backends.cuda.loader.load raises.
+    """
+    presence.require(presence.look())
+    return import_module("firelane.backends.cuda.loader").load(program, model_dir, request, progress)

@@ -23,11 +23,13 @@ from firelane.backends.contract import (
     StepLimits,
     StepOutputs,
 )
-from firelane.backends.request import ExecutorRequest, ProgressCallback
+from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
 from firelane.errors import OutOfMemoryError
 from firelane.program.program import Program
 
 DEFAULT_KV_TOKENS = 1 << 20
+BLOCK_TOKENS = 16
+STEP_TOKENS = 512
 FORCING_BIAS = 100.0
 StepTime = Callable[[StepInputs], float]
 """Seconds that a step takes."""
@@ -40,11 +42,12 @@ def load(
     del model_dir
     progress("load", 0.0, 0.0, "B")
     max_model_len = request.max_model_len or program.max_model_len
-    limits = _limits(program, request, max_model_len)
+    settled = request.settled(block_size=BLOCK_TOKENS, max_num_batched_tokens=STEP_TOKENS)
+    limits = _limits(program, settled, max_model_len)
     return NullExecutor(limits, program.vocab_size, hidden_width=program.hidden_width)
 
 
-def _limits(program: Program, request: ExecutorRequest, max_model_len: int) -> StepLimits:
+def _limits(program: Program, request: SettledRequest, max_model_len: int) -> StepLimits:
     block_bytes = program.kv_bytes_per_token * request.block_size
     num_blocks = max(DEFAULT_KV_TOKENS, max_model_len) // request.block_size + 1
     if request.kv_cache_bytes is not None:
