@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 Grid = tuple[int, ...]
 
@@ -41,3 +41,18 @@ class Launch:
             "enable_fp_fusion": False,
             **self.options,
         }
+
+
+class Work(Protocol):
+    """What a step is a list of: a Launch, or a library's product."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self) -> None:
+        """Start it on the current stream."""
+        ...
+
+    def compile(self) -> Any:
+        """Make it ready without running it; safe from many threads."""
+        ...

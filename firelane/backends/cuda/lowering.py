@@ -1,0 +1,264 @@
+"""From a Program to the launches of one bucket: a function for each op kind, and no knowledge of models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Any
+
+from torch import Tensor
+
+from firelane.backends.cuda.buckets import Bucket
+from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.attention_merge import merge_splits
+from firelane.backends.cuda.kernels.attention_split import attend_splits
+from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
+from firelane.backends.cuda.kernels.begin import begin
+from firelane.backends.cuda.kernels.embed import embed
+from firelane.backends.cuda.kernels.gated import gated_linear
+from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.norm import rms_norm
+from firelane.backends.cuda.kernels.rope import rope_and_cache
+from firelane.backends.cuda.kernels.sample import sample
+from firelane.backends.cuda.kernels.select import give_hidden, select_rows
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.pending import Pending, Source
+from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.step_memory import StepMemory, stride_of
+from firelane.backends.cuda.tables import LOGIT_ROWS, ROWS, TOKENS
+from firelane.backends.cuda.weights import DeviceWeights
+from firelane.program.ops import (
+    Attention,
+    Embed,
+    GatedLinear,
+    Linear,
+    Op,
+    RMSNorm,
+    RopeAndCache,
+    Sample,
+    SelectRows,
+)
+from firelane.program.program import Program
+from firelane.program.values import Rows, Value
+
+PROGRAMS_PER_SM = 3  # of decode attention
+
+
+@dataclass(kw_only=True)
+class Lowering:
+    """Makes the launches of one bucket, op after op. `pending`: products whose parts the next op adds up."""
+
+    program: Program
+    bucket: Bucket
+    memory: StepMemory
+    weights: DeviceWeights
+    products: ProductPlan
+    num_sms: int
+    tile_tokens: int
+    pending: dict[Value, Pending] = field(default_factory=dict[Value, Pending])
+
+    def launches(self) -> list[Work]:
+        tables, memory = self.memory.tables, self.memory
+        first = begin(
+            tables,
+            memory.state,
+            block_size=self.block_size,
+            tile_tokens=self.tile_tokens,
+            max_chunks=self.bucket.chunks,
+            max_tokens=self.bucket.tokens,
+            max_rows=self.bucket.rows,
+        )
+        return [first, *(work for op in self.program.ops for work in lower(op, self))]
+
+    @property
+    def block_size(self) -> int:
+        return next(iter(self.memory.caches.values()))[0].shape[2]
+
+    def at(self, value: Value) -> Tensor:
+        return self.memory.values[value]
+
+    def source(self, value: Value) -> Source:
+        """The value, or its parts, which are then added up by whoever asked."""
+        return self.pending.pop(value, None) or self.at(value)
+
+    def rows(self, value: Value) -> int:
+        return self.bucket.tokens if value.rows is Rows.TOKEN else self.bucket.rows
+
+    def vector(self, name: str) -> Tensor:
+        return self.weights.vector(name)
+
+    def matrix(self, name: str) -> Matrix:
+        return self.weights.matrix(name)
+
+    def counted(self, value: Value, *, is_head: bool = False) -> dict[str, Any]:
+        """What says how many rows of `value` a step has."""
+        count = LOGIT_ROWS if is_head else TOKENS if value.rows is Rows.TOKEN else ROWS
+        return {"counts": self.memory.tables.counts, "count": count, "max_rows": self.rows(value)}
+
+
+@singledispatch
+def lower(op: Op, to: Lowering) -> list[Work]:
+    """The launches that compute `op`."""
+    raise NotImplementedError(f"no CUDA kernel for {type(op).__name__}")
+
+
+@lower.register
+def _(op: Embed, to: Lowering) -> list[Work]:
+    return [embed(to.matrix(op.table.name), to.memory.tables, to.at(op.out), max_tokens=to.bucket.tokens)]
+
+
+@lower.register
+def _(op: RMSNorm, to: Lowering) -> list[Work]:
+    launch = rms_norm(
+        to.source(op.x),
+        to.vector(op.weight.name),
+        to.at(op.out),
+        width=op.x.width,
+        eps=op.eps,
+        **to.counted(op.x),
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: RopeAndCache, to: Lowering) -> list[Work]:
+    keys, values = to.memory.caches[op.layer]
+    launch = rope_and_cache(
+        to.source(op.qkv),
+        op=op,
+        tables=to.memory.tables,
+        rotary=to.memory.rotary[op.rotary],
+        q_norm=to.vector(op.q_norm.name) if op.q_norm else None,
+        k_norm=to.vector(op.k_norm.name) if op.k_norm else None,
+        keys=keys,
+        values=values,
+        out=to.at(op.out),
+        block_size=to.block_size,
+        max_tokens=to.bucket.tokens,
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Attention, to: Lowering) -> list[Work]:
+    memory, (keys, values) = to.memory, to.memory.caches[op.layer]
+    shape: dict[str, Any] = {"op": op, "block_size": to.block_size}
+    programs = -(-PROGRAMS_PER_SM * to.num_sms // op.shape.kv_heads)
+    split = attend_splits(
+        to.at(op.q),
+        keys,
+        values,
+        memory.tables,
+        partial=memory.partial,
+        stats=memory.stats,
+        programs=min(programs, memory.tables.max_units),
+        **shape,
+    )
+    merge = merge_splits(
+        memory.tables,
+        op=op,
+        partial=memory.partial,
+        stats=memory.stats,
+        out=to.at(op.out),
+        max_chunks=to.bucket.chunks,
+    )
+    if to.bucket.decode:
+        return [split, merge]
+    tiles = -(-to.bucket.tokens // to.tile_tokens) + to.bucket.chunks
+    many = attend_tiles(
+        to.at(op.q),
+        keys,
+        values,
+        memory.tables,
+        to.at(op.out),
+        max_tiles=min(tiles, memory.tables.tiles.shape[0]),
+        **shape,
+    )
+    return [split, merge, many]
+
+
+@lower.register
+def _(op: SelectRows, to: Lowering) -> list[Work]:
+    launch = select_rows(
+        to.source(op.x), to.memory.tables, to.at(op.out), width=op.x.width, max_rows=to.bucket.rows
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Linear, to: Lowering) -> list[Work]:
+    is_head = op == to.program.head
+    matrix, config = to.matrix(op.weight.name), to.products.config(op, to.bucket)
+    works: list[Work] = []
+    if is_head:
+        works.append(
+            give_hidden(
+                to.at(op.x),
+                to.memory.tables,
+                to.memory.hidden,
+                width=op.x.width,
+                max_rows=to.bucket.rows,
+            )
+        )
+    counted = to.counted(op.x, is_head=is_head)
+    if not config.parts:
+        bias = to.vector(op.bias.name) if op.bias else None
+        residual = to.at(op.residual) if op.residual else None
+        scratch = to.memory.decoded if config.decode_first else None
+        return works + linear(
+            matrix,
+            to.at(op.x),
+            to.at(op.out),
+            bias=bias,
+            residual=residual,
+            config=config,
+            scratch=scratch,
+            **counted,
+        )
+    pending = _pending(op, to)
+    to.pending[op.out] = pending
+    return works + linear_parts(matrix, to.at(op.x), pending.parts, config=config, **counted)
+
+
+def _pending(op: Linear, to: Lowering) -> Pending:
+    readers = to.products.readers[op.out]
+    count, rows, stride = segments(*op.weight.shape) + 1, to.rows(op.out), stride_of(op.out)
+    parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
+    alone = len(readers) == 1 and isinstance(readers[0], RopeAndCache | SelectRows)
+    return Pending(
+        parts=parts,
+        width=op.out.width,
+        bias=to.vector(op.bias.name) if op.bias else None,
+        residual=to.at(op.residual) if op.residual else None,
+        out=None if alone else to.at(op.out),
+    )
+
+
+@lower.register
+def _(op: GatedLinear, to: Lowering) -> list[Work]:
+    config: LinearConfig = to.products.config(op, to.bucket)
+    return gated_linear(
+        to.matrix(op.weight.name),
+        to.at(op.x),
+        to.at(op.out),
+        bias=to.vector(op.bias.name) if op.bias else None,
+        config=config,
+        scratch=to.memory.decoded if config.decode_first else None,
+        **to.counted(op.x),
+    )
+
+
+@lower.register
+def _(op: Sample, to: Lowering) -> list[Work]:
+    memory = to.memory
+    return sample(
+        to.at(op.logits),
+        memory.tables,
+        memory.state,
+        memory.outputs,
+        memory.sampling,
+        vocab=op.logits.width,
+        max_rows=to.bucket.rows,
+    )

@@ -1,0 +1,167 @@
+"""StepMemory: every buffer that a step reads or writes besides the weights, placed before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from firelane.backends.contract import MAX_LOGPROBS, StepLimits
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.kernels.attention_tiles import tile_tokens
+from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch
+from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.shapes import round_up
+from firelane.backends.cuda.tables import StepTables
+from firelane.program.liveness import Placement, place
+from firelane.program.ops import HeadShape, RopeAndCache, Rotary
+from firelane.program.program import Program
+from firelane.program.values import DType, Rows, Value
+
+DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.I32: torch.int32}
+STRIDE_ELEMENTS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchSizes:
+    """In elements. parts: float32, of products whose segments are summed apart; decoded: bf16, of the largest
+    matrix that is decoded as a whole."""
+
+    parts: int = 0
+    decoded: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What the memory of a step depends on, and how many bytes of the device it takes."""
+
+    program: Program
+    limits: StepLimits
+    scratch: ScratchSizes
+
+    @cached_property
+    def max_rows(self) -> dict[Rows, int]:
+        return {Rows.TOKEN: self.limits.max_num_batched_tokens, Rows.OUTPUT: self.limits.max_output_rows}
+
+    @property
+    def heads(self) -> HeadShape:
+        """The widest of the attention layers, for scratch."""
+        layers = [c.shape for c in self.program.cache_layers]
+        return HeadShape(
+            heads=max(s.heads for s in layers),
+            kv_heads=min(s.kv_heads for s in layers),
+            head_dim=max(s.head_dim for s in layers),
+        )
+
+    @property
+    def tile_tokens(self) -> int:
+        """One number for all layers: the tables of tiles are made once a step."""
+        return min(tile_tokens(c.shape.group) for c in self.program.cache_layers)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block in all layers."""
+        return self.program.kv_bytes_per_token * self.limits.block_size
+
+
+def stride_of(value: Value) -> int:
+    """Elements from one row to the next."""
+    return round_up(value.width, STRIDE_ELEMENTS)
+
+
+def row_bytes(value: Value) -> int:
+    return stride_of(value) * value.dtype.itemsize
+
+
+def placement_of(sizes: Sizes) -> Placement:
+    """Where the values lie in their arena. A pending product is added up by the op behind it, which reads the
+    product's residual: so every value stays for one op longer."""
+    return place(sizes.program, row_bytes=row_bytes, max_rows=sizes.max_rows, linger=1)
+
+
+def rotary_table(rotary: Rotary, positions: int) -> NDArray[np.float32]:
+    """float32 [positions, head_dim]: the cosines of each frequency, then the sines."""
+    frequencies = np.array(rotary.inverse_frequencies, np.float64)
+    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
+    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * rotary.scale
+    return table.astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """values: by Value, [max rows, stride]. caches: by layer, keys and values, [num_blocks, kv_heads,
+    block_size, head_dim]. parts, decoded: flat scratch, see ScratchSizes. partial, stats: of attention's
+    units. hidden: pinned float32 [max_output_rows, hidden_width]."""
+
+    tables: StepTables
+    state: PinnedState
+    values: Mapping[Value, Tensor]
+    caches: Mapping[int, tuple[Tensor, Tensor]]
+    rotary: Mapping[Rotary, Tensor]
+    parts: Tensor
+    decoded: Tensor
+    partial: Tensor
+    stats: Tensor
+    sampling: SampleScratch
+    outputs: SampleOutputs
+    hidden: Tensor
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(k.nbytes + v.nbytes for k, v in self.caches.values())
+
+    @classmethod
+    def allocate(cls, sizes: Sizes, device: Device) -> StepMemory:
+        program, limits = sizes.program, sizes.limits
+        tables = StepTables.allocate(limits, tile_tokens=sizes.tile_tokens, device=device)
+        heads, rows = sizes.heads, limits.max_output_rows
+        units = tables.max_units
+        return cls(
+            tables=tables,
+            state=PinnedState.allocate(limits, program.vocab_size, device),
+            values=_values(sizes, device),
+            caches={c.layer: _cache(c.shape, c.dtype, limits, device) for c in program.cache_layers},
+            rotary=_rotary_tables(program, limits, device),
+            parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
+            decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
+            partial=device.empty(units, heads.heads, heads.head_dim, dtype=torch.float32),
+            stats=device.empty(units, heads.heads, 2, dtype=torch.float32),
+            sampling=SampleScratch.allocate(program.vocab_size, rows, device),
+            outputs=SampleOutputs(
+                tokens=device.pinned(rows),
+                logprobs=device.pinned(rows, dtype=torch.float32),
+                top_ids=device.pinned(rows, MAX_LOGPROBS),
+                top_logprobs=device.pinned(rows, MAX_LOGPROBS, dtype=torch.float32),
+            ),
+            hidden=device.pinned(rows, program.hidden_width, dtype=torch.float32),
+        )
+
+
+def _values(sizes: Sizes, device: Device) -> dict[Value, Tensor]:
+    placement = placement_of(sizes)
+    arena = device.empty(placement.nbytes, dtype=torch.uint8)
+    views: dict[Value, Tensor] = {}
+    for value, start in placement.offsets.items():
+        rows, nbytes = sizes.max_rows[value.rows], sizes.max_rows[value.rows] * row_bytes(value)
+        views[value] = arena[start : start + nbytes].view(DTYPES[value.dtype]).view(rows, stride_of(value))
+    return views
+
+
+def _cache(shape: HeadShape, dtype: DType, limits: StepLimits, device: Device) -> tuple[Tensor, Tensor]:
+    size = (limits.num_blocks, shape.kv_heads, limits.block_size, shape.head_dim)
+    return device.empty(*size, dtype=DTYPES[dtype]), device.empty(*size, dtype=DTYPES[dtype])
+
+
+def _rotary_tables(program: Program, limits: StepLimits, device: Device) -> dict[Rotary, Tensor]:
+    tables: dict[Rotary, Tensor] = {}
+    for op in program.ops:
+        if isinstance(op, RopeAndCache) and op.rotary not in tables:
+            host = rotary_table(op.rotary, limits.max_model_len)
+            tables[op.rotary] = device.empty(*host.shape, dtype=torch.float32)
+            tables[op.rotary].copy_(torch.from_numpy(host))
+    return tables
