@@ -18,6 +18,14 @@ class Graph(Protocol):
         ...
 
 
+class Fence(Protocol):
+    """The end of something that was started."""
+
+    def wait(self) -> None:
+        """Sleep until then (the GIL is released); safe from any thread."""
+        ...
+
+
 class Device(Protocol):
     """One device. All work goes to one stream, in order."""
 
@@ -37,6 +45,11 @@ class Device(Protocol):
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         """Zeros in host memory that the device can read and write in place."""
+        ...
+
+    def upload(self, target: Tensor, source: Tensor) -> Fence:
+        """Copy pinned host memory to device memory, in the stream's order; returns at once. Both contiguous, of
+        the same shape and dtype. `source` may be written again after the fence."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Graph:
