@@ -7,8 +7,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Graph
+from firelane.backends.cuda.device import Fence, Graph
 from firelane.backends.cuda.faults import translated
+
+
+class CudaFence:
+    """A device.Fence: an event of the stream."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        self._event.synchronize()
 
 
 class CudaDevice:
@@ -46,13 +58,18 @@ class CudaDevice:
         with translated("pinning host memory"):
             return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
+    def upload(self, target: Tensor, source: Tensor) -> Fence:
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+            end = torch.cuda.Event(blocking=True)
+            end.record(self._stream)
+        return CudaFence(end)
+
     def capture(self, work: Callable[[], None]) -> Graph:
         work()
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             work()
         return graph
 

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from firelane.backends.contract import StepLimits
-from firelane.backends.cuda.device import Graph
+from firelane.backends.cuda.device import Fence, Graph
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
-from firelane.backends.request import ExecutorRequest
+from firelane.backends.request import SettledRequest
 from firelane.errors import OutOfMemoryError
 from firelane.program.program import Program
 
 GIB = 1 << 30
-RESERVE_BYTES = 768 << 20  # graphs, compiled kernels, the library's workspace, and what is cut off by rounding
-BLOCK_SIZE = 64  # a tile of attention is then one block
+RESERVE_BYTES = (
+    768 << 20
+)  # graphs, compiled kernels, the library's workspace, and what is cut off by rounding
 
 SizesOf = Callable[[StepLimits], Sizes]
 
@@ -43,7 +44,7 @@ class MemoryPlan:
 
 def plan_memory(
     program: Program,
-    request: ExecutorRequest,
+    request: SettledRequest,
     *,
     free_bytes: int,
     weights_bytes: int,
@@ -55,7 +56,7 @@ def plan_memory(
 
     Raises OutOfMemoryError where the weights, or one sequence beside them, do not fit.
     """
-    block_size = request.block_size or BLOCK_SIZE
+    block_size = request.block_size
     block_bytes = program.kv_bytes_per_token * block_size
     longest = request.max_model_len or program.max_model_len
     limits = _limits(request, longest, block_size, num_blocks=-(-longest // block_size))
@@ -79,7 +80,7 @@ def plan_memory(
     )
 
 
-def _limits(request: ExecutorRequest, longest: int, block_size: int, *, num_blocks: int) -> StepLimits:
+def _limits(request: SettledRequest, longest: int, block_size: int, *, num_blocks: int) -> StepLimits:
     return StepLimits(
         max_num_seqs=request.max_num_seqs,
         max_num_batched_tokens=request.max_num_batched_tokens,
@@ -90,7 +91,7 @@ def _limits(request: ExecutorRequest, longest: int, block_size: int, *, num_bloc
     )
 
 
-def _with_blocks(limits: StepLimits, request: ExecutorRequest, left: int, block_bytes: int) -> StepLimits:
+def _with_blocks(limits: StepLimits, request: SettledRequest, left: int, block_bytes: int) -> StepLimits:
     budget = request.kv_cache_bytes or left
     blocks = budget // block_bytes
     longest = limits.max_model_len
@@ -140,6 +141,9 @@ class CountingDevice:
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
+
+    def upload(self, target: Tensor, source: Tensor) -> Fence:
+        raise NotImplementedError
 
     def capture(self, work: Callable[[], None]) -> Graph:
         raise NotImplementedError

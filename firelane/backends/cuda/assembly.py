@@ -1,0 +1,119 @@
+"""From weights on a device to an executor: the step's memory, then the launches of every bucket, compiled in
+threads and captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from torch import Tensor
+
+from firelane.backends.contract import StepLimits
+from firelane.backends.cuda.buckets import Bucket, make_buckets
+from firelane.backends.cuda.config import MeasuredTable
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.executor import Captured, CudaExecutor
+from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.lowering import Lowering
+from firelane.backends.cuda.matrices import WindowMatrix
+from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.step_memory import Sizes, StepMemory
+from firelane.backends.cuda.weights import DeviceWeights
+from firelane.program.program import Program
+from firelane.program.values import Weight
+
+Adjust = Callable[[StepMemory], None]
+"""Looks at, or changes, the step's memory before anything is made of it."""
+
+
+def sizes_of(program: Program, limits: StepLimits, plan: ProductPlan) -> Sizes:
+    return Sizes(program=program, limits=limits, scratch=plan.scratch(make_buckets(limits)))
+
+
+def product_plan(program: Program, weights: DeviceWeights, table: MeasuredTable | None) -> ProductPlan:
+    def is_window(weight: Weight) -> bool:
+        return isinstance(weights.matrix(weight.name), WindowMatrix)
+
+    return ProductPlan(program=program, is_window=is_window, table=table)
+
+
+def lower_all(
+    program: Program,
+    *,
+    limits: StepLimits,
+    memory: StepMemory,
+    weights: DeviceWeights,
+    plan: ProductPlan,
+    device: Device,
+) -> dict[Bucket, list[Work]]:
+    """The launches of every bucket."""
+    tile_tokens = Sizes(program=program, limits=limits, scratch=plan.scratch(())).tile_tokens
+    return {
+        bucket: Lowering(
+            program=program,
+            bucket=bucket,
+            memory=memory,
+            weights=weights,
+            products=plan,
+            num_sms=device.num_sms,
+            tile_tokens=tile_tokens,
+        ).launches()
+        for bucket in make_buckets(limits)
+    }
+
+
+def compile_all(work: Mapping[Bucket, Sequence[Work]], *, threads: int) -> int:
+    """Compile every kernel that `work` launches, or find it compiled. Returns how many there are. Raises
+    CompilerError."""
+    different = {specialisation(w): w for launches in work.values() for w in launches}
+    with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
+        list(pool.map(_compile, different.values()))
+    return len(different)
+
+
+def _compile(work: Work) -> None:
+    with translated(f"compiling {work.name}", kernel=work.name):
+        work.compile()
+
+
+def specialisation(work: Work) -> tuple[Any, ...]:
+    """What a compiled kernel depends on: launches that agree in it share one."""
+    arguments: Mapping[str, Any] = getattr(work, "arguments", {})
+    fixed = tuple((name, _kind(value)) for name, value in arguments.items())
+    return work.name, fixed, getattr(work, "warps", 0), getattr(work, "stages", 0)
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    return value
+
+
+def assemble(
+    program: Program,
+    *,
+    limits: StepLimits,
+    device: Device,
+    weights: DeviceWeights,
+    table: MeasuredTable | None = None,
+    captured: Captured = lambda _: None,
+    adjust: Adjust = lambda _: None,
+) -> CudaExecutor:
+    """Places the step's memory on `device` and captures every bucket's graph."""
+    plan = product_plan(program, weights, table)
+    sizes = sizes_of(program, limits, plan)
+    memory = StepMemory.allocate(sizes, device)
+    adjust(memory)
+    work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
+    return CudaExecutor(
+        program=program,
+        limits=limits,
+        device=device,
+        memory=memory,
+        weights=weights,
+        work=work,
+        tile_tokens=sizes.tile_tokens,
+        captured=captured,
+    )

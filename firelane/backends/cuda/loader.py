@@ -1,0 +1,192 @@
+"""Load a program on the GPU: the kernels compile while the weights are read; then the memory that is left is
+given out, and every bucket's graph is captured."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from triton import knobs
+
+from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, sizes_of
+from firelane.backends.cuda.buckets import Bucket, make_buckets
+from firelane.backends.cuda.config import MeasuredTable
+from firelane.backends.cuda.cuda_device import CudaDevice
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.executor import CudaExecutor
+from firelane.backends.cuda.loading import load_weights, may_be_window, planned_bytes, staging_bytes
+from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, plan_memory
+from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.stand_ins import stand_ins
+from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.weights import DeviceWeights
+from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
+from firelane.program.program import Program
+from firelane.program.values import Weight
+from firelane.weights.checkpoint import Checkpoint
+
+BLOCK_SIZE = 64  # a tile of attention's positions is then one block
+MAX_NUM_BATCHED_TOKENS = 2048
+READERS = 8
+log = logging.getLogger(__name__)
+
+
+def load(
+    program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
+) -> CudaExecutor:
+    """The executor of `program` with the weights of `model_dir`, on the first GPU.
+
+    Raises CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
+    """
+    checkpoint = Checkpoint.open(model_dir)
+    checkpoint.check_against(program)
+    settled = request.settled(block_size=BLOCK_SIZE, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS)
+    knobs.cache.dir = str(settled.cache_dir / "triton")
+    return load_on(CudaDevice(), program, checkpoint, settled, progress)
+
+
+def load_on(
+    device: Device,
+    program: Program,
+    checkpoint: Checkpoint,
+    request: SettledRequest,
+    progress: ProgressCallback,
+) -> CudaExecutor:
+    """As load(), on a given device."""
+    before = device.free_bytes()
+    expected = _expected_plan(program, request)
+    early = _memory_plan(
+        program, request, expected, free_bytes=before, weights_bytes=planned_bytes(program, request.weights)
+    )
+    compiled = _in_background(lambda: _compile_early(program, early, expected, device, progress))
+
+    def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
+        """A kernel that does not compile ends the loading."""
+        if compiled.done():
+            compiled.result()
+        progress(stage, done, total, unit)
+
+    threads = request.threads or min(READERS, os.cpu_count() or 1)
+    weights = load_weights(
+        program, checkpoint, device, mode=request.weights, threads=threads, progress=watchful
+    )
+    memory = _memory_plan(
+        program,
+        request,
+        expected,
+        free_bytes=device.free_bytes() + weights.nbytes,
+        weights_bytes=weights.nbytes,
+    )
+    compiled.result()
+    executor = _assemble(device, program, memory, weights, request, progress)
+    _report(memory, before - device.free_bytes(), executor)
+    return executor
+
+
+def _assemble(
+    device: Device,
+    program: Program,
+    memory: MemoryPlan,
+    weights: DeviceWeights,
+    request: SettledRequest,
+    progress: ProgressCallback,
+) -> CudaExecutor:
+    total, done = len(make_buckets(memory.limits)), 0
+
+    def captured(_: Bucket) -> None:
+        nonlocal done
+        done += 1
+        progress("capture", done, total, "graph")
+
+    return assemble(
+        program,
+        limits=memory.limits,
+        device=device,
+        weights=weights,
+        table=_measured(request, device),
+        captured=captured,
+    )
+
+
+def _expected_plan(program: Program, request: SettledRequest) -> ProductPlan:
+    """Before the weights are seen: those that may be in the window form are taken to be."""
+
+    def is_window(weight: Weight) -> bool:
+        return may_be_window(program, weight, request.weights)
+
+    return ProductPlan(program=program, is_window=is_window)
+
+
+def _memory_plan(
+    program: Program,
+    request: SettledRequest,
+    expected: ProductPlan,
+    *,
+    free_bytes: int,
+    weights_bytes: int,
+) -> MemoryPlan:
+    return plan_memory(
+        program,
+        request,
+        free_bytes=free_bytes,
+        weights_bytes=weights_bytes,
+        staging_bytes=staging_bytes(program),
+        sizes_of=lambda limits: sizes_of(program, limits, expected),
+    )
+
+
+def _compile_early(
+    program: Program, memory: MemoryPlan, plan: ProductPlan, device: Device, progress: ProgressCallback
+) -> int:
+    """Compile what the real launches will need, made from weights and memory that are not there."""
+    sizes = sizes_of(program, memory.limits, plan)
+    work = lower_all(
+        program,
+        limits=memory.limits,
+        memory=StepMemory.allocate(sizes, CountingDevice()),
+        weights=stand_ins(plan),
+        plan=plan,
+        device=device,
+    )
+    progress("compile", 0, 1, "unit")
+    began_s = time.monotonic()
+    kernels = compile_all(work, threads=max(1, (os.cpu_count() or 2) // 2))
+    progress("compile", 1, 1, "unit")
+    log.info("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)
+    return kernels
+
+
+def _in_background(work: Callable[[], int]) -> Future[int]:
+    """Run `work` in a thread that nobody has to wait for: damaged weights are reported at once."""
+    future: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="compile", daemon=True).start()
+    return future
+
+
+def _measured(request: SettledRequest, device: Device) -> MeasuredTable | None:
+    return None
+
+
+def _report(memory: MemoryPlan, used_bytes: int, executor: CudaExecutor) -> None:
+    """What was planned beside what the device says that it took."""
+    planned = memory.weights + memory.step + memory.kv
+    log.info("device memory planned: %s", memory)
+    log.info(
+        "device memory used: %.2f GiB, %.2f GiB planned and %.2f GiB for graphs and kernels; %d KV blocks",
+        used_bytes / GIB,
+        planned / GIB,
+        (used_bytes - planned) / GIB,
+        executor.limits.num_blocks,
+    )

@@ -1,0 +1,51 @@
+"""Weights without memory: enough for lowering and compiling while the real ones are on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
+from firelane.backends.cuda.step_memory import DTYPES
+from firelane.backends.cuda.weights import DeviceWeights
+from firelane.program.ops import GatedLinear
+from firelane.program.values import Weight
+
+
+def stand_ins(plan: ProductPlan) -> DeviceWeights:
+    """Every weight of the plan's program in the form that the plan takes it to have."""
+    weights = plan.program.weights
+    gated = {op.weight for op in plan.program.ops if isinstance(op, GatedLinear)}
+    matrices = {
+        w.name: _matrix(w, halves=2 if w in gated else 1, is_window=plan.is_window)
+        for w in weights
+        if len(w.shape) == 2
+    }
+    vectors = {w.name: _meta(*w.shape, dtype=torch.float32) for w in weights if len(w.shape) == 1}
+    return DeviceWeights(matrices=matrices, vectors=vectors)
+
+
+def _matrix(weight: Weight, *, halves: int, is_window: Callable[[Weight], bool]) -> Matrix:
+    rows, k = weight.shape
+    height, width = halves * round_up(rows // halves, ROW_BLOCK), round_up(k, K_TILE)
+    dtype = DTYPES[weight.dtype]
+    blocks = height // ROW_BLOCK
+    escapes = Escapes(starts=_meta(blocks + 1), where=_meta(1), values=_meta(1, dtype=dtype))
+    if not is_window(weight):
+        return PlainMatrix(data=_meta(height, width, dtype=dtype), rows=rows, k=k, escapes=escapes)
+    return WindowMatrix(
+        low=_meta(height, width, dtype=torch.uint8),
+        codes=_meta(height, width // 2, dtype=torch.uint8),
+        bases=_meta(blocks, dtype=torch.uint8),
+        rows=rows,
+        k=k,
+        escapes=escapes,
+    )
+
+
+def _meta(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
