@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.backends.cuda import presence
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ def create_executor(
 
 def choose() -> str:
     """The backend for this machine. The log says why where there is a choice."""
+    from firelane.backends.cuda import presence
+
     found = presence.look()
     if not found.problem:
         assert found.gpu is not None

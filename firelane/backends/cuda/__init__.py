@@ -5,16 +5,21 @@ Nothing here imports torch or triton before load() has seen that they, and a GPU
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane.backends.cuda import presence
+from firelane.backends.cuda.faults import translated
+from firelane.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
     from firelane.backends.contract import Executor
     from firelane.backends.request import ExecutorRequest, ProgressCallback
     from firelane.program.program import Program
+
+log = logging.getLogger(__name__)
 
 
 def load(program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback) -> Executor:
@@ -23,5 +28,14 @@ def load(program: Program, model_dir: Path, request: ExecutorRequest, progress: 
     Raises MachineError where no GPU can be used and UsageError where the `cuda` extra is missing, each with
     what to do; else what firelane.backends.cuda.loader.load raises.
     """
-    presence.require(presence.look())
-    return import_module("firelane.backends.cuda.loader").load(program, model_dir, request, progress)
+    found = presence.look()
+    gpu = presence.require(found)
+    log.info("gpu %s, driver %s, CUDA %s", gpu, found.driver or "unknown", presence.dotted(found.driver_cuda))
+    with translated("importing torch and triton"):
+        loader = import_module("firelane.backends.cuda.loader")
+    try:
+        return loader.load(program, model_dir, request, progress)
+    except OutOfMemoryError as error:
+        if gpu.is_shared:
+            raise OutOfMemoryError(f"{error} (before this start, other processes held {gpu.held})") from error
+        raise

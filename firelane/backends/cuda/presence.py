@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from firelane.errors import MachineError, UsageError
@@ -23,6 +22,8 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 NVIDIA_VENDOR = "0x10de"
 OLDEST_CAPABILITY = (8, 0)
+SHARED_BYTES = 2 << 30
+GIB = 1 << 30
 INSTALL = "pip install 'firelane[cuda]'"
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 _REFUSALS = {
@@ -44,6 +45,18 @@ class Gpu:
     capability: tuple[int, int]
     memory_bytes: int
     used_bytes: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.memory_bytes / GIB:.1f} GiB, compute capability {dotted(self.capability)}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Others hold more of its memory than a driver's own share."""
+        return (self.used_bytes or 0) > SHARED_BYTES
+
+    @property
+    def held(self) -> str:
+        return f"{(self.used_bytes or 0) / GIB:.1f} of {self.memory_bytes / GIB:.1f} GiB of {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +112,10 @@ def look(*, libcuda: str = LIBCUDA, libnvml: str = LIBNVML) -> Presence:
     )
 
 
-def require(presence: Presence) -> None:
-    """Raises MachineError, or UsageError where only the extra is missing, with what to do."""
-    if not presence.problem:
-        return
+def require(presence: Presence) -> Gpu:
+    """The GPU to use. Raises MachineError, or UsageError where only the extra is missing, with what to do."""
+    if presence.gpu is not None and not presence.problem:
+        return presence.gpu
     missing = presence.gpu is not None and not (presence.packages.torch and presence.packages.triton)
     raise (UsageError if missing else MachineError)(f"--backend cuda: {presence.problem}")
 
@@ -222,7 +235,7 @@ def used_bytes(bus_id: bytes, library: str = LIBNVML) -> int | None:
 def driver_version(library: str = LIBNVML) -> str:
     """Of the kernel's part, such as 580.159.04; else NVML's word; "" where neither says."""
     try:
-        found = re.search(r"Kernel Module\D*([\d.]+)", DRIVER_FILE.read_text())
+        found = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", DRIVER_FILE.read_text())
         if found:
             return found[1]
     except OSError:
@@ -247,6 +260,8 @@ def dotted(pair: tuple[int, int]) -> str:
 def _version(package: str) -> str:
     if PathFinder.find_spec(package) is None:
         return ""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and rarely needed
+
     try:
         return version(package)
     except PackageNotFoundError:
