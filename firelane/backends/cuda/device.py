@@ -48,8 +48,8 @@ class Device(Protocol):
         ...
 
     def upload(self, target: Tensor, source: Tensor) -> Fence:
-        """Copy pinned host memory to device memory, in the stream's order; returns at once. Both contiguous, of
-        the same shape and dtype. `source` may be written again after the fence."""
+        """Copy pinned host memory to device memory, in the stream's order; returns at once. Both contiguous,
+        of one shape and dtype. `source` may be written again after the fence."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Graph:
