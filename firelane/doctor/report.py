@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import __version__
+from firelane.backends.cuda import presence
+from firelane.backends.cuda.presence import Presence
 from firelane.doctor.limits import Limits, measure_limits
 from firelane.env import Environment
 from firelane.errors import FirelaneError
@@ -31,7 +33,8 @@ class CacheReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """`isas` best first; `limits` is None, and `compiler` "", where `problems` says why. Memory in bytes."""
+    """`isas` best first; `limits` is None, and `compiler` "", where `problems` says why. A GPU that cannot be
+    used is none of them: the CPU serves. Memory in bytes."""
 
     versions: dict[str, str]
     cpu: str
@@ -42,6 +45,7 @@ class Report:
     available_bytes: int
     compiler: str
     cache: CacheReport
+    gpu: Presence
     limits: Limits | None
     problems: tuple[str, ...]
 
@@ -69,6 +73,7 @@ def examine(settings: Environment) -> Report:
         available_bytes=memory.get("MemAvailable", 0),
         compiler=compiler,
         cache=cache,
+        gpu=presence.look(),
         limits=limits,
         problems=tuple(dict.fromkeys(problems)),
     )
@@ -133,10 +138,27 @@ def format_report(report: Report) -> str:
             f"{report.cache.free_bytes / gib:.1f} GiB free",
         ),
     ]
+    rows += _gpu_rows(report.gpu)
     if report.limits is not None:
         rows += _limit_rows(report.limits)
     rows += [("problem", problem) for problem in report.problems]
     return "\n".join(f"{name:<10}{text}" for name, text in rows)
+
+
+def _gpu_rows(found: Presence) -> list[tuple[str, str]]:
+    if not found.there:
+        return [("gpu", "none")]
+    if found.gpu is None:
+        return [("gpu", f"not used: {found.problem}")]
+    packages = found.packages
+    built = f" (CUDA {packages.torch_cuda})" if packages.torch_cuda else ""
+    held = "" if found.gpu.used_bytes is None else f", {found.gpu.used_bytes / presence.GIB:.1f} GiB in use"
+    return [
+        ("gpu", f"{found.gpu}{held}"),
+        ("driver", f"{found.driver or 'unknown'}, runs CUDA {presence.dotted(found.driver_cuda)}"),
+        ("cuda", f"torch {packages.torch or 'missing'}{built}, triton {packages.triton or 'missing'}"),
+        ("gpu use", f"no: {found.problem}" if found.problem else "--backend auto takes it"),
+    ]
 
 
 def _limit_rows(limits: Limits) -> list[tuple[str, str]]:

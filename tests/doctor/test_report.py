@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from firelane.backends.cuda import presence
 from firelane.doctor import report as doctor
 from firelane.doctor.limits import Limits
 from firelane.env import Environment
@@ -34,6 +36,37 @@ def test_report_of_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "1350 with 2 threads" in text
     assert "44.0 with 2 threads" in text
     assert "problem" not in text
+
+
+def test_report_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(presence, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(presence, "DRIVER_FILE", tmp_path / "version")
+    absent = presence.look(libcuda="libno-such-driver.so")
+    assert doctor._gpu_rows(absent) == [("gpu", "none")]
+    ((name, text),) = doctor._gpu_rows(dataclasses.replace(absent, there=True))
+    assert name == "gpu"
+    assert text.startswith("not used: ")
+
+
+def test_report_of_a_gpu() -> None:
+    gpu = presence.Gpu(name="Fake", capability=(9, 0), memory_bytes=128 << 30, used_bytes=3 << 30)
+    found = presence.Presence(
+        gpu=gpu,
+        driver="580.1",
+        driver_cuda=(13, 0),
+        packages=presence.Packages(torch="2.11.0", torch_cuda="13.0", triton=""),
+        there=True,
+        problem="Fake is there, but triton is not installed",
+    )
+    rows = dict(doctor._gpu_rows(found))
+    assert rows["gpu"] == "Fake, 128.0 GiB, compute capability 9.0, 3.0 GiB in use"
+    assert rows["driver"] == "580.1, runs CUDA 13.0"
+    assert rows["cuda"] == "torch 2.11.0 (CUDA 13.0), triton missing"
+    assert rows["gpu use"] == "no: Fake is there, but triton is not installed"
+    usable = dataclasses.replace(found, problem="", gpu=dataclasses.replace(gpu, used_bytes=None))
+    rows = dict(doctor._gpu_rows(usable))
+    assert rows["gpu use"] == "--backend auto takes it"
+    assert "in use" not in rows["gpu"]
 
 
 def test_missing_compiler_is_a_problem(tmp_path: Path) -> None:
