@@ -4,12 +4,17 @@ As it comes it holds bf16 as uint16 and computes on those bits, truncates where 
 inline assembly. install() mends that for the whole process. It must run before a kernel does, and
 TRITON_INTERPRET=1 must be set before triton is first imported (tests/conftest.py sees to it).
 
+Sums have a fixed order here, too, so that equality bit for bit can be tested: tl.dot adds one product after
+the other to its accumulator, by increasing k (so its tiles do not matter, where the accumulator is passed to
+it); tl.sum halves its axis until one element is left. The device's own orders are others.
+
 What stays different from the device: products of float32 are exact (there: by input_precision), exp2 and the
-like are exact to a bit or two, sums within a tile are in NumPy's order.
+like are exact to a bit or two, and no product is fused with a sum.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -40,6 +45,8 @@ def install() -> None:
     for name, count in _VALUES_OF.items():
         _compute_in_float32(name, count)
     _mend_dot()
+    _mend_sums()
+    _mend_functions()
     _mend_casts()
     _refuse_bf16_reductions()
     _mend_scalars()
@@ -83,14 +90,68 @@ def _compute_in_float32(name: str, count: int) -> None:
 
 
 def _mend_dot() -> None:
+    """In NumPy the order of a product's sum depends on the shapes."""
     original = InterpreterBuilder.create_dot
 
     def create_dot(self: Any, a: Any, b: Any, accumulator: Any, *rest: Any) -> Any:
-        if _is_bf16(a) and a.data.shape[-1] < 16:
-            raise TypeError("tl.dot of bf16 needs 16 inputs at least: the compiler refuses fewer")
-        return original(self, _widen(a), _widen(b), accumulator, *rest)
+        a, b = _widen(a), _widen(b)
+        if accumulator.dtype.scalar != tl.float32 or not a.dtype.is_floating() or a.data.itemsize < 2:
+            return original(self, a, b, accumulator, *rest)
+        return TensorHandle(ordered_product(a.data, b.data, accumulator.data), tl.float32)
+
+    def smallest_dot(left: Any, right: Any) -> tuple[int, int, int]:
+        """M, N and K that the compiler takes for this target; the interpreter's own would take any."""
+        del right
+        return 1, 1, 32 if left.scalar.primitive_bitwidth == 8 else 16
 
     InterpreterBuilder.create_dot = create_dot
+    interpreter.interpreter_builder.codegen_fns["min_dot_size"] = smallest_dot
+
+
+def ordered_product(a: NDArray[Any], b: NDArray[Any], accumulator: NDArray[np.float32]) -> NDArray[np.float32]:
+    """accumulator + a @ b in float32, one product after the other; [..., M, K] and [..., K, N]."""
+    result = accumulator.astype(np.float32)
+    columns = np.moveaxis(a.astype(np.float32), -1, 0)[..., None]
+    rows = np.moveaxis(b.astype(np.float32), -2, 0)[..., None, :]
+    product = np.empty_like(result)
+    for column, row in zip(columns, rows, strict=True):
+        np.multiply(column, row, out=product)
+        result += product
+    return result
+
+
+def _mend_sums() -> None:
+    """In NumPy the order of a sum depends on how the other axes lie in memory."""
+
+    def halve(self: Any, value: Any) -> Any:
+        data = value.handle.data
+        axis = self.axis
+        if axis is None:
+            data, axis = data.reshape(-1), 0
+        total = halving_sum(np.moveaxis(data, axis, 0))
+        if self.keep_dims:
+            total = total.reshape([1] * value.handle.data.ndim) if self.axis is None else np.expand_dims(total, axis)
+        return self.to_tensor(total, value.dtype)
+
+    interpreter.ReduceOps.sum = halve
+
+
+def halving_sum(data: NDArray[Any]) -> NDArray[Any]:
+    """Over the first axis, whose length is a power of two."""
+    while len(data) > 1:
+        half = len(data) // 2
+        data = data[:half] + data[half:]
+    return data[0]
+
+
+def _mend_functions() -> None:
+    """NumPy's exp2 and the like give other last bits where the elements do not lie side by side."""
+    original = InterpreterBuilder.unary_op
+
+    def unary_op(self: Any, value: Any, function: Callable[..., Any]) -> Any:
+        return original(self, TensorHandle(np.ascontiguousarray(value.data), value.dtype), function)
+
+    InterpreterBuilder.unary_op = unary_op
 
 
 def _mend_casts() -> None:
@@ -146,7 +207,8 @@ def _silence_numpy() -> None:
     original = interpreter.GridExecutor.__call__
 
     def call(self: Any, *arguments: Any, **named: Any) -> None:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of nanmax, where all is NaN
             original(self, *arguments, **named)
 
     interpreter.GridExecutor.__call__ = call

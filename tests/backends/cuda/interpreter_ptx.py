@@ -42,10 +42,9 @@ def run_inline_assembly(
     del builder, pure
     kinds = [c.strip() for c in constraints.split(",")]
     num_outputs = sum(kind.startswith("=") for kind in kinds)
-    if num_outputs != len(types):
-        raise ValueError(
-            f"inline assembly: {num_outputs} outputs in {constraints!r}, {len(types)} result types"
-        )
+    widths = [pack * np.dtype(interpreter._get_np_dtype(to)).itemsize // 4 for to in types]
+    if num_outputs != sum(widths):
+        raise ValueError(f"inline assembly: {sum(widths)} result registers for constraints {constraints!r}")
     shape = np.broadcast_shapes(*[value.data.shape for value in values])
     inputs = [_pack(np.broadcast_to(value.data, shape), pack) for value in values]
     inputs = [column for columns in inputs for column in columns.T]
@@ -53,7 +52,11 @@ def run_inline_assembly(
         raise ValueError(f"inline assembly: {len(inputs)} input registers for constraints {constraints!r}")
     registers = {f"${num_outputs + i}": column for i, column in enumerate(inputs)}
     run_ptx(text, registers)
-    return Registers(_unpack(registers[f"${i}"], shape, types[i]) for i in range(num_outputs))
+    ends = np.cumsum(widths)
+    results = [
+        [registers[f"${i}"] for i in range(end - width, end)] for width, end in zip(widths, ends, strict=True)
+    ]
+    return Registers(_unpack(columns, shape, to) for columns, to in zip(results, types, strict=True))
 
 
 def run_ptx(text: str, registers: dict[str, Register]) -> None:
@@ -100,8 +103,8 @@ def _pack(data: NDArray[Any], pack: int) -> Register:
     return groups.view(np.uint32)
 
 
-def _unpack(register: Register, shape: tuple[int, ...], to: Any) -> Any:
-    data = np.ascontiguousarray(register).view(interpreter._get_np_dtype(to))
+def _unpack(columns: list[Register], shape: tuple[int, ...], to: Any) -> Any:
+    data = np.stack(columns, axis=1).view(interpreter._get_np_dtype(to))
     return TensorHandle(data.reshape(shape), to.scalar)
 
 

@@ -1,0 +1,54 @@
+"""Products of a matrix's escapes (matrices.py): dense tiles made from the lists, times the inputs that they
+meet."""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from firelane.backends.cuda.matrices import ROW_SHIFT
+from firelane.backends.cuda.shapes import ROW_BLOCK
+
+_ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+_ROW_SHIFT = tl.constexpr(ROW_SHIFT)
+_INPUTS = tl.constexpr((1 << ROW_SHIFT) - 1)
+
+
+@triton.jit
+def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
+    starts,
+    where,
+    values,
+    block,
+    x_rows,
+    valid,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
+
+    x_rows: pointers [ROW_TILE] to rows of x; only those that are valid are read. Each block's list is walked
+    by itself, STEP entries at a time, so that what a row gets depends on its own block alone. STEP is a
+    multiple of 16, what one product instruction takes: any such gives the same bits.
+    """
+    total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
+    features = tl.arange(0, FEATURES)
+    for part in tl.static_range(FEATURES // _ROW_BLOCK):
+        begin = tl.load(starts + block + part)
+        end = tl.load(starts + block + part + 1)
+        for at in range(begin, end, STEP):
+            entries = at + tl.arange(0, STEP)
+            live = entries < end
+            place = tl.load(where + entries, mask=live, other=-1)
+            value = tl.load(values + entries, mask=live, other=0.0)
+            row = (place >> _ROW_SHIFT) + part * _ROW_BLOCK
+            inputs = place & _INPUTS
+            mine = (row[None, :] == features[:, None]) & live[None, :]
+            tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
+            met = tl.load(x_rows[None, :] + inputs[:, None], mask=live[:, None] & valid[None, :], other=0.0)
+            total = tl.dot(tile, met, total, input_precision="ieee")
+    return total
