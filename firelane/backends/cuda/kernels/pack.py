@@ -23,8 +23,8 @@ BASE, ESCAPES, INFINITE = range(3)
 """Rows of what find_windows() tells, int32 [3, blocks]: of each block the base, how many escapes that leaves,
 and how many weights are infinite or no numbers."""
 
-_CHUNK = 8192  # a block of rows holds a multiple of it
-_BASES_AT_ONCE = 16  # a divisor of BASES
+_CHUNK = 4096  # a block of rows holds a multiple of it
+_BASES = tl.constexpr(BASES)
 _WINDOW = tl.constexpr(WINDOW)
 _ROW_SHIFT = tl.constexpr(ROW_SHIFT)
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -33,7 +33,7 @@ _HALF = tl.constexpr(K_TILE // 2)
 
 @triton.jit
 def find_windows_kernel(  # limits: exempt (kernel)
-    words, found, block_size, blocks, CHUNK: tl.constexpr, BASES: tl.constexpr, AT_ONCE: tl.constexpr
+    words, found, block_size, blocks, CHUNK: tl.constexpr
 ):
     """Of a block of rows, `block_size` words: how often it has each exponent, and what follows from that."""
     block = tl.program_id(0)
@@ -47,12 +47,10 @@ def find_windows_kernel(  # limits: exempt (kernel)
         zeros += (word & 0x7FFF == 0).to(tl.int32)
     exponent = tl.arange(0, 256)
     counts -= tl.where(exponent == 0, tl.sum(zeros), 0)
-    best = tl.full([], -1, tl.int64)
-    for first in range(0, BASES, AT_ONCE):
-        base = first + tl.arange(0, AT_ONCE)[:, None]
-        inside = (exponent[None, :] > base) & (exponent[None, :] <= base + _WINDOW)
-        kept = tl.sum(tl.where(inside, counts[None, :], 0), axis=1, keep_dims=True).to(tl.int64)
-        best = tl.maximum(best, tl.max(kept * 256 + (255 - base)))  # the most kept, then the lowest base
+    up_to = tl.cumsum(counts, axis=0)
+    kept = tl.gather(up_to, tl.minimum(exponent + _WINDOW, 255), axis=0) - up_to  # with base = exponent
+    rank = kept.to(tl.int64) * 256 + (255 - exponent)  # the most kept, then the lowest base
+    best = tl.max(tl.where(exponent < _BASES, rank, -1))
     tl.store(found + block, 255 - (best & 255).to(tl.int32))
     tl.store(found + blocks + block, tl.sum(counts) - (best >> 8).to(tl.int32))
     tl.store(found + 2 * blocks + block, tl.sum(tl.where(exponent == 255, counts, 0)))
@@ -84,8 +82,8 @@ def list_escapes(  # limits: exempt (kernel)
 def first_entries(words, at_row, begin, base, k):
     """Where each row's escapes begin in the lists: [rows], behind each other from `begin` on."""
     counts = tl.zeros([_ROW_BLOCK], tl.int32)
-    lane = tl.arange(0, 2 * _HALF)[None, :]
-    for at in range(0, k, 2 * _HALF):
+    lane = tl.arange(0, _HALF)[None, :]
+    for at in range(0, k, _HALF):
         _, escape = codes_of(tl.load(words + at_row + at + lane).to(tl.int32), base)
         counts += tl.sum(escape.to(tl.int32), axis=1)
     return begin + tl.cumsum(counts, axis=0) - counts
@@ -100,8 +98,8 @@ def split_kernel(words, bases, starts, where, values, k):  # limits: exempt (ker
         base = tl.load(bases + block).to(tl.int32)
         at_row = (block * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)).to(tl.int64)[:, None] * k
         entries = first_entries(words, at_row, begin, base, k)
-        lane = tl.arange(0, 2 * _HALF)[None, :]
-        for at in range(0, k, 2 * _HALF):
+        lane = tl.arange(0, _HALF)[None, :]
+        for at in range(0, k, _HALF):
             place = words + at_row + at + lane
             word = tl.load(place).to(tl.int32)
             _, escape = codes_of(word, base)
@@ -168,8 +166,6 @@ def find_windows(words: Tensor, found: Tensor) -> Launch:
             "block_size": ROW_BLOCK * k,
             "blocks": blocks,
             "CHUNK": _CHUNK,
-            "BASES": BASES,
-            "AT_ONCE": _BASES_AT_ONCE,
         },
         warps=8,
     )
@@ -185,7 +181,7 @@ def count_infinite(values: Tensor, found: Tensor) -> Launch:
             "values": values.view(torch.int32),
             "found": found,
             "block_size": ROW_BLOCK * k,
-            "CHUNK": _CHUNK // 2,
+            "CHUNK": _CHUNK,
         },
         warps=8,
     )
@@ -206,6 +202,7 @@ def split(matrix: PlainMatrix, bases: Tensor) -> Launch:
             "values": escapes.values.view(torch.int16),
             "k": matrix.data.shape[1],
         },
+        warps=8,
     )
 
 
@@ -226,4 +223,5 @@ def encode(words: Tensor, matrix: WindowMatrix) -> Launch:
             "codes": matrix.codes,
             "k": words.shape[1],
         },
+        warps=16,
     )
