@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,14 +12,20 @@ from torch import Tensor
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.products import multiply, place_tile
-from firelane.backends.cuda.kernels.window import decode_matrix
+from firelane.backends.cuda.kernels.tiling import (
+    fitting,
+    launch_of,
+    matrix_arguments,
+    padded_k,
+    tiling,
+)
+from firelane.backends.cuda.kernels.window import decode_if
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
-from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, segments
+from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.shapes import segments
 
-GROUP = 8  # row tiles that meet a tile of features one after the other
-# Above, a second accumulator would not fit the registers: sums lie in the output between segments.
-REGISTER_TILE = 64 * 128
+# Sums of one thread. Above, a second accumulator would not fit the registers: sums wait in the output.
+REGISTER_SUMS = 64
 
 
 @triton.jit
@@ -174,30 +177,29 @@ def linear(
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
     bias: [matrix.rows]; residual: float32, as out. Rows from counts[count] on are left alone. scratch: bf16,
     for config.decode_first: padded rows * padded k elements."""
-    launches: list[Launch] = []
-    if config.decode_first and isinstance(matrix, WindowMatrix):
-        assert scratch is not None, "linear: decode_first needs scratch"
-        decode, matrix = decode_matrix(matrix, scratch)
-        launches.append(decode)
+    launches, matrix = decode_if(config.decode_first, matrix, scratch)
     config = fitting(config, matrix, matrix.padded_rows)
-    grid = (_tiles(matrix, max_rows, config),)
+    tiles = tiling(matrix.padded_rows, max_rows, config)
+    num_segments = segments(matrix.rows, matrix.k)
     arguments = {
-        **product_arguments(matrix, x, config, segments(matrix.rows, matrix.k), matrix.rows),
+        **matrix_arguments(matrix),
+        **tiles,
+        "x": x,
+        "x_stride": x.stride(0),
+        "counts": counts,
+        "COUNT": count,
+        "rows": matrix.rows,
+        "length": padded_k(matrix) // num_segments,
+        "SEGMENTS": num_segments,
         "bias": bias,
         "residual": residual,
         "out": out,
-        "counts": counts,
         "residual_stride": 0 if residual is None else residual.stride(0),
         "out_stride": out.stride(0),
-        "feature_tiles": matrix.padded_rows // config.features,
-        "row_tiles": -(-max_rows // config.row_tile),
-        "COUNT": count,
-        "IN_MEMORY": config.features * config.row_tile > REGISTER_TILE,
+        "IN_MEMORY": config.features * config.row_tile > REGISTER_SUMS * 32 * config.warps,
     }
-    launches.append(
-        Launch(kernel=linear_kernel, grid=grid, arguments=arguments, warps=config.warps, stages=config.stages)
-    )
-    return launches
+    grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
+    return [*launches, launch_of(linear_kernel, grid, arguments, config)]
 
 
 def linear_parts(
@@ -213,74 +215,21 @@ def linear_parts(
     """parts: float32 [segments + 1, >= max_rows, stride]: each segment's sums, then the escapes'. x, counts:
     as linear()."""
     config = fitting(config, matrix, matrix.padded_rows)
+    tiles = tiling(matrix.padded_rows, max_rows, config)
+    num_segments = segments(matrix.rows, matrix.k)
     arguments = {
-        **product_arguments(matrix, x, config, parts.shape[0] - 1, matrix.rows),
-        "parts": parts,
+        **matrix_arguments(matrix),
+        **tiles,
+        "x": x,
+        "x_stride": x.stride(0),
         "counts": counts,
+        "COUNT": count,
+        "rows": matrix.rows,
+        "length": padded_k(matrix) // num_segments,
+        "SEGMENTS": num_segments,
+        "parts": parts,
         "parts_stride": parts.stride(0),
         "out_stride": parts.stride(1),
-        "feature_tiles": matrix.padded_rows // config.features,
-        "row_tiles": -(-max_rows // config.row_tile),
-        "COUNT": count,
     }
-    return [
-        Launch(
-            kernel=linear_parts_kernel,
-            grid=(_tiles(matrix, max_rows, config), parts.shape[0]),
-            arguments=arguments,
-            warps=config.warps,
-            stages=config.stages,
-        )
-    ]
-
-
-def product_arguments(
-    matrix: Matrix, x: Tensor, config: LinearConfig, num_segments: int, rows: int
-) -> dict[str, Any]:
-    """What kernels that multiply have in common. rows: features of the result, without padding."""
-    form = _form(matrix)
-    padded_k = form["data"].shape[1]
-    return {
-        **form,
-        "starts": matrix.escapes.starts,
-        "where": matrix.escapes.where,
-        "values": matrix.escapes.values,
-        "x": x,
-        "rows": rows,
-        "k": matrix.k,
-        "length": padded_k // num_segments,
-        "stride": padded_k,
-        "x_stride": x.stride(0),
-        "SEGMENTS": num_segments,
-        "FEATURES": config.features,
-        "ROW_TILE": config.row_tile,
-        "K_TILE": config.k_tile,
-        "STEP": 64 if config.row_tile <= 64 else 32,
-        "RAGGED": matrix.k != padded_k,
-        "GROUP": GROUP,
-    }
-
-
-def fitting(config: LinearConfig, matrix: Matrix, rows: int) -> LinearConfig:
-    """The config, or the nearest one that this matrix can have; the result is the same. rows: padded, of
-    what is tiled."""
-    features, k_tile, row_tile, stages = config.features, config.k_tile, config.row_tile, config.stages
-    if isinstance(matrix, WindowMatrix) or rows % features:
-        features = ROW_BLOCK
-    if isinstance(matrix, WindowMatrix):
-        k_tile = K_TILE
-    elif matrix.data.dtype == torch.float32:  # no product instruction for it: tiles of registers
-        k_tile, row_tile, stages = min(k_tile, 32), min(row_tile, 32), 2
-    return LinearConfig(
-        row_tile=row_tile, features=features, k_tile=k_tile, warps=config.warps, stages=stages
-    )
-
-
-def _form(matrix: Matrix) -> dict[str, Any]:
-    if isinstance(matrix, PlainMatrix):
-        return {"data": matrix.data, "codes": None, "bases": None}
-    return {"data": matrix.low, "codes": matrix.codes, "bases": matrix.bases}
-
-
-def _tiles(matrix: Matrix, max_rows: int, config: LinearConfig) -> int:
-    return matrix.padded_rows // config.features * -(-max_rows // config.row_tile)
+    grid = (tiles["feature_tiles"] * tiles["row_tiles"], num_segments + 1)
+    return [launch_of(linear_parts_kernel, grid, arguments, config)]

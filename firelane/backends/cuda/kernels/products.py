@@ -59,26 +59,70 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and 
     """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over `length` inputs from
     `begin` on. bases None: the plain form."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
-    rows = (feature + tl.arange(0, FEATURES)).to(tl.int64) * stride
+    rows = (feature + tl.arange(0, FEATURES)).to(tl.int64)[:, None] * stride
     if bases is None:
         for at in range(begin, begin + length, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
-            weights = tl.load(data + rows[:, None] + inputs[None, :])
-            total = tl.dot(
-                weights, load_rows(x_rows, valid, inputs, k, RAGGED), total, input_precision="ieee"
-            )
+            met = load_rows(x_rows, valid, inputs, k, RAGGED)
+            total = tl.dot(tl.load(data + rows + inputs[None, :]), met, total, input_precision="ieee")
     else:
         base = tl.load(bases + feature // FEATURES).to(tl.int32)
         first_half = tl.arange(0, _HALF)
         second_half = first_half + _HALF
         for at in range(begin, begin + length, 2 * _HALF):
-            code = tl.load(codes + (rows >> 1)[:, None] + ((at >> 1) + first_half)[None, :])
-            lower = tl.load(data + rows[:, None] + (at + first_half)[None, :])
-            upper = tl.load(data + rows[:, None] + (at + second_half)[None, :])
-            total = tl.dot(
-                decode_lower(lower, code, base), load_rows(x_rows, valid, at + first_half, k, RAGGED), total
-            )
-            total = tl.dot(
-                decode_upper(upper, code, base), load_rows(x_rows, valid, at + second_half, k, RAGGED), total
-            )
+            first_met = load_rows(x_rows, valid, at + first_half, k, RAGGED)
+            second_met = load_rows(x_rows, valid, at + second_half, k, RAGGED)
+            code = tl.load(codes + (rows >> 1) + ((at >> 1) + first_half)[None, :])
+            first = tl.load(data + rows + (at + first_half)[None, :])
+            second = tl.load(data + rows + (at + second_half)[None, :])
+            total = tl.dot(decode_lower(first, code, base), first_met, total)
+            total = tl.dot(decode_upper(second, code, base), second_met, total)
     return total
+
+
+@triton.jit
+def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in either form, and rows)
+    data,
+    codes,
+    bases,
+    feature,
+    other_feature,
+    stride,
+    x_rows,
+    valid,
+    length,
+    k,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    K_TILE: tl.constexpr,
+    RAGGED: tl.constexpr,
+):
+    """multiply() of two tiles of features, over all inputs; rows are read once for both."""
+    total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
+    other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
+    rows = (feature + tl.arange(0, FEATURES)).to(tl.int64)[:, None] * stride
+    apart = (other_feature - feature).to(tl.int64) * stride
+    if bases is None:
+        for at in range(0, length, K_TILE):
+            inputs = at + tl.arange(0, K_TILE)
+            met = load_rows(x_rows, valid, inputs, k, RAGGED)
+            weights = data + rows + inputs[None, :]
+            total = tl.dot(tl.load(weights), met, total, input_precision="ieee")
+            other = tl.dot(tl.load(weights + apart), met, other, input_precision="ieee")
+    else:
+        base = tl.load(bases + feature // FEATURES).to(tl.int32)
+        other_base = tl.load(bases + other_feature // FEATURES).to(tl.int32)
+        first_half = tl.arange(0, _HALF)
+        second_half = first_half + _HALF
+        for at in range(0, length, 2 * _HALF):
+            first_met = load_rows(x_rows, valid, at + first_half, k, RAGGED)
+            second_met = load_rows(x_rows, valid, at + second_half, k, RAGGED)
+            code = codes + (rows >> 1) + ((at >> 1) + first_half)[None, :]
+            first = data + rows + (at + first_half)[None, :]
+            second = data + rows + (at + second_half)[None, :]
+            some, others = tl.load(code), tl.load(code + (apart >> 1))
+            total = tl.dot(decode_lower(tl.load(first), some, base), first_met, total)
+            total = tl.dot(decode_upper(tl.load(second), some, base), second_met, total)
+            other = tl.dot(decode_lower(tl.load(first + apart), others, other_base), first_met, other)
+            other = tl.dot(decode_upper(tl.load(second + apart), others, other_base), second_met, other)
+    return total, other

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -67,6 +67,15 @@ def decode_matrix_kernel(low, codes, bases, out, k_tiles, stride, TILES: tl.cons
         at = rows * stride + half + tile * (2 * HALF)
         tl.store(out + at, decode_lower(tl.load(low + at), code, base))
         tl.store(out + at + HALF, decode_upper(tl.load(low + at + HALF), code, base))
+
+
+def decode_if(first: bool, matrix: Matrix, scratch: Tensor | None) -> tuple[list[Launch], Matrix]:
+    """decode_matrix() of a matrix in the window form, if it is to be decoded first; else as it is."""
+    if not first or not isinstance(matrix, WindowMatrix):
+        return [], matrix
+    assert scratch is not None, "a matrix that is decoded first needs scratch"
+    launch, plain = decode_matrix(matrix, scratch)
+    return [launch], plain
 
 
 def decode_matrix(matrix: WindowMatrix, scratch: Tensor) -> tuple[Launch, PlainMatrix]:

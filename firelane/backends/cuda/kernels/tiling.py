@@ -1,0 +1,65 @@
+"""How a product is tiled, for its launch: what all kernels that multiply with a matrix are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.launch import Grid, Launch
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
+
+GROUP = 8  # row tiles that meet a tile of features one after the other
+
+
+def matrix_arguments(matrix: Matrix) -> dict[str, Any]:
+    """The matrix in either form, and its escapes."""
+    plain = isinstance(matrix, PlainMatrix)
+    return {
+        "data": matrix.data if plain else matrix.low,
+        "codes": None if plain else matrix.codes,
+        "bases": None if plain else matrix.bases,
+        "starts": matrix.escapes.starts,
+        "where": matrix.escapes.where,
+        "values": matrix.escapes.values,
+        "stride": padded_k(matrix),
+        "k": matrix.k,
+        "RAGGED": matrix.k != padded_k(matrix),
+    }
+
+
+def padded_k(matrix: Matrix) -> int:
+    return matrix.data.shape[1] if isinstance(matrix, PlainMatrix) else matrix.low.shape[1]
+
+
+def tiling(padded_rows: int, max_rows: int, config: LinearConfig) -> dict[str, Any]:
+    """padded_rows: of the matrix, as far as it is tiled; max_rows: of x."""
+    return {
+        "feature_tiles": padded_rows // config.features,
+        "row_tiles": -(-max_rows // config.row_tile),
+        "FEATURES": config.features,
+        "ROW_TILE": config.row_tile,
+        "K_TILE": config.k_tile,
+        "STEP": 64 if config.row_tile <= 64 else 32,
+        "GROUP": GROUP,
+    }
+
+
+def launch_of(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: LinearConfig) -> Launch:
+    return Launch(kernel=kernel, grid=grid, arguments=arguments, warps=config.warps, stages=config.stages)
+
+
+def fitting(config: LinearConfig, matrix: Matrix, padded_rows: int) -> LinearConfig:
+    """The config, or the nearest one that this matrix can have; results are the same. padded_rows: of the
+    matrix, as far as it is tiled."""
+    if isinstance(matrix, WindowMatrix):
+        return replace(config, features=ROW_BLOCK, k_tile=K_TILE)
+    if padded_rows % config.features:
+        config = replace(config, features=ROW_BLOCK)
+    if matrix.data.dtype == torch.float32:  # there is no product instruction for it: tiles of registers
+        config = replace(config, k_tile=32, row_tile=min(config.row_tile, 32), stages=2)
+    return config
