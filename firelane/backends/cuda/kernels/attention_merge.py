@@ -1,0 +1,87 @@
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+"""Decode: the states of a token's splits (attention_split), folded from the first on, give its attention."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda import tables as t
+from firelane.backends.cuda.kernels.online_softmax import SPLIT, shares
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.tables import StepTables
+from firelane.program.ops import Attention
+
+CHUNKS = tl.constexpr(t.CHUNKS)
+START, FIRST_TOKEN, FIRST_UNIT = (
+    tl.constexpr(t.START),
+    tl.constexpr(t.FIRST_TOKEN),
+    tl.constexpr(t.FIRST_UNIT),
+)
+CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
+IN_FLIGHT = tl.constexpr(8)  # splits whose states are on their way at once
+
+
+@triton.jit
+def attention_merge(  # limits: exempt (kernel: what it reads and writes)
+    counts,
+    chunks,
+    partial,
+    stats,
+    out,
+    out_stride,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    about = chunks + tl.program_id(0) * CHUNK_COLUMNS
+    head = tl.program_id(1)
+    num_chunks = tl.load(counts + CHUNKS)
+    first_unit = tl.load(about + FIRST_UNIT)
+    token = tl.load(about + FIRST_TOKEN).to(tl.int64)
+    splits = tl.cdiv(tl.load(about + START) + 1, SPLIT)
+    if tl.program_id(0) >= num_chunks:
+        return
+    if first_unit < 0:
+        return
+    column = tl.arange(0, COLUMNS)
+    held = column < HEAD_DIM
+    state = first_unit * HEADS + head
+    accs = partial + state * HEAD_DIM + column
+    pairs = stats + state * 2
+    m = tl.full((), float("-inf"), tl.float32)
+    l = tl.full((), 0.0, tl.float32)  # noqa: E741
+    acc = tl.zeros((COLUMNS,), tl.float32)
+    for split in tl.range(0, splits, num_stages=IN_FLIGHT):
+        m, kept, added = shares(m, tl.load(pairs + split * (2 * HEADS)))
+        l = l * kept + tl.load(pairs + split * (2 * HEADS) + 1) * added  # noqa: E741
+        states = tl.load(accs + split * (HEADS * HEAD_DIM), mask=held, other=0.0)
+        acc = acc * kept + states * added
+    place = token * out_stride + head * HEAD_DIM + column
+    tl.store(out + place, (acc / l).to(out.dtype.element_ty), mask=held)
+
+
+def merge_splits(
+    tables: StepTables, *, op: Attention, partial: Tensor, stats: Tensor, out: Tensor, max_chunks: int
+) -> Launch:
+    """The row of `out` [max tokens, stride] of each chunk that `tables.units` covers; partial, stats: see
+    attend_splits."""
+    shape = op.shape
+    return Launch(
+        kernel=attention_merge,
+        grid=(max_chunks, shape.heads),
+        arguments={
+            "counts": tables.counts,
+            "chunks": tables.chunks,
+            "partial": partial,
+            "stats": stats,
+            "out": out,
+            "out_stride": out.stride(0),
+            "HEADS": shape.heads,
+            "HEAD_DIM": shape.head_dim,
+            "COLUMNS": triton.next_power_of_2(shape.head_dim),
+        },
+        warps=1,
+    )

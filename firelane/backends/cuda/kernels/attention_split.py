@@ -1,0 +1,133 @@
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+"""Decode: the attention of one token over one split of its context ("Flash-Decoding", Dao et al., 2023). The
+splits are folded by attention_merge.
+
+Splits have a fixed size, so that a result does not depend on the batch. The heads of a group are padded to
+64 rows: their products are then computed by the same instruction as those of a prompt's tile.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda import tables as t
+from firelane.backends.cuda.kernels.online_softmax import (
+    LOG2_E,
+    SPLIT,
+    TILE,
+    add_tile,
+    cache_rows,
+    first_visible,
+    fresh,
+    load_tile,
+)
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.tables import StepTables
+from firelane.program.ops import Attention
+
+UNITS = tl.constexpr(t.UNITS)
+START, FIRST_TOKEN = tl.constexpr(t.START), tl.constexpr(t.FIRST_TOKEN)
+CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
+MIN_ROWS = 64
+
+
+@triton.jit
+def attention_split(  # limits: exempt (kernel: what it reads and writes)
+    q,
+    keys,
+    values,
+    counts,
+    chunks,
+    units,
+    block_tables,
+    partial,
+    stats,
+    scale,
+    q_stride,
+    table_stride,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    kv_head = tl.program_id(1)
+    row = tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)[None, :]
+    head = kv_head * GROUP + row
+    held = (row[:, None] < GROUP) & (column < HEAD_DIM)
+    for unit in range(tl.program_id(0), tl.load(counts + UNITS), tl.num_programs(0)):
+        chunk = tl.load(units + 2 * unit)
+        split_first = tl.load(units + 2 * unit + 1) * SPLIT
+        position = tl.load(chunks + chunk * CHUNK_COLUMNS + START)
+        token = tl.load(chunks + chunk * CHUNK_COLUMNS + FIRST_TOKEN).to(tl.int64)
+        table = block_tables + chunk.to(tl.int64) * table_stride
+        queries = tl.load(q + token * q_stride + head[:, None] * HEAD_DIM + column, mask=held, other=0.0)
+        seen = first_visible(position, WINDOW)
+        begin = tl.maximum(split_first, seen // TILE * TILE)
+        end = tl.minimum(split_first + SPLIT, position + 1)
+        m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+        for first in tl.range(begin, end, TILE):
+            at = first + tl.arange(0, TILE)
+            written = at < end
+            rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
+            k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
+            v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
+            m, l, acc = add_tile(m, l, acc, queries, k, v, (written & (at >= seen))[None, :], scale)  # noqa: E741
+        place = unit * (KV_HEADS * GROUP) + head  # of MAX_UNITS: far below 2^31 elements
+        tl.store(partial + place[:, None] * HEAD_DIM + column, acc, mask=held)
+        tl.store(stats + 2 * place, m, mask=row < GROUP)
+        tl.store(stats + 2 * place + 1, l, mask=row < GROUP)
+
+
+def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: StepTables,
+    *,
+    op: Attention,
+    block_size: int,
+    partial: Tensor,
+    stats: Tensor,
+    programs: int,
+) -> Launch:
+    """For each unit of `tables.units`: the state of its token's heads over its split.
+
+    q: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim], of q's dtype.
+    partial: float32 [max_units, heads, head_dim]: acc; stats: float32 [max_units, heads, 2]: (m, l).
+    programs: over which the units are spread, for each KV head.
+    """
+    shape = op.shape
+    return Launch(
+        kernel=attention_split,
+        grid=(programs, shape.kv_heads),
+        arguments={
+            "q": q,
+            "keys": keys,
+            "values": values,
+            "counts": tables.counts,
+            "chunks": tables.chunks,
+            "units": tables.units,
+            "block_tables": tables.block_tables,
+            "partial": partial,
+            "stats": stats,
+            "scale": op.scale * LOG2_E,
+            "q_stride": q.stride(0),
+            "table_stride": tables.block_tables.stride(0),
+            "GROUP": shape.group,
+            "KV_HEADS": shape.kv_heads,
+            "HEAD_DIM": shape.head_dim,
+            "BLOCK_SIZE": block_size,
+            "WINDOW": op.window,
+            "ROWS": max(MIN_ROWS, triton.next_power_of_2(shape.group)),
+            "COLUMNS": max(16, triton.next_power_of_2(shape.head_dim)),
+        },
+        warps=4,
+        stages=5,
+    )

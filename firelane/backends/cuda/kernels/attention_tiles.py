@@ -1,0 +1,149 @@
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+"""Prefill: the attention of a tile of queries, some consecutive tokens of a chunk and the heads of a group,
+over their whole context: split by split, each folded as attention_merge folds those of a decoded token.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda import tables as t
+from firelane.backends.cuda.kernels.online_softmax import (
+    LOG2_E,
+    SPLIT,
+    TILE,
+    add_tile,
+    cache_rows,
+    first_visible,
+    fresh,
+    load_tile,
+    shares,
+)
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.tables import StepTables
+from firelane.program.ops import Attention
+
+TILES = tl.constexpr(t.TILES)
+START, LENGTH, FIRST_TOKEN = tl.constexpr(t.START), tl.constexpr(t.LENGTH), tl.constexpr(t.FIRST_TOKEN)
+CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
+TILE_ROWS = 128
+
+
+def tile_tokens(group: int) -> int:
+    """Consecutive tokens of a chunk whose queries, of a group of heads, make up a tile."""
+    return max(1, TILE_ROWS // group)
+
+
+@triton.jit
+def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
+    q,
+    keys,
+    values,
+    counts,
+    chunks,
+    tiles,
+    block_tables,
+    out,
+    scale,
+    q_stride,
+    out_stride,
+    table_stride,
+    TOKENS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    if tile >= tl.load(counts + TILES):
+        return
+    chunk = tl.load(tiles + 2 * tile)
+    tile_first = tl.load(tiles + 2 * tile + 1)
+    start = tl.load(chunks + chunk * CHUNK_COLUMNS + START)
+    length = tl.load(chunks + chunk * CHUNK_COLUMNS + LENGTH)
+    token_row = tl.load(chunks + chunk * CHUNK_COLUMNS + FIRST_TOKEN)
+    table = block_tables + chunk.to(tl.int64) * table_stride
+
+    row = tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)[None, :]
+    token = tile_first + row // GROUP
+    held = ((row < TOKENS * GROUP) & (token < length))[:, None] & (column < HEAD_DIM)
+    place = (kv_head * GROUP + row % GROUP)[:, None] * HEAD_DIM + column
+    token_at = (token_row + token).to(tl.int64)[:, None]
+    queries = tl.load(q + token_at * q_stride + place, mask=held, other=0.0)
+
+    position = start + token
+    end = start + tl.minimum(tile_first + TOKENS, length)
+    begin = first_visible(start + tile_first, WINDOW) // TILE * TILE
+    total_m, total_l, total = fresh(ROWS, COLUMNS)
+    for split_first in tl.range(begin // SPLIT * SPLIT, end, SPLIT):
+        m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+        split_end = tl.minimum(split_first + SPLIT, end)
+        for first in tl.range(tl.maximum(split_first, begin), split_end, TILE):
+            at = first + tl.arange(0, TILE)
+            written = at < end
+            rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
+            k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
+            v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
+            visible = at[None, :] <= position[:, None]
+            if WINDOW > 0:
+                visible = visible & (at[None, :] > position[:, None] - WINDOW)
+            m, l, acc = add_tile(m, l, acc, queries, k, v, visible, scale)  # noqa: E741
+        total_m, kept, added = shares(total_m, m)
+        total_l = total_l * kept + l * added
+        total = total * kept[:, None] + acc * added[:, None]
+    total = total / tl.where(held, total_l[:, None], 1.0)
+    tl.store(out + token_at * out_stride + place, total.to(out.dtype.element_ty), mask=held)
+
+
+def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: StepTables,
+    out: Tensor,
+    *,
+    op: Attention,
+    block_size: int,
+    max_tiles: int,
+) -> Launch:
+    """The rows of `out` of the chunks that `tables.tiles` covers.
+
+    q, out: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim]; of one dtype.
+    """
+    shape = op.shape
+    return Launch(
+        kernel=attention_tiles,
+        grid=(max_tiles, shape.kv_heads),
+        arguments={
+            "q": q,
+            "keys": keys,
+            "values": values,
+            "counts": tables.counts,
+            "chunks": tables.chunks,
+            "tiles": tables.tiles,
+            "block_tables": tables.block_tables,
+            "out": out,
+            "scale": op.scale * LOG2_E,
+            "q_stride": q.stride(0),
+            "out_stride": out.stride(0),
+            "table_stride": tables.block_tables.stride(0),
+            "TOKENS": tile_tokens(shape.group),
+            "GROUP": shape.group,
+            "KV_HEADS": shape.kv_heads,
+            "HEAD_DIM": shape.head_dim,
+            "BLOCK_SIZE": block_size,
+            "WINDOW": op.window,
+            "ROWS": max(TILE_ROWS, triton.next_power_of_2(shape.group)),
+            "COLUMNS": max(16, triton.next_power_of_2(shape.head_dim)),
+        },
+        warps=8,
+        stages=5,
+    )

@@ -1,0 +1,87 @@
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+"""Online softmax (Milakov & Gimelshein, 2018; Dao et al., "FlashAttention", 2022) over the paged cache, as
+both attention paths do it.
+
+The state of some rows of queries over some positions is (m, l, acc): m the largest score times
+scale * log2(e), l the sum of the exponentials 2^(score - m), acc their products with V. Rows that saw nothing
+have (-inf, 0, 0). The positions of a context are taken in tiles of TILE, in increasing order; a state grows
+over a split, and the states of the splits are folded from the first on. A tile or a split of which a row
+sees nothing leaves that row's state as it was, to the bit: so a row's result does not depend on the rows
+beside it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE
+
+TILE = tl.constexpr(ATTENTION_TILE)
+SPLIT = tl.constexpr(ATTENTION_SPLIT)
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def fresh(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The state of rows that saw nothing."""
+    m = tl.full((ROWS,), float("-inf"), tl.float32)
+    l = tl.zeros((ROWS,), tl.float32)  # noqa: E741
+    return m, l, tl.zeros((ROWS, COLUMNS), tl.float32)
+
+
+@triton.jit
+def add_tile(state_m, state_l, acc, q, k, v, visible, scale):
+    """The state after one more tile. q: [ROWS, D]; k, v: [TILE, D], v zero where nothing was written;
+    visible: [ROWS, TILE] or [1, TILE]; scale: scale * log2(e)."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    scores = tl.where(visible, scores, float("-inf"))
+    m = tl.maximum(state_m, tl.max(scores, 1) * scale)
+    base = tl.where(m == float("-inf"), 0.0, m)  # -inf - -inf is no number
+    weights = tl.exp2(tl.fma(scores, scale, -base[:, None]))
+    shrink = tl.exp2(state_m - base)
+    l = state_l * shrink + tl.sum(weights, 1)  # noqa: E741
+    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    return m, l, acc
+
+
+@triton.jit
+def shares(total_m, m):
+    """(new m, factor of what was folded before, factor of the split that is folded in)."""
+    new_m = tl.maximum(total_m, m)
+    base = tl.where(new_m == float("-inf"), 0.0, new_m)
+    return new_m, tl.exp2(total_m - base), tl.exp2(m - base)
+
+
+@triton.jit
+def cache_rows(block_table, kv_head, first, end, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Where positions first .. first + TILE - 1 lie in the cache, in rows of head_dim elements: int64 [TILE].
+
+    first: a multiple of TILE, so that a tile lies within one block if blocks are not smaller than it. Else a
+    position from `end` on may have no block.
+    """
+    if BLOCK_SIZE // TILE * TILE == BLOCK_SIZE:
+        block = tl.load(block_table + first // BLOCK_SIZE).to(tl.int64)
+        rows = (block * KV_HEADS + kv_head) * BLOCK_SIZE + first % BLOCK_SIZE + tl.arange(0, TILE)
+    else:
+        position = first + tl.arange(0, TILE)
+        blocks = tl.load(block_table + position // BLOCK_SIZE, mask=position < end, other=0).to(tl.int64)
+        rows = (blocks * KV_HEADS + kv_head) * BLOCK_SIZE + position % BLOCK_SIZE
+    return rows
+
+
+@triton.jit
+def load_tile(cache, rows, written, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr):
+    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond HEAD_DIM."""
+    column = tl.arange(0, COLUMNS)[None, :]
+    mask = written[:, None]
+    if HEAD_DIM != COLUMNS:
+        mask = mask & (column < HEAD_DIM)
+    return tl.load(cache + rows[:, None] * HEAD_DIM + column, mask=mask, other=0.0)
+
+
+@triton.jit
+def first_visible(position, WINDOW: tl.constexpr):
+    """The first position that a token at `position` sees."""
+    return tl.maximum(position - WINDOW + 1, 0) if WINDOW > 0 else position * 0

@@ -1,0 +1,167 @@
+"""Random steps of attention: the cache poisoned where nothing was written, its blocks in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firelane.backends.contract import StepLimits
+from firelane.backends.cuda import tables as t
+from firelane.backends.cuda.kernels.attention_merge import merge_splits
+from firelane.backends.cuda.kernels.attention_split import attend_splits
+from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
+from firelane.backends.cuda.shapes import ATTENTION_SPLIT, round_up
+from firelane.backends.cuda.tables import StepTables
+from firelane.program.ops import Attention, HeadShape
+from firelane.program.reference import ReferenceCache, ReferenceStep, rounded
+from firelane.program.values import DType, Rows, Value
+from tests.backends.cuda.host_device import HostDevice, poison
+
+TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
+DEVICE = HostDevice()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A chunk of slot `slot`: `length` tokens from position `start` on. in_units: of one token, decoded."""
+
+    slot: int
+    start: int
+    length: int = 1
+    in_units: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+def decoded(slot: int, position: int) -> Piece:
+    return Piece(slot, position, in_units=True)
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """Queries, keys and values of every position of some slots; the same ones whatever steps are made of
+    them."""
+
+    shape: HeadShape
+    dtype: DType = DType.BF16
+    window: int = 0
+    block_size: int = 64
+    slots: int = 1
+    max_len: int = 600
+    seed: int = 0
+    programs: int = 2
+    op: Attention = field(init=False)
+
+    def __post_init__(self) -> None:
+        s, rng = self.shape, np.random.default_rng(self.seed)
+
+        def draw(*shape: int) -> np.ndarray:
+            return rounded(rng.standard_normal(shape).astype(np.float32), self.dtype)
+
+        self.q = draw(self.slots, self.max_len, s.heads * s.head_dim) * 2
+        self.k = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
+        self.v = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
+        width, scale = s.heads * s.head_dim, s.head_dim**-0.5
+        q, out = (Value(name=n, rows=Rows.TOKEN, width=width, dtype=self.dtype) for n in ("q", "out"))
+        self.op = Attention(q=q, layer=0, shape=s, scale=scale, window=self.window, out=out)
+        per_slot = -(-self.max_len // self.block_size)
+        self.num_blocks = self.slots * per_slot + 3
+        self.blocks = rng.permutation(self.num_blocks)[: self.slots * per_slot].reshape(self.slots, per_slot)
+
+    def attend(self, pieces: Sequence[Piece], *, spare: int = 3) -> np.ndarray:
+        """The rows of a step, by the kernels: float32 [tokens, width]. spare: how many more chunks, tokens,
+        units and tiles the launches are made for."""
+        tables = self.tables(pieces, spare)
+        tokens, width = sum(p.length for p in pieces), self.op.q.width
+        stride = round_up(width, 64) + 64
+        q = poison(torch.empty(tokens + spare, stride, dtype=TORCH[self.dtype]))
+        if pieces:
+            q[:tokens, :width] = torch.from_numpy(self.queries(pieces))
+        out = poison(torch.empty_like(q))
+        for launch in self.launches(q, out, tables, len(pieces) + spare):
+            launch.run()
+        assert out[tokens:].isnan().all(), "wrote rows beyond the count"
+        assert out[:, width:].isnan().all(), "wrote columns beyond the width"
+        return out[:tokens, :width].float().numpy()
+
+    def launches(self, q: Tensor, out: Tensor, tables: StepTables, max_chunks: int):
+        keys, values = (self.cache(x, tables) for x in (self.k, self.v))
+        s, units = self.shape, tables.max_units
+        partial = poison(torch.empty(units, s.heads, s.head_dim))
+        stats = poison(torch.empty(units, s.heads, 2))
+        cache = {"op": self.op, "block_size": self.block_size}
+        yield attend_splits(
+            q, keys, values, tables, partial=partial, stats=stats, programs=self.programs, **cache
+        )
+        yield merge_splits(tables, op=self.op, partial=partial, stats=stats, out=out, max_chunks=max_chunks)
+        yield attend_tiles(q, keys, values, tables, out, max_tiles=tables.tiles.shape[0], **cache)
+
+    def queries(self, pieces: Sequence[Piece]) -> np.ndarray:
+        return np.concatenate([self.q[p.slot, p.start : p.end] for p in pieces])
+
+    def cache(self, x: np.ndarray, tables: StepTables) -> Tensor:
+        """Each chunk's context written, and nothing else."""
+        s, size = self.shape, self.block_size
+        cache = poison(torch.empty(self.num_blocks, s.kv_heads, size, s.head_dim, dtype=TORCH[self.dtype]))
+        for chunk in tables.chunks[: tables.counts[t.CHUNKS]].tolist():
+            for first in range(0, chunk[t.START] + chunk[t.LENGTH], size):
+                end = min(first + size, chunk[t.START] + chunk[t.LENGTH])
+                block = cache[int(self.blocks[chunk[t.SLOT], first // size])]
+                block[:, : end - first] = torch.from_numpy(x[chunk[t.SLOT], first:end]).transpose(0, 1)
+        return cache
+
+    def tables(self, pieces: Sequence[Piece], spare: int) -> StepTables:
+        """As the step's first kernel leaves them; what is beyond the counts is garbage."""
+        tokens = sum(p.length for p in pieces)
+        sizes = StepLimits(
+            max_num_seqs=len(pieces) + spare,
+            max_num_batched_tokens=tokens + spare,
+            max_output_rows=4,
+            max_model_len=self.max_len,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+        )
+        per_tile = tile_tokens(self.shape.group)
+        tables = StepTables.allocate(sizes, tile_tokens=per_tile, device=DEVICE)
+        units: list[tuple[int, int]] = []
+        tiles: list[tuple[int, int]] = []
+        poison(tables.block_tables)
+        token = 0
+        for i, p in enumerate(pieces):
+            first_unit, first_tile = (len(units), -1) if p.in_units else (-1, len(tiles))
+            row = [p.slot, p.start, p.length, token, first_unit, first_tile, 0, 0]
+            tables.chunks[i] = torch.tensor(row, dtype=torch.int32)
+            needed = -(-p.end // self.block_size)
+            tables.block_tables[i, :needed] = torch.from_numpy(self.blocks[p.slot, :needed]).int()
+            if p.in_units:
+                units += [(i, split) for split in range(-(-p.end // ATTENTION_SPLIT))]
+            else:
+                tiles += [(i, first) for first in range(0, p.length, per_tile)]
+            token += p.length
+        for table, rows in ((tables.units, units), (tables.tiles, tiles)):
+            poison(table)[: len(rows)] = torch.tensor(rows, dtype=torch.int32).reshape(-1, 2)
+        counts = {t.CHUNKS: len(pieces), t.TOKENS: token, t.UNITS: len(units), t.TILES: len(tiles)}
+        for index, count in counts.items():
+            tables.counts[index] = count
+        return tables
+
+    def expected(self, pieces: Sequence[Piece]) -> np.ndarray:
+        """The rows of a step by Attention.reference."""
+        lengths = [p.length for p in pieces]
+        step = ReferenceStep(
+            token_ids=np.zeros(sum(lengths), np.int64),
+            slots=np.repeat([p.slot for p in pieces], lengths),
+            positions=np.concatenate([np.arange(p.start, p.end) for p in pieces]),
+            row_token=np.zeros(0, np.int64),
+            weights={},
+            cache=ReferenceCache(keys={0: self.k}, values={0: self.v}, dtypes={0: self.dtype}),
+            values={self.op.q: self.queries(pieces)},
+        )
+        self.op.reference(step)
+        return step.read(self.op.out)

@@ -1,0 +1,102 @@
+"""Attention over the paged cache, decoded and in tiles, against its NumPy reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_harness import Piece, Scene, decoded
+
+from firelane.program.ops import HeadShape
+from firelane.program.values import DType
+
+BOUNDS = {DType.F32: 2e-5, DType.BF16: 2.0**-7}  # see tests/backends/test_cpu_ops.py
+CONTEXTS = (1, 63, 64, 65, 256, 257, 600)
+BOTH = pytest.mark.parametrize("dtype", [DType.BF16, DType.F32], ids=["bf16", "f32"])
+
+
+def heads(group: int = 4, head_dim: int = 16, kv_heads: int = 1) -> HeadShape:
+    return HeadShape(heads=group * kv_heads, kv_heads=kv_heads, head_dim=head_dim)
+
+
+def check(scene: Scene, pieces: list[Piece], **options: int) -> None:
+    mine, expected = scene.attend(pieces, **options), scene.expected(pieces)
+    assert np.isfinite(mine).all()
+    error = np.abs(mine - expected).max() / np.abs(expected).max()
+    assert error <= BOUNDS[scene.dtype], f"error {error:.2e}"
+
+
+@BOTH
+@pytest.mark.parametrize("window", [0, 20, 300])
+def test_decode_at_every_context(dtype: DType, window: int) -> None:
+    scene = Scene(shape=heads(kv_heads=2), dtype=dtype, window=window, slots=len(CONTEXTS), block_size=16)
+    check(scene, [decoded(slot, context - 1) for slot, context in enumerate(CONTEXTS)])
+
+
+@BOTH
+@pytest.mark.parametrize("window", [0, 20, 300])
+def test_prompts_in_pieces(dtype: DType, window: int) -> None:
+    scene = Scene(shape=heads(kv_heads=2), dtype=dtype, window=window, slots=3, block_size=16)
+    check(scene, [Piece(0, 0, 65), Piece(1, 250, 40), Piece(2, 599, 1)])
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 5, 7, 8])
+def test_groups_of_any_size(group: int) -> None:
+    scene = Scene(shape=heads(group, kv_heads=2), slots=2, max_len=150)
+    check(scene, [decoded(0, 130), Piece(1, 0, 150)])
+
+
+@BOTH
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 80, 128, 256])
+def test_heads_of_any_width(head_dim: int, dtype: DType) -> None:
+    scene = Scene(shape=heads(2, head_dim), dtype=dtype, slots=2, max_len=300)
+    check(scene, [decoded(0, 299), Piece(1, 200, 80)])
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("window", [0, 300])
+def test_blocks_of_any_size(block_size: int, window: int) -> None:
+    scene = Scene(shape=heads(), slots=2, block_size=block_size, window=window)
+    check(scene, [decoded(0, 517), Piece(1, 470, 48)])
+
+
+def test_tokens_and_prompts_of_one_step() -> None:
+    scene = Scene(shape=heads(3, kv_heads=2), slots=5, window=300)
+    pieces = [decoded(0, 300), Piece(1, 0, 50), decoded(2, 0), Piece(3, 400, 3), decoded(4, 599)]
+    check(scene, pieces, spare=0)
+    check(scene, pieces, spare=40)
+
+
+@pytest.mark.parametrize("programs", [1, 3, 50])
+def test_programs_share_the_units(programs: int) -> None:
+    scene = Scene(shape=heads(), slots=3, programs=programs)
+    check(scene, [decoded(slot, 300 + 140 * slot) for slot in range(3)])
+
+
+def test_a_step_without_tokens() -> None:
+    assert Scene(shape=heads()).attend([]).size == 0
+
+
+@BOTH
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("group", [4, 5])
+def test_a_token_has_the_same_bits_in_every_step(dtype: DType, window: int, group: int) -> None:
+    """Decoded, alone or in company, or in a prompt's tile at any place."""
+    scene = Scene(shape=heads(group, 48), dtype=dtype, window=window, slots=3, block_size=32)
+    at = [290, 319, 320, 321, 511, 512, 530]
+    whole = scene.attend([Piece(0, 290, 241)])[[position - 290 for position in at]]
+    alone = np.concatenate([scene.attend([decoded(0, position)]) for position in at])
+    np.testing.assert_array_equal(whole, alone)
+    cut = [Piece(2, 0, 9), Piece(0, 290, 22), decoded(1, 5)]
+    np.testing.assert_array_equal(scene.attend(cut)[9:31], scene.attend([Piece(0, 290, 22)]))
+    company = [decoded(1, 411), decoded(0, 530), decoded(2, 599)]
+    np.testing.assert_array_equal(scene.attend(company)[1], whole[-1])
+    np.testing.assert_array_equal(scene.attend([Piece(0, 512, 19)])[-1], whole[-1])
+
+
+def test_a_long_context_is_folded_from_its_first_split() -> None:
+    """More splits than are on their way at once, and the same in a tile."""
+    scene = Scene(shape=heads(1), max_len=256 * 20 + 5)
+    last = scene.max_len - 1
+    check(scene, [decoded(0, last)])
+    tile = scene.attend([Piece(0, last - 1, 2)])[1:]
+    np.testing.assert_array_equal(tile, scene.attend([decoded(0, last)]))
