@@ -80,7 +80,7 @@ class Checker:
         self._memory = LaunchMemory(tensors)
 
     def access(self, builder: Any, kind: str, pointer: Any, mask: Any) -> None:
-        data, chosen = np.broadcast_arrays(pointer.data, np.True_ if mask is None else mask.data)
+        data, chosen = np.broadcast_arrays(pointer.data, np.True_ if mask is None else mask.data.astype(bool))
         addresses = data[chosen].astype(np.int64)
         if not addresses.size:
             return

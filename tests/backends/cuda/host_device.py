@@ -30,6 +30,13 @@ class HostGraph:
         self.work()
 
 
+class HostFence:
+    """Of what is done already."""
+
+    def wait(self) -> None:
+        pass
+
+
 class HostDevice:
     """All work is done when it is started. Memory is poisoned where it is not said to be zero."""
 
@@ -58,6 +65,10 @@ class HostDevice:
     def capture(self, work: Callable[[], None]) -> HostGraph:
         work()
         return HostGraph(work)
+
+    def upload(self, target: Tensor, source: Tensor) -> HostFence:
+        target.copy_(source)
+        return HostFence()
 
     def mark(self) -> None:
         self._marked = True

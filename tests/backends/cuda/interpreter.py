@@ -27,6 +27,8 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from tests.backends.cuda.interpreter_ptx import run_inline_assembly
 
+Float32 = NDArray[np.float32]
+
 # How many of a builder method's first arguments are values that may be bf16.
 _VALUES_OF = {
     "binary_op": 2,
@@ -54,14 +56,14 @@ def install() -> None:
     InterpreterBuilder.create_inline_asm = run_inline_assembly
 
 
-def bf16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+def bf16_bits(values: Float32) -> NDArray[np.uint16]:
     """float32 rounded to the nearest bf16, ties to even; NaN becomes the one quiet NaN."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
 
 
-def bf16_values(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+def bf16_values(bits: NDArray[np.uint16]) -> Float32:
     return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -108,7 +110,7 @@ def _mend_dot() -> None:
     interpreter.interpreter_builder.codegen_fns["min_dot_size"] = smallest_dot
 
 
-def ordered_product(a: NDArray[Any], b: NDArray[Any], accumulator: NDArray[np.float32]) -> NDArray[np.float32]:
+def ordered_product(a: NDArray[Any], b: NDArray[Any], accumulator: Float32) -> Float32:
     """accumulator + a @ b in float32, one product after the other; [..., M, K] and [..., K, N]."""
     result = accumulator.astype(np.float32)
     columns = np.moveaxis(a.astype(np.float32), -1, 0)[..., None]
@@ -125,13 +127,12 @@ def _mend_sums() -> None:
 
     def halve(self: Any, value: Any) -> Any:
         data = value.handle.data
-        axis = self.axis
-        if axis is None:
-            data, axis = data.reshape(-1), 0
-        total = halving_sum(np.moveaxis(data, axis, 0))
-        if self.keep_dims:
-            total = total.reshape([1] * value.handle.data.ndim) if self.axis is None else np.expand_dims(total, axis)
-        return self.to_tensor(total, value.dtype)
+        if self.axis is None:
+            total, kept = halving_sum(data.reshape(-1)), [1] * data.ndim
+        else:
+            total = halving_sum(np.moveaxis(data, self.axis, 0))
+            kept = np.expand_dims(total, self.axis).shape
+        return self.to_tensor(np.reshape(total, kept) if self.keep_dims else total, value.dtype)
 
     interpreter.ReduceOps.sum = halve
 

@@ -23,7 +23,7 @@ from triton.runtime.interpreter import TensorHandle
 Register = NDArray[np.uint32]
 Instruction = Callable[..., Register]
 
-_INSTRUCTION = re.compile(r"([a-z][a-z0-9]*)((?:\.[a-z0-9]+)*)\s+([^;{}]+);")
+_INSTRUCTION = re.compile(r"(?<![@\w])([a-z][a-z0-9]*)((?:\.[a-z0-9]+)*)\s+([^;{}]+);")
 _DECLARATION = re.compile(r"\.reg[^;]*;")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
