@@ -3,34 +3,179 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from firelane.backends.contract import StepLimits
+from firelane.backends.cuda.kernels.begin import begin
+from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.norm import rms_norm
-from firelane.backends.cuda.pending import Pending
-from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.backends.cuda.kernels.rope import rope_and_cache
+from firelane.backends.cuda.kernels.select import give_hidden, select_rows
+from firelane.backends.cuda.kernels.sums import add_up
+from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.pending import Pending, Source
+from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
+from firelane.program.ops import HeadShape, RopeAndCache, Rotary
+from firelane.program.values import DType, Value, Weight
+from firelane.program.values import Rows as RowKind
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
+from tests.backends.cuda.host_device import HostDevice
 
-ROWS = 256
+HIDDEN, VOCAB = 4096, 128256
+HEADS = HeadShape(heads=32, kv_heads=8, head_dim=128)
+LIMITS = StepLimits(
+    max_num_seqs=256,
+    max_num_batched_tokens=8192,
+    max_output_rows=288,
+    max_model_len=8192,
+    block_size=64,
+    num_blocks=1000,
+)
+F32, I32 = torch.float32, torch.int32
 
 
 def cases() -> Iterator[Case]:
-    counts = untouched(NUM_COUNTS, dtype=torch.int32)
-    for width in (1024, 4096, 8192):
-        parts = untouched(5, ROWS, width, dtype=torch.float32)
-        out, residual = untouched(ROWS, width), untouched(ROWS, width, dtype=torch.float32)
-        pending = Pending(parts=parts, width=width, bias=None, residual=residual, out=residual)
-        yield Case(
-            name=f"rms_norm {width}, 5 parts",
-            launch=rms_norm(
-                pending,
-                untouched(width),
-                out,
-                width=width,
-                eps=1e-5,
-                counts=counts,
-                count=TOKENS,
-                max_rows=ROWS,
-            ),
-            needs=(WIDE_LOADS,),
+    tables = StepTables.allocate(LIMITS, tile_tokens=16, device=HostDevice())
+    yield from _begin(tables)
+    yield from _embed(tables)
+    yield from _norm()
+    yield from _rope(tables)
+    yield from _select(tables)
+
+
+def pending(width: int, rows: int, *, count: int = 3, bias: bool = False, whole: bool = True) -> Pending:
+    residual = untouched(rows, width, dtype=F32) if whole else None
+    return Pending(
+        parts=untouched(count, rows, width, dtype=F32),
+        width=width,
+        bias=untouched(width, dtype=F32) if bias else None,
+        residual=residual,
+        out=residual,
+    )
+
+
+def norm(x: Source, width: int, rows: int, dtype: torch.dtype = torch.bfloat16) -> Case:
+    weight, out = untouched(width, dtype=F32), untouched(rows, width, dtype=dtype)
+    counts = untouched(NUM_COUNTS, dtype=I32)
+    launch = rms_norm(x, weight, out, width=width, eps=1e-5, counts=counts, count=TOKENS, max_rows=rows)
+    what = f"{x.count} parts" if isinstance(x, Pending) else "final"
+    return Case(name=f"rms_norm {rows} x {width}, {what}", launch=launch, needs=(WIDE_LOADS,))
+
+
+def rope(qkv: Source, tables: StepTables, rows: int, *, norms: bool) -> Case:
+    cache = untouched(LIMITS.num_blocks, HEADS.kv_heads, LIMITS.block_size, HEADS.head_dim)
+    op = rope_op(norms=norms)
+    launch = rope_and_cache(
+        qkv,
+        op=op,
+        tables=tables,
+        rotary=untouched(LIMITS.max_model_len, HEADS.head_dim, dtype=F32),
+        q_norm=untouched(HEADS.head_dim, dtype=F32) if norms else None,
+        k_norm=untouched(HEADS.head_dim, dtype=F32) if norms else None,
+        keys=cache,
+        values=cache,
+        out=untouched(rows, op.out.width),
+        block_size=LIMITS.block_size,
+        max_tokens=rows,
+    )
+    what = f"{qkv.count} parts" if isinstance(qkv, Pending) else "final"
+    return Case(
+        name=f"rope {rows} rows, {what}{', norms' if norms else ''}", launch=launch, needs=(WIDE_LOADS,)
+    )
+
+
+def rope_op(*, norms: bool) -> RopeAndCache:
+    d = HEADS.head_dim
+    width = (HEADS.heads + 2 * HEADS.kv_heads) * d
+    norm = Weight(name="norm", shape=(d,), dtype=DType.BF16, tensors=("norm",), parts=(d,))
+    return RopeAndCache(
+        qkv=Value("qkv", RowKind.TOKEN, width, DType.F32),
+        layer=0,
+        shape=HEADS,
+        rotary=Rotary(inverse_frequencies=(1.0,) * (d // 2)),
+        q_norm=norm if norms else None,
+        k_norm=norm if norms else None,
+        out=Value("out", RowKind.TOKEN, HEADS.heads * d, DType.BF16),
+    )
+
+
+def _begin(tables: StepTables) -> Iterator[Case]:
+    state = PinnedState.allocate(LIMITS, 100, HostDevice())
+    for chunks in (1, LIMITS.max_num_seqs):
+        launch = begin(
+            tables,
+            state,
+            block_size=LIMITS.block_size,
+            tile_tokens=16,
+            max_chunks=chunks,
+            max_tokens=LIMITS.max_num_batched_tokens,
+            max_rows=chunks,
         )
+        yield Case(name=f"begin {chunks} chunks", launch=launch)
+
+
+def _embed(tables: StepTables) -> Iterator[Case]:
+    for name, table in (("plain", _plain()), ("window", _window())):
+        out = untouched(256, HIDDEN, dtype=F32)
+        yield Case(name=f"embed {name}", launch=embed(table, tables, out, max_tokens=256))
+
+
+def _norm() -> Iterator[Case]:
+    for rows in (1, 8192):
+        yield norm(pending(HIDDEN, rows), HIDDEN, rows)
+        yield norm(pending(HIDDEN, rows, count=9, bias=True), HIDDEN, rows)
+        yield norm(untouched(rows, HIDDEN, dtype=F32), HIDDEN, rows)
+    for width in (1024, 8192, 16384):
+        yield norm(pending(width, 256), width, 256)
+    yield norm(pending(16384, 1, count=9, bias=True), 16384, 1)
+
+
+def _rope(tables: StepTables) -> Iterator[Case]:
+    width = rope_op(norms=False).qkv.width
+    for rows in (1, 8192):
+        for norms in (False, True):
+            yield rope(pending(width, rows, whole=False), tables, rows, norms=norms)
+            yield rope(untouched(rows, width, dtype=F32), tables, rows, norms=norms)
+
+
+def _select(tables: StepTables) -> Iterator[Case]:
+    x = replace(pending(HIDDEN, 256), out=None)
+    out = untouched(256, HIDDEN, dtype=F32)
+    for name, source in (("pending", x), ("final", untouched(256, HIDDEN, dtype=F32))):
+        launch = select_rows(source, tables, out, width=HIDDEN, max_rows=256)
+        yield Case(name=f"select_rows {name}", launch=launch, needs=(WIDE_LOADS,))
+    hidden = untouched(256, HIDDEN, dtype=F32)
+    yield Case(
+        name="give_hidden",
+        launch=give_hidden(untouched(256, HIDDEN), tables, hidden, width=HIDDEN, max_rows=256),
+    )
+    launch = add_up(pending(HIDDEN, 256), counts=tables.counts, count=ROWS, max_rows=256)
+    yield Case(name="add_up", launch=launch, needs=(WIDE_LOADS,))
+
+
+def _escapes() -> Escapes:
+    return Escapes(
+        starts=untouched(VOCAB // 64 + 1, dtype=I32), where=untouched(9, dtype=I32), values=untouched(9)
+    )
+
+
+def _plain() -> Matrix:
+    return PlainMatrix(data=untouched(VOCAB, HIDDEN), rows=VOCAB, k=HIDDEN, escapes=_escapes())
+
+
+def _window() -> Matrix:
+    def some(*shape: int) -> Tensor:
+        return untouched(*shape, dtype=torch.uint8)
+
+    return WindowMatrix(
+        low=some(VOCAB, HIDDEN),
+        codes=some(VOCAB, HIDDEN // 2),
+        bases=some(VOCAB // 64),
+        rows=VOCAB,
+        k=HIDDEN,
+        escapes=_escapes(),
+    )

@@ -1,0 +1,170 @@
+"""The step's first kernel: what the host has staged, and of each chunk's slot what the step needs, from the
+host's memory to the device's.
+
+A read over the bus takes a microsecond or two whatever its size, so there are two of them behind each other
+in a program, wide ones: its chunk's record, then tokens and block table together.
+"""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from firelane.backends.cuda import tables as columns
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.shapes import ATTENTION_SPLIT
+from firelane.backends.cuda.tables import StepTables
+
+WORDS = 2048  # that a program reads at once
+PAIRS = 256  # that a program writes at once
+WARPS = 8
+
+CHUNKS = tl.constexpr(columns.CHUNKS)
+ROWS = tl.constexpr(columns.ROWS)
+NUM_COUNTS = tl.constexpr(columns.NUM_COUNTS)
+SLOT = tl.constexpr(columns.SLOT)
+START = tl.constexpr(columns.START)
+LENGTH = tl.constexpr(columns.LENGTH)
+FIRST_TOKEN = tl.constexpr(columns.FIRST_TOKEN)
+FIRST_UNIT = tl.constexpr(columns.FIRST_UNIT)
+FIRST_TILE = tl.constexpr(columns.FIRST_TILE)
+CHUNK_COLUMNS = tl.constexpr(columns.CHUNK_COLUMNS)
+ROW_COLUMNS = tl.constexpr(4)
+
+
+@triton.jit
+def field(record, index: tl.constexpr):
+    """One number of a record that was read as a whole."""
+    return tl.sum(tl.where(tl.arange(0, CHUNK_COLUMNS) == index, record, 0), axis=0)
+
+
+@triton.jit
+def put_pairs(pairs, first, count, chunk, step, PAIRS: tl.constexpr):
+    """pairs[first + j] = (chunk, step * j) for j < count."""
+    WORDS: tl.constexpr = 2 * PAIRS
+    for at in range(0, 2 * count, WORDS):
+        word = at + tl.arange(0, WORDS)
+        value = tl.where(word % 2 == 0, chunk, word // 2 * step)
+        tl.store(pairs + 2 * first + word, value, mask=word < 2 * count)
+
+
+@triton.jit
+def copy_rows(staged_counts, staged_rows, counts, rows, index, WORDS: tl.constexpr):
+    """Program `index` of those that copy what is not a chunk's: its share of the rows; the first the counts,
+    too."""
+    some = tl.arange(0, NUM_COUNTS)
+    record = tl.load(staged_counts + some)
+    tl.store(counts + some, record, mask=index == 0)
+    word = index * WORDS + tl.arange(0, WORDS)
+    mask = word < field(record, ROWS) * ROW_COLUMNS
+    tl.store(rows + word, tl.load(staged_rows + word, mask=mask, other=0), mask=mask)
+
+
+@triton.jit
+def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
+    staged_counts,
+    staged_chunks,
+    staged_rows,
+    slot_tokens,
+    slot_tokens_stride,
+    slot_tables,
+    slot_tables_stride,
+    counts,
+    chunks,
+    rows,
+    token_ids,
+    positions,
+    token_chunk,
+    block_tables,
+    block_tables_stride,
+    units,
+    tiles,
+    max_chunks,
+    BLOCK_SIZE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    WORDS: tl.constexpr,
+    PAIRS: tl.constexpr,
+):
+    """A program a chunk; behind them those that copy rows."""
+    chunk = tl.program_id(0)
+    if chunk >= max_chunks:
+        copy_rows(staged_counts, staged_rows, counts, rows, chunk - max_chunks, WORDS=WORDS)
+        return
+    some = chunk * CHUNK_COLUMNS + tl.arange(0, CHUNK_COLUMNS)
+    record = tl.load(staged_chunks + some)
+    if chunk >= tl.load(staged_counts + CHUNKS):
+        return
+    slot = field(record, SLOT).to(tl.int64)
+    start, length = field(record, START), field(record, LENGTH)
+    context = start + length
+    num_blocks = (context + BLOCK_SIZE - 1) // BLOCK_SIZE
+    slot_tokens += slot * slot_tokens_stride + start
+    slot_tables += slot * slot_tables_stride
+    block_tables += chunk.to(tl.int64) * block_tables_stride
+    first_token = field(record, FIRST_TOKEN)
+    for at in range(0, tl.maximum(length, num_blocks), WORDS):
+        word = at + tl.arange(0, WORDS)
+        ids = tl.load(slot_tokens + word, mask=word < length, other=0)
+        blocks = tl.load(slot_tables + word, mask=word < num_blocks, other=0)
+        tl.store(token_ids + first_token + word, ids, mask=word < length)
+        tl.store(block_tables + word, blocks, mask=word < num_blocks)
+        tl.store(positions + first_token + word, start + word, mask=word < length)
+        tl.store(token_chunk + first_token + word, chunk + word * 0, mask=word < length)
+    tl.store(chunks + some, record)
+    first_unit, first_tile = field(record, FIRST_UNIT), field(record, FIRST_TILE)
+    if first_unit >= 0:
+        put_pairs(units, first_unit, (context + SPLIT - 1) // SPLIT, chunk, 1, PAIRS=PAIRS)
+    if first_tile >= 0:
+        put_pairs(
+            tiles, first_tile, (length + TILE_TOKENS - 1) // TILE_TOKENS, chunk, TILE_TOKENS, PAIRS=PAIRS
+        )
+
+
+def begin(  # limits: exempt (kernel: sizes of a bucket)
+    tables: StepTables,
+    state: PinnedState,
+    *,
+    block_size: int,
+    tile_tokens: int,
+    max_chunks: int,
+    max_tokens: int,  # noqa: ARG001 - a chunk's program takes as many turns as it has tokens
+    max_rows: int,
+) -> Launch:
+    """Fill the device's tables for one step, as far as its counts go; what lies behind stays as it was."""
+    staged = tables.staged
+    row_programs = max(1, -(-staged.rows[:max_rows].numel() // WORDS))
+    return Launch(
+        kernel=begin_kernel,
+        grid=(max_chunks + row_programs,),
+        arguments={
+            "staged_counts": staged.counts,
+            "staged_chunks": staged.chunks,
+            "staged_rows": staged.rows,
+            "slot_tokens": state.tokens,
+            "slot_tokens_stride": state.tokens.stride(0),
+            "slot_tables": state.block_tables,
+            "slot_tables_stride": state.block_tables.stride(0),
+            "counts": tables.counts,
+            "chunks": tables.chunks,
+            "rows": tables.rows,
+            "token_ids": tables.token_ids,
+            "positions": tables.positions,
+            "token_chunk": tables.token_chunk,
+            "block_tables": tables.block_tables,
+            "block_tables_stride": tables.block_tables.stride(0),
+            "units": tables.units,
+            "tiles": tables.tiles,
+            "max_chunks": max_chunks,
+            "BLOCK_SIZE": block_size,
+            "SPLIT": ATTENTION_SPLIT,
+            "TILE_TOKENS": tile_tokens,
+            "WORDS": WORDS,
+            "PAIRS": PAIRS,
+        },
+        warps=WARPS,
+    )

@@ -1,0 +1,98 @@
+"""RMSNorm; a pending input is added up on the way."""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda.kernels.sums import (
+    EAGER_ROWS,
+    power_of_two,
+    read,
+    source_arguments,
+    total_arguments,
+)
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.pending import Source
+
+
+@triton.jit
+def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
+    parts,
+    part_stride,
+    row_stride,
+    bias,
+    residual,
+    residual_stride,
+    total,
+    total_stride,
+    weight,
+    out,
+    out_stride,
+    counts,
+    eps,
+    PARTS: tl.constexpr,
+    COUNT: tl.constexpr,
+    EAGER: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program a row, four columns beside each other a thread: then all it reads and writes lies in the
+    registers alike, whatever its dtype, and the order of the sum follows from the width alone."""
+    row = tl.program_id(0)
+    live = row < tl.load(counts + COUNT)
+    if not EAGER and not live:
+        return
+    row = row.to(tl.int64)
+    columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    mask = columns < WIDTH
+    x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
+    scale = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    if total is not None:
+        tl.store(total + row * total_stride + columns, x, mask=mask & live)
+    mean_square = tl.sum(tl.sum(x * x, axis=1), axis=0) / WIDTH
+    y = x * tl.rsqrt(mean_square + eps) * scale
+    tl.store(out + row * out_stride + columns, y.to(out.dtype.element_ty), mask=mask & live)
+
+
+def warps_of(block: int) -> int:
+    """The order of the sum follows from it, so it may depend on the width alone."""
+    return min(32, max(1, block // 256))
+
+
+def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
+    x: Source,
+    weight: Tensor,
+    out: Tensor,
+    *,
+    width: int,
+    eps: float,
+    counts: Tensor,
+    count: int,
+    max_rows: int,
+) -> Launch:
+    """out = x / sqrt(mean(x^2) + eps) * weight in float32, rounded to out's dtype; a pending x is written to
+    x.out besides. weight: [width]; out: bf16 or float32 [rows, stride]; counts[count]: the rows there are."""
+    block = power_of_two(width)
+    return Launch(
+        kernel=rms_norm_kernel,
+        grid=(max_rows,),
+        arguments={
+            **source_arguments(x),
+            **total_arguments(x),
+            "weight": weight,
+            "out": out,
+            "out_stride": out.stride(0),
+            "counts": counts,
+            "eps": eps,
+            "COUNT": count,
+            "EAGER": max_rows <= EAGER_ROWS,
+            "WIDTH": width,
+            "BLOCK": block,
+        },
+        warps=warps_of(block),
+    )

@@ -1,0 +1,178 @@
+"""RopeAndCache: queries, keys and values apart, normalised, rotated, and written where they belong."""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda.kernels.sums import EAGER_ROWS, power_of_two, read, source_arguments
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.pending import Source
+from firelane.backends.cuda.tables import TOKENS, StepTables
+from firelane.program.ops import RopeAndCache
+
+HEADS = 8  # of one program
+
+
+@triton.jit
+def rotated(  # limits: exempt (kernel: blocks of one head's halves)
+    low, high, cos, sin, norm, at, mask, eps, HEAD_DIM: tl.constexpr
+):
+    """The halves [heads, head_dim / 2], RMS-normalised where there is a weight `norm`, then rotated. at: the
+    dimensions of the low half; cos, sin: [1, head_dim / 2]."""
+    if norm is not None:
+        mean_square = (tl.sum(low * low, axis=1) + tl.sum(high * high, axis=1)) / HEAD_DIM
+        scale = tl.rsqrt(mean_square + eps)[:, None]
+        low = low * scale * tl.load(norm + at, mask=mask, other=0.0).to(tl.float32)
+        high = high * scale * tl.load(norm + at + HEAD_DIM // 2, mask=mask, other=0.0).to(tl.float32)
+    return low * cos - high * sin, high * cos + low * sin
+
+
+@triton.jit
+def put(out, places, low, high, mask, HALF: tl.constexpr):
+    """Both halves, rounded to out's dtype."""
+    tl.store(out + places, low.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + places + HALF, high.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cache in pointers and strides)
+    parts,
+    part_stride,
+    row_stride,
+    bias,
+    residual,
+    residual_stride,
+    positions,
+    token_chunk,
+    block_tables,
+    block_tables_stride,
+    counts,
+    rotary,
+    q_norm,
+    k_norm,
+    eps,
+    keys,
+    values,
+    out,
+    out_stride,
+    PARTS: tl.constexpr,
+    COUNT: tl.constexpr,
+    EAGER: tl.constexpr,
+    Q_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program a token and HEADS heads of one kind: first those of queries, then of keys, then of values.
+
+    A pair of dimensions that rotate together lies half a head apart, so a program holds the two halves of
+    its heads as two blocks [HEADS, BLOCK].
+    """
+    HALF: tl.constexpr = HEAD_DIM // 2
+    Q_PROGRAMS: tl.constexpr = (Q_HEADS + HEADS - 1) // HEADS
+    KV_PROGRAMS: tl.constexpr = (KV_HEADS + HEADS - 1) // HEADS
+    row, program = tl.program_id(0), tl.program_id(1)
+    live = row < tl.load(counts + COUNT)
+    if not EAGER and not live:
+        return
+    is_q = program < Q_PROGRAMS
+    is_v = program >= Q_PROGRAMS + KV_PROGRAMS
+    before = tl.where(is_q, 0, tl.where(is_v, Q_PROGRAMS + KV_PROGRAMS, Q_PROGRAMS))
+    head = (program - before) * HEADS + tl.arange(0, HEADS)[:, None]
+    base = tl.where(is_q, 0, tl.where(is_v, Q_HEADS + KV_HEADS, Q_HEADS))
+    at = tl.arange(0, BLOCK)[None, :]
+    mask = (head < tl.where(is_q, Q_HEADS, KV_HEADS)) & (at < HALF)
+    columns = (base + head) * HEAD_DIM + at
+    row64 = row.to(tl.int64)
+    low = read(
+        parts, part_stride, row_stride, bias, residual, residual_stride, row64, columns, mask, PARTS=PARTS
+    )
+    high = read(
+        parts,
+        part_stride,
+        row_stride,
+        bias,
+        residual,
+        residual_stride,
+        row64,
+        columns + HALF,
+        mask,
+        PARTS=PARTS,
+    )
+    mask = mask & live
+    position = tl.load(positions + row, mask=live, other=0)
+    angles = rotary + position.to(tl.int64) * HEAD_DIM + at
+    turned = (at < HALF) & live
+    cos = tl.load(angles, mask=turned, other=0.0)
+    sin = tl.load(angles + HALF, mask=turned, other=0.0)
+    if is_q:
+        low, high = rotated(low, high, cos, sin, q_norm, at, at < HALF, eps, HEAD_DIM=HEAD_DIM)
+        put(out, row64 * out_stride + head * HEAD_DIM + at, low, high, mask, HALF=HALF)
+    else:
+        chunk = tl.load(token_chunk + row, mask=live, other=0).to(tl.int64)
+        entry = chunk * block_tables_stride + position // BLOCK_SIZE
+        block = tl.load(block_tables + entry, mask=live, other=0).to(tl.int64)
+        place = (block * KV_HEADS + head) * (BLOCK_SIZE * HEAD_DIM) + position % BLOCK_SIZE * HEAD_DIM + at
+        if is_v:
+            put(values, place, low, high, mask, HALF=HALF)
+        else:
+            low, high = rotated(low, high, cos, sin, k_norm, at, at < HALF, eps, HEAD_DIM=HEAD_DIM)
+            put(keys, place, low, high, mask, HALF=HALF)
+
+
+def rope_and_cache(  # limits: exempt (kernel: as the op)
+    qkv: Source,
+    *,
+    op: RopeAndCache,
+    tables: StepTables,
+    rotary: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    out: Tensor,
+    block_size: int,
+    max_tokens: int,
+) -> Launch:
+    """Rotated queries to `out` [rows, stride], keys and values to the layer's cache, each [num_blocks,
+    kv_heads, block_size, head_dim], rounded to their dtypes. rotary: float32 [max_len, head_dim], by position
+    the cosines, then the sines, of its head_dim / 2 angles."""
+    assert isinstance(qkv, Tensor) or qkv.out is None, "rope_and_cache: its qkv is read elsewhere, too"
+    shape = op.shape
+    heads = min(HEADS, power_of_two(shape.heads))
+    programs = -(-shape.heads // heads) + 2 * -(-shape.kv_heads // heads)
+    return Launch(
+        kernel=rope_and_cache_kernel,
+        grid=(max_tokens, programs),
+        arguments={
+            **source_arguments(qkv),
+            "positions": tables.positions,
+            "token_chunk": tables.token_chunk,
+            "block_tables": tables.block_tables,
+            "block_tables_stride": tables.block_tables.stride(0),
+            "counts": tables.counts,
+            "rotary": rotary,
+            "q_norm": q_norm,
+            "k_norm": k_norm,
+            "eps": op.norm_eps,
+            "keys": keys,
+            "values": values,
+            "out": out,
+            "out_stride": out.stride(0),
+            "COUNT": TOKENS,
+            "EAGER": max_tokens <= EAGER_ROWS,
+            "Q_HEADS": shape.heads,
+            "KV_HEADS": shape.kv_heads,
+            "HEAD_DIM": shape.head_dim,
+            "BLOCK_SIZE": block_size,
+            "HEADS": heads,
+            "BLOCK": power_of_two(shape.head_dim // 2),
+        },
+    )

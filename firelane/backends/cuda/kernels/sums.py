@@ -1,0 +1,129 @@
+"""Reading a value that may still lie in parts (pending.py): the one order in which every reader adds them
+up."""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# A kernel's parameters take no annotations.
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.pending import Pending, Source
+
+COLUMNS = 1024
+EAGER_ROWS = 64  # up to here a row is read before it is known whether there is one: waiting costs more
+
+
+@triton.jit
+def read(  # limits: exempt (kernel: a Source in pointers and strides)
+    parts,
+    part_stride,
+    row_stride,
+    bias,
+    residual,
+    residual_stride,
+    row,
+    columns,
+    mask,
+    PARTS: tl.constexpr,
+):
+    """float32, shaped as `columns`: row `row` of a Source, 0 where mask is false. row: int64."""
+    places = row * row_stride + columns
+    total = tl.load(parts + places, mask=mask, other=0.0).to(tl.float32)
+    for _ in tl.static_range(1, PARTS):  # pyright: ignore[reportGeneralTypeIssues]
+        parts += part_stride
+        total += tl.load(parts + places, mask=mask, other=0.0)
+    if bias is not None:
+        total += tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
+    if residual is not None:
+        total += tl.load(residual + row * residual_stride + columns, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def add_up_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
+    parts,
+    part_stride,
+    row_stride,
+    bias,
+    residual,
+    residual_stride,
+    out,
+    out_stride,
+    counts,
+    PARTS: tl.constexpr,
+    COUNT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    if row >= tl.load(counts + COUNT):
+        return
+    row = row.to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < WIDTH
+    x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
+    tl.store(out + row * out_stride + columns, x, mask=mask)
+
+
+def power_of_two(n: int) -> int:
+    """The lowest one that is not below n: a block's size."""
+    return 1 << (n - 1).bit_length()
+
+
+def columns_of(width: int) -> int:
+    """How many columns a program takes, where no program needs a row as a whole."""
+    return min(COLUMNS, power_of_two(width))
+
+
+def source_arguments(x: Source) -> dict[str, Any]:
+    """The arguments of a kernel that call read()."""
+    if isinstance(x, Tensor):
+        return {
+            "parts": x,
+            "part_stride": 0,
+            "row_stride": x.stride(0),
+            "bias": None,
+            "residual": None,
+            "residual_stride": 0,
+            "PARTS": 1,
+        }
+    return {
+        "parts": x.parts,
+        "part_stride": x.parts.stride(0),
+        "row_stride": x.parts.stride(1),
+        "bias": x.bias,
+        "residual": x.residual,
+        "residual_stride": 0 if x.residual is None else x.residual.stride(0),
+        "PARTS": x.count,
+    }
+
+
+def total_arguments(x: Source) -> dict[str, Any]:
+    """Where a reader writes the value that it has added up, if anywhere."""
+    total = x.out if isinstance(x, Pending) else None
+    return {"total": total, "total_stride": 0 if total is None else total.stride(0)}
+
+
+def add_up(x: Pending, *, counts: Tensor, count: int, max_rows: int) -> Launch:
+    """Writes x.out, where no reader of x does it by the way."""
+    assert x.out is not None, "add_up: nowhere to write"
+    block = columns_of(x.width)
+    return Launch(
+        kernel=add_up_kernel,
+        grid=(max_rows, -(-x.width // block)),
+        arguments={
+            **source_arguments(x),
+            "out": x.out,
+            "out_stride": x.out.stride(0),
+            "counts": counts,
+            "COUNT": count,
+            "WIDTH": x.width,
+            "BLOCK": block,
+        },
+    )

@@ -1,0 +1,228 @@
+"""Rotation and cache writes against the op's reference, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from firelane.backends.cuda.kernels.rope import rope_and_cache
+from firelane.backends.cuda.tables import TOKENS
+from firelane.program.ops import HeadShape, RopeAndCache, Rotary
+from firelane.program.reference import ReferenceCache, ReferenceStep
+from firelane.program.values import DType, Rows, Value, Weight
+from tests.backends.cuda.host_device import poison
+from tests.backends.cuda.rows_harness import (
+    assert_untouched,
+    bits,
+    filled,
+    limits,
+    poisoned_tables,
+    random_pending,
+    rows_of,
+    sum_of,
+)
+
+TORCH = {DType.BF16: torch.bfloat16, DType.F32: torch.float32}
+# Without norms the arithmetic is the reference's, operation by operation; a mean has an order of its own.
+BOUNDS = {DType.F32: 2e-6, DType.BF16: 2.0**-8}
+LAYER, MAX_LEN = 3, 300
+# Token rows as (slot, position): parts of three chunks, over the edges of blocks.
+CHUNKS = [(2, range(14, 18)), (5, range(299, 300)), (0, range(126, 130))]
+
+
+@dataclass
+class Case:
+    op: RopeAndCache
+    weights: dict[str, torch.Tensor]
+    block_size: int = 16
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return TORCH[self.op.out.dtype]
+
+    @property
+    def width(self) -> int:
+        return self.op.qkv.width
+
+
+def case(heads, *, norms=False, dtype=DType.BF16, block_size=16):
+    d = heads.head_dim
+    rng = np.random.default_rng(d)
+    norm = [Weight(name=n, shape=(d,), dtype=dtype, tensors=(n,), parts=(d,)) for n in ("q", "k")]
+    op = RopeAndCache(
+        qkv=Value("qkv", Rows.TOKEN, (heads.heads + 2 * heads.kv_heads) * d, DType.F32),
+        layer=LAYER,
+        shape=heads,
+        rotary=Rotary(inverse_frequencies=tuple((10000.0 ** -(np.arange(0, d, 2) / d)).tolist()), scale=1.1),
+        q_norm=norm[0] if norms else None,
+        k_norm=norm[1] if norms else None,
+        norm_eps=1e-5,
+        out=Value("out", Rows.TOKEN, heads.heads * d, dtype),
+    )
+    weights = {
+        n: torch.from_numpy((1 + 0.2 * rng.standard_normal(d)).astype(np.float32))
+        for n in ("q", "k")
+        if norms
+    }
+    return Case(op, weights, block_size)
+
+
+def rotary_table(op):
+    angle = np.arange(MAX_LEN)[:, None] * np.array(op.rotary.inverse_frequencies)
+    table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1) * op.rotary.scale
+    return torch.from_numpy(table.astype(np.float32))
+
+
+def tables_of(chunks, block_size):
+    """Block b of a chunk is one that no other chunk has."""
+    sizes = limits(block_size=block_size)
+    tables = poisoned_tables(sizes)
+    n = 0
+    for i, (_, positions) in enumerate(chunks):
+        tables.positions[n : n + len(positions)] = torch.tensor(list(positions), dtype=torch.int32)
+        tables.token_chunk[n : n + len(positions)] = i
+        used = range(min(positions) // block_size, max(positions) // block_size + 1)
+        tables.block_tables[i, list(used)] = torch.tensor(
+            [3 + 7 * i - j % 3 for j in used], dtype=torch.int32
+        )
+        n += len(positions)
+    tables.counts[TOKENS] = n
+    return tables
+
+
+@dataclass
+class Result:
+    out: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    tables: object
+
+
+def run(c, qkv, chunks=CHUNKS, *, max_tokens):
+    s, tables = c.op.shape, tables_of(chunks, c.block_size)
+    cache = [
+        poison(torch.empty(24, s.kv_heads, c.block_size, s.head_dim, dtype=c.dtype))
+        for _ in ("keys", "values")
+    ]
+    out = rows_of(max_tokens, c.op.out.width, c.dtype)
+    rope_and_cache(
+        qkv,
+        op=c.op,
+        tables=tables,
+        rotary=rotary_table(c.op),
+        q_norm=c.weights.get("q"),
+        k_norm=c.weights.get("k"),
+        keys=cache[0],
+        values=cache[1],
+        out=out,
+        block_size=c.block_size,
+        max_tokens=max_tokens,
+    ).run()
+    return Result(out, *cache, tables)
+
+
+def reference(c, qkv, chunks=CHUNKS):
+    """Returns queries [tokens, width] and the cache: [slots, positions, kv_heads, head_dim]."""
+    s = c.op.shape
+    shape = (8, MAX_LEN, s.kv_heads, s.head_dim)
+    cache = ReferenceCache(
+        keys={LAYER: np.full(shape, np.nan, np.float32)},
+        values={LAYER: np.full(shape, np.nan, np.float32)},
+        dtypes={LAYER: c.op.out.dtype},
+    )
+    step = ReferenceStep(
+        token_ids=np.zeros(len(qkv), np.int64),
+        slots=np.array([slot for slot, positions in chunks for _ in positions]),
+        positions=np.array([p for _, positions in chunks for p in positions]),
+        row_token=np.zeros(0, np.int64),
+        weights={name: w.numpy() for name, w in c.weights.items()},
+        cache=cache,
+    )
+    step.write(c.op.qkv, qkv)
+    c.op.reference(step)
+    return step.read(c.op.out), cache.keys[LAYER], cache.values[LAYER]
+
+
+def check(c, qkv, result, chunks=CHUNKS):
+    out, keys, values = reference(c, qkv, chunks)
+    bound = BOUNDS[c.op.out.dtype] if c.weights else 0.0
+    close(result.out[: len(out), : out.shape[1]], out, bound)
+    assert_untouched(result.out, len(out), out.shape[1])
+    for paged, plain in ((result.keys, keys), (result.values, values)):
+        rest = paged.clone()
+        for i, (slot, positions) in enumerate(chunks):
+            for p in positions:
+                place = int(result.tables.block_tables[i, p // c.block_size]), slice(None), p % c.block_size
+                close(paged[place], plain[slot, p], bound)
+                poison(rest[place])
+        assert rest.isnan().all()
+
+
+def close(got, want, bound):
+    assert np.abs(got.float().numpy() - want).max() <= bound * np.abs(want).max()
+
+
+def tokens_of(chunks):
+    return sum(len(positions) for _, positions in chunks)
+
+
+def random_rows(c):
+    rows = tokens_of(CHUNKS)
+    return np.random.default_rng(5).standard_normal((rows, c.width)).astype(np.float32)
+
+
+SHAPES = {
+    "6/2x48": HeadShape(heads=6, kv_heads=2, head_dim=48),
+    "5/1x80": HeadShape(heads=5, kv_heads=1, head_dim=80),
+    "2/2x16": HeadShape(heads=2, kv_heads=2, head_dim=16),
+    "20/10x128": HeadShape(heads=20, kv_heads=10, head_dim=128),
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32], ids=["bf16", "f32"])
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norms"])
+@pytest.mark.parametrize("heads", SHAPES.values(), ids=SHAPES)
+def test_queries_keys_and_values_as_the_reference_has_them(heads, norms, dtype):
+    c = case(heads, norms=norms, dtype=dtype)
+    qkv = random_rows(c)
+    check(c, qkv, run(c, filled(qkv, 12), max_tokens=12))
+
+
+@pytest.mark.parametrize("block_size", [64, 128])
+def test_block_sizes(block_size):
+    c = case(SHAPES["6/2x48"], block_size=block_size)
+    qkv = random_rows(c)
+    check(c, qkv, run(c, filled(qkv, 9), max_tokens=9))
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norms"])
+@pytest.mark.parametrize("parts", [2, 3, 9])
+def test_a_pending_input_gives_the_same_bits(parts, norms):
+    c, rows = case(SHAPES["6/2x48"], norms=norms), tokens_of(CHUNKS)
+    pending = random_pending(np.random.default_rng(parts), rows, c.width, max_rows=12, count=parts)
+    pending = replace(pending, residual=None, out=None)
+    same_bits(run(c, pending, max_tokens=12), run(c, filled(sum_of(pending, rows), 12), max_tokens=12))
+
+
+def test_the_bucket_does_not_matter():
+    c = case(SHAPES["5/1x80"], norms=True)
+    qkv = random_rows(c)
+    small, large = (run(c, filled(qkv, n), max_tokens=n) for n in (9, 70))
+    same_bits(small, replace(large, out=large.out[:9]))
+    assert_untouched(large.out, 9, c.op.out.width)
+
+
+@pytest.mark.parametrize("max_tokens", [3, 70], ids=["eager", "patient"])
+def test_no_tokens_leave_everything_as_it_was(max_tokens):
+    c = case(SHAPES["6/2x48"])
+    result = run(c, rows_of(max_tokens, c.width), [], max_tokens=max_tokens)
+    for tensor in (result.out, result.keys, result.values):
+        assert tensor.isnan().all()
+
+
+def same_bits(a, b):
+    for name in ("out", "keys", "values"):
+        assert torch.equal(bits(getattr(a, name)), bits(getattr(b, name))), name

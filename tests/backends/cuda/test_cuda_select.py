@@ -1,0 +1,76 @@
+"""Output rows from token rows, and hidden states for the host, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from firelane.backends.contract import EMBED, SAMPLE, SCORE
+from firelane.backends.cuda.kernels.select import give_hidden, select_rows
+from firelane.backends.cuda.tables import ROW_KIND, ROW_TOKEN, ROWS
+from tests.backends.cuda.host_device import poison
+from tests.backends.cuda.rows_harness import (
+    assert_untouched,
+    filled,
+    limits,
+    poisoned_tables,
+    random_pending,
+    rows_of,
+    sum_of,
+)
+
+
+def tables_of(tokens=(), kinds=()):
+    tables = poisoned_tables(limits())
+    tables.counts[ROWS] = max(len(tokens), len(kinds))
+    tables.rows[: len(tokens), ROW_TOKEN] = torch.tensor(tokens, dtype=torch.int32)
+    tables.rows[: len(kinds), ROW_KIND] = torch.tensor(kinds, dtype=torch.int32)
+    return tables
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+@pytest.mark.parametrize("width", [80, 1100])
+def test_rows_are_picked(width, dtype):
+    x = filled(np.random.default_rng(1).standard_normal((9, width)).astype(np.float32), 16, dtype)
+    chosen, out = [8, 0, 3, 3], rows_of(6, width, dtype)
+    select_rows(x, tables_of(chosen), out, width=width, max_rows=6).run()
+    assert torch.equal(out[:4, :width], x[chosen, :width])
+    assert_untouched(out, 4, width)
+
+
+def test_rows_of_a_pending_value_are_added_up():
+    pending = random_pending(np.random.default_rng(2), 7, 104, max_rows=8)
+    pending = replace(pending, out=None)
+    chosen, out = [6, 2], rows_of(2, 104)
+    select_rows(pending, tables_of(chosen), out, width=104, max_rows=2).run()
+    np.testing.assert_array_equal(out[:, :104].numpy(), sum_of(pending, 7)[chosen])
+
+
+def test_a_pending_value_that_others_read_is_refused():
+    pending = random_pending(np.random.default_rng(3), 2, 80, max_rows=2)
+    with pytest.raises(AssertionError, match="the other rows"):
+        select_rows(pending, tables_of([1]), rows_of(2, 80), width=80, max_rows=2)
+
+
+def test_no_rows_leave_everything_as_it_was():
+    out, hidden = rows_of(3, 80), rows_of(3, 80)
+    select_rows(rows_of(4, 80), tables_of(), out, width=80, max_rows=3).run()
+    give_hidden(rows_of(4, 80), tables_of(), hidden, width=80, max_rows=3).run()
+    assert_untouched(out, 0, 0)
+    assert_untouched(hidden, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
+@pytest.mark.parametrize("width", [80, 1100])
+def test_hidden_states_are_given_of_rows_that_are_embedded(width, dtype):
+    x = filled(np.random.default_rng(4).standard_normal((5, width)).astype(np.float32), 8, dtype)
+    hidden = poison(torch.empty(16, width))
+    kinds = [EMBED, SAMPLE, EMBED, SCORE, EMBED]
+    give_hidden(x, tables_of(kinds=kinds), hidden, width=width, max_rows=8).run()
+    given = [r for r, kind in enumerate(kinds) if kind == EMBED]
+    assert torch.equal(hidden[given], x[given, :width].float())
+    others = [r for r in range(16) if r not in given]
+    assert hidden[others].isnan().all()
