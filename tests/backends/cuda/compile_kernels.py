@@ -88,7 +88,7 @@ def _report(stem: str, case: Case | Exception) -> Report:
         name=name,
         kernel=kernel,
         resources=resources,
-        problems=resources.problems(case.needs),
+        problems=resources.problems(case),
         seconds=round(time.perf_counter() - began, 2),
     )
 
