@@ -61,9 +61,10 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     count = tl.load(counts + COUNT)
     if row_tile * ROW_TILE >= count:
         return
-    tokens = row_tile * ROW_TILE + tl.arange(0, ROW_TILE)
-    valid = tokens < count
-    x_rows = x + tokens.to(tl.int64) * x_stride
+    first_row = (row_tile * ROW_TILE).to(tl.int64)
+    tokens = tl.arange(0, ROW_TILE)
+    valid = tokens < count - row_tile * ROW_TILE
+    x_rows = x + first_row * x_stride + tokens * x_stride
     first = feature_tile * FEATURES
     up_rows = feature_tiles * FEATURES
     gate, up = multiply_two(
@@ -80,7 +81,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         gate += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
         up += tl.load(bias + rows + features, mask=inside, other=0.0).to(tl.float32)[:, None]
     result = gate / (1.0 + tl.exp(-gate)) * up
-    places = out + tokens.to(tl.int64)[None, :] * out_stride + features[:, None]
+    places = out + first_row * out_stride + tokens[None, :] * out_stride + features[:, None]
     tl.store(places, result.to(out.dtype.element_ty), mask=inside[:, None] & valid[None, :])
 
 

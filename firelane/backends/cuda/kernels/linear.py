@@ -11,7 +11,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
-from firelane.backends.cuda.kernels.products import multiply, place_tile
+from firelane.backends.cuda.kernels.products import again, multiply, place_tile
 from firelane.backends.cuda.kernels.tiling import (
     fitting,
     launch_of,
@@ -22,10 +22,10 @@ from firelane.backends.cuda.kernels.tiling import (
 from firelane.backends.cuda.kernels.window import decode_if
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Matrix
-from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.shapes import ROW_BLOCK, segments
 
-# Sums of one thread. Above, a second accumulator would not fit the registers: sums wait in the output.
-REGISTER_SUMS = 64
+_ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+SLICE_SUMS = 32  # of one thread, that are written at once
 
 
 @triton.jit
@@ -57,52 +57,134 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
-    IN_MEMORY: tl.constexpr,
+    SLICES: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of out = ((segment 0 + …) + escapes) + bias + residual. length: of a segment. IN_MEMORY: sums
-    wait in `out` while others are made; `residual` must not lie there."""
+    """One tile of out = ((segment 0 + …) + escapes) + bias + residual. length: of a segment.
+
+    Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
+    lie.
+    """
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
-    count = tl.load(counts + COUNT)
-    if row_tile * ROW_TILE >= count:
+    first = row_tile * ROW_TILE
+    count = tl.load(counts + COUNT) - first
+    if count <= 0:
         return
-    tokens = row_tile * ROW_TILE + tl.arange(0, ROW_TILE)
+    out += first.to(tl.int64) * out_stride
+    if residual is not None:
+        residual += first.to(tl.int64) * residual_stride
+    tokens = tl.arange(0, ROW_TILE)
+    x_rows = x + first.to(tl.int64) * x_stride + tokens * x_stride
     valid = tokens < count
-    x_rows = x + tokens.to(tl.int64) * x_stride
-    features = feature_tile * FEATURES + tl.arange(0, FEATURES)
-    places = out + tokens.to(tl.int64)[None, :] * out_stride + features[:, None]
-    mask = (features < rows)[:, None] & valid[None, :]
-    total = multiply(
-        data, codes, bases, feature_tile * FEATURES, stride, x_rows, valid, 0, length, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED,
-    )  # fmt: skip
-    for segment in range(1, SEGMENTS):
-        if IN_MEMORY:
-            tl.store(places, total, mask=mask)
-        part = multiply(
-            data, codes, bases, feature_tile * FEATURES, stride, x_rows, valid, segment * length, length, k,
+    feature = feature_tile * FEATURES
+    block = feature_tile * (FEATURES // _ROW_BLOCK)
+    has_escapes = tl.load(starts + block) < tl.load(starts + block + FEATURES // _ROW_BLOCK)
+    for segment in range(SEGMENTS):
+        total = multiply(
+            data, codes, bases, feature, stride, x_rows, valid, segment * length, length, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED,
         )  # fmt: skip
-        if IN_MEMORY:
-            tl.debug_barrier()
-            total = tl.load(places, mask=mask, other=0.0)
-        total += part
-    block = feature_tile * (FEATURES // 64)
-    if IN_MEMORY:
-        if tl.load(starts + block) < tl.load(starts + block + FEATURES // 64):
-            tl.store(places, total, mask=mask)
-            part = sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
-            tl.debug_barrier()
-            total = tl.load(places, mask=mask, other=0.0) + part
+        if (segment == SEGMENTS - 1) & (not has_escapes):
+            add_to_tile(
+                out, out_stride, total, segment > 0, bias, residual, residual_stride, feature, rows, count,
+                FEATURES, ROW_TILE, SLICES,
+            )  # fmt: skip
         else:
-            total += 0.0
+            add_to_tile(
+                out, out_stride, total, segment > 0, None, None, 0, feature, rows, count,
+                FEATURES, ROW_TILE, SLICES,
+            )  # fmt: skip
+    if has_escapes:
+        total = sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
+        add_to_tile(
+            out, out_stride, total, True, bias, residual, residual_stride, feature, rows, count,
+            FEATURES, ROW_TILE, SLICES,
+        )  # fmt: skip
+
+
+@triton.jit
+def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is made of)
+    out,
+    out_stride,
+    total,
+    has_earlier,
+    bias,
+    residual,
+    residual_stride,
+    feature,
+    rows,
+    count,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    SLICES: tl.constexpr,
+):
+    """out = (out + total) + bias + residual; what lies in `out` counts as 0 if not has_earlier.
+
+    In SLICES runs of rows (1 or 4), one after the other: so few addresses are needed at a time that they fit
+    beside the sums.
+    """
+    features = feature + tl.arange(0, FEATURES)
+    tl.debug_barrier()
+    if SLICES == 1:
+        _add_rows(
+            out, out_stride, total, has_earlier, bias, residual, residual_stride, features, rows, count,
+            0, ROW_TILE,
+        )  # fmt: skip
     else:
-        total += sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
+        quarter: tl.constexpr = ROW_TILE // 4
+        lower, upper = _halves(total, FEATURES, ROW_TILE)
+        first, second = _halves(lower, FEATURES, ROW_TILE // 2)
+        third, fourth = _halves(upper, FEATURES, ROW_TILE // 2)
+        _add_rows(
+            out, out_stride, first, has_earlier, bias, residual, residual_stride, features, rows, count,
+            0 * quarter, quarter,
+        )  # fmt: skip
+        _add_rows(
+            out, out_stride, second, has_earlier, bias, residual, residual_stride, features, rows, count,
+            1 * quarter, quarter,
+        )  # fmt: skip
+        _add_rows(
+            out, out_stride, third, has_earlier, bias, residual, residual_stride, features, rows, count,
+            2 * quarter, quarter,
+        )  # fmt: skip
+        _add_rows(
+            out, out_stride, fourth, has_earlier, bias, residual, residual_stride, features, rows, count,
+            3 * quarter, quarter,
+        )  # fmt: skip
+
+
+@triton.jit
+def _halves(tile, FEATURES: tl.constexpr, WIDTH: tl.constexpr):
+    """The first and the second half of a tile's rows."""
+    return tl.split(tl.permute(tl.reshape(tile, (FEATURES, 2, WIDTH // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is made of)
+    out,
+    out_stride,
+    total,
+    has_earlier,
+    bias,
+    residual,
+    residual_stride,
+    features,
+    rows,
+    count,
+    first,
+    WIDTH: tl.constexpr,
+):
+    """add_to_tile() of rows first .. first + WIDTH of the tile."""
+    tokens = again(first) + tl.arange(0, WIDTH)
+    mask = (features < rows)[:, None] & (tokens < count)[None, :]
+    places = out + tokens[None, :] * out_stride + features[:, None]
+    total = tl.load(places, mask=mask & has_earlier, other=0.0) + total
     if bias is not None:
         total += tl.load(bias + features, mask=features < rows, other=0.0).to(tl.float32)[:, None]
     if residual is not None:
-        at = residual + tokens.to(tl.int64)[None, :] * residual_stride + features[:, None]
-        total += tl.load(at, mask=mask, other=0.0)
+        total += tl.load(
+            residual + tokens[None, :] * residual_stride + features[:, None], mask=mask, other=0.0
+        )
     tl.store(places, total, mask=mask)
 
 
@@ -142,12 +224,13 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     count = tl.load(counts + COUNT)
     if row_tile * ROW_TILE >= count:
         return
-    tokens = row_tile * ROW_TILE + tl.arange(0, ROW_TILE)
-    valid = tokens < count
-    x_rows = x + tokens.to(tl.int64) * x_stride
+    first = (row_tile * ROW_TILE).to(tl.int64)
+    tokens = tl.arange(0, ROW_TILE)
+    valid = tokens < count - row_tile * ROW_TILE
+    x_rows = x + first * x_stride + tokens * x_stride
     features = feature_tile * FEATURES + tl.arange(0, FEATURES)
-    places = parts + part.to(tl.int64) * parts_stride
-    places += tokens.to(tl.int64)[None, :] * out_stride + features[:, None]
+    parts += part.to(tl.int64) * parts_stride + first * out_stride
+    places = parts + tokens[None, :] * out_stride + features[:, None]
     mask = (features < rows)[:, None] & valid[None, :]
     if part < SEGMENTS:
         total = multiply(
@@ -196,7 +279,7 @@ def linear(
         "out": out,
         "residual_stride": 0 if residual is None else residual.stride(0),
         "out_stride": out.stride(0),
-        "IN_MEMORY": config.features * config.row_tile > REGISTER_SUMS * 32 * config.warps,
+        "SLICES": 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
     return [*launches, launch_of(linear_kernel, grid, arguments, config)]

@@ -31,6 +31,15 @@ def place_tile(program, feature_tiles, row_tiles, GROUP: tl.constexpr):
 
 
 @triton.jit
+def again(number):
+    """The int32 number, such that what follows from it is computed anew: addresses of a big tile would else
+    be kept from one use to the next, in registers that the sums need."""
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [number], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
 def load_rows(x_rows, valid, inputs, k, RAGGED: tl.constexpr):
     """[inputs, rows] of x. What lies behind k, or in rows that are not valid, counts as 0: it may be NaN."""
     mask = valid[None, :]
@@ -59,7 +68,8 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and 
     """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over `length` inputs from
     `begin` on. bases None: the plain form."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
-    rows = (feature + tl.arange(0, FEATURES)).to(tl.int64)[:, None] * stride
+    data += feature.to(tl.int64) * stride
+    rows = tl.arange(0, FEATURES)[:, None] * stride
     if bases is None:
         for at in range(begin, begin + length, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
@@ -67,6 +77,7 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and 
             total = tl.dot(tl.load(data + rows + inputs[None, :]), met, total, input_precision="ieee")
     else:
         base = tl.load(bases + feature // FEATURES).to(tl.int32)
+        codes += feature.to(tl.int64) * (stride >> 1)
         first_half = tl.arange(0, _HALF)
         second_half = first_half + _HALF
         for at in range(begin, begin + length, 2 * _HALF):
@@ -100,7 +111,8 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in either for
     """multiply() of two tiles of features, over all inputs; rows are read once for both."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
-    rows = (feature + tl.arange(0, FEATURES)).to(tl.int64)[:, None] * stride
+    data += feature.to(tl.int64) * stride
+    rows = tl.arange(0, FEATURES)[:, None] * stride
     apart = (other_feature - feature).to(tl.int64) * stride
     if bases is None:
         for at in range(0, length, K_TILE):
@@ -111,6 +123,7 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in either for
             other = tl.dot(tl.load(weights + apart), met, other, input_precision="ieee")
     else:
         base = tl.load(bases + feature // FEATURES).to(tl.int32)
+        codes += feature.to(tl.int64) * (stride >> 1)
         other_base = tl.load(bases + other_feature // FEATURES).to(tl.int32)
         first_half = tl.arange(0, _HALF)
         second_half = first_half + _HALF

@@ -44,7 +44,7 @@ def tiling(padded_rows: int, max_rows: int, config: LinearConfig) -> dict[str, A
         "FEATURES": config.features,
         "ROW_TILE": config.row_tile,
         "K_TILE": config.k_tile,
-        "STEP": 64 if config.row_tile <= 64 else 32,
+        "STEP": 64 if config.row_tile <= 64 else 16,
         "GROUP": GROUP,
     }
 
