@@ -1,0 +1,223 @@
+"""Sampling: the launches of the op Sample, and the memory that they share.
+
+Three launches: what each row asks for (sample_slots), a look at all logits (sample_scan, many programs a
+row), and the draw (sample_finish, one program a row).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from firelane.backends.contract import MAX_STOP_IDS
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.kernels.sample_finish import finish_kernel
+from firelane.backends.cuda.kernels.sample_layout import (
+    BIAS_ROOM,
+    GROUPS,
+    RECORD_WORDS,
+    block_size,
+    chunk_size,
+    num_blocks,
+)
+from firelane.backends.cuda.kernels.sample_scan import scan_kernel
+from firelane.backends.cuda.kernels.sample_slots import read_slots_kernel
+from firelane.backends.cuda.kernels.sums import power_of_two
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.tables import StepTables
+
+_SLOTS_WARPS = 8
+_SCAN_WARPS = 8
+_FINISH_WARPS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOutputs:
+    """Pinned host memory, as in contract.StepOutputs: tokens int32 [rows], logprobs float32 [rows], top_ids
+    int32 [rows, MAX_LOGPROBS], top_logprobs float32 [rows, MAX_LOGPROBS]."""
+
+    tokens: Tensor
+    logprobs: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleScratch:
+    """What the launches of one step leave each other, by row; about three times the logits.
+
+    asks: int32 [rows, ASK_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the slot
+    lists, checked. adjusted: float32 [rows, vocab], the logits that are drawn by; tally: int32 [rows, vocab],
+    the penalties' counts, then a list of candidates; spare: another list. bests, best_ids, masses: [rows, 2,
+    blocks], of the raw logits and of those drawn by; peaks: float32 [rows, 2, groups]; groups: int32 [rows,
+    groups], a list.
+    """
+
+    asks: Tensor
+    bias_ids: Tensor
+    bias_values: Tensor
+    bans: Tensor
+    allowed: Tensor
+    adjusted: Tensor
+    tally: Tensor
+    spare: Tensor
+    bests: Tensor
+    best_ids: Tensor
+    masses: Tensor
+    peaks: Tensor
+    groups: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        tensors: list[Tensor] = [getattr(self, f.name) for f in fields(self)]
+        return sum(t.nbytes for t in tensors)
+
+    @classmethod
+    def allocate(cls, vocab: int, max_rows: int, device: Device) -> SampleScratch:
+        rows, blocks = max_rows, num_blocks(vocab)
+        groups = blocks * GROUPS
+        return cls(
+            asks=device.empty(rows, RECORD_WORDS),
+            bias_ids=device.empty(rows, BIAS_ROOM),
+            bias_values=device.empty(rows, BIAS_ROOM, dtype=torch.float32),
+            bans=device.empty(rows, MAX_STOP_IDS),
+            allowed=device.empty(rows, vocab // 32 + 1),
+            adjusted=device.empty(rows, vocab, dtype=torch.float32),
+            tally=device.empty(rows, vocab),
+            spare=device.empty(rows, vocab),
+            bests=device.empty(rows, 2, blocks, dtype=torch.float32),
+            best_ids=device.empty(rows, 2, blocks),
+            masses=device.empty(rows, 2, blocks, dtype=torch.int64),
+            peaks=device.empty(rows, 2, groups, dtype=torch.float32),
+            groups=device.empty(rows, groups),
+        )
+
+
+def sample(  # limits: exempt (kernel: as the op, and the rows of the bucket)
+    logits: Tensor,
+    tables: StepTables,
+    state: PinnedState,
+    outputs: SampleOutputs,
+    scratch: SampleScratch,
+    *,
+    vocab: int,
+    max_rows: int,
+) -> list[Launch]:
+    """See the op Sample; rows of kind EMBED are left alone. logits: float32 [max_rows, stride], read only.
+
+    NaN logits are taken for -inf; a row of nothing else gives token 0, or the lowest that its mask allows,
+    and a log-probability of NaN. Writes outputs, and state.tokens for rows that draw.
+    """
+    return [
+        _read_slots(tables, state, scratch, vocab=vocab, max_rows=max_rows),
+        _scan(logits, tables, scratch, vocab=vocab, max_rows=max_rows),
+        _finish(logits, tables, state, outputs, scratch, vocab=vocab, max_rows=max_rows),
+    ]
+
+
+def _read_slots(
+    tables: StepTables, state: PinnedState, scratch: SampleScratch, *, vocab: int, max_rows: int
+) -> Launch:
+    return Launch(
+        kernel=read_slots_kernel,
+        grid=(max_rows,),
+        arguments={
+            "counts": tables.counts,
+            "rows": tables.rows,
+            "tokens": state.tokens,
+            "tokens_stride": state.tokens.stride(0),
+            "slot_params": state.params,
+            "bias_ids": state.bias_ids,
+            "bias_values": state.bias_values,
+            "stop_ids": state.stop_ids,
+            "masks": state.masks,
+            "asks": scratch.asks,
+            "tally": scratch.tally,
+            "own_bias_ids": scratch.bias_ids,
+            "own_bias_values": scratch.bias_values,
+            "bans": scratch.bans,
+            "allowed": scratch.allowed,
+            "VOCAB": vocab,
+            "CHUNK": chunk_size(vocab),
+        },
+        warps=_SLOTS_WARPS,
+    )
+
+
+def _scan(logits: Tensor, tables: StepTables, scratch: SampleScratch, *, vocab: int, max_rows: int) -> Launch:
+    return Launch(
+        kernel=scan_kernel,
+        grid=(num_blocks(vocab), max_rows),
+        arguments={
+            "counts": tables.counts,
+            "asks": scratch.asks,
+            "logits": logits,
+            "logits_stride": logits.stride(0),
+            "adjusted": scratch.adjusted,
+            "tally": scratch.tally,
+            "bias_ids": scratch.bias_ids,
+            "bias_values": scratch.bias_values,
+            "bans": scratch.bans,
+            "allowed": scratch.allowed,
+            **_notes(scratch),
+            "VOCAB": vocab,
+            "BLOCK": block_size(vocab),
+            "BLOCKS": num_blocks(vocab),
+        },
+        warps=_SCAN_WARPS,
+    )
+
+
+def _finish(  # limits: exempt (as sample())
+    logits: Tensor,
+    tables: StepTables,
+    state: PinnedState,
+    outputs: SampleOutputs,
+    scratch: SampleScratch,
+    *,
+    vocab: int,
+    max_rows: int,
+) -> Launch:
+    blocks = num_blocks(vocab)
+    return Launch(
+        kernel=finish_kernel,
+        grid=(max_rows,),
+        arguments={
+            "counts": tables.counts,
+            "rows": tables.rows,
+            "asks": scratch.asks,
+            "logits": logits,
+            "logits_stride": logits.stride(0),
+            "adjusted": scratch.adjusted,
+            "ids": scratch.tally,
+            "spare": scratch.spare,
+            "groups": scratch.groups,
+            **_notes(scratch),
+            "tokens": state.tokens,
+            "tokens_stride": state.tokens.stride(0),
+            "out_tokens": outputs.tokens,
+            "out_logprobs": outputs.logprobs,
+            "out_top_ids": outputs.top_ids,
+            "out_top_logprobs": outputs.top_logprobs,
+            "VOCAB": vocab,
+            "BLOCK": block_size(vocab),
+            "BLOCKS": blocks,
+            "CHUNK": chunk_size(vocab),
+            "LANES": power_of_two(blocks),
+            "PEAKS": power_of_two(blocks * GROUPS),
+        },
+        warps=_FINISH_WARPS,
+    )
+
+
+def _notes(scratch: SampleScratch) -> dict[str, Tensor]:
+    """What the scan notes."""
+    return {
+        "bests": scratch.bests,
+        "best_ids": scratch.best_ids,
+        "masses": scratch.masses,
+        "peaks": scratch.peaks,
+    }
