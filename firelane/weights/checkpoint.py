@@ -17,6 +17,7 @@ from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
+from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import SafetensorsFile
 
 SINGLE = "model.safetensors"
@@ -73,9 +74,9 @@ class Checkpoint:
         """
         return self._file(name).tensor(name)
 
-    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
+    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
         """Rows first .. last - 1 of a tensor of at least one dimension, as `tensor()` gives them; safe from
-        many threads.
+        many threads. They lie in `buffer`, if there is one, until it is used again.
 
         Of a packed tensor only the chunks are decoded that hold these rows, but always whole ones (256 KiB of
         bf16): ask for some MiB at a time. Raises CheckpointError; IndexError when there are no such rows.
@@ -84,7 +85,11 @@ class Checkpoint:
         shape = file.tensors[name].shape
         if not shape or not 0 <= first <= last <= shape[0]:
             raise IndexError(f"{name} has shape {list(shape)}, not rows {first} .. {last - 1}")
-        return file.rows(name, first, last)
+        return file.rows(name, first, last, buffer)
+
+    def dtype(self, name: str) -> str:
+        """As safetensors names it. Raises CheckpointError where there is no such tensor."""
+        return self._file(name).tensors[name].dtype
 
     def _file(self, name: str) -> WeightFile:
         if name not in self._file_of:

@@ -22,15 +22,23 @@ PROBES = 16
 
 
 class ReadBuffer:
-    """Memory for one read at a time of up to `nbytes`; aligned, and reused."""
+    """Memory for one read at a time of up to `nbytes`; aligned, and reused. `memory`: in which, of at least
+    memory_bytes(nbytes); None: of its own.
+    """
 
     __slots__ = ("pages",)
 
-    def __init__(self, nbytes: int) -> None:
-        pages = -(-nbytes // PAGE_BYTES) + 1  # a read may begin and end within pages
-        memory = np.empty((pages + 1) * PAGE_BYTES, np.uint8)
+    def __init__(self, nbytes: int, memory: Bytes | None = None) -> None:
+        if memory is None:
+            memory = np.empty(self.memory_bytes(nbytes), np.uint8)
+        assert len(memory) >= self.memory_bytes(nbytes), f"{len(memory)} bytes for reads of {nbytes}"
         first = -memory.__array_interface__["data"][0] % PAGE_BYTES
-        self.pages = memory[first : first + pages * PAGE_BYTES]
+        self.pages = memory[first : first + self.memory_bytes(nbytes) - PAGE_BYTES]
+
+    @staticmethod
+    def memory_bytes(nbytes: int) -> int:
+        """A read may begin and end within pages, and memory within a page."""
+        return (-(-nbytes // PAGE_BYTES) + 2) * PAGE_BYTES
 
 
 class DriveReader:

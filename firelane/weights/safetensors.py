@@ -78,17 +78,18 @@ class SafetensorsFile:
         flat = np.frombuffer(self._map, NUMPY_DTYPES[info.dtype], count=prod(info.shape), offset=info.begin)
         return flat.reshape(info.shape)
 
-    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
+    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
         """Rows first .. last - 1 of tensor(name), read-only: a view of the mapping or, where the file was not
-        in the page cache when it was opened, what is read past that. Raises CheckpointError.
+        in the page cache when it was opened, what is read past that; read into `buffer` if there is one.
+        Raises CheckpointError.
         """
         rows = self.tensor(name)[first:last]
         begin = self.tensors[name].begin + first * rows[:1].nbytes
-        if not self.reader.direct or rows.nbytes < DIRECT_BYTES:
+        if buffer is None and (not self.reader.direct or rows.nbytes < DIRECT_BYTES):
             self._fetch(begin, rows.nbytes)
             return rows
         try:
-            data = self.reader.read(begin, rows.nbytes, ReadBuffer(rows.nbytes))
+            data = self.reader.read(begin, rows.nbytes, buffer or ReadBuffer(rows.nbytes))
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
         data.flags.writeable = False

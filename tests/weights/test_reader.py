@@ -47,6 +47,17 @@ def test_a_file_that_was_just_written_is_cached(tmp_path: Path) -> None:
     assert not DriveReader(tmp_path / "x").direct
 
 
+def test_buffer_in_given_memory() -> None:
+    memory = np.zeros(ReadBuffer.memory_bytes(SIZE) + 100, np.uint8)
+    for shift in (0, 1, 100):
+        pages = ReadBuffer(SIZE, memory[shift:]).pages
+        assert np.shares_memory(pages, memory)
+        assert pages.ctypes.data % 4096 == 0
+        assert len(pages) >= SIZE + 4096
+    with pytest.raises(AssertionError, match="bytes for reads of"):
+        ReadBuffer(SIZE, memory[101:])
+
+
 @pytest.mark.usefixtures("cached")
 def test_rows_of_tensors(tmp_path: Path) -> None:
     """The same read-only rows, views or not."""
@@ -59,4 +70,8 @@ def test_rows_of_tensors(tmp_path: Path) -> None:
         rows = file.rows("big", first, last)
         np.testing.assert_array_equal(rows, big[first:last])
         assert not rows.flags.writeable
+        buffer = ReadBuffer(big.nbytes)
+        rows = file.rows("big", first, last, buffer)
+        np.testing.assert_array_equal(rows, big[first:last])
+        assert first == last or np.shares_memory(rows, buffer.pages)
     np.testing.assert_array_equal(file.rows("odd", 1, 3), [1, 2])

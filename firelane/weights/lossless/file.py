@@ -81,17 +81,23 @@ class PackedFile:
         info = self.tensors[name]
         return self._array(name, 0, info.end - info.begin).reshape(info.shape)
 
-    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name); only the chunks that they lie in are read."""
+    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
+        """Rows first .. last - 1 of tensor(name), decoded into `buffer` if there is one; only the chunks that
+        they lie in are read.
+        """
         info = self.tensors[name]
         row_bytes = (info.end - info.begin) // max(info.shape[0], 1)
-        flat = self._array(name, first * row_bytes, last * row_bytes)
+        out = None if buffer is None else buffer.pages[: (last - first) * row_bytes]
+        flat = self._array(name, first * row_bytes, last * row_bytes, out)
         return flat.reshape((last - first, *info.shape[1:]))
 
-    def read(self, name: str, begin: int, end: int) -> Bytes:
-        """Original bytes begin .. end - 1 of a tensor, both even for bf16. Raises CheckpointError."""
+    def read(self, name: str, begin: int, end: int, out: Bytes | None = None) -> Bytes:
+        """Original bytes begin .. end - 1 of a tensor, both even for bf16, in `out` if it is given. Raises
+        CheckpointError.
+        """
         table = self.table(name)
-        out = np.empty(end - begin, np.uint8)
+        if out is None:
+            out = np.empty(end - begin, np.uint8)
         for chunk, record in self._records(name, begin, end):
             low, high = table.chunk_range(chunk)
             whole = begin <= low and high <= end
@@ -108,11 +114,11 @@ class PackedFile:
                 out[first - begin : last - begin] = target[first - low : last - low]
         return out
 
-    def _array(self, name: str, begin: int, end: int) -> NDArray[Any]:
+    def _array(self, name: str, begin: int, end: int, out: Bytes | None = None) -> NDArray[Any]:
         dtype = self.tensors[name].dtype
         if dtype not in NUMPY_DTYPES:
             raise CheckpointError(f"{self.path}: tensor {name} has dtype {dtype}; bf16, f16 or f32 is needed")
-        return self.read(name, begin, end).view(NUMPY_DTYPES[dtype])
+        return self.read(name, begin, end, out).view(NUMPY_DTYPES[dtype])
 
     def _records(self, name: str, begin: int, end: int) -> Iterator[tuple[int, Bytes]]:
         """The chunks that bytes begin .. end - 1 lie in, with their records; a record is valid until the

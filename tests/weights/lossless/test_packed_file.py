@@ -128,6 +128,10 @@ def test_any_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject)
         first = data.draw(st.integers(0, rows))
         last = data.draw(st.integers(first, rows))
         np.testing.assert_array_equal(file.rows("w", first, last), bits[first:last])
+        buffer = reader.ReadBuffer(bits.nbytes)
+        rows = file.rows("w", first, last, buffer)
+        np.testing.assert_array_equal(rows, bits[first:last])
+        assert first == last or np.shares_memory(rows, buffer.pages)
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -1,0 +1,116 @@
+"""load_weights: a checkpoint's weights on the device, each in the form that --weights asks for.
+
+While one piece is copied the next ones are read; a matrix is packed as soon as all of it has arrived. Beside
+the weights this takes staging_bytes() of the device, and of pinned memory PIECE_BYTES for each of
+SLOTS_PER_THREAD times the threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import torch
+from torch import Tensor
+
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.packing import InfiniteWeightsError, MatrixPacker
+from firelane.backends.cuda.placement import (
+    Placement,
+    may_be_window,
+    placements,
+    planned_bytes,
+    staging_bytes,
+)
+from firelane.backends.cuda.reading import Filled, PieceReader, not_finite, pieces
+from firelane.backends.cuda.shapes import ROW_BLOCK
+from firelane.backends.cuda.weights import DeviceWeights
+from firelane.errors import CheckpointError
+from firelane.program.program import Program
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.panels import is_finite
+from firelane.weights.progress import Progress, silent
+
+__all__ = ["load_weights", "may_be_window", "planned_bytes", "staging_bytes"]
+
+STAGE = "load"
+
+
+def load_weights(
+    program: Program,
+    checkpoint: Checkpoint,
+    device: Device,
+    *,
+    mode: str = "auto",
+    threads: int = 8,
+    progress: Progress = silent,
+) -> DeviceWeights:
+    """The program's weights, in the thread whose stream is the device's. The checkpoint was checked against
+    the program. mode: as ExecutorRequest.weights.
+
+    Raises CheckpointError for files that end too early or are damaged and for infinite weights,
+    OutOfMemoryError.
+    """
+    placed = placements(program, mode)
+    wanted = [piece for p in placed for piece in pieces(p)]
+    longest = max((piece.nbytes for piece in wanted), default=0)
+    reader = PieceReader(checkpoint, device, threads=threads, longest=longest)
+    with closing(reader.read(wanted)) as filled:
+        loader = WeightLoader(checkpoint, device, placed, progress)
+        for p in placed:
+            loader.load(p, filled)
+    return loader.weights()
+
+
+class WeightLoader:
+    """Takes what was read to the device, weight after weight."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: Device, placed: tuple[Placement, ...], progress: Progress
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._device = device
+        self._packer = MatrixPacker(device, placed)
+        self._progress = progress
+        self._total_bytes = sum(p.weight.nbytes for p in placed)
+        self._done_bytes = 0
+        self._matrices: dict[str, Matrix] = {}
+        self._vectors: dict[str, Tensor] = {}
+
+    def load(self, p: Placement, filled: Iterator[Filled]) -> None:
+        """`filled` gives the pieces of `p` next."""
+        target = self._packer.place(p)
+        self._upload(p, target, filled)
+        if not p.is_matrix:
+            self._vectors[p.weight.name] = target.view(-1)
+            return
+        try:
+            self._matrices[p.weight.name] = self._packer.pack(p, target)
+        except InfiniteWeightsError as error:
+            raise self._blame(p, error.blocks) from error
+
+    def weights(self) -> DeviceWeights:
+        return DeviceWeights(matrices=self._matrices, vectors=self._vectors)
+
+    def _upload(self, p: Placement, target: Tensor, filled: Iterator[Filled]) -> None:
+        room = target.view(-1).view(torch.uint8)
+        for _ in pieces(p):
+            read = next(filled)
+            piece = read.piece
+            read.slot.fence = self._device.upload(room[piece.offset : piece.offset + piece.nbytes], read.data)
+            self._done_bytes += (piece.last - piece.first) * p.k * p.weight.dtype.itemsize
+            self._progress(STAGE, self._done_bytes, self._total_bytes, "B")
+
+    def _blame(self, p: Placement, blocks: list[int]) -> CheckpointError:
+        """Name the tensor that has infinite weights in the first of these blocks."""
+        begin = blocks[0] * ROW_BLOCK
+        weight = p.weight
+        for name, at, rows in zip(weight.tensors, p.first_rows, weight.parts, strict=True):
+            first, last = max(begin - at, 0), min(begin + ROW_BLOCK - at, rows)
+            if first < last and not is_finite(self._checkpoint.rows(name, first, last)):
+                return not_finite(self._checkpoint, name)
+        return CheckpointError(
+            f"{self._checkpoint.directory}: {weight.name} arrived on the device other than it was read: "
+            "load it again, and test the machine's memory if that does not help"
+        )

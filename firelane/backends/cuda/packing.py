@@ -1,0 +1,121 @@
+"""MatrixPacker: from a matrix's true weights on the device to the form that kernels read."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.kernels import pack
+from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.placement import Placement
+from firelane.backends.cuda.shapes import ROW_BLOCK
+from firelane.backends.cuda.window_reference import has_window
+
+
+class InfiniteWeightsError(Exception):
+    """Weights that are infinite or no numbers, in these blocks of rows."""
+
+    def __init__(self, blocks: list[int]) -> None:
+        super().__init__(f"infinite weights in blocks {blocks[:3]}")
+        self.blocks = blocks
+
+
+class MatrixPacker:
+    """Packs one matrix after the other, in the thread whose stream is the device's. Owns a staging matrix as
+    large as the largest that is encoded.
+    """
+
+    def __init__(self, device: Device, placed: tuple[Placement, ...]) -> None:
+        matrices = [p for p in placed if p.is_matrix]
+        blocks = max((p.blocks for p in matrices), default=0)
+        staged = max((p.plain_bytes for p in matrices if p.to_window), default=0)
+        self._device = device
+        self._staging = device.empty(staged // 2, dtype=torch.bfloat16)
+        self._found = device.pinned(3 * blocks)  # written by the device
+        self._bases = device.pinned(blocks, dtype=torch.uint8)
+        self._starts = device.pinned(blocks + 1)
+
+    def place(self, p: Placement) -> Tensor:
+        """Where the true weights go: p.dtype [padded_rows, padded_k], padding rows zero already. Of a matrix
+        that will be encoded it is valid until the next place().
+        """
+        if p.to_window:
+            target = self._staging[: p.padded_rows * p.padded_k].view(p.padded_rows, p.padded_k)
+        else:
+            target = self._device.empty(p.padded_rows, p.padded_k, dtype=p.dtype)
+        for first, last in p.gaps:
+            target[first:last].zero_()
+        return target
+
+    def pack(self, p: Placement, words: Tensor) -> Matrix:
+        """`words`: what place(p) gave, with the weights in it. Raises InfiniteWeightsError."""
+        found = self._look(p, words)
+        if not p.may_split or not has_window(found[pack.ESCAPES], words.numel()):
+            return self._plain(p, self._kept(p, words), self._no_escapes(p))
+        bases, escapes = self._lists(found)
+        if p.to_window:
+            return self._encode(p, words, bases, escapes)
+        matrix = self._plain(p, words, escapes)
+        pack.split(matrix, bases).run()
+        return matrix
+
+    def _look(self, p: Placement, words: Tensor) -> NDArray[np.int32]:
+        """What pack.find_windows() tells, of float32 its last row alone."""
+        found = self._found[: 3 * p.blocks].view(3, p.blocks)
+        if p.dtype is torch.float32:
+            pack.count_infinite(words, found[pack.INFINITE]).run()
+        else:
+            pack.find_windows(words, found).run()
+        self._device.mark()
+        self._device.wait()
+        table: NDArray[np.int32] = found.numpy()
+        if table[pack.INFINITE].any():
+            raise InfiniteWeightsError(np.nonzero(table[pack.INFINITE])[0].tolist())
+        return table
+
+    def _lists(self, found: NDArray[np.int32]) -> tuple[Tensor, Escapes]:
+        """Bases and starts on the device, and room for the lists. The pinned tables are free again when the
+        next matrix was looked at.
+        """
+        blocks = found.shape[1]
+        bases = self._device.empty(blocks, dtype=torch.uint8)
+        starts = self._device.empty(blocks + 1)
+        self._bases.numpy()[:blocks] = found[pack.BASE]
+        np.cumsum(found[pack.ESCAPES], out=self._starts.numpy()[1 : blocks + 1])
+        self._device.upload(bases, self._bases[:blocks])
+        self._device.upload(starts, self._starts[: blocks + 1])
+        count = max(1, int(self._starts[blocks]))
+        where = self._device.empty(count)
+        values = self._device.empty(count, dtype=torch.bfloat16)
+        return bases, Escapes(starts=starts, where=where, values=values)
+
+    def _encode(self, p: Placement, words: Tensor, bases: Tensor, escapes: Escapes) -> WindowMatrix:
+        matrix = WindowMatrix(
+            low=self._device.empty(p.padded_rows, p.padded_k, dtype=torch.uint8),
+            codes=self._device.empty(p.padded_rows, p.padded_k // 2, dtype=torch.uint8),
+            bases=bases,
+            rows=p.weight.shape[0],
+            k=p.k,
+            escapes=escapes,
+        )
+        pack.encode(words, matrix).run()
+        return matrix
+
+    def _kept(self, p: Placement, words: Tensor) -> Tensor:
+        """`words`, out of the staging matrix if they lie there."""
+        if not p.to_window:
+            return words
+        return self._device.empty(p.padded_rows, p.padded_k, dtype=p.dtype).copy_(words)
+
+    def _plain(self, p: Placement, data: Tensor, escapes: Escapes) -> PlainMatrix:
+        return PlainMatrix(data=data, rows=p.weight.shape[0], k=p.k, escapes=escapes)
+
+    def _no_escapes(self, p: Placement) -> Escapes:
+        return Escapes(
+            starts=self._device.zeros(p.padded_rows // ROW_BLOCK + 1),
+            where=self._device.zeros(1),
+            values=self._device.zeros(1, dtype=p.dtype),
+        )
