@@ -31,7 +31,7 @@ def groups() -> list[list[Case]]:
         final = untouched(n, width, dtype=torch.float32)
         sources = (final, rows.pending(width, n, whole=False), rows.pending(width, n, bias=True, whole=False))
         ropes += [rows.rope(source, tables, n, norms=True) for source in sources]
-    return [*(norms(width) for width in (80, 1000, 4096, 8192)), ropes]
+    return [*(norms(width) for width in (80, 4096)), ropes]
 
 
 def norms(width: int) -> list[Case]:

@@ -178,12 +178,13 @@ SHAPES = {
     "6/2x48": HeadShape(heads=6, kv_heads=2, head_dim=48),
     "5/1x80": HeadShape(heads=5, kv_heads=1, head_dim=80),
     "2/2x16": HeadShape(heads=2, kv_heads=2, head_dim=16),
-    "20/10x128": HeadShape(heads=20, kv_heads=10, head_dim=128),
+    "9/9x128": HeadShape(heads=9, kv_heads=9, head_dim=128),
 }
 
 
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32], ids=["bf16", "f32"])
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norms"])
+@pytest.mark.parametrize(
+    ("norms", "dtype"), [(False, DType.BF16), (True, DType.F32)], ids=["plain-bf16", "norms-f32"]
+)
 @pytest.mark.parametrize("heads", SHAPES.values(), ids=SHAPES)
 def test_queries_keys_and_values_as_the_reference_has_them(heads, norms, dtype):
     c = case(heads, norms=norms, dtype=dtype)
@@ -193,13 +194,12 @@ def test_queries_keys_and_values_as_the_reference_has_them(heads, norms, dtype):
 
 @pytest.mark.parametrize("block_size", [64, 128])
 def test_block_sizes(block_size):
-    c = case(SHAPES["6/2x48"], block_size=block_size)
+    c = case(SHAPES["6/2x48"], norms=True, block_size=block_size)
     qkv = random_rows(c)
     check(c, qkv, run(c, filled(qkv, 9), max_tokens=9))
 
 
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "norms"])
-@pytest.mark.parametrize("parts", [2, 3, 9])
+@pytest.mark.parametrize(("parts", "norms"), [(2, True), (9, False)])
 def test_a_pending_input_gives_the_same_bits(parts, norms):
     c, rows = case(SHAPES["6/2x48"], norms=norms), tokens_of(CHUNKS)
     pending = random_pending(np.random.default_rng(parts), rows, c.width, max_rows=12, count=parts)

@@ -58,9 +58,9 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     """A program a token and BLOCK columns: it stores them, then puts those of the row's escapes that are
     its own in their places."""
     token = tl.program_id(0)
+    row = tl.load(token_ids + token)
     if token >= tl.load(counts + COUNT):
         return
-    row = tl.load(token_ids + token)
     row = tl.where((row >= 0) & (row < VOCAB), row, 0)
     block = row // ROW_BLOCK
     first, last = tl.load(starts + block), tl.load(starts + block + 1)

@@ -125,21 +125,20 @@ def _embed(tables: StepTables) -> Iterator[Case]:
 
 
 def _norm() -> Iterator[Case]:
-    for rows in (1, 8192):
-        yield norm(pending(HIDDEN, rows), HIDDEN, rows)
-        yield norm(pending(HIDDEN, rows, count=9, bias=True), HIDDEN, rows)
-        yield norm(untouched(rows, HIDDEN, dtype=F32), HIDDEN, rows)
-    for width in (1024, 8192, 16384):
+    yield norm(pending(HIDDEN, 1), HIDDEN, 1)
+    yield norm(pending(HIDDEN, 256, count=9, bias=True), HIDDEN, 256)
+    yield norm(untouched(8192, HIDDEN, dtype=F32), HIDDEN, 8192)
+    for width in (1024, 8192):
         yield norm(pending(width, 256), width, 256)
     yield norm(pending(16384, 1, count=9, bias=True), 16384, 1)
 
 
 def _rope(tables: StepTables) -> Iterator[Case]:
     width = rope_op(norms=False).qkv.width
-    for rows in (1, 8192):
-        for norms in (False, True):
-            yield rope(pending(width, rows, whole=False), tables, rows, norms=norms)
-            yield rope(untouched(rows, width, dtype=F32), tables, rows, norms=norms)
+    yield rope(pending(width, 1, whole=False), tables, 1, norms=False)
+    yield rope(pending(width, 1, bias=True, whole=False), tables, 1, norms=True)
+    yield rope(untouched(8192, width, dtype=F32), tables, 8192, norms=False)
+    yield rope(untouched(8192, width, dtype=F32), tables, 8192, norms=True)
 
 
 def _select(tables: StepTables) -> Iterator[Case]:
