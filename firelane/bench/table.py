@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from firelane.errors import UsageError
 
 
@@ -36,6 +34,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 def write_json(path: Path, figures: Any) -> None:
     """Dataclasses, dicts and lists as JSON. Raises UsageError when `path` cannot be written."""
+    import msgspec  # tables alone do without it
+
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1) + b"\n")
     except OSError as error:

@@ -1,0 +1,107 @@
+"""The GPU benchmarks where there is no GPU: small models in the interpreter, tables, what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firelane.backends.cuda import presence
+from tests.backends.cuda.host_device import HostDevice
+
+SCRIPTS = Path(__file__).parents[3] / "benchmarks"
+MODULES = ("cuda_report", "cuda_clock", "cuda_limits", "cuda_llama", "cuda_drive", "cuda_kernels")
+
+
+ENVIRON = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+
+
+@pytest.fixture(scope="module")
+def b() -> Iterator[Any]:
+    """The modules, found beside each other as when one of them runs."""
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        yield type("Scripts", (), {name.removeprefix("cuda_"): __import__(name) for name in MODULES})
+    finally:
+        sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture
+def device() -> HostDevice:
+    return HostDevice(memory_bytes=1 << 34)
+
+
+def limits(b: Any, **changes: float) -> Any:
+    settings = dict.fromkeys(("pinned_gbps", "graph_node_us", "replay_us", "launch_us"), 1.0)
+    rates = {"copy_gbps": 4000.0, "read_gbps": 4200.0, "bf16_tflops": 800.0}
+    return b.limits.Limits(**{**settings, **rates, **changes})
+
+
+def test_limits_are_measured_and_shown(b: Any, device: HostDevice) -> None:
+    sizes = b.limits.Sizes(copy_bytes=1 << 20, pinned_bytes=1 << 16, matmul=32, nodes=3)
+    found = b.limits.measure_limits(device, b.clock.HostClock(), sizes)
+    assert all(value > 0 for value in vars(found).values())
+    assert "bf16 product" in str(b.limits.table(found))
+
+
+def test_roofline_is_the_longer_of_bytes_and_operations(b: Any) -> None:
+    found = limits(b)
+    assert found.memory_gbps == 4200.0
+    assert found.seconds(4200e9, 1.0) == pytest.approx(1.0)
+    assert found.seconds(1.0, 1600e12) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("rows", "decode"), [(1, True), (256, True), (2048, False), (8192, False)])
+def test_steps_have_the_rows_that_they_are_named_by(b: Any, rows: int, decode: bool) -> None:
+    chunks = b.kernels.chunks_of(rows)
+    bucket = b.kernels.bucket_of(chunks)
+    assert bucket.tokens == rows
+    assert bucket.decode == decode
+    assert b.drive.shape_of(chunks).tokens == rows
+    assert max(length for _, _, length in chunks) <= b.kernels.PROMPT
+
+
+def test_costs_of_chunks(b: Any) -> None:
+    shape = b.drive.shape_of([(0, 10, 1), (1, 0, 3)])
+    assert (shape.tokens, shape.outputs, shape.sequences) == (4, 2, 2)
+    assert shape.attended == 11 + (1 + 2 + 3)
+    assert shape.context == 11 + 3
+
+
+def test_kernels_of_a_small_model(b: Any, device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MOST_DECODING": 2, "CONTEXT": 5, "PROMPT": 8}.items():
+        monkeypatch.setattr(b.kernels, name, value)
+    rows = b.kernels.measure(b.llama.TINY, 1, [2, 12], device, b.clock.HostClock())
+    kinds = {row.kind for row in rows}
+    assert {"qkv", "output", "gate_up", "down", "lm_head", "Attention", "RMSNorm", "Sample"} <= kinds
+    assert {(row.form, row.rows) for row in rows} == {(f, n) for f in b.kernels.FORMS for n in (2, 12)}
+    assert all(row.seconds > 0 for row in rows)
+    plain = [row for row in rows if row.form == "bf16" and row.kind == "down"]
+    assert all(row.library_s for row in plain)
+    page = str(b.kernels.table("bf16", plain, limits(b)))
+    assert page.count("| down") == 2
+    total = next(row for row in rows if row.kind == "all together")
+    parts = [row for row in rows if row.form == total.form and row.rows == total.rows and row is not total]
+    assert total.flops == pytest.approx(sum(row.flops * row.count for row in parts))
+
+
+def test_share_of_the_limit(b: Any) -> None:
+    row = b.kernels.Row(form="bf16", rows=1, kind="down", count=1, seconds=2.0, nbytes=4200e9, flops=0.0)
+    assert row.share(limits(b)) == pytest.approx(0.5)
+    assert replace(row, seconds=1.0).share(limits(b)) == pytest.approx(1.0)
+
+
+@pytest.mark.skipif(not presence.look().problem, reason="there is a GPU here")
+@pytest.mark.parametrize("name", ["cuda_limits", "cuda_kernels"])
+def test_without_a_gpu_they_say_so(name: str) -> None:
+    command = [sys.executable, str(SCRIPTS / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRON)
+    assert done.returncode != 0
+    assert "--backend cuda: no NVIDIA GPU" in done.stderr
+    assert "Traceback" not in done.stderr
