@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.online_softmax import SPLIT, shares
+from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, fold, fresh
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
 from firelane.program.ops import Attention
@@ -46,21 +46,20 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
         return
     if first_unit < 0:
         return
-    column = tl.arange(0, COLUMNS)
+    row = tl.arange(0, 1)  # one head: a state of one row
+    column = tl.arange(0, COLUMNS)[None, :]
     held = column < HEAD_DIM
     state = first_unit * HEADS + head
+    pairs = stats + state * 2 + row
     accs = partial + state * HEAD_DIM + column
-    pairs = stats + state * 2
-    m = tl.full((), float("-inf"), tl.float32)
-    l = tl.full((), 0.0, tl.float32)  # noqa: E741
-    acc = tl.zeros((COLUMNS,), tl.float32)
+    total_m, total_l, total = fresh(1, COLUMNS)
     for split in tl.range(0, splits, num_stages=IN_FLIGHT):
-        m, kept, added = shares(m, tl.load(pairs + split * (2 * HEADS)))
-        l = l * kept + tl.load(pairs + split * (2 * HEADS) + 1) * added  # noqa: E741
-        states = tl.load(accs + split * (HEADS * HEAD_DIM), mask=held, other=0.0)
-        acc = acc * kept + states * added
+        m = tl.load(pairs + split * (2 * HEADS))
+        l = tl.load(pairs + split * (2 * HEADS) + 1)  # noqa: E741
+        acc = tl.load(accs + split * (HEADS * HEAD_DIM), mask=held, other=0.0)
+        total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
     place = token * out_stride + head * HEAD_DIM + column
-    tl.store(out + place, (acc / l).to(out.dtype.element_ty), mask=held)
+    tl.store(out + place, finish(total_l, total).to(out.dtype.element_ty), mask=held)
 
 
 def merge_splits(

@@ -23,6 +23,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     first_visible,
     fresh,
     load_tile,
+    products,
 )
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
@@ -78,7 +79,9 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
             rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
             k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
             v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
-            m, l, acc = add_tile(m, l, acc, queries, k, v, (written & (at >= seen))[None, :], scale)  # noqa: E741
+            visible = (written & (at >= seen))[None, :]
+            scores = tl.where(visible, products(queries, k), float("-inf"))
+            m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
         place = unit * (KV_HEADS * GROUP) + head  # of MAX_UNITS: far below 2^31 elements
         tl.store(partial + place[:, None] * HEAD_DIM + column, acc, mask=held)
         tl.store(stats + 2 * place, m, mask=row < GROUP)

@@ -17,10 +17,12 @@ from firelane.backends.cuda.kernels.online_softmax import (
     TILE,
     add_tile,
     cache_rows,
+    finish,
     first_visible,
+    fold,
     fresh,
     load_tile,
-    shares,
+    products,
 )
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
@@ -80,26 +82,29 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     queries = tl.load(q + token_at * q_stride + place, mask=held, other=0.0)
 
     position = start + token
+    tile_start = start + tile_first
     end = start + tl.minimum(tile_first + TOKENS, length)
-    begin = first_visible(start + tile_first, WINDOW) // TILE * TILE
+    begin = first_visible(tile_start, WINDOW) // TILE * TILE
     total_m, total_l, total = fresh(ROWS, COLUMNS)
-    for split_first in tl.range(begin // SPLIT * SPLIT, end, SPLIT):
-        m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
-        split_end = tl.minimum(split_first + SPLIT, end)
-        for first in tl.range(tl.maximum(split_first, begin), split_end, TILE):
-            at = first + tl.arange(0, TILE)
-            written = at < end
-            rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
-            k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
-            v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
+    m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+    for first in tl.range(begin, end, TILE):  # a loop for each split would run dry at the end of each
+        at = first + tl.arange(0, TILE)
+        written = at < end
+        rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
+        k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
+        v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
+        scores = products(queries, k)
+        if first // SPLIT * SPLIT == first:
+            total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
+            m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+        if (first + TILE > tile_start + 1) | (WINDOW > 0):
             visible = at[None, :] <= position[:, None]
             if WINDOW > 0:
                 visible = visible & (at[None, :] > position[:, None] - WINDOW)
-            m, l, acc = add_tile(m, l, acc, queries, k, v, visible, scale)  # noqa: E741
-        total_m, kept, added = shares(total_m, m)
-        total_l = total_l * kept + l * added
-        total = total * kept[:, None] + acc * added[:, None]
-    total = total / tl.where(held, total_l[:, None], 1.0)
+            scores = tl.where(visible, scores, float("-inf"))
+        m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
+    total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
+    total = finish(total_l, total)
     tl.store(out + token_at * out_stride + place, total.to(out.dtype.element_ty), mask=held)
 
 

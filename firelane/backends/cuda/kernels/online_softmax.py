@@ -32,26 +32,37 @@ def fresh(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def add_tile(state_m, state_l, acc, q, k, v, visible, scale):
-    """The state after one more tile. q: [ROWS, D]; k, v: [TILE, D], v zero where nothing was written;
-    visible: [ROWS, TILE] or [1, TILE]; scale: scale * log2(e)."""
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    scores = tl.where(visible, scores, float("-inf"))
-    m = tl.maximum(state_m, tl.max(scores, 1) * scale)
-    base = tl.where(m == float("-inf"), 0.0, m)  # -inf - -inf is no number
-    weights = tl.exp2(tl.fma(scores, scale, -base[:, None]))
-    shrink = tl.exp2(state_m - base)
-    l = state_l * shrink + tl.sum(weights, 1)  # noqa: E741
-    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
-    return m, l, acc
+def products(q, k):
+    """Scores before they are scaled: [ROWS, TILE]. q: [ROWS, COLUMNS]; k: [TILE, COLUMNS]."""
+    return tl.dot(q, tl.trans(k), input_precision="ieee")
 
 
 @triton.jit
-def shares(total_m, m):
-    """(new m, factor of what was folded before, factor of the split that is folded in)."""
+def add_tile(m, l, acc, scores, v, scale):  # noqa: E741
+    """The state after one more tile. scores: of products(), -inf where a row sees nothing; v: [TILE,
+    COLUMNS], zero where nothing was written; scale: scale * log2(e)."""
+    new_m = tl.maximum(m, tl.max(scores, 1) * scale)
+    base = tl.where(new_m == float("-inf"), 0.0, new_m)  # -inf - -inf is no number
+    weights = tl.exp2(tl.fma(scores, scale, -base[:, None]))
+    shrink = tl.exp2(m - base)
+    new_l = l * shrink + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    return new_m, new_l, acc
+
+
+@triton.jit
+def fold(total_m, total_l, total, m, l, acc):  # noqa: E741
+    """The state of all splits so far, after one more split's."""
     new_m = tl.maximum(total_m, m)
     base = tl.where(new_m == float("-inf"), 0.0, new_m)
-    return new_m, tl.exp2(total_m - base), tl.exp2(m - base)
+    kept, added = tl.exp2(total_m - base), tl.exp2(m - base)
+    return new_m, total_l * kept + l * added, total * kept[:, None] + acc * added[:, None]
+
+
+@triton.jit
+def finish(total_l, total):
+    """The attention of the state of all splits. A zero is a positive one, whatever was added to it."""
+    return total / tl.where(total_l == 0.0, 1.0, total_l)[:, None] + 0.0
 
 
 @triton.jit
