@@ -8,6 +8,7 @@ downloaded) is read from there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import weakref
 from pathlib import Path
@@ -69,13 +70,27 @@ class DriveReader:
         done = 0
         while done < skip + nbytes:
             # Whole pages, until the file ends: a short read within one is its end.
-            count = os.preadv(self._fd, [pages[done:].data], first + done)
+            count = self._read_pages(first + done, pages[done:])
             done += count
             if count == 0 or done % PAGE_BYTES:
                 break
         if done < skip + nbytes:
             raise OSError(5, f"the file ends at byte {first + done}")
         return pages[skip : skip + nbytes]
+
+    def _read_pages(self, offset: int, pages: Bytes) -> int:
+        """How many bytes were read. Not every memory that a driver has pinned can be written by a drive: then
+        they take a way through memory that can.
+        """
+        try:
+            return os.preadv(self._fd, [pages.data], offset)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+        own = ReadBuffer(len(pages)).pages[: len(pages)]
+        count = os.preadv(self._fd, [own.data], offset)
+        pages[:count] = own[:count]
+        return count
 
 
 def pread(fd: int, offset: int, out: Bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,23 @@ def test_past_the_end(tmp_path: Path, begin: int) -> None:
 def test_a_file_that_was_just_written_is_cached(tmp_path: Path) -> None:
     DATA.tofile(tmp_path / "x")
     assert not DriveReader(tmp_path / "x").direct
+
+
+def test_memory_that_a_drive_cannot_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "_is_cached", lambda _fd: False)
+    DATA.tofile(tmp_path / "x")
+    reader, buffer = DriveReader(tmp_path / "x"), ReadBuffer(SIZE)
+    preadv, there = os.preadv, buffer.pages.ctypes.data
+
+    def refuse(fd: int, views: list[memoryview], offset: int) -> int:
+        at = np.frombuffer(views[0], np.uint8).ctypes.data
+        if there <= at < there + len(buffer.pages):
+            raise OSError(errno.EFAULT, "Bad address")
+        return preadv(fd, views, offset)
+
+    if reader.direct:
+        monkeypatch.setattr(os, "preadv", refuse)
+    np.testing.assert_array_equal(reader.read(5, SIZE - 5, buffer), DATA[5:])
 
 
 def test_buffer_in_given_memory() -> None:

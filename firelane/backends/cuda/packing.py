@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.kernels import pack
+from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.placement import Placement
 from firelane.backends.cuda.shapes import ROW_BLOCK
@@ -63,10 +66,10 @@ class MatrixPacker:
         return matrix
 
     def _look(self, p: Placement, words: Tensor) -> NDArray[np.int32]:
-        """What pack.find_windows() tells, of float32 its last row alone."""
+        """What pack.find_windows() tells; of float32 the last row alone is told."""
         found = self._found[: 3 * p.blocks].view(3, p.blocks)
         if p.dtype is torch.float32:
-            pack.count_infinite(words, found[pack.INFINITE]).run()
+            pack.count_infinite(words, found).run()
         else:
             pack.find_windows(words, found).run()
         self._device.mark()
@@ -119,3 +122,31 @@ class MatrixPacker:
             where=self._device.zeros(1),
             values=self._device.zeros(1, dtype=p.dtype),
         )
+
+
+def work_ahead(placed: tuple[Placement, ...]) -> list[Launch]:
+    """Every kernel that packing these takes, on memory that is not there: to be compiled, not run."""
+    work: dict[str, Launch] = {}
+    for p in placed:
+        if p.is_matrix:
+            work |= {launch.name: launch for launch in _launches(p)}
+    return list(work.values())
+
+
+def _launches(p: Placement) -> Iterator[Launch]:
+    def meta(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    words, found = meta(p.padded_rows, p.padded_k, dtype=p.dtype), meta(3, p.blocks)
+    if p.dtype is torch.float32:
+        yield pack.count_infinite(words, found)
+        return
+    yield pack.find_windows(words, found)
+    bases = meta(p.blocks, dtype=torch.uint8)
+    escapes = Escapes(starts=meta(p.blocks + 1), where=meta(1), values=meta(1, dtype=torch.bfloat16))
+    if p.to_window:
+        low, codes = (meta(p.padded_rows, k, dtype=torch.uint8) for k in (p.padded_k, p.padded_k // 2))
+        window = WindowMatrix(low=low, codes=codes, bases=bases, rows=p.padded_rows, k=p.k, escapes=escapes)
+        yield pack.encode(words, window)
+    elif p.may_split:
+        yield pack.split(PlainMatrix(data=words, rows=p.padded_rows, k=p.k, escapes=escapes), bases)

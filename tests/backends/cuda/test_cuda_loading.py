@@ -16,8 +16,10 @@ import pytest
 import torch
 from matrices_harness import original_bits, padded, random_bits
 
+from firelane.backends.cuda.load_stages import time_stages
 from firelane.backends.cuda.loading import load_weights, may_be_window, planned_bytes, staging_bytes
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placement import placements
 from firelane.backends.cuda.reading import PieceReader, pieces
 from firelane.backends.cuda.weights import DeviceWeights
@@ -274,3 +276,18 @@ def test_who_may_be_in_the_window_form() -> None:
         assert may_be_window(PROGRAM, weight, "auto") == (len(weight.shape) == 2 and weight.shape[1] == 128)
         assert not may_be_window(PROGRAM, weight, "bf16")
     assert placements(PROGRAM, "auto") == placements(PROGRAM, "lossless")
+
+
+def test_stages_are_timed(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, tensors())
+    stages = time_stages(PROGRAM, checkpoint, HostDevice(), mode="bf16", threads=1)
+    assert min(stages.read_s, stages.copy_s, stages.pack_s) > 0
+    assert stages.nbytes >= PROGRAM.weights_bytes
+
+
+def test_kernels_are_known_ahead() -> None:
+    def names(mode: str) -> set[str]:
+        return {launch.name for launch in work_ahead(placements(PROGRAM, mode))}
+
+    assert names("bf16") == {"find_windows_kernel", "split_kernel"}
+    assert names("lossless") == {"find_windows_kernel", "encode_kernel"}

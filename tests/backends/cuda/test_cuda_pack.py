@@ -102,6 +102,6 @@ def test_infinite_weights_are_counted() -> None:
 def test_infinite_floats_are_counted() -> None:
     values = np.zeros((128, 128), np.float32)
     values[0, 0], values[0, 1], values[100, 127], values[3, 3] = np.inf, -np.inf, np.nan, 3e38
-    found = poison(torch.empty(2, dtype=torch.int32))
+    found = poison(torch.empty(3, 2, dtype=torch.int32))
     pack.count_infinite(torch.from_numpy(values), found).run()
-    assert found.tolist() == [2, 1]
+    assert found[pack.INFINITE].tolist() == [2, 1]

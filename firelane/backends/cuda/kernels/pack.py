@@ -31,7 +31,7 @@ _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 _HALF = tl.constexpr(K_TILE // 2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def find_windows_kernel(  # limits: exempt (kernel)
     words, found, block_size, blocks, CHUNK: tl.constexpr
 ):
@@ -141,8 +141,8 @@ def low_of(word, code, escape):
     return tl.where(escape, 0, sign | mantissa).to(tl.uint8)
 
 
-@triton.jit
-def count_infinite_kernel(values, found, block_size, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["blocks"])
+def count_infinite_kernel(values, found, block_size, blocks, CHUNK: tl.constexpr):
     """Of a block of float32: how many are infinite or no numbers."""
     block = tl.program_id(0)
     values += block.to(tl.int64) * block_size
@@ -150,7 +150,7 @@ def count_infinite_kernel(values, found, block_size, CHUNK: tl.constexpr):
     for at in range(0, block_size, CHUNK):
         word = tl.load(values + at + tl.arange(0, CHUNK))
         count += (word & 0x7F800000 == 0x7F800000).to(tl.int32)
-    tl.store(found + block, tl.sum(count))
+    tl.store(found + 2 * blocks + block, tl.sum(count))
 
 
 def find_windows(words: Tensor, found: Tensor) -> Launch:
@@ -172,15 +172,17 @@ def find_windows(words: Tensor, found: Tensor) -> Launch:
 
 
 def count_infinite(values: Tensor, found: Tensor) -> Launch:
-    """values: float32 [padded rows, padded k]; found: int32 [blocks], may be pinned."""
+    """values: float32 [padded rows, padded k]; found: as of find_windows(), but only INFINITE is written."""
     rows, k = values.shape
+    blocks = rows // ROW_BLOCK
     return Launch(
         kernel=count_infinite_kernel,
-        grid=(rows // ROW_BLOCK,),
+        grid=(blocks,),
         arguments={
             "values": values.view(torch.int32),
             "found": found,
             "block_size": ROW_BLOCK * k,
+            "blocks": blocks,
             "CHUNK": _CHUNK,
         },
         warps=8,

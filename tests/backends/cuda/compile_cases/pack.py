@@ -36,4 +36,4 @@ def cases() -> Iterator[Case]:
         yield Case(name=f"split {shape}", launch=pack.split(plain, bases), needs=(WIDE_LOADS,))
         yield Case(name=f"encode {shape}", launch=pack.encode(words, window), needs=(WIDE_LOADS,))
     values = untouched(4096, 4096, dtype=torch.float32)
-    yield Case(name="infinite 4096 x 4096", launch=pack.count_infinite(values, found[0]), needs=(WIDE_LOADS,))
+    yield Case(name="infinite 4096 x 4096", launch=pack.count_infinite(values, found), needs=(WIDE_LOADS,))
