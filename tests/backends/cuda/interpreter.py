@@ -52,6 +52,7 @@ def install() -> None:
     _mend_casts()
     _refuse_bf16_reductions()
     _mend_scalars()
+    _mend_conditions()
     _silence_numpy()
     InterpreterBuilder.create_inline_asm = run_inline_assembly
 
@@ -201,6 +202,19 @@ def _mend_scalars() -> None:
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch
+
+
+def _mend_conditions() -> None:
+    """Comparing two numbers gives a condition; spread over a block it became a number again, which Triton 3.9
+    takes for no mask."""
+    original = InterpreterBuilder.create_splat
+
+    def create_splat(self: Any, to: Any, value: Any) -> Any:
+        if value.data.dtype == np.bool_:
+            value = TensorHandle(value.data, tl.int1)
+        return original(self, to, value)
+
+    InterpreterBuilder.create_splat = create_splat
 
 
 def _silence_numpy() -> None:

@@ -173,6 +173,19 @@ def test_loops_to_numbers_from_memory_and_nothing_warns_of_nan() -> None:
     assert out.isinf().all()
 
 
+@triton.jit
+def condition_kernel(out, count):
+    at = tl.arange(0, 16)
+    tl.store(out + at, at, mask=(at < 5) & (tl.load(count) > 0))
+
+
+@pytest.mark.parametrize(("count", "stored"), [(0, 0), (1, 5)])
+def test_a_condition_masks_a_block(count: int, stored: int) -> None:
+    out = torch.full((16,), -1, dtype=torch.int32)
+    _run(condition_kernel, out=out, count=torch.tensor([count], dtype=torch.int32))
+    assert out.tolist() == [*range(stored), *[-1] * (16 - stored)]
+
+
 def _dot(x: Tensor, y: Tensor, tile: int) -> Tensor:
     out = torch.full((len(x), len(y)), torch.nan)
     _run(dot_kernel, x=x, y=y, out=out, M=len(x), N=len(y), K=x.shape[1], TILE=tile)
