@@ -3,7 +3,7 @@ threads and captured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,9 +23,6 @@ from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.program import Program
 from firelane.program.values import Weight
-
-Adjust = Callable[[StepMemory], None]
-"""Looks at, or changes, the step's memory before anything is made of it."""
 
 
 def sizes_of(program: Program, limits: StepLimits, plan: ProductPlan) -> Sizes:
@@ -99,13 +96,11 @@ def assemble(
     weights: DeviceWeights,
     table: MeasuredTable | None = None,
     captured: Captured = lambda _: None,
-    adjust: Adjust = lambda _: None,
 ) -> CudaExecutor:
     """Places the step's memory on `device` and captures every bucket's graph."""
     plan = product_plan(program, weights, table)
     sizes = sizes_of(program, limits, plan)
     memory = StepMemory.allocate(sizes, device)
-    adjust(memory)
     work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
     return CudaExecutor(
         program=program,

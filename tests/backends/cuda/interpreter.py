@@ -46,6 +46,7 @@ def install() -> None:
     """Mend the interpreter of this process, once."""
     for name, count in _VALUES_OF.items():
         _compute_in_float32(name, count)
+    _mend_comparisons()
     _mend_dot()
     _mend_sums()
     _mend_functions()
@@ -54,6 +55,7 @@ def install() -> None:
     _mend_scalars()
     _mend_conditions()
     _silence_numpy()
+    _patch_once()
     InterpreterBuilder.create_inline_asm = run_inline_assembly
 
 
@@ -90,6 +92,17 @@ def _compute_in_float32(name: str, count: int) -> None:
         return result if result.data.dtype == np.bool_ else _narrow(result.data)
 
     setattr(InterpreterBuilder, name, mended)
+
+
+def _mend_comparisons() -> None:
+    """Their results would be said to have the type of what was compared, and no mask is an int32."""
+    original = InterpreterBuilder.binary_op
+
+    def binary_op(self: Any, left: Any, right: Any, function: Callable[..., Any]) -> Any:
+        result = original(self, left, right, function)
+        return TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
+
+    InterpreterBuilder.binary_op = binary_op
 
 
 def _mend_dot() -> None:
@@ -227,3 +240,26 @@ def _silence_numpy() -> None:
             original(self, *arguments, **named)
 
     interpreter.GridExecutor.__call__ = call
+
+
+def _patch_once() -> None:
+    """Each call of a device function makes all of the language's functions anew; once a launch will do."""
+    patch_language, call = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    patched: set[int] = set()
+
+    def patch(function: Any) -> Any:
+        where = id(function.__globals__)
+        if where in patched:
+            return interpreter._LangPatchScope()
+        patched.add(where)
+        return patch_language(function)
+
+    def launch(self: Any, *arguments: Any, **named: Any) -> None:
+        patched.clear()
+        try:
+            call(self, *arguments, **named)
+        finally:
+            patched.clear()
+
+    interpreter._patch_lang = patch
+    interpreter.GridExecutor.__call__ = launch
