@@ -11,12 +11,12 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
-from firelane.backends.cuda.kernels.products import multiply_two, place_tile
+from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.tiling import (
+    escape_step,
     fitting,
     launch_of,
     matrix_arguments,
-    padded_k,
     tiling,
 )
 from firelane.backends.cuda.kernels.window import decode_if
@@ -25,6 +25,7 @@ from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+SLICE_SUMS = 64  # of one thread, gate's and up's, that are finished at once
 
 
 @triton.jit
@@ -41,8 +42,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     counts,
     rows,
     k,
-    length,
-    stride,
+    k_tiles,
     x_stride,
     out_stride,
     feature_tiles,
@@ -53,35 +53,81 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    SLICES: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles. length: of all
-    inputs, padded."""
+    """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     count = tl.load(counts + COUNT)
     if row_tile * ROW_TILE >= count:
         return
-    first_row = (row_tile * ROW_TILE).to(tl.int64)
+    first_row = row_tile * ROW_TILE
+    x += first_row.to(tl.int64) * x_stride
+    out += first_row.to(tl.int64) * out_stride
+    count -= first_row
     tokens = tl.arange(0, ROW_TILE)
-    valid = tokens < count - row_tile * ROW_TILE
-    x_rows = x + first_row * x_stride + tokens * x_stride
-    first = feature_tile * FEATURES
+    feature = feature_tile * FEATURES
     up_rows = feature_tiles * FEATURES
     gate, up = multiply_two(
-        data, codes, bases, first, first + up_rows, stride, x_rows, valid, length, k,
+        data, codes, bases, feature, up_rows, k_tiles, x + tokens * x_stride, tokens < count, k,
         FEATURES, ROW_TILE, K_TILE, RAGGED,
     )  # fmt: skip
-    block = feature_tile * (FEATURES // _ROW_BLOCK)
+    if SLICES == 1:
+        _finish_rows(
+            gate, up, starts, where, values, x, x_stride, bias, out, out_stride, feature, rows, up_rows,
+            count, 0, FEATURES, ROW_TILE, STEP,
+        )  # fmt: skip
+    else:
+        half: tl.constexpr = ROW_TILE // 2
+        gate, late_gate = halves(gate, FEATURES, ROW_TILE)
+        up, late_up = halves(up, FEATURES, ROW_TILE)
+        _finish_rows(
+            gate, up, starts, where, values, x, x_stride, bias, out, out_stride, feature, rows, up_rows,
+            count, 0, FEATURES, half, STEP,
+        )  # fmt: skip
+        _finish_rows(
+            late_gate, late_up, starts, where, values, x, x_stride, bias, out, out_stride, feature, rows,
+            up_rows, count, half, FEATURES, half, STEP,
+        )  # fmt: skip
+
+
+@triton.jit
+def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile of the output is made of)
+    gate,
+    up,
+    starts,
+    where,
+    values,
+    x,
+    x_stride,
+    bias,
+    out,
+    out_stride,
+    feature,
+    rows,
+    up_rows,
+    count,
+    first,
+    FEATURES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Rows first .. first + WIDTH of the tile: escapes, bias, silu and product. In two halves if the tile is
+    big: beside gate and up the registers hold few more sums."""
+    tokens = tl.arange(0, WIDTH) + first
+    valid = tokens < count
+    x_rows = x + tokens * x_stride
+    block = feature // _ROW_BLOCK
     up_block = block + up_rows // _ROW_BLOCK
-    gate += sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
-    up += sum_escapes(starts, where, values, up_block, x_rows, valid, FEATURES, ROW_TILE, STEP)
-    features = first + tl.arange(0, FEATURES)
+    gate += sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, WIDTH, STEP)
+    up += sum_escapes(starts, where, values, up_block, x_rows, valid, FEATURES, WIDTH, STEP)
+    features = feature + tl.arange(0, FEATURES)
     inside = features < rows
     if bias is not None:
         gate += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
         up += tl.load(bias + rows + features, mask=inside, other=0.0).to(tl.float32)[:, None]
     result = gate / (1.0 + tl.exp(-gate)) * up
-    places = out + first_row * out_stride + tokens[None, :] * out_stride + features[:, None]
+    places = out + tokens[None, :] * out_stride + features[:, None]
     tl.store(places, result.to(out.dtype.element_ty), mask=inside[:, None] & valid[None, :])
 
 
@@ -104,6 +150,7 @@ def gated_linear(
     half = matrix.padded_rows // 2
     config = fitting(config, matrix, half)
     tiles = tiling(half, max_rows, config)
+    slices = 2 if 2 * config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
@@ -115,7 +162,8 @@ def gated_linear(
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows // 2,
-        "length": padded_k(matrix),
+        "SLICES": slices,
+        "STEP": escape_step(config.row_tile // slices),
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
     return [*launches, launch_of(gated_linear_kernel, grid, arguments, config)]

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
-from firelane.backends.cuda.kernels.products import again, multiply, place_tile
+from firelane.backends.cuda.kernels.products import again, halves, multiply, place_tile
 from firelane.backends.cuda.kernels.tiling import (
+    escape_step,
     fitting,
     launch_of,
     matrix_arguments,
-    padded_k,
     tiling,
 )
 from firelane.backends.cuda.kernels.window import decode_if
@@ -43,8 +43,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     counts,
     rows,
     k,
-    length,
-    stride,
+    k_tiles,
     x_stride,
     residual_stride,
     out_stride,
@@ -60,7 +59,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     SLICES: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of out = ((segment 0 + …) + escapes) + bias + residual. length: of a segment.
+    """One tile of out = ((segment 0 + …) + escapes) + bias + residual.
 
     Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
     lie.
@@ -79,9 +78,10 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
     has_escapes = tl.load(starts + block) < tl.load(starts + block + FEATURES // _ROW_BLOCK)
+    tiles = k_tiles // SEGMENTS
     for segment in range(SEGMENTS):
         total = multiply(
-            data, codes, bases, feature, stride, x_rows, valid, segment * length, length, k,
+            data, codes, bases, feature, k_tiles, x_rows, valid, segment * tiles, (segment + 1) * tiles, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED,
         )  # fmt: skip
         if (segment == SEGMENTS - 1) & (not has_escapes):
@@ -132,9 +132,9 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
         )  # fmt: skip
     else:
         quarter: tl.constexpr = ROW_TILE // 4
-        lower, upper = _halves(total, FEATURES, ROW_TILE)
-        first, second = _halves(lower, FEATURES, ROW_TILE // 2)
-        third, fourth = _halves(upper, FEATURES, ROW_TILE // 2)
+        lower, upper = halves(total, FEATURES, ROW_TILE)
+        first, second = halves(lower, FEATURES, ROW_TILE // 2)
+        third, fourth = halves(upper, FEATURES, ROW_TILE // 2)
         _add_rows(
             out, out_stride, first, has_earlier, bias, residual, residual_stride, features, rows, count,
             0 * quarter, quarter,
@@ -151,12 +151,6 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
             out, out_stride, fourth, has_earlier, bias, residual, residual_stride, features, rows, count,
             3 * quarter, quarter,
         )  # fmt: skip
-
-
-@triton.jit
-def _halves(tile, FEATURES: tl.constexpr, WIDTH: tl.constexpr):
-    """The first and the second half of a tile's rows."""
-    return tl.split(tl.permute(tl.reshape(tile, (FEATURES, 2, WIDTH // 2)), (0, 2, 1)))
 
 
 @triton.jit
@@ -201,8 +195,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     counts,
     rows,
     k,
-    length,
-    stride,
+    k_tiles,
     x_stride,
     parts_stride,
     out_stride,
@@ -232,9 +225,11 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     parts += part.to(tl.int64) * parts_stride + first * out_stride
     places = parts + tokens[None, :] * out_stride + features[:, None]
     mask = (features < rows)[:, None] & valid[None, :]
+    tiles = k_tiles // SEGMENTS
     if part < SEGMENTS:
         total = multiply(
-            data, codes, bases, feature_tile * FEATURES, stride, x_rows, valid, part * length, length, k,
+            data, codes, bases, feature_tile * FEATURES, k_tiles, x_rows, valid, part * tiles,
+            (part + 1) * tiles, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
@@ -272,8 +267,8 @@ def linear(
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
-        "length": padded_k(matrix) // num_segments,
         "SEGMENTS": num_segments,
+        "STEP": escape_step(config.row_tile),
         "bias": bias,
         "residual": residual,
         "out": out,
@@ -308,8 +303,8 @@ def linear_parts(
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
-        "length": padded_k(matrix) // num_segments,
         "SEGMENTS": num_segments,
+        "STEP": escape_step(config.row_tile),
         "parts": parts,
         "parts_stride": parts.stride(0),
         "out_stride": parts.stride(1),

@@ -16,6 +16,7 @@ import triton.language as tl
 from firelane.backends.cuda.kernels.window import decode_lower, decode_upper
 from firelane.backends.cuda.shapes import K_TILE
 
+_TILE = tl.constexpr(K_TILE)
 _HALF = tl.constexpr(K_TILE // 2)
 
 
@@ -40,6 +41,12 @@ def again(number):
 
 
 @triton.jit
+def halves(tile, FEATURES: tl.constexpr, WIDTH: tl.constexpr):
+    """The first and the second half of a tile's rows: [FEATURES, WIDTH / 2] each."""
+    return tl.split(tl.permute(tl.reshape(tile, (FEATURES, 2, WIDTH // 2)), (0, 2, 1)))
+
+
+@triton.jit
 def load_rows(x_rows, valid, inputs, k, RAGGED: tl.constexpr):
     """[inputs, rows] of x. What lies behind k, or in rows that are not valid, counts as 0: it may be NaN."""
     mask = valid[None, :]
@@ -54,40 +61,39 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and 
     codes,
     bases,
     feature,
-    stride,
+    k_tiles,
     x_rows,
     valid,
-    begin,
-    length,
+    first_tile,
+    end_tile,
     k,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     RAGGED: tl.constexpr,
 ):
-    """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over `length` inputs from
-    `begin` on. bases None: the plain form."""
+    """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over its tiles of inputs
+    first_tile .. end_tile, of k_tiles. bases None: the plain form; else K_TILE does not matter."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
-    data += feature.to(tl.int64) * stride
-    rows = tl.arange(0, FEATURES)[:, None] * stride
+    rows = tl.arange(0, FEATURES)[:, None]
+    data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
     if bases is None:
-        for at in range(begin, begin + length, K_TILE):
+        for at in range(first_tile * _TILE, end_tile * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
             met = load_rows(x_rows, valid, inputs, k, RAGGED)
-            total = tl.dot(tl.load(data + rows + inputs[None, :]), met, total, input_precision="ieee")
+            total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
     else:
+        codes += feature.to(tl.int64) * (k_tiles * _HALF) + rows * (k_tiles * _HALF)
         base = tl.load(bases + feature // FEATURES).to(tl.int32)
-        codes += feature.to(tl.int64) * (stride >> 1)
-        first_half = tl.arange(0, _HALF)
-        second_half = first_half + _HALF
-        for at in range(begin, begin + length, 2 * _HALF):
-            first_met = load_rows(x_rows, valid, at + first_half, k, RAGGED)
-            second_met = load_rows(x_rows, valid, at + second_half, k, RAGGED)
-            code = tl.load(codes + (rows >> 1) + ((at >> 1) + first_half)[None, :])
-            first = tl.load(data + rows + (at + first_half)[None, :])
-            second = tl.load(data + rows + (at + second_half)[None, :])
-            total = tl.dot(decode_lower(first, code, base), first_met, total)
-            total = tl.dot(decode_upper(second, code, base), second_met, total)
+        for tile in range(first_tile, end_tile):
+            half = tl.arange(0, _HALF)
+            lower, upper = half + tile * _TILE, half + (tile * _TILE + _HALF)
+            code = tl.load(codes + (half + tile * _HALF)[None, :])
+            lower_met = load_rows(x_rows, valid, lower, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, upper, k, RAGGED)
+            lower_low, upper_low = tl.load(data + lower[None, :]), tl.load(data + upper[None, :])
+            total = tl.dot(decode_lower(lower_low, code, base), lower_met, total)
+            total = tl.dot(decode_upper(upper_low, code, base), upper_met, total)
     return total
 
 
@@ -97,45 +103,47 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in either for
     codes,
     bases,
     feature,
-    other_feature,
-    stride,
+    distance,
+    k_tiles,
     x_rows,
     valid,
-    length,
     k,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     RAGGED: tl.constexpr,
 ):
-    """multiply() of two tiles of features, over all inputs; rows are read once for both."""
+    """multiply() over all inputs, of features feature .. and of those that stand `distance` rows behind;
+    rows are read once for both."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
-    data += feature.to(tl.int64) * stride
-    rows = tl.arange(0, FEATURES)[:, None] * stride
-    apart = (other_feature - feature).to(tl.int64) * stride
+    rows = tl.arange(0, FEATURES)[:, None]
+    data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
+    other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
     if bases is None:
-        for at in range(0, length, K_TILE):
+        for at in range(0, k_tiles * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
             met = load_rows(x_rows, valid, inputs, k, RAGGED)
-            weights = data + rows + inputs[None, :]
-            total = tl.dot(tl.load(weights), met, total, input_precision="ieee")
-            other = tl.dot(tl.load(weights + apart), met, other, input_precision="ieee")
+            total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
+            other = tl.dot(tl.load(other_data + inputs[None, :]), met, other, input_precision="ieee")
     else:
+        codes += feature.to(tl.int64) * (k_tiles * _HALF) + rows * (k_tiles * _HALF)
+        other_codes = codes + distance.to(tl.int64) * (k_tiles * _HALF)
         base = tl.load(bases + feature // FEATURES).to(tl.int32)
-        codes += feature.to(tl.int64) * (stride >> 1)
-        other_base = tl.load(bases + other_feature // FEATURES).to(tl.int32)
-        first_half = tl.arange(0, _HALF)
-        second_half = first_half + _HALF
-        for at in range(0, length, 2 * _HALF):
-            first_met = load_rows(x_rows, valid, at + first_half, k, RAGGED)
-            second_met = load_rows(x_rows, valid, at + second_half, k, RAGGED)
-            code = codes + (rows >> 1) + ((at >> 1) + first_half)[None, :]
-            first = data + rows + (at + first_half)[None, :]
-            second = data + rows + (at + second_half)[None, :]
-            some, others = tl.load(code), tl.load(code + (apart >> 1))
-            total = tl.dot(decode_lower(tl.load(first), some, base), first_met, total)
-            total = tl.dot(decode_upper(tl.load(second), some, base), second_met, total)
-            other = tl.dot(decode_lower(tl.load(first + apart), others, other_base), first_met, other)
-            other = tl.dot(decode_upper(tl.load(second + apart), others, other_base), second_met, other)
+        other_base = tl.load(bases + (feature + distance) // FEATURES).to(tl.int32)
+        for tile in range(k_tiles):
+            half = tl.arange(0, _HALF)
+            lower, upper = half + tile * _TILE, half + (tile * _TILE + _HALF)
+            lower_met = load_rows(x_rows, valid, lower, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, upper, k, RAGGED)
+            code = tl.load(codes + (half + tile * _HALF)[None, :])
+            low = tl.load(data + lower[None, :])
+            total = tl.dot(decode_lower(low, code, base), lower_met, total)
+            low = tl.load(data + upper[None, :])
+            total = tl.dot(decode_upper(low, code, base), upper_met, total)
+            code = tl.load(other_codes + (half + tile * _HALF)[None, :])
+            low = tl.load(other_data + lower[None, :])
+            other = tl.dot(decode_lower(low, code, other_base), lower_met, other)
+            low = tl.load(other_data + upper[None, :])
+            other = tl.dot(decode_upper(low, code, other_base), upper_met, other)
     return total, other

@@ -26,7 +26,7 @@ def matrix_arguments(matrix: Matrix) -> dict[str, Any]:
         "starts": matrix.escapes.starts,
         "where": matrix.escapes.where,
         "values": matrix.escapes.values,
-        "stride": padded_k(matrix),
+        "k_tiles": padded_k(matrix) // K_TILE,
         "k": matrix.k,
         "RAGGED": matrix.k != padded_k(matrix),
     }
@@ -44,9 +44,14 @@ def tiling(padded_rows: int, max_rows: int, config: LinearConfig) -> dict[str, A
         "FEATURES": config.features,
         "ROW_TILE": config.row_tile,
         "K_TILE": config.k_tile,
-        "STEP": 64 if config.row_tile <= 64 else 16,
         "GROUP": GROUP,
     }
+
+
+def escape_step(row_tile: int) -> int:
+    """Entries of a list of escapes that are taken at once: what is gathered for them has to fit the
+    registers."""
+    return max(16, min(64, 4096 // row_tile))
 
 
 def launch_of(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: LinearConfig) -> Launch:

@@ -55,16 +55,16 @@ def decode_upper(low, codes, base):
 
 
 @triton.jit
-def decode_matrix_kernel(low, codes, bases, out, k_tiles, stride, TILES: tl.constexpr, HALF: tl.constexpr):
-    """A row block's TILES tiles of inputs. stride: of low and out; that of codes is half of it."""
+def decode_matrix_kernel(low, codes, bases, out, k_tiles, TILES: tl.constexpr, HALF: tl.constexpr):
+    """A row block's TILES tiles of inputs."""
     block = tl.program_id(1)
     base = tl.load(bases + block).to(tl.int32)
     rows = (tl.arange(0, _ROW_BLOCK) + block * _ROW_BLOCK).to(tl.int64)[:, None]
     half = tl.arange(0, HALF)[None, :]
     first = tl.program_id(0) * TILES
     for tile in range(first, min(first + TILES, k_tiles)):
-        code = tl.load(codes + rows * (stride // 2) + tile * HALF + half)
-        at = rows * stride + half + tile * (2 * HALF)
+        code = tl.load(codes + rows * (k_tiles * HALF) + half + tile * HALF)
+        at = rows * (k_tiles * (2 * HALF)) + half + tile * (2 * HALF)
         tl.store(out + at, decode_lower(tl.load(low + at), code, base))
         tl.store(out + at + HALF, decode_upper(tl.load(low + at + HALF), code, base))
 
@@ -94,7 +94,6 @@ def decode_matrix(matrix: WindowMatrix, scratch: Tensor) -> tuple[Launch, PlainM
             "bases": matrix.bases,
             "out": data,
             "k_tiles": k // K_TILE,
-            "stride": k,
             "TILES": _TILES,
             "HALF": K_TILE // 2,
         },
