@@ -48,7 +48,7 @@ ELEMENTWISE = {
     "subtract": torch.sub,
     "multiply": torch.mul,
     "divide": torch.div,
-    "negate": lambda a, _: 0 - a,  # so does the compiler: -0.0 comes of no 0.0
+    "negate": lambda a, _: -a,
     "absolute": lambda a, _: a.abs(),
     "maximum": torch.maximum,
     "where": lambda a, b: torch.where(a > b, a, b),
@@ -186,6 +186,20 @@ def test_a_condition_masks_a_block(count: int, stored: int) -> None:
     assert out.tolist() == [*range(stored), *[-1] * (16 - stored)]
 
 
+@triton.jit
+def mask_kernel(x, out, limit, N: tl.constexpr):
+    at = tl.arange(0, N)
+    live = tl.load(limit) > 2
+    tl.store(out + at, tl.load(x + at, mask=~(at < 3) & live, other=-1.0), mask=live)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_mask_of_one_number_is_spread(live: bool) -> None:
+    x, out = torch.arange(16.0), torch.zeros(16)
+    _run(mask_kernel, x=x, out=out, limit=torch.tensor([5 if live else 0], dtype=torch.int32), N=16)
+    assert out.tolist() == ([-1.0] * 3 + x.tolist()[3:] if live else [0.0] * 16)
+
+
 def _dot(x: Tensor, y: Tensor, tile: int) -> Tensor:
     out = torch.full((len(x), len(y)), torch.nan)
     _run(dot_kernel, x=x, y=y, out=out, M=len(x), N=len(y), K=x.shape[1], TILE=tile)
@@ -207,5 +221,5 @@ def _bf16(seed: int) -> Tensor:
 
 
 def _bits(values: Tensor) -> list[int]:
-    """NaN as one value: which of its patterns comes out is nobody's concern."""
-    return torch.where(values.isnan(), torch.nan, values).bfloat16().view(torch.int16).tolist()
+    """NaN as one value, zero without a sign: Triton's versions negate 0.0 in two ways."""
+    return (torch.where(values.isnan(), torch.nan, values) + 0.0).bfloat16().view(torch.int16).tolist()
