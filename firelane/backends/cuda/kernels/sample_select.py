@@ -148,7 +148,9 @@ def select(x, ids, n, spare, target, by_mass, largest, scale, CHUNK: tl.constexp
     tie, whose measures sum to `target` > 0; all where the sum falls short. Returns a key and a number: kept
     are those above the key, and so many of those equal to it. spare: room for n ids."""
     above = tl.full([], 0, tl.int64)
-    ties, least, greatest = narrow(x, ids, n, spare, LOWEST_KEY + 1, HIGHEST_KEY, CHUNK=CHUNK)
+    ties, least, greatest = narrow(  # pyright: ignore[reportGeneralTypeIssues]
+        x, ids, n, spare, LOWEST_KEY + 1, HIGHEST_KEY, CHUNK=CHUNK
+    )
     while least < greatest:
         low, high, above = split(
             x, spare, ties, least, greatest, above, target, by_mass, largest, scale, CHUNK=CHUNK
