@@ -27,7 +27,10 @@ def random_bits(rows: int, k: int, *, seed: int = 0, scale: float = 0.05, share:
     too large, far too small and denormal: escapes, less than a matrix may have."""
     rng = np.random.default_rng(seed)
     bits = to_bf16(rng.standard_normal((rows, k)) * scale)
-    some = lambda part: rng.random((rows, k)) < part  # noqa: E731
+
+    def some(part: float) -> np.ndarray:
+        return rng.random((rows, k)) < part
+
     bits[some(share)] = 0
     bits[some(share)] = NEGATIVE_ZERO
     for odd in (scale * 300, scale * 2e-7):
