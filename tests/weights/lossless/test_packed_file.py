@@ -129,9 +129,9 @@ def test_any_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject)
         last = data.draw(st.integers(first, rows))
         np.testing.assert_array_equal(file.rows("w", first, last), bits[first:last])
         buffer = reader.ReadBuffer(bits.nbytes)
-        rows = file.rows("w", first, last, buffer)
-        np.testing.assert_array_equal(rows, bits[first:last])
-        assert first == last or np.shares_memory(rows, buffer.pages)
+        read = file.rows("w", first, last, buffer)
+        np.testing.assert_array_equal(read, bits[first:last])
+        assert first == last or np.shares_memory(read, buffer.pages)
 
 
 @pytest.mark.parametrize("direct", [False, True])
