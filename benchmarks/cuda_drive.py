@@ -26,27 +26,30 @@ class StepTimes:
 
 
 def limits_for(
-    *, sequences: int, longest: int, step_tokens: int, block_size: int = 64, rows: int | None = None
+    *, sequences: int, longest: int, step_tokens: int, kept_tokens: int | None = None, block_size: int = 64
 ) -> StepLimits:
-    """Room for so many sequences of `longest` tokens each."""
+    """Room for `kept_tokens` of each sequence (default: `longest`) at the same time, and for one of
+    `longest`."""
+    each = -(-(kept_tokens or longest) // block_size)
     return StepLimits(
         max_num_seqs=sequences,
         max_num_batched_tokens=step_tokens,
-        max_output_rows=min(rows or sequences, step_tokens),
+        max_output_rows=min(sequences, step_tokens),
         max_model_len=longest,
         block_size=block_size,
-        num_blocks=sequences * -(-longest // block_size),
+        num_blocks=max(sequences * each, -(-longest // block_size)),
     )
 
 
 def fill_slots(state: SlotState, limits: StepLimits, vocab_size: int) -> None:
-    """Slot i owns the blocks from i * blocks_per_seq on."""
+    """Random tokens, greedy. The sequences share the blocks evenly; one that grows beyond its share writes
+    over those of others."""
     for name, value in {"top_p": 1, "repetition_penalty": 1, "logprobs": -1}.items():
         state.sampling[name] = value
     low = min(FIRST_PLAIN_ID, vocab_size - 1)
     state.tokens[:] = np.random.default_rng(0).integers(low, vocab_size, state.tokens.shape)
-    first = np.arange(limits.max_num_seqs)[:, None] * limits.blocks_per_seq
-    state.block_tables[:] = first + np.arange(limits.blocks_per_seq)
+    first = np.arange(limits.max_num_seqs)[:, None] * (limits.num_blocks // limits.max_num_seqs)
+    state.block_tables[:] = (first + np.arange(limits.blocks_per_seq)) % limits.num_blocks
 
 
 def write_chunks(inputs: StepInputs, chunks: Sequence[Chunk]) -> None:
@@ -94,10 +97,11 @@ class Driver:
         times = StepTimes(turn=ended_s - began_s, submit=submitted_s - began_s, wait=ended_s - submitted_s)
         return outputs.tokens[: len(chunks)].tolist(), times
 
-    def decode(self, sequences: int, context: int, steps: int) -> list[StepTimes]:
-        """One after the other, each a position further; the first is not counted."""
-        times = [self.step(decoding(sequences, context + i))[1] for i in range(steps + 1)]
-        return times[1:]
+    def decode(self, sequences: int, context: int, steps: int) -> tuple[list[list[int]], list[StepTimes]]:
+        """One after the other, each a position further: the tokens of each step, and its times. The first is
+        not counted."""
+        done = [self.step(decoding(sequences, context + i)) for i in range(steps + 1)][1:]
+        return [tokens for tokens, _ in done], [times for _, times in done]
 
     def prefill(self, slot: int, tokens: int, step_tokens: int) -> float:
         """Seconds for a prompt, cut into steps."""

@@ -113,7 +113,7 @@ class Bench:
         steps = [chunks_of(n) for n in rows]
         longest = max(start + length for chunks in steps for _, start, length in chunks)
         limits = limits_for(
-            sequences=max(map(len, steps)), longest=longest, step_tokens=max(rows), rows=max(map(len, steps))
+            sequences=max(map(len, steps)), longest=longest, step_tokens=max(rows), kept_tokens=CONTEXT + 1
         )
         buckets = [bucket_of(chunks) for chunks in steps]
         sizes = Sizes(program=program, limits=limits, scratch=plan.scratch(buckets))

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from firelane.backends.contract import Executor
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.errors import MachineError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.program.program import Program
 from firelane.weights.progress import Progress
 from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
@@ -35,14 +37,20 @@ class _CountingPort:
 
 
 class EngineGenerator:
-    """Loads `config.model_dir`. Raises what loading raises."""
+    """Runs `program` on an executor, which it owns."""
 
-    def __init__(self, config: EngineConfig, progress: Progress) -> None:
-        self.program = load_program(read_config(config.model_dir))
-        self._executor = load_executor(config, progress)
+    def __init__(self, program: Program, executor: Executor, *, prefix_cache: bool = False) -> None:
+        self.program = program
+        self._executor = executor
         self._port = _CountingPort()
-        self._core = EngineCore(self._executor, self._port, prefix_cache=config.prefix_cache)
+        self._core = EngineCore(self._executor, self._port, prefix_cache=prefix_cache)
         self._next_id = 1
+
+    @classmethod
+    def load(cls, config: EngineConfig, progress: Progress) -> EngineGenerator:
+        """Of `config.model_dir`. Raises what loading raises."""
+        program = load_program(read_config(config.model_dir))
+        return cls(program, load_executor(config, progress), prefix_cache=config.prefix_cache)
 
     @property
     def vocab_size(self) -> int:

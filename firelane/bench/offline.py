@@ -228,7 +228,7 @@ def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, prog
         prefix_cache=False,
         weights=run.weights,
     )
-    generator = EngineGenerator(config, progress)
+    generator = EngineGenerator.load(config, progress)
     try:
         generator.generate([[10] * 8], 4)
         fitting = [w for w in chosen if w.longest <= generator.max_model_len]
