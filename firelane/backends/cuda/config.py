@@ -4,7 +4,13 @@ the same bits."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from firelane.backends.cuda.shapes import ROW_BLOCK, round_up
+
+FUSED_ROWS = 512  # up to here a matrix in the window form is decoded in every product, above once before it
+PARTS_ROWS = 128
+FULL = 120  # programs that leave little of a device idle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +33,8 @@ class LinearConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ProductShape:
-    """A product as far as its config depends on it: matrix [rows, k] (gated: gate's and up's rows together),
-    with at most max_rows rows of x."""
+    """A product as far as its config depends on it: a matrix [rows, k] (gated: gate's and up's rows
+    together) and at most max_rows rows of x."""
 
     rows: int
     k: int
@@ -38,41 +44,78 @@ class ProductShape:
 
 
 MeasuredTable = Mapping[ProductShape, LinearConfig]
-"""What was the fastest, of products that were measured (tuning/)."""
-
-FUSED_ROWS = 512  # above, a matrix in the window form is decoded first
-PARTS_ROWS = 128  # above, programs are enough without, and parts would cost more traffic than they save
+"""The fastest configs of products that were measured (tuning/)."""
 
 
 def choose(
     *, matrix_rows: int, k: int, gated: bool, max_rows: int, is_window: bool, table: MeasuredTable | None
 ) -> LinearConfig:
-    """The measured config if there is one, else by rule."""
+    """The measured config, if there is one; else one by rule."""
     shape = ProductShape(rows=matrix_rows, k=k, gated=gated, max_rows=max_rows, is_window=is_window)
     measured = None if table is None else table.get(shape)
     return measured or by_rule(shape)
 
 
 def by_rule(shape: ProductShape) -> LinearConfig:
-    decode_first = shape.is_window and shape.max_rows > FUSED_ROWS
-    row_tile = min(max(16, 1 << (shape.max_rows - 1).bit_length()), 256)
-    if shape.is_window and not decode_first:
-        return _window(shape, row_tile)
-    return replace(_plain(shape, row_tile), decode_first=decode_first)
+    """For sm_90: 132 multiprocessors of 64 K registers and 227 KB of shared memory.
+
+    Few rows: weights pass by once, and what counts are bytes on their way. 4.3 TB/s at some 0.7 us are 3 MB,
+    23 KB a multiprocessor, and twice that hides the ends of loops. So a program keeps some 80 KB of stages,
+    64 features wide, and two fit a multiprocessor: programs of segments (128 at least) and of escapes run all
+    at once, none waits for a second turn. Many rows: products count. A tile of 128 x 256 reads its operands
+    (85 operations a byte) at two thirds of what the cache gives, and its sums are half of the registers; it
+    is halved where there would be fewer programs than multiprocessors.
+
+    Parts are read and written as float32, several times: worth it only where programs would be too few.
+    """
+    if shape.is_window and shape.max_rows <= FUSED_ROWS:
+        return _window_gated(shape) if shape.gated else _window(shape)
+    return _plain_gated(shape) if shape.gated else _plain(shape)
 
 
-def _window(shape: ProductShape, row_tile: int) -> LinearConfig:
-    row_tile = min(row_tile, 64 if shape.gated else 128)
-    parts = not shape.gated and shape.max_rows <= PARTS_ROWS
-    return LinearConfig(row_tile=row_tile, stages=4 if row_tile <= 32 else 3, parts=parts)
+def _window(shape: ProductShape) -> LinearConfig:
+    """A stage is 12 KB of weights, and 256 bytes for each row of x."""
+    rows = _tile_of(shape.max_rows, most=128)
+    stages = {16: 5, 32: 4}.get(rows, 3)
+    warps = 8 if rows == 128 else 4
+    return LinearConfig(row_tile=rows, warps=warps, stages=stages, parts=shape.max_rows <= PARTS_ROWS)
 
 
-def _plain(shape: ProductShape, row_tile: int) -> LinearConfig:
-    if shape.gated:
-        row_tile = min(row_tile, 128)
-        return LinearConfig(row_tile=row_tile, k_tile=64, warps=8 if row_tile > 64 else 4, stages=4)
-    if row_tile <= 64:
-        return LinearConfig(row_tile=row_tile, stages=4, parts=shape.max_rows <= PARTS_ROWS)
-    return LinearConfig(
-        row_tile=row_tile, features=128, k_tile=64, warps=8, stages=4, parts=shape.max_rows <= PARTS_ROWS
-    )
+def _window_gated(shape: ProductShape) -> LinearConfig:
+    rows = _tile_of(shape.max_rows, most=128)
+    stages = {16: 4}.get(rows, 3)
+    return LinearConfig(row_tile=rows, warps=8 if rows >= 64 else 4, stages=stages)
+
+
+def _plain(shape: ProductShape) -> LinearConfig:
+    """A stage of k_tile inputs is 2 * k_tile bytes for each feature and row."""
+    rows = _tile_of(shape.max_rows, most=64)
+    if shape.max_rows <= 64:
+        return LinearConfig(row_tile=rows, stages={16: 5, 32: 4, 64: 3}[rows], parts=True)
+    if shape.max_rows <= PARTS_ROWS:
+        return LinearConfig(row_tile=128, k_tile=64, stages=4, parts=True)
+    decode_first = shape.is_window
+    for features, row_tile in ((128, 256), (128, 128)):
+        if _programs(shape.rows, features, shape.max_rows, row_tile) >= FULL:
+            stages = 3 if row_tile == 256 else 4
+            return LinearConfig(
+                row_tile=row_tile, features=features, k_tile=64, warps=8, stages=stages,
+                decode_first=decode_first,
+            )  # fmt: skip
+    return LinearConfig(row_tile=128, k_tile=64, stages=4, decode_first=decode_first)
+
+
+def _plain_gated(shape: ProductShape) -> LinearConfig:
+    rows = _tile_of(shape.max_rows, most=256)
+    stages = {16: 6, 32: 5, 64: 4}.get(rows, 3)
+    warps = 8 if rows == 256 else 4
+    return LinearConfig(row_tile=rows, k_tile=64, warps=warps, stages=stages, decode_first=shape.is_window)
+
+
+def _tile_of(max_rows: int, *, most: int) -> int:
+    """The least power of two that holds all rows, from 16 to `most`."""
+    return min(max(16, 1 << (max_rows - 1).bit_length()), most)
+
+
+def _programs(rows: int, features: int, max_rows: int, row_tile: int) -> int:
+    return round_up(rows, ROW_BLOCK) // features * -(-max_rows // row_tile)

@@ -144,8 +144,8 @@ def gated_linear(
     scratch: Tensor | None = None,
 ) -> list[Launch]:  # limits: exempt (an op's operands)
     """matrix: gate's rows, padded, then up's; x: the matrix's dtype [max_rows, >= k]; out: bf16 or float32
-    [max_rows, >= matrix.rows / 2]; bias: [matrix.rows], gate's, then up's. Rows from counts[count] on are left
-    alone. scratch: bf16, for config.decode_first: padded rows * padded k elements."""
+    [max_rows, >= matrix.rows / 2]; bias: [matrix.rows], gate's, then up's. Rows from counts[count] on are
+    left alone. scratch: bf16, for config.decode_first: padded rows * padded k elements."""
     launches, matrix = decode_if(config.decode_first, matrix, scratch)
     half = matrix.padded_rows // 2
     config = fitting(config, matrix, half)

@@ -1,0 +1,161 @@
+"""Products run in the interpreter, and what they have to give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matrices_harness import plain_matrix, true_values, window_matrix
+from torch import Tensor
+
+from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.gated import gated_linear
+from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix
+from firelane.backends.cuda.shapes import round_up, segments
+from firelane.backends.cuda.tables import NUM_COUNTS, ROWS
+from tests.backends.cuda.host_device import poison
+
+FORMS = {"plain": plain_matrix, "window": window_matrix}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """x: [max_rows, stride], of which [:count, :k] are numbers and the rest is NaN."""
+
+    x: Tensor
+    count: int
+    k: int
+
+    @property
+    def max_rows(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def counts(self) -> Tensor:
+        counts = torch.full((NUM_COUNTS,), 77, dtype=torch.int32)
+        counts[ROWS] = self.count
+        return counts
+
+    @property
+    def values(self) -> np.ndarray:
+        return self.x[: self.count, : self.k].float().numpy()
+
+
+def random_rows(
+    count: int, k: int, *, max_rows: int | None = None, dtype: torch.dtype = torch.bfloat16, seed: int = 0
+) -> Rows:
+    """Row i has the same numbers whatever `count` is."""
+    x = poison(torch.empty(max_rows or count, round_up(k + 1, 64), dtype=dtype))
+    for i in range(count):
+        generator = torch.Generator().manual_seed(1000 * seed + i)
+        x[i, :k] = torch.randn(k, generator=generator).to(dtype)
+    return Rows(x=x, count=count, k=k)
+
+
+def output(max_rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return poison(torch.empty(max_rows, round_up(width, 64), dtype=dtype))
+
+
+def run_linear(
+    matrix: Matrix,
+    rows: Rows,
+    config: LinearConfig,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> np.ndarray:
+    """[count, matrix.rows]; whole, or from parts added up as their reader does. Nothing else is written."""
+    run = _sum_of_parts if config.parts else _whole
+    out = run(matrix, rows, config, bias, residual)
+    assert out[rows.count :].isnan().all()
+    assert out[:, matrix.rows :].isnan().all()
+    return out[: rows.count, : matrix.rows].numpy()
+
+
+def run_gated(
+    matrix: Matrix,
+    rows: Rows,
+    config: LinearConfig,
+    bias: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> np.ndarray:
+    """[count, matrix.rows / 2]. Nothing else is written."""
+    width = matrix.rows // 2
+    out = output(rows.max_rows, width, dtype)
+    for launch in gated_linear(
+        matrix,
+        rows.x,
+        out,
+        bias=bias,
+        counts=rows.counts,
+        count=ROWS,
+        max_rows=rows.max_rows,
+        config=config,
+        scratch=scratch_of(matrix),
+    ):
+        launch.run()
+    assert out[rows.count :].isnan().all()
+    assert out[:, width:].isnan().all()
+    return out[: rows.count, :width].float().numpy()
+
+
+def scratch_of(matrix: Matrix) -> Tensor | None:
+    """For a matrix that is decoded first, with room to spare."""
+    if isinstance(matrix, PlainMatrix):
+        return None
+    return poison(torch.empty(matrix.low.numel() + 100, dtype=torch.bfloat16))
+
+
+def gated_reference(x: np.ndarray, parts: Sequence[np.ndarray], bias: np.ndarray) -> np.ndarray:
+    """parts: bits of gate and up."""
+    gate, up = (x @ true_values(bits).T for bits in parts)
+    gate, up = gate + bias[: gate.shape[1]], up + bias[gate.shape[1] :]
+    return gate * (0.5 + 0.5 * np.tanh(0.5 * gate)) * up  # does not overflow
+
+
+def assert_near(found: np.ndarray, wanted: np.ndarray, bound: float = 2e-6) -> None:
+    assert found.shape == wanted.shape
+    assert np.isfinite(found).all()
+    assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)
+
+
+def _whole(
+    matrix: Matrix, rows: Rows, config: LinearConfig, bias: Tensor | None, residual: Tensor | None
+) -> Tensor:
+    out = output(rows.max_rows, matrix.rows)
+    for launch in linear(
+        matrix,
+        rows.x,
+        out,
+        bias=bias,
+        residual=residual,
+        counts=rows.counts,
+        count=ROWS,
+        max_rows=rows.max_rows,
+        config=config,
+        scratch=scratch_of(matrix),
+    ):
+        launch.run()
+    return out
+
+
+def _sum_of_parts(
+    matrix: Matrix, rows: Rows, config: LinearConfig, bias: Tensor | None, residual: Tensor | None
+) -> Tensor:
+    count = segments(matrix.rows, matrix.k) + 1
+    parts = poison(torch.empty(count, rows.max_rows, round_up(matrix.rows, 64)))
+    for launch in linear_parts(
+        matrix, rows.x, parts, counts=rows.counts, count=ROWS, max_rows=rows.max_rows, config=config
+    ):
+        launch.run()
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    width = matrix.rows
+    if bias is not None:
+        total[:, :width] += bias
+    if residual is not None:
+        total[:, :width] += residual[:, :width]
+    return total

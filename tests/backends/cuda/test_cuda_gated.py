@@ -1,0 +1,81 @@
+"""GatedLinear: against NumPy at awkward shapes, and the same bits in every form, config and company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matrices_harness import matrix_without_window, plain_matrix, random_bits, window_matrix
+from products_harness import FORMS, assert_near, gated_reference, random_rows, run_gated
+
+from firelane.backends.cuda.config import LinearConfig
+
+SMALL = LinearConfig(row_tile=16)
+CONFIGS = {
+    "wide": LinearConfig(row_tile=64, features=128, k_tile=64),
+    "halves": LinearConfig(row_tile=256, k_tile=64, warps=8),
+    "decode first": LinearConfig(row_tile=32, decode_first=True),
+}
+
+
+def gate_and_up(rows: int, k: int) -> list[np.ndarray]:
+    return [random_bits(rows, k, seed=rows), random_bits(rows, k, seed=k)]
+
+
+def bias_of(rows: int) -> torch.Tensor:
+    return torch.randn(2 * rows, generator=torch.Generator().manual_seed(rows))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("rows", "k", "count", "max_rows"),
+    [(72, 80, 1, 1), (130, 104, 3, 20), (128, 512, 17, 18)],
+)
+def test_equals_numpy(form: str, rows: int, k: int, count: int, max_rows: int) -> None:
+    parts, x, bias = gate_and_up(rows, k), random_rows(count, k, max_rows=max_rows), bias_of(rows)
+    found = run_gated(FORMS[form](parts), x, SMALL, bias)
+    wanted = gated_reference(x.values, parts, bias.numpy())
+    assert_near(found, wanted)
+    assert_near(run_gated(FORMS[form](parts), x, SMALL, bias, torch.bfloat16), wanted, 2.0**-8)
+
+
+def test_float32() -> None:
+    rng = np.random.default_rng(1)
+    gate, up = (rng.standard_normal((72, 200)).astype(np.float32) for _ in range(2))
+    x = random_rows(17, 200, max_rows=18, dtype=torch.float32)
+    matrix = matrix_without_window([gate, up])
+    found = run_gated(matrix, x, SMALL)
+    a, b = x.values @ gate.T, x.values @ up.T
+    assert_near(found, a * (0.5 + 0.5 * np.tanh(0.5 * a)) * b)
+    np.testing.assert_array_equal(run_gated(matrix, x, CONFIGS["halves"]), found)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("rows", [72, 130])
+def test_same_bits_in_every_config_and_form(config: LinearConfig, rows: int) -> None:
+    parts, x, bias = gate_and_up(rows, 300), random_rows(19, 300, max_rows=33), bias_of(rows)
+    wanted = run_gated(plain_matrix(parts), x, SMALL, bias)
+    for matrix in (plain_matrix(parts), window_matrix(parts)):
+        np.testing.assert_array_equal(run_gated(matrix, x, config, bias), wanted)
+
+
+def test_a_row_is_the_same_in_any_company() -> None:
+    matrix = window_matrix(gate_and_up(100, 256))
+    wanted = run_gated(matrix, random_rows(1, 256, seed=5), SMALL)
+    for count, max_rows in ((2, 2), (17, 40)):
+        found = run_gated(matrix, random_rows(count, 256, max_rows=max_rows, seed=5), SMALL)
+        np.testing.assert_array_equal(found[:1], wanted)
+
+
+def test_an_empty_step_writes_nothing() -> None:
+    matrix = plain_matrix(gate_and_up(72, 128))
+    assert run_gated(matrix, random_rows(0, 128, max_rows=20), SMALL).size == 0
+
+
+def test_gates_far_out_do_not_overflow() -> None:
+    gate = np.zeros((72, 128), np.float32)
+    gate[0], gate[1] = 50, -50
+    x = random_rows(1, 128, dtype=torch.float32)
+    x.x[:, :128] = 1
+    found = run_gated(matrix_without_window([gate, np.ones_like(gate)]), x, SMALL)
+    np.testing.assert_array_equal(found[0, :3], [6400 * 128, 0, 0])
