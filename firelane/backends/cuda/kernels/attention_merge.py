@@ -10,6 +10,7 @@ from torch import Tensor
 
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, fold, fresh
+from firelane.backends.cuda.kernels.query_tile import power_of_two
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
 from firelane.program.ops import Attention
@@ -80,7 +81,7 @@ def merge_splits(
             "out_stride": out.stride(0),
             "HEADS": shape.heads,
             "HEAD_DIM": shape.head_dim,
-            "COLUMNS": triton.next_power_of_2(shape.head_dim),
+            "COLUMNS": power_of_two(shape.head_dim),
         },
         warps=1,
     )

@@ -22,9 +22,11 @@ from firelane.backends.cuda.kernels.online_softmax import (
     cache_rows,
     first_visible,
     fresh,
+    hide,
     load_tile,
     products,
 )
+from firelane.backends.cuda.kernels.query_tile import QueryTile
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
 from firelane.program.ops import Attention
@@ -32,7 +34,6 @@ from firelane.program.ops import Attention
 UNITS = tl.constexpr(t.UNITS)
 START, FIRST_TOKEN = tl.constexpr(t.START), tl.constexpr(t.FIRST_TOKEN)
 CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
-MIN_ROWS = 64
 
 
 @triton.jit
@@ -69,18 +70,16 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
         token = tl.load(chunks + chunk * CHUNK_COLUMNS + FIRST_TOKEN).to(tl.int64)
         table = block_tables + chunk.to(tl.int64) * table_stride
         queries = tl.load(q + token * q_stride + head[:, None] * HEAD_DIM + column, mask=held, other=0.0)
-        seen = first_visible(position, WINDOW)
-        begin = tl.maximum(split_first, seen // TILE * TILE)
+        begin = tl.maximum(split_first, first_visible(position, WINDOW) // TILE * TILE)
         end = tl.minimum(split_first + SPLIT, position + 1)
         m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
         for first in tl.range(begin, end, TILE):
-            at = first + tl.arange(0, TILE)
-            written = at < end
+            written = first + tl.arange(0, TILE) < end
             rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
             k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
             v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
-            visible = (written & (at >= seen))[None, :]
-            scores = tl.where(visible, products(queries, k), float("-inf"))
+            scores = products(queries, k)
+            scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, WINDOW)
             m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
         place = unit * (KV_HEADS * GROUP) + head  # of MAX_UNITS: far below 2^31 elements
         tl.store(partial + place[:, None] * HEAD_DIM + column, acc, mask=held)
@@ -106,7 +105,7 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
     partial: float32 [max_units, heads, head_dim]: acc; stats: float32 [max_units, heads, 2]: (m, l).
     programs: over which the units are spread, for each KV head.
     """
-    shape = op.shape
+    shape, queries = op.shape, QueryTile.of_decode(op)
     return Launch(
         kernel=attention_split,
         grid=(programs, shape.kv_heads),
@@ -128,9 +127,9 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
             "HEAD_DIM": shape.head_dim,
             "BLOCK_SIZE": block_size,
             "WINDOW": op.window,
-            "ROWS": max(MIN_ROWS, triton.next_power_of_2(shape.group)),
-            "COLUMNS": max(16, triton.next_power_of_2(shape.head_dim)),
+            "ROWS": queries.rows,
+            "COLUMNS": queries.columns,
         },
-        warps=4,
-        stages=5,
+        warps=queries.warps,
+        stages=queries.stages,
     )

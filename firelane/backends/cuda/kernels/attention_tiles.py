@@ -21,9 +21,11 @@ from firelane.backends.cuda.kernels.online_softmax import (
     first_visible,
     fold,
     fresh,
+    hide,
     load_tile,
     products,
 )
+from firelane.backends.cuda.kernels.query_tile import QueryTile
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
 from firelane.program.ops import Attention
@@ -54,6 +56,7 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     out_stride,
     table_stride,
     TOKENS: tl.constexpr,
+    PARTS: tl.constexpr,
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -62,9 +65,9 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    tile = tl.program_id(0)
     kv_head = tl.program_id(1)
-    if tile >= tl.load(counts + TILES):
+    tile = tl.load(counts + TILES) - 1 - tl.program_id(0) // PARTS  # a chunk's last tiles take the longest
+    if tile < 0:
         return
     chunk = tl.load(tiles + 2 * tile)
     tile_first = tl.load(tiles + 2 * tile + 1)
@@ -73,7 +76,7 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     token_row = tl.load(chunks + chunk * CHUNK_COLUMNS + FIRST_TOKEN)
     table = block_tables + chunk.to(tl.int64) * table_stride
 
-    row = tl.arange(0, ROWS)
+    row = tl.program_id(0) % PARTS * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
     token = tile_first + row // GROUP
     held = ((row < TOKENS * GROUP) & (token < length))[:, None] & (column < HEAD_DIM)
@@ -81,15 +84,14 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     token_at = (token_row + token).to(tl.int64)[:, None]
     queries = tl.load(q + token_at * q_stride + place, mask=held, other=0.0)
 
-    position = start + token
+    position = (start + token)[:, None]
     tile_start = start + tile_first
     end = start + tl.minimum(tile_first + TOKENS, length)
     begin = first_visible(tile_start, WINDOW) // TILE * TILE
     total_m, total_l, total = fresh(ROWS, COLUMNS)
     m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
     for first in tl.range(begin, end, TILE):  # a loop for each split would run dry at the end of each
-        at = first + tl.arange(0, TILE)
-        written = at < end
+        written = first + tl.arange(0, TILE) < end
         rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
         k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
         v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
@@ -97,11 +99,7 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
         if first // SPLIT * SPLIT == first:
             total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
             m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
-        if (first + TILE > tile_start + 1) | (WINDOW > 0):
-            visible = at[None, :] <= position[:, None]
-            if WINDOW > 0:
-                visible = visible & (at[None, :] > position[:, None] - WINDOW)
-            scores = tl.where(visible, scores, float("-inf"))
+        scores = hide(scores, first, position, tile_start, end - 1, WINDOW)
         m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
     total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
     total = finish(total_l, total)
@@ -123,10 +121,11 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
 
     q, out: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim]; of one dtype.
     """
-    shape = op.shape
+    shape, queries = op.shape, QueryTile.of_prompts(op)
+    parts = max(1, TILE_ROWS // queries.rows)
     return Launch(
         kernel=attention_tiles,
-        grid=(max_tiles, shape.kv_heads),
+        grid=(max_tiles * parts, shape.kv_heads),
         arguments={
             "q": q,
             "keys": keys,
@@ -141,14 +140,15 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
             "out_stride": out.stride(0),
             "table_stride": tables.block_tables.stride(0),
             "TOKENS": tile_tokens(shape.group),
+            "PARTS": parts,
             "GROUP": shape.group,
             "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,
             "BLOCK_SIZE": block_size,
             "WINDOW": op.window,
-            "ROWS": max(TILE_ROWS, triton.next_power_of_2(shape.group)),
-            "COLUMNS": max(16, triton.next_power_of_2(shape.head_dim)),
+            "ROWS": queries.rows,
+            "COLUMNS": queries.columns,
         },
-        warps=8,
-        stages=5,
+        warps=queries.warps,
+        stages=queries.stages,
     )

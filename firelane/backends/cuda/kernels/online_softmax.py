@@ -38,9 +38,25 @@ def products(q, k):
 
 
 @triton.jit
+def hide(scores, first, position, lowest, highest, WINDOW: tl.constexpr):
+    """Scores of the tile from `first` on, -inf where a row does not see a position. position: of the rows,
+    int32 [ROWS, 1] or [1, 1], from `lowest` to `highest`."""
+    partly = first + TILE - 1 > lowest
+    if WINDOW > 0:
+        partly = partly | (first <= highest - WINDOW)
+    if partly:
+        at = first + tl.arange(0, TILE)[None, :]
+        visible = at <= position
+        if WINDOW > 0:
+            visible = visible & (at > position - WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
+    return scores
+
+
+@triton.jit
 def add_tile(m, l, acc, scores, v, scale):  # noqa: E741
-    """The state after one more tile. scores: of products(), -inf where a row sees nothing; v: [TILE,
-    COLUMNS], zero where nothing was written; scale: scale * log2(e)."""
+    """The state after one more tile. scores: [ROWS, TILE], of products() and hide(); v:
+    [TILE, COLUMNS], zero where nothing was written; scale: scale * log2(e)."""
     new_m = tl.maximum(m, tl.max(scores, 1) * scale)
     base = tl.where(new_m == float("-inf"), 0.0, new_m)  # -inf - -inf is no number
     weights = tl.exp2(tl.fma(scores, scale, -base[:, None]))

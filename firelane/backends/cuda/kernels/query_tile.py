@@ -1,0 +1,54 @@
+"""QueryTile: how many rows of queries a program of attention computes at once, and with how many warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firelane.program.ops import Attention
+from firelane.program.values import DType
+
+WIDEST_HEAD = 128  # of which the sums of two states fit a thread's registers
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryTile:
+    """rows: (token, head of the group) pairs, padded to a power of two; columns: head_dim, padded likewise.
+    stages: of loading; 5 give room for three tiles of keys and values, as a tile waits for its block's number
+    first.
+
+    Decoded tokens and prompts get the same bits as long as a row's scores lie in the same threads in both:
+    64 x warps / 4 rows in bfloat16, where a warp group computes 64 rows; else the same tile in both. A test
+    compares the compiled layouts.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    @classmethod
+    def of_decode(cls, op: Attention) -> QueryTile:
+        return cls._of(op, rows=64, warps=4)
+
+    @classmethod
+    def of_prompts(cls, op: Attention) -> QueryTile:
+        return cls._of(op, rows=128, warps=8)
+
+    @classmethod
+    def _of(cls, op: Attention, *, rows: int, warps: int) -> QueryTile:
+        stages = 5
+        if op.shape.head_dim > WIDEST_HEAD:
+            rows, warps, stages = 64, 8, 3
+        if op.out.dtype is DType.F32:  # no tensor cores: for tests and small models
+            rows, warps, stages = 32, 8, 2
+        return cls(
+            rows=max(rows, power_of_two(op.shape.group)),
+            columns=max(16, power_of_two(op.shape.head_dim)),
+            warps=warps,
+            stages=stages,
+        )
+
+
+def power_of_two(n: int) -> int:
+    """The least one that is not less than n."""
+    return 1 << (n - 1).bit_length()

@@ -1,0 +1,80 @@
+"""Attention: decoded in splits, and in tiles of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from firelane.backends.cuda.kernels.attention_merge import merge_splits
+from firelane.backends.cuda.kernels.attention_split import attend_splits
+from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
+from firelane.backends.cuda.tables import CHUNK_COLUMNS, MAX_UNITS, NUM_COUNTS, Staged, StepTables
+from firelane.program.ops import Attention, HeadShape
+from firelane.program.values import DType, Rows, Value
+from tests.backends.cuda.compile_driver import ASYNC_COPY, WGMMA, WIDE_LOADS, Case, untouched
+
+CHUNKS, TOKENS, BLOCKS = 200, 2048, 1000
+TENSOR_CORES = (WGMMA, ASYNC_COPY, WIDE_LOADS)
+LLAMA_8B = (32, 8, 128)
+
+
+def cases() -> Iterator[Case]:
+    yield from both("8B", LLAMA_8B)
+    yield from both("8B, blocks of 16", LLAMA_8B, block_size=16)
+    yield from both("8B, window", LLAMA_8B, window=4096, block_size=128)
+    yield from both("70B", (64, 8, 128))
+    yield from both("1B", (32, 8, 64))
+    yield from both("one head a group", (32, 32, 128))
+    yield from both("groups of 7", (28, 4, 128))
+    yield from both("heads of 80", (32, 32, 80))
+    yield from both("heads of 256", (16, 8, 256))
+    yield from both("float32", LLAMA_8B, dtype=DType.F32)
+    yield from both("float32, heads of 256", (16, 8, 256), dtype=DType.F32)
+
+
+def both(
+    name: str,
+    shape: tuple[int, int, int],
+    *,
+    dtype: DType = DType.BF16,
+    window: int = 0,
+    block_size: int = 64,
+) -> Iterator[Case]:
+    heads, kv_heads, head_dim = shape
+    grouped = HeadShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    torch_dtype = torch.float32 if dtype is DType.F32 else torch.bfloat16
+    needs = () if dtype is DType.F32 else TENSOR_CORES
+    q, out = (Value(name=n, rows=Rows.TOKEN, width=heads * head_dim, dtype=dtype) for n in ("q", "out"))
+    op = Attention(q=q, layer=0, shape=grouped, scale=head_dim**-0.5, window=window, out=out)
+    tables = step_tables(tile_tokens(op.shape.group), 65536 // block_size)
+    keys, values = (untouched(BLOCKS, kv_heads, block_size, head_dim, dtype=torch_dtype) for _ in range(2))
+    rows, result = (untouched(TOKENS, heads * head_dim, dtype=torch_dtype) for _ in range(2))
+    partial = untouched(MAX_UNITS, heads, head_dim, dtype=torch.float32)
+    stats = untouched(MAX_UNITS, heads, 2, dtype=torch.float32)
+    cache = {"op": op, "block_size": block_size}
+    splits = attend_splits(rows, keys, values, tables, partial=partial, stats=stats, programs=33, **cache)
+    merge = merge_splits(tables, op=op, partial=partial, stats=stats, out=result, max_chunks=CHUNKS)
+    tiles = attend_tiles(rows, keys, values, tables, result, max_tiles=len(tables.tiles), **cache)
+    yield Case(name=f"attend_splits {name}", launch=splits, needs=needs)
+    yield Case(name=f"merge_splits {name}", launch=merge, needs=(ASYNC_COPY,))
+    yield Case(name=f"attend_tiles {name}", launch=tiles, needs=needs)
+
+
+def step_tables(per_tile: int, blocks_per_seq: int) -> StepTables:
+    def table(*shape: int) -> torch.Tensor:
+        return untouched(*shape, dtype=torch.int32)
+
+    counts, chunks, rows = table(NUM_COUNTS), table(CHUNKS, CHUNK_COLUMNS), table(CHUNKS, 4)
+    return StepTables(
+        staged=Staged(counts=counts, chunks=chunks, rows=rows),
+        counts=counts,
+        chunks=chunks,
+        rows=rows,
+        token_ids=table(TOKENS),
+        positions=table(TOKENS),
+        token_chunk=table(TOKENS),
+        block_tables=table(CHUNKS, blocks_per_seq),
+        units=table(MAX_UNITS, 2),
+        tiles=table(-(-TOKENS // per_tile) + CHUNKS, 2),
+    )
