@@ -11,6 +11,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.kernels.sums import (
     EAGER_ROWS,
+    eager_options,
     power_of_two,
     read,
     source_arguments,
@@ -50,8 +51,10 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     row = row.to(tl.int64)
     columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     mask = columns < WIDTH
-    x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
     scale = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    if EAGER:
+        tl.debug_barrier()  # or the compiler loads the weight late, and waits for it once more
+    x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
     if total is not None:
         tl.store(total + row * total_stride + columns, x, mask=mask & live)
     mean_square = tl.sum(tl.sum(x * x, axis=1), axis=0) / WIDTH
@@ -61,7 +64,7 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
 
 def warps_of(block: int) -> int:
     """The order of the sum follows from it, so it may depend on the width alone."""
-    return min(32, max(1, block // 256))
+    return min(32, max(1, block // 128))
 
 
 def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
@@ -95,4 +98,5 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
             "BLOCK": block,
         },
         warps=warps_of(block),
+        options=eager_options(max_rows),
     )

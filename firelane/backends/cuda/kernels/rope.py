@@ -9,7 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.sums import EAGER_ROWS, power_of_two, read, source_arguments
+from firelane.backends.cuda.kernels.sums import (
+    EAGER_ROWS,
+    eager_options,
+    power_of_two,
+    read,
+    source_arguments,
+)
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pending import Source
 from firelane.backends.cuda.tables import TOKENS, StepTables
@@ -82,6 +88,10 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     live = row < tl.load(counts + COUNT)
     if not EAGER and not live:
         return
+    position = tl.load(positions + row)
+    chunk = tl.load(token_chunk + row).to(tl.int64)
+    if EAGER:
+        tl.debug_barrier()  # or the compiler loads these late, although other addresses depend on them
     is_q = program < Q_PROGRAMS
     is_v = program >= Q_PROGRAMS + KV_PROGRAMS
     before = tl.where(is_q, 0, tl.where(is_v, Q_PROGRAMS + KV_PROGRAMS, Q_PROGRAMS))
@@ -107,18 +117,16 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
         PARTS=PARTS,
     )
     mask = mask & live
-    position = tl.load(positions + row, mask=live, other=0)
     angles = rotary + position.to(tl.int64) * HEAD_DIM + at
     turned = (at < HALF) & live
     cos = tl.load(angles, mask=turned, other=0.0)
     sin = tl.load(angles + HALF, mask=turned, other=0.0)
+    entry = chunk * block_tables_stride + position // BLOCK_SIZE
+    block = tl.load(block_tables + entry, mask=live, other=0).to(tl.int64)
     if is_q:
         low, high = rotated(low, high, cos, sin, q_norm, at, at < HALF, eps, HEAD_DIM=HEAD_DIM)
         put(out, row64 * out_stride + head * HEAD_DIM + at, low, high, mask, HALF=HALF)
     else:
-        chunk = tl.load(token_chunk + row, mask=live, other=0).to(tl.int64)
-        entry = chunk * block_tables_stride + position // BLOCK_SIZE
-        block = tl.load(block_tables + entry, mask=live, other=0).to(tl.int64)
         place = (block * KV_HEADS + head) * (BLOCK_SIZE * HEAD_DIM) + position % BLOCK_SIZE * HEAD_DIM + at
         if is_v:
             put(values, place, low, high, mask, HALF=HALF)
@@ -175,4 +183,5 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
             "HEADS": heads,
             "BLOCK": power_of_two(shape.head_dim // 2),
         },
+        options=eager_options(max_tokens),
     )

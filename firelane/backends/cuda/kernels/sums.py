@@ -17,6 +17,7 @@ from firelane.backends.cuda.pending import Pending, Source
 
 COLUMNS = 1024
 EAGER_ROWS = 64  # up to here a row is read before it is known whether there is one: waiting costs more
+EAGER_REGISTERS = 64  # of a thread
 
 
 @triton.jit
@@ -79,6 +80,12 @@ def power_of_two(n: int) -> int:
 def columns_of(width: int) -> int:
     """How many columns a program takes, where no program needs a row as a whole."""
     return min(COLUMNS, power_of_two(width))
+
+
+def eager_options(max_rows: int) -> dict[str, Any]:
+    """Registers for all loads of a program at once. The compiler would save them, for more programs than there
+    are, and take turns."""
+    return {"maxnreg": EAGER_REGISTERS} if max_rows <= EAGER_ROWS else {}
 
 
 def source_arguments(x: Source) -> dict[str, Any]:

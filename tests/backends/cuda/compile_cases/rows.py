@@ -18,6 +18,7 @@ from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.pending import Pending, Source
 from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.shapes import segments
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
 from firelane.program.ops import HeadShape, RopeAndCache, Rotary
 from firelane.program.values import DType, Value, Weight
@@ -125,12 +126,11 @@ def _embed(tables: StepTables) -> Iterator[Case]:
 
 
 def _norm() -> Iterator[Case]:
-    yield norm(pending(HIDDEN, 1), HIDDEN, 1)
-    yield norm(pending(HIDDEN, 256, count=9, bias=True), HIDDEN, 256)
+    for width in (1024, 4096, 8192, 16384):
+        parts = segments(width, width) + 1
+        yield norm(pending(width, 1, count=parts, bias=True), width, 1)
+    yield norm(pending(HIDDEN, 256), HIDDEN, 256)
     yield norm(untouched(8192, HIDDEN, dtype=F32), HIDDEN, 8192)
-    for width in (1024, 8192):
-        yield norm(pending(width, 256), width, 256)
-    yield norm(pending(16384, 1, count=9, bias=True), 16384, 1)
 
 
 def _rope(tables: StepTables) -> Iterator[Case]:
