@@ -1,0 +1,120 @@
+"""Products at the shapes of an 8 B model, in the configs that the rule gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from firelane.backends.cuda.config import LinearConfig, choose
+from firelane.backends.cuda.kernels.gated import gated_linear
+from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.window import decode_matrix
+from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
+from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from tests.backends.cuda.compile_driver import ASYNC_COPY, WGMMA, WIDE_LOADS, Case, untouched
+
+F32, I32, U8 = torch.float32, torch.int32, torch.uint8
+FULL = (WGMMA, ASYNC_COPY, WIDE_LOADS)
+
+
+def cases() -> Iterator[Case]:
+    attention, mlp = (4096, 4096), (28672, 4096)
+    for max_rows in (1, 32, 64, 128, 256, 512, 8192):
+        yield product(plain(*attention), max_rows)
+        yield product(plain(*mlp), max_rows, gated=True)
+    for max_rows in (1, 32, 64, 256):
+        yield product(window(*attention), max_rows)
+        yield product(window(*mlp), max_rows, gated=True)
+    yield product(plain(128256, 4096), 256)
+    yield product(plain(331, 1000), 64)
+    yield product(plain(331, 1000, dtype=F32), 64, needs=())
+    yield Case(name="decode 4096 x 4096", launch=decode(window(*attention)), needs=(WIDE_LOADS,))
+
+
+def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[str, ...] = FULL) -> Case:
+    config = choose(
+        matrix_rows=matrix.rows,
+        k=matrix.k,
+        gated=gated,
+        max_rows=max_rows,
+        is_window=isinstance(matrix, WindowMatrix),
+        table=None,
+    )
+    launch = _gated(matrix, max_rows, config) if gated else _linear(matrix, max_rows, config)
+    return Case(name=f"{_name(matrix, gated)}, {max_rows} rows, {_tile(config)}", launch=launch, needs=needs)
+
+
+def decode(matrix: WindowMatrix) -> Launch:
+    return decode_matrix(matrix, untouched(matrix.low.numel()))[0]
+
+
+def plain(rows: int, k: int, dtype: torch.dtype = torch.bfloat16) -> PlainMatrix:
+    data = untouched(round_up(rows, ROW_BLOCK), round_up(k, 128), dtype=dtype)
+    return PlainMatrix(data=data, rows=rows, k=k, escapes=_escapes(len(data), dtype))
+
+
+def window(rows: int, k: int) -> WindowMatrix:
+    return WindowMatrix(
+        low=untouched(rows, k, dtype=U8),
+        codes=untouched(rows, k // 2, dtype=U8),
+        bases=untouched(rows // ROW_BLOCK, dtype=U8),
+        rows=rows,
+        k=k,
+        escapes=_escapes(rows, torch.bfloat16),
+    )
+
+
+def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
+    x, counts = _x(matrix, max_rows), untouched(NUM_COUNTS, dtype=I32)
+    width = round_up(matrix.rows, 64)
+    if config.parts:
+        parts = untouched(segments(matrix.rows, matrix.k) + 1, max_rows, width, dtype=F32)
+        return linear_parts(matrix, x, parts, counts=counts, count=TOKENS, max_rows=max_rows, config=config)[
+            -1
+        ]
+    return linear(
+        matrix,
+        x,
+        untouched(max_rows, width, dtype=F32),
+        bias=None,
+        residual=untouched(max_rows, width, dtype=F32),
+        counts=counts,
+        count=TOKENS,
+        max_rows=max_rows,
+        config=config,
+    )[-1]
+
+
+def _gated(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
+    return gated_linear(
+        matrix,
+        _x(matrix, max_rows),
+        untouched(max_rows, matrix.rows // 2),
+        bias=None,
+        counts=untouched(NUM_COUNTS, dtype=I32),
+        count=TOKENS,
+        max_rows=max_rows,
+        config=config,
+    )[-1]
+
+
+def _x(matrix: Matrix, max_rows: int) -> torch.Tensor:
+    return untouched(max_rows, round_up(matrix.k, 64), dtype=matrix.escapes.values.dtype)
+
+
+def _escapes(rows: int, dtype: torch.dtype) -> Escapes:
+    starts = untouched(rows // ROW_BLOCK + 1, dtype=I32)
+    return Escapes(starts=starts, where=untouched(999, dtype=I32), values=untouched(999, dtype=dtype))
+
+
+def _name(matrix: Matrix, gated: bool) -> str:
+    form = "window" if isinstance(matrix, WindowMatrix) else str(matrix.data.dtype).removeprefix("torch.")
+    return f"{'gated ' if gated else ''}{form} {matrix.rows} x {matrix.k}"
+
+
+def _tile(config: LinearConfig) -> str:
+    tile = f"{config.features} x {config.row_tile} x {config.k_tile}"
+    return f"{tile}, {config.warps} warps, {config.stages} stages{', parts' if config.parts else ''}"
