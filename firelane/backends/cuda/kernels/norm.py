@@ -52,7 +52,7 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     mask = columns < WIDTH
     scale = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
-    if EAGER:
+    if EAGER and BLOCK <= 8192:  # beyond, registers do not suffice
         tl.debug_barrier()  # or the compiler loads the weight late, and waits for it once more
     x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
     if total is not None:

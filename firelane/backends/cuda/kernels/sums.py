@@ -83,8 +83,8 @@ def columns_of(width: int) -> int:
 
 
 def eager_options(max_rows: int) -> dict[str, Any]:
-    """Registers for all loads of a program at once. The compiler would save them, for more programs than there
-    are, and take turns."""
+    """Registers for all loads of a program at once. The compiler would save them, for more programs than
+    there are, and take turns."""
     return {"maxnreg": EAGER_REGISTERS} if max_rows <= EAGER_ROWS else {}
 
 
