@@ -1,0 +1,159 @@
+"""scripts/gpu_check.py: its plan, its steps in processes of their own, and what it says without a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from firelane.backends.cuda import presence
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "gpu_check.py"
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        return __import__("gpu_check")
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+
+
+@pytest.fixture
+def places(check: ModuleType, tmp_path: Path) -> Any:
+    for name in ("out", "work", "packages"):
+        (tmp_path / name).mkdir()
+    return check.Places(
+        out=tmp_path / "out",
+        work=tmp_path / "work",
+        packages=tmp_path / "packages",
+        model=tmp_path / "model",
+    )
+
+
+def run(check: ModuleType, places: Any, code: str, **changes: Any) -> Any:
+    settings = {"name": "limits", "command": ("-c", code), "limit_s": 60, "needs": ()}
+    with (places.out / "gpu.log").open("w") as log:
+        return check.run_step(check.Step(**{**settings, **changes}), places, left_s=400, log=log)
+
+
+def test_plan_fits_into_eight_minutes_at_worst_by_skipping(check: ModuleType) -> None:
+    text = check.plan(check.STEPS, check.MINUTES)
+    assert [line.split()[0] for line in text.splitlines()] == [s.name for s in check.STEPS] + ["all"]
+    assert all(s.limit_s < 60 * check.MINUTES for s in check.STEPS)
+    names = [part for s in check.STEPS for part in s.command if part.endswith(".py")]
+    assert all((ROOT / name).exists() for name in names)
+
+
+def test_every_gpu_benchmark_is_in_the_plan(check: ModuleType) -> None:
+    planned = {part for s in check.STEPS for part in s.command}
+    scripts = [p for p in (ROOT / "benchmarks").glob("cuda_*.py") if "open_device" in p.read_text()]
+    mains = {f"benchmarks/{p.name}" for p in scripts if "run_main(main)" in p.read_text()}
+    assert mains == {name for name in planned if name.startswith("benchmarks/")}
+
+
+def test_what_is_carried_are_base_dependencies(check: ModuleType) -> None:
+    wanted = check.requirements()
+    assert len(wanted) == len(check.CARRIED)
+    assert all(any(r.startswith(name) for r in wanted) for name in check.CARRIED)
+
+
+def test_a_step_that_does_well(check: ModuleType, places: Any) -> None:
+    result = run(check, places, "import os; print(os.environ['A'])", environ={"A": "seen"})
+    assert (result.outcome, result.is_bad) == ("ok", False)
+    assert "seen" in (places.out / "gpu.log").read_text()
+
+
+def test_a_step_that_fails_says_its_last_line(check: ModuleType, places: Any) -> None:
+    result = run(check, places, "raise SystemExit('MachineError: no GPU')")
+    assert (result.outcome, result.is_bad) == ("failed", True)
+    assert result.why == "exit code 1: MachineError: no GPU"
+
+
+def test_a_step_is_stopped_with_its_children(check: ModuleType, places: Any, tmp_path: Path) -> None:
+    child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'input()'], "
+    child += f"stdin=subprocess.PIPE); open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    result = run(check, places, child, limit_s=2)
+    assert result.outcome == "stopped"
+    pid = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_steps_that_cannot_run_are_skipped(check: ModuleType, places: Any) -> None:
+    lacking = run(check, places, "1 / 0", needs=("numpy", "no_such_package"))
+    assert (lacking.outcome, lacking.why) == ("skipped", "no no_such_package: scripts/gpu_wheels")
+    (places.packages / "no_such_package").mkdir()
+    assert run(check, places, "", needs=("no_such_package",)).outcome == "ok"
+    step = check.Step(name="late", command=("-c", "1 / 0"), limit_s=60, needs=())
+    assert check.run_step(step, places, left_s=10, log=None).why == "no time left"
+
+
+def test_wheels_of_what_is_missing_are_unpacked(check: ModuleType, tmp_path: Path) -> None:
+    for name in ("no_such_package-1.0-py3-none-any.whl", "numpy-9.0-py3-none-any.whl"):
+        with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+            wheel.writestr(f"{name.split('-')[0]}/__init__.py", "")
+    target = tmp_path / "target"
+    assert check.unpack(tmp_path, target) == ["no_such_package-1.0-py3-none-any.whl"]
+    assert (target / "no_such_package" / "__init__.py").exists()
+    assert not (target / "numpy").exists()
+
+
+def test_tags_of_wheels(check: ModuleType) -> None:
+    mine = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert check.fits(f"a-1-{mine}-{mine}-manylinux_2_28_x86_64.whl")
+    assert check.fits("a-1-cp39-abi3-manylinux_2_28_x86_64.whl")
+    assert check.fits("a-1-py2.py3-none-any.whl")
+    assert not check.fits("a-1-cp27-cp27m-manylinux1_x86_64.whl")
+
+
+def test_results_of_all_steps_lie_together(check: ModuleType, places: Any) -> None:
+    tables = places.work / "tables"
+    tables.mkdir()
+    (tables / "cuda_limits.md").write_text("# cuda_limits\n")
+    (tables / "cuda_limits.json").write_text('{"figures": 1}')
+    results = [
+        check.Result(name="limits", outcome="ok", seconds=1.0),
+        check.Result(name="steps", outcome="failed", seconds=2.0, why="a | b"),
+    ]
+    check.write(places, results, ["a.whl"])
+    page = (places.out / "gpu.md").read_text()
+    assert "| steps | failed | 2.0 | a / b |" in page
+    assert "# cuda_limits" in page
+    assert "Unpacked: a.whl." in page
+    record = json.loads((places.out / "gpu.json").read_text())
+    assert record["cuda_limits"] == {"figures": 1}
+    assert record["steps"][1]["outcome"] == "failed"
+
+
+def test_places_are_filled_in(check: ModuleType, places: Any) -> None:
+    (serving,) = [s for s in check.STEPS if s.name == "serving"]
+    command = places.fill(serving.command)
+    assert command[0] == sys.executable
+    assert not any("{" in part for part in command)
+    environ = places.environ(dataclasses.replace(serving, environ={"X": "1"}))
+    assert environ["X"] == "1"
+    assert environ["PYTHONPATH"].startswith(str(ROOT))
+
+
+def test_list_needs_no_gpu() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "--list"], capture_output=True, text=True, check=True)
+    assert "cuda_steps.py" in done.stdout
+
+
+@pytest.mark.skipif(not presence.look().problem, reason="there is a GPU here")
+def test_without_a_gpu_it_says_so() -> None:
+    environ = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run([str(ROOT / "scripts" / "gpu_check")], capture_output=True, text=True, env=environ)
+    assert done.returncode == 2
+    assert "no NVIDIA GPU is in this machine" in done.stderr
