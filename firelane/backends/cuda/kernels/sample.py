@@ -19,6 +19,7 @@ from firelane.backends.cuda.kernels.sample_layout import (
     GROUPS,
     RECORD_WORDS,
     block_size,
+    bus_read_size,
     chunk_size,
     num_blocks,
 )
@@ -51,9 +52,9 @@ class SampleScratch:
 
     asks: int32 [rows, ASK_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the slot
     lists, checked. adjusted: float32 [rows, vocab], the logits that are drawn by; tally: int32 [rows, vocab],
-    the penalties' counts, then a list of candidates; spare: another list. bests, best_ids, masses: [rows, 2,
-    blocks], of the raw logits and of those drawn by; peaks: float32 [rows, 2, groups]; groups: int32 [rows,
-    groups], a list.
+    the penalties' counts, then a list of candidates; values: float32 [rows, vocab], a list of their logits.
+    bests, best_ids: float32, int32 [rows, 2, blocks], of the raw logits and of those drawn by; peaks, masses:
+    float32, int64 [rows, 2, groups]; groups: int32 [rows, groups], a list.
     """
 
     asks: Tensor
@@ -63,7 +64,7 @@ class SampleScratch:
     allowed: Tensor
     adjusted: Tensor
     tally: Tensor
-    spare: Tensor
+    values: Tensor
     bests: Tensor
     best_ids: Tensor
     masses: Tensor
@@ -87,10 +88,10 @@ class SampleScratch:
             allowed=device.empty(rows, vocab // 32 + 1),
             adjusted=device.empty(rows, vocab, dtype=torch.float32),
             tally=device.empty(rows, vocab),
-            spare=device.empty(rows, vocab),
+            values=device.empty(rows, vocab, dtype=torch.float32),
             bests=device.empty(rows, 2, blocks, dtype=torch.float32),
             best_ids=device.empty(rows, 2, blocks),
-            masses=device.empty(rows, 2, blocks, dtype=torch.int64),
+            masses=device.empty(rows, 2, groups, dtype=torch.int64),
             peaks=device.empty(rows, 2, groups, dtype=torch.float32),
             groups=device.empty(rows, groups),
         )
@@ -113,7 +114,7 @@ def sample(  # limits: exempt (kernel: as the op, and the rows of the bucket)
     """
     return [
         _read_slots(tables, state, scratch, vocab=vocab, max_rows=max_rows),
-        _scan(logits, tables, scratch, vocab=vocab, max_rows=max_rows),
+        _scan(logits, scratch, vocab=vocab, max_rows=max_rows),
         _finish(logits, tables, state, outputs, scratch, vocab=vocab, max_rows=max_rows),
     ]
 
@@ -141,18 +142,17 @@ def _read_slots(
             "bans": scratch.bans,
             "allowed": scratch.allowed,
             "VOCAB": vocab,
-            "CHUNK": chunk_size(vocab),
+            "CHUNK": bus_read_size(vocab),
         },
         warps=_SLOTS_WARPS,
     )
 
 
-def _scan(logits: Tensor, tables: StepTables, scratch: SampleScratch, *, vocab: int, max_rows: int) -> Launch:
+def _scan(logits: Tensor, scratch: SampleScratch, *, vocab: int, max_rows: int) -> Launch:
     return Launch(
         kernel=scan_kernel,
         grid=(num_blocks(vocab), max_rows),
         arguments={
-            "counts": tables.counts,
             "asks": scratch.asks,
             "logits": logits,
             "logits_stride": logits.stride(0),
@@ -186,14 +186,13 @@ def _finish(  # limits: exempt (as sample())
         kernel=finish_kernel,
         grid=(max_rows,),
         arguments={
-            "counts": tables.counts,
             "rows": tables.rows,
             "asks": scratch.asks,
             "logits": logits,
             "logits_stride": logits.stride(0),
             "adjusted": scratch.adjusted,
             "ids": scratch.tally,
-            "spare": scratch.spare,
+            "values": scratch.values,
             "groups": scratch.groups,
             **_notes(scratch),
             "tokens": state.tokens,
@@ -206,6 +205,7 @@ def _finish(  # limits: exempt (as sample())
             "BLOCK": block_size(vocab),
             "BLOCKS": blocks,
             "CHUNK": chunk_size(vocab),
+            "SPLIT_CHUNK": max(16, chunk_size(vocab) // 2),
             "LANES": power_of_two(blocks),
             "PEAKS": power_of_two(blocks * GROUPS),
         },

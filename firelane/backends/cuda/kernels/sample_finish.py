@@ -21,9 +21,15 @@ from firelane.backends.cuda.kernels.sample_numbers import (
     weight_of,
 )
 from firelane.backends.cuda.kernels.sample_scan import DRAWN, GROUPS, RAW, ask_number, ask_word
-from firelane.backends.cuda.kernels.sample_select import bound_of, collect, first_beyond, keep, select
+from firelane.backends.cuda.kernels.sample_select import (
+    bound_of,
+    collect,
+    first_beyond,
+    keep,
+    needless_weight,
+    select,
+)
 from firelane.backends.cuda.kernels.sample_slots import (
-    LOGIT_ROWS,
     MAX_LOGPROBS,
     ROW_COLUMNS,
     ROW_POSITION,
@@ -35,70 +41,105 @@ _UNIFORM_UNIT = tl.constexpr(2.0**-24)
 
 
 @triton.jit
-def block_masses(bests, masses, largest, scale, LANES: tl.constexpr, BLOCKS: tl.constexpr):
-    """Of each block in units of the row's largest weight, int64; and the factor by which they were brought
-    there, float64."""
-    block = tl.arange(0, LANES)
-    best = tl.load(bests + block, mask=block < BLOCKS, other=-INFINITY)
-    mass = tl.load(masses + block, mask=block < BLOCKS, other=0)
-    factor = weight_of(best, largest, scale).to(tl.float64)
-    return (mass.to(tl.float64) * factor).to(tl.int64), factor
+def group_masses(bests, masses, largest, scale, PEAKS: tl.constexpr, BLOCKS: tl.constexpr):
+    """Of each group, int64, in units of the row's largest weight; the scan noted them in units of their
+    block's."""
+    group = tl.arange(0, PEAKS)
+    known = group < BLOCKS * GROUPS
+    best = tl.load(bests + group // GROUPS, mask=known, other=-INFINITY)
+    mass = tl.load(masses + group, mask=known, other=0)
+    return (mass.to(tl.float64) * weight_of(best, largest, scale).to(tl.float64)).to(tl.int64)
 
 
 @triton.jit
-def draw_from_all(x, uniform, masses, factors, bests, scale, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
-    """The block first, by the masses of all; then the token within it."""
-    lane = tl.arange(0, masses.shape[0])
-    target = (uniform * tl.sum(masses, axis=0).to(tl.float64)).to(tl.int64)
-    block = tl.sum((tl.cumsum(masses, axis=0) <= target).to(tl.int32), axis=0)
-    target -= tl.sum(tl.where(lane < block, masses, 0), axis=0)
-    factor = tl.sum(tl.where(lane == block, factors, 0.0), axis=0)
-    ids = block * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + ids, mask=ids < VOCAB, other=-INFINITY)
-    mass = units_of(weight_of(value, tl.load(bests + block), scale))
-    own = tl.minimum((target.to(tl.float64) / factor).to(tl.int64), tl.sum(mass, axis=0) - 1)
-    return block * BLOCK + tl.sum((tl.cumsum(mass, axis=0) <= own).to(tl.int32), axis=0)
-
-
-@triton.jit
-def draw_from_few(  # limits: exempt (kernel: a row, its record and room for its lists)
+def draw_from_all(  # limits: exempt (kernel: a row and its notes)
     x,
-    peaks,
+    uniform,
+    masses,
+    bests,
+    largest,
+    scale,
+    VOCAB: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """The group first, by the masses of all; then the token within it."""
+    target = (uniform * tl.sum(masses, axis=0).to(tl.float64)).to(tl.int64)
+    reached = tl.cumsum(masses, axis=0)
+    group = tl.sum((reached <= target).to(tl.int32), axis=0)
+    target -= tl.max(tl.where(reached <= target, reached, 0), axis=0)
+    best = tl.load(bests + group // GROUPS)
+    ids = group * GROUP + tl.arange(0, GROUP)
+    mass = units_of(weight_of(tl.load(x + ids, mask=ids < VOCAB, other=-INFINITY), best, scale))
+    own = (target.to(tl.float64) / weight_of(best, largest, scale).to(tl.float64)).to(tl.int64)
+    own = tl.minimum(own, tl.sum(mass, axis=0) - 1)
+    return group * GROUP + tl.sum((tl.cumsum(mass, axis=0) <= own).to(tl.int32), axis=0)
+
+
+@triton.jit
+def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and room for its lists)
+    x,
     record,
     uniform,
-    total,
+    peaks,
+    masses,
     groups,
     ids,
-    spare,
+    values,
     largest,
     scale,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
+    SPLIT_CHUNK: tl.constexpr,
 ):
-    """After min_p, top_k and top_p. total: the mass of all tokens."""
+    """After min_p, top_k and top_p."""
     top_k, top_p = ask_word(record, ask.TOP_K), ask_number(record, ask.TOP_P_F)
     min_p = ask_number(record, ask.MIN_P_F)
+    total = tl.sum(masses, axis=0)
     floor = tl.where(min_p > 0, tl.minimum(tl.maximum(min_p, LEAST_WEIGHT), 1.0), LEAST_WEIGHT)
     bound = tl.full([], LOWEST_KEY + 1, tl.int32)
     if top_k > 0:
         bound = bound_of(peaks, top_k)
-    elif not (min_p > 0):
-        # All tokens of less weight have together less than half of the mass that top_p leaves out.
-        left_out = 0.5 * tl.minimum(1.0 - top_p.to(tl.float64), 1.0) * total.to(tl.float64)
-        floor = tl.maximum(floor, (left_out * (LEAST_WEIGHT / VOCAB)).to(tl.float32))
-    n = collect(x, peaks, groups, ids, bound, floor, largest, scale, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK)
+    elif not (min_p > 0):  # half of what top_p leaves out is dropped unseen
+        left_out = tl.minimum(1.0 - top_p.to(tl.float64), 1.0) * total.to(tl.float64)
+        half = (0.5 * left_out).to(tl.int64)
+        floor = needless_weight(peaks, masses, half, largest, scale, GROUP=GROUP)
+    n, least, greatest = collect(
+        x, peaks, groups, ids, values, bound, floor, largest, scale, VOCAB=VOCAB, GROUP=GROUP, CHUNK=CHUNK
+    )
     key, ties = tl.full([], LOWEST_KEY, tl.int32), tl.full([], 0, tl.int32)
     if (top_k > 0) | (min_p > 0):
         if (top_k > 0) & (n > top_k):
-            key, ties = select(x, ids, n, spare, top_k.to(tl.int64), False, largest, scale, CHUNK=CHUNK)
-        n, total = keep(x, ids, n, key, ties, largest, scale, CHUNK=CHUNK)
+            key, ties = select(
+                values,
+                n,
+                least,
+                greatest,
+                top_k.to(tl.int64),
+                False,
+                largest,
+                scale,
+                CHUNK=CHUNK,
+                SPLIT_CHUNK=SPLIT_CHUNK,
+            )
+        n, total, least, greatest = keep(x, ids, values, n, key, ties, largest, scale, CHUNK=CHUNK)
     if top_p < 1:
         target = tl.ceil(top_p.to(tl.float64) * total.to(tl.float64)).to(tl.int64)
-        key, ties = select(x, ids, n, spare, tl.maximum(target, 1), True, largest, scale, CHUNK=CHUNK)
-        n, total = keep(x, ids, n, key, ties, largest, scale, CHUNK=CHUNK)
+        key, ties = select(
+            values,
+            n,
+            least,
+            greatest,
+            tl.maximum(target, 1),
+            True,
+            largest,
+            scale,
+            CHUNK=CHUNK,
+            SPLIT_CHUNK=SPLIT_CHUNK,
+        )
+        n, total, least, greatest = keep(x, ids, values, n, key, ties, largest, scale, CHUNK=CHUNK)
     target = (uniform * total.to(tl.float64)).to(tl.int64)
-    return first_beyond(x, ids, n, target, largest, scale, CHUNK=CHUNK)
+    return first_beyond(ids, values, n, target, largest, scale, CHUNK=CHUNK)
 
 
 @triton.jit
@@ -110,19 +151,21 @@ def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and 
     log_sum,
     groups,
     ids,
-    spare,
+    values,
     top_ids,
     top_logprobs,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
+    SPLIT_CHUNK: tl.constexpr,
 ):
     """The `wanted` largest logits, best first; -1 where there are no more."""
-    n = collect(
+    n, least, greatest = collect(
         x,
         peaks,
         groups,
         ids,
+        values,
         bound_of(peaks, wanted),
         -1.0,
         largest,
@@ -132,12 +175,23 @@ def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and 
         CHUNK=CHUNK,
     )
     if n > wanted:
-        key, ties = select(x, ids, n, spare, wanted.to(tl.int64), False, largest, LOG2_E, CHUNK=CHUNK)
-        n, _ = keep(x, ids, n, key, ties, largest, LOG2_E, CHUNK=CHUNK)
+        key, ties = select(
+            values,
+            n,
+            least,
+            greatest,
+            wanted.to(tl.int64),
+            False,
+            largest,
+            LOG2_E,
+            CHUNK=CHUNK,
+            SPLIT_CHUNK=SPLIT_CHUNK,
+        )
+        n, _, least, greatest = keep(x, ids, values, n, key, ties, largest, LOG2_E, CHUNK=CHUNK)
     tl.debug_barrier()
     lane = tl.arange(0, TOP_LANES)
     token = tl.load(ids + lane, mask=lane < n, other=-1)
-    value = tl.load(x + token, mask=lane < n, other=float("nan"))
+    value = tl.load(values + lane, mask=lane < n, other=float("nan"))
     key = key_of(value)
     better = (key[None, :] > key[:, None]) | (
         (key[None, :] == key[:, None]) & (lane[None, :] < lane[:, None])
@@ -150,14 +204,13 @@ def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and 
 
 @triton.jit
 def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for lists, outputs)
-    counts,
     rows,
     asks,
     logits,
     logits_stride,
     adjusted,
     ids,
-    spare,
+    values,
     groups,
     bests,
     best_ids,
@@ -173,22 +226,20 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
     CHUNK: tl.constexpr,
+    SPLIT_CHUNK: tl.constexpr,
     LANES: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
     """A program a row. LANES, PEAKS: powers of two with room for all blocks, for all groups."""
-    row = tl.program_id(0)
-    if row >= tl.load(counts + LOGIT_ROWS):
-        return
+    row = tl.program_id(0).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     work = ask_word(record, ask.WORK)
     if work == 0:
         return
     GROUP: tl.constexpr = BLOCK // GROUPS
-    row = row.to(tl.int64)
     raw = logits + row * logits_stride
     ids += row * VOCAB
-    spare += row * VOCAB
+    values += row * VOCAB
     groups += row * (BLOCKS * GROUPS)
     block = tl.arange(0, LANES)
     group = tl.arange(0, PEAKS)
@@ -208,8 +259,8 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
                 x = adjusted + row * VOCAB
             scale = ask_number(record, ask.SCALE_F)
             uniform = ask_word(record, ask.UNIFORM).to(tl.float64) * _UNIFORM_UNIT
-            mass, factors = block_masses(
-                bests + side, masses + side, largest, scale, LANES=LANES, BLOCKS=BLOCKS
+            mass = group_masses(
+                bests + side, masses + side * GROUPS, largest, scale, PEAKS=PEAKS, BLOCKS=BLOCKS
             )
             if (work & ask.FILTERS) != 0:
                 peak = tl.load(
@@ -217,22 +268,23 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
                 )
                 token = draw_from_few(
                     x,
-                    peak,
                     record,
                     uniform,
-                    tl.sum(mass, axis=0),
+                    peak,
+                    mass,
                     groups,
                     ids,
-                    spare,
+                    values,
                     largest,
                     scale,
                     VOCAB=VOCAB,
                     GROUP=GROUP,
                     CHUNK=CHUNK,
+                    SPLIT_CHUNK=SPLIT_CHUNK,
                 )
             else:
                 token = draw_from_all(
-                    x, uniform, mass, factors, bests + side, scale, VOCAB=VOCAB, BLOCK=BLOCK
+                    x, uniform, mass, bests + side, largest, scale, VOCAB=VOCAB, GROUP=GROUP
                 )
         slot = tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
         position = tl.load(rows + row * ROW_COLUMNS + ROW_POSITION)
@@ -242,7 +294,7 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
         side = row * (2 * BLOCKS) + RAW * BLOCKS
         best = tl.load(bests + side + block, mask=block < BLOCKS, other=-INFINITY)
         largest = tl.max(best, axis=0)
-        mass, _ = block_masses(bests + side, masses + side, largest, LOG2_E, LANES=LANES, BLOCKS=BLOCKS)
+        mass = group_masses(bests + side, masses + side * GROUPS, largest, LOG2_E, PEAKS=PEAKS, BLOCKS=BLOCKS)
         log_sum = tl.where(tl.abs(largest) < INFINITY, log_of(tl.sum(mass, axis=0)), float("nan"))
         known = (token >= 0) & (token < VOCAB)
         value = tl.load(raw + token, mask=known, other=float("nan"))
@@ -258,10 +310,11 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
                 log_sum,
                 groups,
                 ids,
-                spare,
+                values,
                 out_top_ids + row * MAX_LOGPROBS,
                 out_top_logprobs + row * MAX_LOGPROBS,
                 VOCAB=VOCAB,
                 GROUP=GROUP,
                 CHUNK=CHUNK,
+                SPLIT_CHUNK=SPLIT_CHUNK,
             )

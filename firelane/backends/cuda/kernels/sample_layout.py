@@ -14,7 +14,7 @@ from firelane.backends.cuda.kernels.sums import power_of_two
 
 GROUPS = 64  # of a block
 MAX_BLOCK = 4096
-MAX_CHUNK = 2048  # tokens of a list that are looked at together
+MAX_CHUNK = 2048
 BIAS_ROOM = power_of_two(MAX_BIAS)
 TOP_ROOM = power_of_two(MAX_LOGPROBS)
 RECORD_WORDS = 16
@@ -66,4 +66,10 @@ def num_blocks(vocab: int) -> int:
 
 
 def chunk_size(vocab: int) -> int:
+    """Tokens of a list that are looked at together."""
     return min(MAX_CHUNK, block_size(vocab))
+
+
+def bus_read_size(vocab: int) -> int:
+    """Words that are read from a slot together: enough that the bus is waited for few times."""
+    return 4 * chunk_size(vocab)

@@ -16,6 +16,7 @@ import triton.language as tl
 INFINITY = tl.constexpr(float("inf"))
 LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
+UNIT_BITS = tl.constexpr(40)
 _UNIT = tl.constexpr(2.0**40)
 LEAST_WEIGHT = tl.constexpr(2.0**-40)
 LOWEST_KEY = tl.constexpr(-(2**31))

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from firelane.backends.cuda.kernels import sample_layout as ask
 from firelane.backends.cuda.kernels.sample_numbers import INFINITY, LOG2_E, units_of, weight_of
-from firelane.backends.cuda.kernels.sample_slots import BIAS_LANES, LOGIT_ROWS, STOP_LANES
+from firelane.backends.cuda.kernels.sample_slots import BIAS_LANES, STOP_LANES
 
 GROUPS = tl.constexpr(ask.GROUPS)
 RAW = tl.constexpr(0)
@@ -122,14 +122,14 @@ def measure(  # limits: exempt (kernel: what is noted of a block)
     tl.store(bests + at, best)
     tl.store(best_ids + at, tl.min(tl.min(tl.where(x == best, ids, 0x7FFFFFFF), axis=1), axis=0))
     if work & WEIGHS:
-        tl.store(masses + at, tl.sum(tl.sum(units_of(weight_of(x, best, scale)), axis=1), axis=0))
+        mass = tl.sum(units_of(weight_of(x, best, scale)), axis=1)
+        tl.store(masses + at * GROUPS + tl.arange(0, GROUPS), mass)
     if work & LOOKS:
         tl.store(peaks + at * GROUPS + tl.arange(0, GROUPS), peak)
 
 
 @triton.jit
 def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of its blocks)
-    counts,
     asks,
     logits,
     logits_stride,
@@ -148,14 +148,11 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
     BLOCKS: tl.constexpr,
 ):
     """A program a block of a row."""
-    row = tl.program_id(1)
-    if row >= tl.load(counts + LOGIT_ROWS):
-        return
+    row = tl.program_id(1).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     work = ask_word(record, ask.WORK)
     if work == 0:
         return
-    row = row.to(tl.int64)
     GROUP: tl.constexpr = BLOCK // GROUPS
     block = tl.program_id(0)
     ids = block * BLOCK + tl.arange(0, GROUPS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]

@@ -1,8 +1,8 @@
 """The few tokens of a row that matter: lists of candidates, and where to cut them.
 
-A list holds token ids in increasing order, in device memory that one program alone touches; a barrier stands
-before what another of its threads wrote is read. No list is sorted: a threshold is searched by cutting a
-range of keys into PIVOTS parts, over ever fewer candidates.
+A list holds token ids in increasing order, and another their logits, in device memory that one program alone
+touches; a barrier stands before what another of its threads wrote is read. No list is sorted: a threshold is
+searched by cutting a range of keys into PIVOTS parts, over ever fewer candidates.
 """
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
@@ -17,6 +17,7 @@ from firelane.backends.cuda.kernels import sample_layout
 from firelane.backends.cuda.kernels.sample_numbers import (
     INFINITY,
     LOWEST_KEY,
+    UNIT_BITS,
     key_of,
     units_of,
     value_of,
@@ -46,11 +47,29 @@ def is_candidate(x, bound, floor, largest, scale):
 
 
 @triton.jit
-def collect(  # limits: exempt (kernel: a row and its test)
+def needless_weight(peaks, masses, left_out, largest, scale, GROUP: tl.constexpr):
+    """A power of two: all tokens of less weight have together no more than `left_out` of the mass. peaks,
+    masses: of all groups."""
+    own = units_of(weight_of(peaks, largest, scale))
+    others = tl.maximum(masses - own, 0)
+    low, high = tl.full([], 0, tl.int32), tl.full([], UNIT_BITS, tl.int32)
+    for _ in range(6):  # 0 .. UNIT_BITS
+        middle = (low + high) // 2
+        least = tl.full([], 1, tl.int64) << (UNIT_BITS - middle)
+        below = tl.where(own < least, masses, tl.minimum(others, least * (GROUP - 1)))
+        enough = tl.sum(below, axis=0) <= left_out
+        high = tl.where(enough, middle, high)
+        low = tl.where(enough, low, tl.minimum(middle + 1, high))
+    return tl.exp2(-high.to(tl.float32))
+
+
+@triton.jit
+def collect(  # limits: exempt (kernel: a row, its test and its lists)
     x,
     peaks,
     groups,
-    out,
+    ids,
+    values,
     bound,
     floor,
     largest,
@@ -59,45 +78,49 @@ def collect(  # limits: exempt (kernel: a row and its test)
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """out: the tokens whose key is no less than `bound` and whose weight is no less than `floor`. Returns
-    how many. peaks: of all groups, NaN beyond; groups: scratch, room for as many ids."""
+    """ids, values: the tokens whose key is no less than `bound` and whose weight is no less than `floor`.
+    Returns how many, and their least and greatest key. peaks: of all groups, NaN beyond; groups: scratch,
+    room for as many ids."""
     live = is_candidate(peaks, bound, floor, largest, scale).to(tl.int32)
     lane = tl.arange(0, peaks.shape[0])
     tl.debug_barrier()
     tl.store(groups + tl.cumsum(live, axis=0) - 1, lane, mask=live != 0)
     tl.debug_barrier()
     members, n = tl.sum(live, axis=0) * GROUP, tl.full([], 0, tl.int32)
+    least, greatest = tl.full([CHUNK], HIGHEST_KEY, tl.int32), tl.full([CHUNK], LOWEST_KEY, tl.int32)
     for start in range(0, members, CHUNK):
         member = start + tl.arange(0, CHUNK)
         group = tl.load(groups + member // GROUP, mask=member < members, other=0)
-        ids = group * GROUP + member % GROUP
-        value = tl.load(x + ids, mask=(member < members) & (ids < VOCAB), other=float("nan"))
-        chosen = is_candidate(value, bound, floor, largest, scale).to(tl.int32)
-        tl.store(out + n + tl.cumsum(chosen, axis=0) - 1, ids, mask=chosen != 0)
-        n += tl.sum(chosen, axis=0)
-    return n
+        token = group * GROUP + member % GROUP
+        value = tl.load(x + token, mask=(member < members) & (token < VOCAB), other=float("nan"))
+        chosen = is_candidate(value, bound, floor, largest, scale)
+        place = n + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
+        tl.store(ids + place, token, mask=chosen)
+        tl.store(values + place, value, mask=chosen)
+        n += tl.sum(chosen.to(tl.int32), axis=0)
+        least = tl.where(chosen, tl.minimum(least, key_of(value)), least)
+        greatest = tl.where(chosen, tl.maximum(greatest, key_of(value)), greatest)
+    return n, tl.min(least, axis=0), tl.max(greatest, axis=0)
 
 
 @triton.jit
-def narrow(x, source, n, out, low, high, CHUNK: tl.constexpr):
-    """out (may be `source`): those of source[:n] whose key is within [low, high]. Returns how many, and
-    their least and greatest key."""
+def narrow(values, n, low, high, CHUNK: tl.constexpr):
+    """Drops those of values[:n] whose key is not within [low, high]. Returns how many are left, and their
+    least and greatest key."""
     kept = tl.full([], 0, tl.int32)
-    least, greatest = tl.full([], HIGHEST_KEY, tl.int32), tl.full([], LOWEST_KEY, tl.int32)
-    tl.debug_barrier()
+    least, greatest = tl.full([CHUNK], HIGHEST_KEY, tl.int32), tl.full([CHUNK], LOWEST_KEY, tl.int32)
     for start in range(0, n, CHUNK):
         at = start + tl.arange(0, CHUNK)
-        ids = tl.load(source + at, mask=at < n, other=0)
-        key = key_of(tl.load(x + ids, mask=at < n, other=float("nan")))
+        value = tl.load(values + at, mask=at < n, other=float("nan"))
+        key = key_of(value)
         chosen = (key >= low) & (key <= high)
-        least = tl.minimum(least, tl.min(tl.where(chosen, key, HIGHEST_KEY), axis=0))
-        greatest = tl.maximum(greatest, tl.max(tl.where(chosen, key, LOWEST_KEY), axis=0))
         place = kept + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
         kept += tl.sum(chosen.to(tl.int32), axis=0)
         tl.debug_barrier()  # all of this chunk has been read
-        tl.store(out + place, ids, mask=chosen)
-    tl.debug_barrier()
-    return kept, least, greatest
+        tl.store(values + place, value, mask=chosen)
+        least = tl.where(chosen, tl.minimum(least, key), least)
+        greatest = tl.where(chosen, tl.maximum(greatest, key), greatest)
+    return kept, tl.min(least, axis=0), tl.max(greatest, axis=0)
 
 
 @triton.jit
@@ -108,8 +131,7 @@ def measure_of(value, by_mass, largest, scale):
 
 @triton.jit
 def split(  # limits: exempt (kernel: a list and its measure)
-    x,
-    ids,
+    values,
     n,
     least,
     greatest,
@@ -130,7 +152,7 @@ def split(  # limits: exempt (kernel: a list and its measure)
     sums = tl.zeros([CHUNK, PIVOTS], tl.int64)
     for start in range(0, n, CHUNK):
         at = start + tl.arange(0, CHUNK)
-        value = tl.load(x + tl.load(ids + at, mask=at < n, other=0), mask=at < n, other=float("nan"))
+        value = tl.load(values + at, mask=at < n, other=float("nan"))
         measure = measure_of(value, by_mass, largest, scale)
         sums += tl.where(key_of(value)[:, None] >= pivots[None, :], measure[:, None], 0)
     reached = above + tl.sum(sums, axis=0)
@@ -143,28 +165,51 @@ def split(  # limits: exempt (kernel: a list and its measure)
 
 
 @triton.jit
-def select(x, ids, n, spare, target, by_mass, largest, scale, CHUNK: tl.constexpr):
-    """The cut that keeps the fewest of ids[:n] (one at least), the largest first and lower ids first on a
-    tie, whose measures sum to `target` > 0; all where the sum falls short. Returns a key and a number: kept
-    are those above the key, and so many of those equal to it. spare: room for n ids."""
+def select(  # limits: exempt (kernel: a list and its measure)
+    values,
+    n,
+    least,
+    greatest,
+    target,
+    by_mass,
+    largest,
+    scale,
+    CHUNK: tl.constexpr,
+    SPLIT_CHUNK: tl.constexpr,
+):
+    """The cut that keeps the fewest of a list (one at least), the largest first and lower ids first on a tie,
+    whose measures sum to `target` > 0; all where the sum falls short. Returns a key and a number: kept are
+    those above the key, and so many of those equal to it. values[:n], with keys from `least` to `greatest`:
+    lost."""
     above = tl.full([], 0, tl.int64)
-    ties, least, greatest = narrow(  # pyright: ignore[reportGeneralTypeIssues]
-        x, ids, n, spare, LOWEST_KEY + 1, HIGHEST_KEY, CHUNK=CHUNK
-    )
+    tl.debug_barrier()
     while least < greatest:
-        low, high, above = split(
-            x, spare, ties, least, greatest, above, target, by_mass, largest, scale, CHUNK=CHUNK
+        low, high, above = split(  # pyright: ignore[reportGeneralTypeIssues]
+            values, n, least, greatest, above, target, by_mass, largest, scale, CHUNK=SPLIT_CHUNK
         )
-        ties, least, greatest = narrow(x, spare, ties, spare, low, high, CHUNK=CHUNK)
+        n, least, greatest = narrow(values, n, low, high, CHUNK=CHUNK)
+        tl.debug_barrier()
     each = tl.maximum(measure_of(value_of(least), by_mass, largest, scale), 1)
     wanted = (target - above + each - 1) // each
-    return least, tl.minimum(tl.maximum(wanted, 1), ties.to(tl.int64)).to(tl.int32)
+    return least, tl.minimum(tl.maximum(wanted, 1), n.to(tl.int64)).to(tl.int32)
 
 
 @triton.jit
-def keep(x, ids, n, key, ties, largest, scale, CHUNK: tl.constexpr):
-    """Drops those of ids[:n] that a cut does not keep. Returns how many are left, and their mass."""
+def keep(  # limits: exempt (kernel: a list and its cut)
+    x,
+    ids,
+    values,
+    n,
+    key,
+    ties,
+    largest,
+    scale,
+    CHUNK: tl.constexpr,
+):
+    """Drops those of ids[:n] that a cut does not keep, and writes the values of the others anew. Returns how
+    many are left, their mass, and their least and greatest key."""
     kept, tied = tl.full([], 0, tl.int32), tl.full([], 0, tl.int32)
+    least, greatest = tl.full([CHUNK], HIGHEST_KEY, tl.int32), tl.full([CHUNK], LOWEST_KEY, tl.int32)
     mass = tl.zeros([CHUNK], tl.int64)
     tl.debug_barrier()
     for start in range(0, n, CHUNK):
@@ -175,28 +220,28 @@ def keep(x, ids, n, key, ties, largest, scale, CHUNK: tl.constexpr):
         equal = (own == key).to(tl.int32)
         chosen = (own > key) | ((equal != 0) & (tied + tl.cumsum(equal, axis=0) <= ties))
         tied += tl.sum(equal, axis=0)
-        mass += tl.where(chosen, units_of(weight_of(value, largest, scale)), 0)
         place = kept + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
         kept += tl.sum(chosen.to(tl.int32), axis=0)
         tl.debug_barrier()  # all of this chunk has been read
         tl.store(ids + place, token, mask=chosen)
+        tl.store(values + place, value, mask=chosen)
+        mass += tl.where(chosen, units_of(weight_of(value, largest, scale)), 0)
+        least = tl.where(chosen, tl.minimum(least, own), least)
+        greatest = tl.where(chosen, tl.maximum(greatest, own), greatest)
     tl.debug_barrier()
-    return kept, tl.sum(mass, axis=0)
+    return kept, tl.sum(mass, axis=0), tl.min(least, axis=0), tl.max(greatest, axis=0)
 
 
 @triton.jit
-def first_beyond(x, ids, n, target, largest, scale, CHUNK: tl.constexpr):
+def first_beyond(ids, values, n, target, largest, scale, CHUNK: tl.constexpr):
     """The first of ids[:n] at which the mass summed so far exceeds `target`, which all of it does."""
     reached, token = tl.full([], 0, tl.int64), tl.full([], 0, tl.int32)
     for start in range(0, n, CHUNK):
         at = start + tl.arange(0, CHUNK)
-        own = tl.load(ids + at, mask=at < n, other=0)
-        value = tl.load(x + own, mask=at < n, other=-INFINITY)
-        mass = units_of(weight_of(value, largest, scale))
+        mass = units_of(weight_of(tl.load(values + at, mask=at < n, other=-INFINITY), largest, scale))
         total = tl.sum(mass, axis=0)
         if (reached <= target) & (reached + total > target):
             before = reached + tl.cumsum(mass, axis=0) <= target
-            index = start + tl.sum(before.to(tl.int32), axis=0)
-            token = tl.load(ids + index)
+            token = tl.load(ids + start + tl.sum(before.to(tl.int32), axis=0))
         reached += total
     return token

@@ -47,7 +47,7 @@ _NUM_BIAS = tl.constexpr(_OFFSETS["num_bias"])
 _MASKED = tl.constexpr(_OFFSETS["masked"])
 _LARGEST_FLOAT = tl.constexpr(3.4028234663852886e38)
 _EQUALS = tl.constexpr(16)  # entries of a bias that all others are compared with at once
-_MASK_CHUNK = tl.constexpr(512)
+_MASK_CHUNK = tl.constexpr(256)
 
 
 @triton.jit
@@ -115,17 +115,20 @@ def read_stops(slot_ids, count, VOCAB: tl.constexpr):
 
 
 @triton.jit
-def read_mask(slot_mask, allowed, stops, VOCAB: tl.constexpr):
+def read_mask(slot_mask, allowed, stops, VOCAB: tl.constexpr, CHUNK: tl.constexpr):
     """Copies the mask, no bits past the vocabulary. Returns the lowest token that it allows (0: none), and
     whether it allows any but `stops` (distinct)."""
     WORDS: tl.constexpr = VOCAB // 32 + 1
     first, others = tl.full([], VOCAB, tl.int32), tl.full([], 0, tl.int32)
-    lane = tl.arange(0, _MASK_CHUNK)
-    for start in range(0, WORDS, _MASK_CHUNK):
-        at = start + lane
+    valid = (tl.full([], 1, tl.int32) << (VOCAB % 32)) - 1
+    for start in range(0, WORDS, CHUNK):
+        at = start + tl.arange(0, CHUNK)
         bits = tl.load(slot_mask + at, mask=at < WORDS, other=0)
-        bits = tl.where(at == WORDS - 1, bits & ((tl.full([], 1, tl.int32) << (VOCAB % 32)) - 1), bits)
-        tl.store(allowed + at, bits, mask=at < WORDS)
+        tl.store(allowed + at, tl.where(at == WORDS - 1, bits & valid, bits), mask=at < WORDS)
+    tl.debug_barrier()
+    for start in range(0, WORDS, _MASK_CHUNK):
+        at = start + tl.arange(0, _MASK_CHUNK)
+        bits = tl.load(allowed + at, mask=at < WORDS, other=0)
         lowest = (bits & -bits).to(tl.uint32, bitcast=True).to(tl.float32)  # a power of two: exact
         token = at * 32 + (lowest.to(tl.int32, bitcast=True) >> 23) - 127
         first = tl.minimum(first, tl.min(tl.where(bits != 0, token, VOCAB), axis=0))
@@ -156,17 +159,17 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     CHUNK: tl.constexpr,
 ):
     """A program a row."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
+    record = asks + row * ask.ASK_WORDS
     if row >= tl.load(counts + LOGIT_ROWS):
+        tl.store(record + ask.WORK, 0)
         return
     WORDS: tl.constexpr = VOCAB // 32 + 1
-    row = row.to(tl.int64)
     slot = tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
     position = tl.load(rows + row * ROW_COLUMNS + ROW_POSITION) + 1
     kind = tl.load(rows + row * ROW_COLUMNS + ROW_KIND)
-    record = asks + row * ask.ASK_WORDS
     if kind == EMBED:
-        put(record, ask.WORK, 0 * kind)
+        tl.store(record + ask.WORK, 0)
         return
     words = tl.load(slot_params + slot * PARAM_WORDS + tl.arange(0, PARAM_WORDS))
     alternatives = tl.minimum(word(words, _LOGPROBS), MAX_LOGPROBS)
@@ -220,7 +223,9 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
         bans_count = num_stops > 0
         last_resort = tl.zeros_like(kind)
         if word(words, _MASKED) != 0:
-            last_resort, others = read_mask(masks + slot * WORDS, allowed + row * WORDS, stops, VOCAB=VOCAB)
+            last_resort, others = read_mask(
+                masks + slot * WORDS, allowed + row * WORDS, stops, VOCAB=VOCAB, CHUNK=CHUNK
+            )
             bans_count = bans_count & others
             work |= ask.MASKS
         if bans_count:
