@@ -105,9 +105,9 @@ def test_tables_of_a_step(chunks, block_size):
 
 def test_a_long_chunk_and_a_long_context_take_several_turns():
     sizes = limits(
-        max_num_batched_tokens=WORDS + 900, max_model_len=ATTENTION_SPLIT * (PAIRS + 9), block_size=16
+        max_num_batched_tokens=4 * WORDS, max_model_len=ATTENTION_SPLIT * (PAIRS + 9), block_size=16
     )
-    chunks = [(2, 16 * WORDS + 600, WORDS + 70), (0, sizes.max_model_len - 1, 1), (1, 0, 1)]
+    chunks = [(2, 16 * WORDS + 600, 2 * WORDS + 70), (0, sizes.max_model_len - 1, 1), (1, 0, 1)]
     check(*run(sizes, chunks), sizes, chunks)
 
 

@@ -1,8 +1,8 @@
 """The step's first kernel: what the host has staged, and of each chunk's slot what the step needs, from the
 host's memory to the device's.
 
-A read over the bus takes a microsecond or two whatever its size, so there are two of them behind each other
-in a program, wide ones: its chunk's record, then tokens and block table together.
+A read over the bus takes a microsecond or two whatever its size. So a program waits for two of them, wide
+ones: for its chunk's record, then for tokens and block table together.
 """
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
@@ -19,9 +19,9 @@ from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT
 from firelane.backends.cuda.tables import StepTables
 
-WORDS = 2048  # that a program reads at once
-PAIRS = 256  # that a program writes at once
-WARPS = 8
+WORDS = 256  # that a program reads at once: one a thread, so that a warp's are beside each other
+PAIRS = 128  # that a program writes at once
+WARPS = WORDS // 32
 
 CHUNKS = tl.constexpr(columns.CHUNKS)
 ROWS = tl.constexpr(columns.ROWS)
@@ -97,11 +97,11 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
         return
     some = chunk * CHUNK_COLUMNS + tl.arange(0, CHUNK_COLUMNS)
     record = tl.load(staged_chunks + some)
-    if chunk >= tl.load(staged_counts + CHUNKS):
-        return
+    live = chunk < tl.load(staged_counts + CHUNKS)  # no branch: it would keep the record waiting
     slot = field(record, SLOT).to(tl.int64)
-    start, length = field(record, START), field(record, LENGTH)
-    context = start + length
+    start = field(record, START)
+    length = tl.where(live, field(record, LENGTH), 0)
+    context = tl.where(live, start + length, 0)
     num_blocks = (context + BLOCK_SIZE - 1) // BLOCK_SIZE
     slot_tokens += slot * slot_tokens_stride + start
     slot_tables += slot * slot_tables_stride
@@ -115,7 +115,7 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
         tl.store(block_tables + word, blocks, mask=word < num_blocks)
         tl.store(positions + first_token + word, start + word, mask=word < length)
         tl.store(token_chunk + first_token + word, chunk + word * 0, mask=word < length)
-    tl.store(chunks + some, record)
+    tl.store(chunks + some, record, mask=live)
     first_unit, first_tile = field(record, FIRST_UNIT), field(record, FIRST_TILE)
     if first_unit >= 0:
         put_pairs(units, first_unit, (context + SPLIT - 1) // SPLIT, chunk, 1, PAIRS=PAIRS)
