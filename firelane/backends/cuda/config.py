@@ -19,7 +19,8 @@ class LinearConfig:
     of one turn of its loop. parts: segments are summed by programs of their own, and their reader adds them
     up.
     decode_first: a matrix in the window form is decoded into a buffer as a whole, then multiplied as a
-    plain one.
+    plain one. library: the product is a library's; its bits may differ with the rows of a step, all else is
+    then of no account.
     """
 
     row_tile: int
@@ -29,6 +30,7 @@ class LinearConfig:
     stages: int = 4
     parts: bool = False
     decode_first: bool = False
+    library: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +50,19 @@ MeasuredTable = Mapping[ProductShape, LinearConfig]
 
 
 def choose(
-    *, matrix_rows: int, k: int, gated: bool, max_rows: int, is_window: bool, table: MeasuredTable | None
+    *,
+    matrix_rows: int,
+    k: int,
+    gated: bool,
+    max_rows: int,
+    is_window: bool,
+    table: MeasuredTable | None,
+    gemm: str = "invariant",
 ) -> LinearConfig:
-    """The measured config, if there is one; else one by rule."""
+    """The measured config, if there is one; else one by rule. gemm "library": products of many rows are a
+    library's."""
+    if gemm == "library" and max_rows > PARTS_ROWS:
+        return LinearConfig(row_tile=64, decode_first=is_window, library=True)
     shape = ProductShape(rows=matrix_rows, k=k, gated=gated, max_rows=max_rows, is_window=is_window)
     measured = None if table is None else table.get(shape)
     return measured or by_rule(shape)

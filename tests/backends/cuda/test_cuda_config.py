@@ -31,6 +31,13 @@ def test_a_measured_config_goes_before_the_rule() -> None:
     assert chosen({shape: measured}, max_rows=2) == chosen(None, max_rows=2) != measured
 
 
+def test_a_library_multiplies_many_rows_only() -> None:
+    assert not chosen(None, gemm="library", max_rows=128).library
+    config = chosen(None, gemm="library", max_rows=256, is_window=True)
+    assert config.library
+    assert config.decode_first
+
+
 @given(SHAPES)
 def test_the_rule_gives_what_kernels_can_run(shape: ProductShape) -> None:
     config = by_rule(shape)

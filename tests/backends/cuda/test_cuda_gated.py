@@ -79,3 +79,13 @@ def test_gates_far_out_do_not_overflow() -> None:
     x.x[:, :128] = 1
     found = run_gated(matrix_without_window([gate, np.ones_like(gate)]), x, SMALL)
     np.testing.assert_array_equal(found[0, :3], [6400 * 128, 0, 0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [1, 20, 40])
+def test_library(form: str, count: int) -> None:
+    """In pieces of 16 rows, of which a step has some, one in part."""
+    parts, x, bias = gate_and_up(72, 104), random_rows(count, 104, max_rows=40), bias_of(72)
+    config = LinearConfig(row_tile=64, decode_first=True, library=True)
+    found = run_gated(FORMS[form](parts), x, config, bias)
+    assert_near(found, gated_reference(x.values, parts, bias.numpy()))

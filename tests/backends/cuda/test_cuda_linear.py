@@ -116,3 +116,13 @@ def test_only_escapes() -> None:
     assert_near(wanted, x.values @ true_values(bits).T)
     for config in CONFIGS.values():
         np.testing.assert_array_equal(run_linear(window_matrix([bits]), x, config), wanted)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("rows", "k"), [(72, 1024), (200, 104)])
+def test_library(form: str, rows: int, k: int) -> None:
+    bits, x = random_bits(rows, k, seed=k), random_rows(17, k, max_rows=40)
+    bias, residual = operands(rows, 40, seed=rows)
+    config = LinearConfig(row_tile=64, decode_first=True, library=True)
+    found = run_linear(FORMS[form]([bits]), x, config, bias, residual)
+    assert_near(found, x.values @ true_values(bits).T + bias.numpy() + residual[:17, :rows].numpy())

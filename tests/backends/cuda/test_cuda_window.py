@@ -8,8 +8,8 @@ import torch
 from matrices_harness import bits_of, no_escapes, random_bits, window_matrix
 
 from firelane.backends.cuda import window_reference as reference
-from firelane.backends.cuda.kernels.window import decode_if, decode_matrix
-from firelane.backends.cuda.matrices import PlainMatrix, WindowMatrix
+from firelane.backends.cuda.kernels.window import decode_matrix
+from firelane.backends.cuda.matrices import WindowMatrix
 from tests.backends.cuda.host_device import poison
 
 
@@ -51,12 +51,3 @@ def test_decodes_what_was_encoded(rows: int, k: int) -> None:
     np.testing.assert_array_equal(whole[:rows, :k], bits)
     assert not found[rows:].any()
     assert not found[:, k:].any()
-
-
-def test_only_a_window_is_decoded() -> None:
-    matrix = window_matrix([random_bits(64, 128)])
-    scratch = torch.empty(64 * 128, dtype=torch.bfloat16)
-    launches, plain = decode_if(True, matrix, scratch)
-    assert (len(launches), type(plain)) == (1, PlainMatrix)
-    assert decode_if(True, plain, None) == ([], plain)
-    assert decode_if(False, matrix, None) == ([], matrix)

@@ -1,7 +1,7 @@
 """Products of a matrix's escapes (matrices.py): dense tiles made from the lists, times the inputs that they
 meet."""
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations

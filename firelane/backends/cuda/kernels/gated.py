@@ -1,9 +1,11 @@
 """GatedLinear: silu(x · gateᵀ + gate bias) * (x · upᵀ + up bias), both products in one program."""
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations
+
+from functools import partial
 
 import triton
 import triton.language as tl
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
+from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.tiling import (
     escape_step,
@@ -19,12 +22,13 @@ from firelane.backends.cuda.kernels.tiling import (
     matrix_arguments,
     tiling,
 )
-from firelane.backends.cuda.kernels.window import decode_if
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.kernels.window import decode_matrix
+from firelane.backends.cuda.launch import Launch, Work
+from firelane.backends.cuda.matrices import Matrix, WindowMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+FINISH = LinearConfig(row_tile=64, warps=4, stages=2)  # of what follows a library's product
 SLICE_SUMS = 64  # of one thread, gate's and up's, that are finished at once
 
 
@@ -39,12 +43,16 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     x,
     bias,
     out,
+    sums,
     counts,
+    skipped,
+    most,
     rows,
     k,
     k_tiles,
     x_stride,
     out_stride,
+    sums_stride,
     feature_tiles,
     row_tiles,
     COUNT: tl.constexpr,
@@ -56,9 +64,11 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     SLICES: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles."""
+    """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles. sums: where both
+    products lie if they are made already, each row as a row of the matrix's rows. skipped: rows of the step
+    before those of x and out, which have room for `most`."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
-    count = tl.load(counts + COUNT)
+    count = min(tl.load(counts + COUNT) - skipped, most)
     if row_tile * ROW_TILE >= count:
         return
     first_row = row_tile * ROW_TILE
@@ -68,10 +78,16 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     tokens = tl.arange(0, ROW_TILE)
     feature = feature_tile * FEATURES
     up_rows = feature_tiles * FEATURES
-    gate, up = multiply_two(
-        data, codes, bases, feature, up_rows, k_tiles, x + tokens * x_stride, tokens < count, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED,
-    )  # fmt: skip
+    if sums is None:
+        gate, up = multiply_two(
+            data, codes, bases, feature, up_rows, k_tiles, x + tokens * x_stride, tokens < count, k,
+            FEATURES, ROW_TILE, K_TILE, RAGGED,
+        )  # fmt: skip
+    else:
+        sums += first_row.to(tl.int64) * sums_stride + feature
+        places = sums + tokens[None, :] * sums_stride + tl.arange(0, FEATURES)[:, None]
+        gate = tl.load(places, mask=(tokens < count)[None, :], other=0.0)
+        up = tl.load(places + up_rows, mask=(tokens < count)[None, :], other=0.0)
     if SLICES == 1:
         _finish_rows(
             gate, up, starts, where, values, x, x_stride, bias, out, out_stride, feature, rows, up_rows,
@@ -142,11 +158,42 @@ def gated_linear(
     max_rows: int,
     config: LinearConfig,
     scratch: Tensor | None = None,
-) -> list[Launch]:  # limits: exempt (an op's operands)
+    sums: Tensor | None = None,
+) -> list[Work]:  # limits: exempt (an op's operands)
     """matrix: gate's rows, padded, then up's; x: the matrix's dtype [max_rows, >= k]; out: bf16 or float32
     [max_rows, >= matrix.rows / 2]; bias: [matrix.rows], gate's, then up's. Rows from counts[count] on are
-    left alone. scratch: bf16, for config.decode_first: padded rows * padded k elements."""
-    launches, matrix = decode_if(config.decode_first, matrix, scratch)
+    left alone. scratch: bf16, for config.decode_first: padded rows * padded k elements. sums: float32, for
+    config.library: [any number of rows, padded rows of the matrix]; so many rows are multiplied at a time."""
+    works: list[Work] = []
+    if config.decode_first and isinstance(matrix, WindowMatrix):
+        decode, matrix = decode_matrix(matrix, scratch)
+        works.append(decode)
+    finish = partial(_finish, matrix, bias=bias, counts=counts, count=count)
+    if not config.library or isinstance(matrix, WindowMatrix):
+        return [*works, finish(x, out, max_rows=max_rows, config=config, sums=None, skipped=0)]
+    assert sums is not None, "a library's gated product needs room for its sums"
+    for first in range(0, max_rows, len(sums)):
+        some = slice(first, min(first + len(sums), max_rows))
+        room = sums[: some.stop - first]
+        works.append(LibraryProduct(x=x[some], weights=matrix.data[:, : matrix.k], out=room))
+        works.append(finish(x[some], out[some], max_rows=len(room), config=FINISH, sums=room, skipped=first))
+    return works
+
+
+def _finish(
+    matrix: Matrix,
+    x: Tensor,
+    out: Tensor,
+    *,
+    bias: Tensor | None,
+    counts: Tensor,
+    count: int,
+    max_rows: int,
+    config: LinearConfig,
+    sums: Tensor | None,
+    skipped: int,
+) -> Launch:  # limits: exempt (an op's operands)
+    """The kernel, which makes the products itself where sums is None."""
     half = matrix.padded_rows // 2
     config = fitting(config, matrix, half)
     tiles = tiling(half, max_rows, config)
@@ -159,6 +206,10 @@ def gated_linear(
         "bias": bias,
         "out": out,
         "out_stride": out.stride(0),
+        "sums": sums,
+        "sums_stride": 0 if sums is None else sums.stride(0),
+        "skipped": skipped,
+        "most": max_rows,
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows // 2,
@@ -166,4 +217,4 @@ def gated_linear(
         "STEP": escape_step(config.row_tile // slices),
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
-    return [*launches, launch_of(gated_linear_kernel, grid, arguments, config)]
+    return launch_of(gated_linear_kernel, grid, arguments, config)

@@ -1,6 +1,6 @@
 """Linear: x · weightᵀ + bias + residual, whole, or in parts that its reader adds up (pending.py)."""
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
+from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import again, halves, multiply, place_tile
 from firelane.backends.cuda.kernels.tiling import (
     escape_step,
@@ -19,12 +20,13 @@ from firelane.backends.cuda.kernels.tiling import (
     matrix_arguments,
     tiling,
 )
-from firelane.backends.cuda.kernels.window import decode_if
-from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.kernels.window import decode_matrix
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK, segments
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+FINISH = LinearConfig(row_tile=64, warps=4, stages=2)  # of what follows a library's product
 SLICE_SUMS = 32  # of one thread, that are written at once
 
 
@@ -62,7 +64,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     """One tile of out = ((segment 0 + …) + escapes) + bias + residual.
 
     Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
-    lie.
+    lie. SEGMENTS 0: all that matrix and rows give lies in `out` already.
     """
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     first = row_tile * ROW_TILE
@@ -78,8 +80,8 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
     has_escapes = tl.load(starts + block) < tl.load(starts + block + FEATURES // _ROW_BLOCK)
-    tiles = k_tiles // SEGMENTS
-    for segment in range(SEGMENTS):
+    tiles = k_tiles // max(SEGMENTS, 1)
+    for segment in range(SEGMENTS):  # none if SEGMENTS is 0
         total = multiply(
             data, codes, bases, feature, k_tiles, x_rows, valid, segment * tiles, (segment + 1) * tiles, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED,
@@ -94,7 +96,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
                 out, out_stride, total, segment > 0, None, None, 0, feature, rows, count,
                 FEATURES, ROW_TILE, SLICES,
             )  # fmt: skip
-    if has_escapes:
+    if has_escapes | (SEGMENTS == 0):
         total = sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
         add_to_tile(
             out, out_stride, total, True, bias, residual, residual_stride, feature, rows, count,
@@ -251,14 +253,21 @@ def linear(
     max_rows: int,
     config: LinearConfig,
     scratch: Tensor | None = None,
-) -> list[Launch]:  # limits: exempt (an op's operands)
+) -> list[Work]:  # limits: exempt (an op's operands)
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
-    bias: [matrix.rows]; residual: float32, as out. Rows from counts[count] on are left alone. scratch: bf16,
-    for config.decode_first: padded rows * padded k elements."""
-    launches, matrix = decode_if(config.decode_first, matrix, scratch)
+    bias: [matrix.rows]; residual: float32, as out. Rows from counts[count] on are left alone (but by
+    config.library, which makes garbage of them). scratch: bf16, for config.decode_first: padded rows * padded
+    k elements."""
+    works: list[Work] = []
+    if config.decode_first and isinstance(matrix, WindowMatrix):
+        decode, matrix = decode_matrix(matrix, scratch)
+        works.append(decode)
+    num_segments = segments(matrix.rows, matrix.k)
+    if config.library and isinstance(matrix, PlainMatrix):
+        works.append(LibraryProduct(x=x, weights=matrix.data[: matrix.rows, : matrix.k], out=out))
+        num_segments, config = 0, FINISH
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
-    num_segments = segments(matrix.rows, matrix.k)
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
@@ -277,7 +286,7 @@ def linear(
         "SLICES": 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
-    return [*launches, launch_of(linear_kernel, grid, arguments, config)]
+    return [*works, launch_of(linear_kernel, grid, arguments, config)]
 
 
 def linear_parts(
@@ -289,7 +298,7 @@ def linear_parts(
     count: int,
     max_rows: int,
     config: LinearConfig,
-) -> list[Launch]:
+) -> list[Work]:
     """parts: float32 [segments + 1, >= max_rows, stride]: each segment's sums, then the escapes'. x, counts:
     as linear()."""
     config = fitting(config, matrix, matrix.padded_rows)

@@ -5,7 +5,7 @@ rows, so that one row and thousands get the same sums in the same order. An accu
 increasing order; how many of them a turn of a loop takes does not show in the result.
 """
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations

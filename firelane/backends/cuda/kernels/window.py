@@ -1,7 +1,7 @@
 """The window form on its way into a product: four weights a register, about three integer instructions a
 weight; and the decode of a whole matrix for a product with many rows."""
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportArgumentType=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -69,20 +69,12 @@ def decode_matrix_kernel(low, codes, bases, out, k_tiles, TILES: tl.constexpr, H
         tl.store(out + at + HALF, decode_upper(tl.load(low + at + HALF), code, base))
 
 
-def decode_if(first: bool, matrix: Matrix, scratch: Tensor | None) -> tuple[list[Launch], Matrix]:
-    """decode_matrix() of a matrix in the window form, if it is to be decoded first; else as it is."""
-    if not first or not isinstance(matrix, WindowMatrix):
-        return [], matrix
-    assert scratch is not None, "a matrix that is decoded first needs scratch"
-    launch, plain = decode_matrix(matrix, scratch)
-    return [launch], plain
-
-
-def decode_matrix(matrix: WindowMatrix, scratch: Tensor) -> tuple[Launch, PlainMatrix]:
+def decode_matrix(matrix: WindowMatrix, scratch: Tensor | None) -> tuple[Launch, PlainMatrix]:
     """The launch that writes `matrix` in its plain form, escapes apart as ever, and what it is then.
 
     scratch: bf16, contiguous, at least padded rows * padded k elements; the plain matrix lies in it.
     """
+    assert scratch is not None, "a matrix that is decoded as a whole needs scratch"
     rows, k = matrix.low.shape
     data = scratch.view(-1)[: rows * k].view(rows, k)
     launch = Launch(
