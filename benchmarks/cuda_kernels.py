@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -242,12 +242,13 @@ def table(form: str, rows: Sequence[Row], limits: Limits) -> Table:
 
 def measure(
     config: dict[str, Any], layers: int, rows: Sequence[int], device: Device, clock: Clock
-) -> list[Row]:
+) -> Iterator[list[Row]]:
+    """What there is after each form."""
     found: list[Row] = []
     for form in FORMS:
         bench = Bench.make(program_of(config, layers=layers), device, clock, form, rows)
         found += [row for n in rows for row in bench.measure(n)]
-    return found
+        yield found
 
 
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -262,10 +263,10 @@ def main() -> None:
     device = open_device()
     clock = GraphClock(device)
     limits = measure_limits(device, clock)
-    rows = measure(LLAMA_8B, arguments.layers, arguments.rows, device, clock)
-    tables = [limits_table(limits)]
-    tables += [table(form, [r for r in rows if r.form == form], limits) for form in FORMS]
-    publish("cuda_kernels", tables, Figures(limits=limits, rows=rows), arguments)
+    for rows in measure(LLAMA_8B, arguments.layers, arguments.rows, device, clock):
+        tables = [limits_table(limits)]
+        tables += [table(form, [r for r in rows if r.form == form], limits) for form in FORMS]
+        publish("cuda_kernels", tables, Figures(limits=limits, rows=rows), arguments)
 
 
 if __name__ == "__main__":

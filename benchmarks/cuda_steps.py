@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,10 +118,6 @@ class Form:
     prefills: list[Prefill]
     memory: Memory
     drawn: dict[int, list[list[int]]]
-
-
-Make = Callable[[str], CudaExecutor]
-"""An executor of a form."""
 
 
 def make_executor(program: Program, limits: StepLimits, device: Device, form: str) -> CudaExecutor:
@@ -309,15 +305,20 @@ def tables(figures: Figures) -> list[Table]:
     return [*found, Table(title=memory.title, header=memory.header, rows=memory.rows, notes=notes)]
 
 
-def measure(program: Program, forms: Sequence[str], device: Device, plan: Plan, limits: Limits) -> Figures:
-    found = {form: measure_form(form, program, device, plan, limits) for form in forms}
-    return Figures(
-        limits=limits,
-        decodes=[d for form in found.values() for d in form.decodes],
-        prefills=[p for form in found.values() for p in form.prefills],
-        memory=[form.memory for form in found.values()],
-        agreements=agreements(found),
-    )
+def measure(
+    program: Program, forms: Sequence[str], device: Device, plan: Plan, limits: Limits
+) -> Iterator[Figures]:
+    """What there is after each form."""
+    found: dict[str, Form] = {}
+    for form in forms:
+        found[form] = measure_form(form, program, device, plan, limits)
+        yield Figures(
+            limits=limits,
+            decodes=[d for form in found.values() for d in form.decodes],
+            prefills=[p for form in found.values() for p in form.prefills],
+            memory=[form.memory for form in found.values()],
+            agreements=agreements(found),
+        )
 
 
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -332,8 +333,8 @@ def main() -> None:
     device = open_device()
     limits = measure_limits(device, GraphClock(device))
     program = program_of(LLAMA_8B, layers=arguments.layers)
-    figures = measure(program, arguments.forms, device, Plan(), limits)
-    publish("cuda_steps", tables(figures), figures, arguments)
+    for figures in measure(program, arguments.forms, device, Plan(), limits):
+        publish("cuda_steps", tables(figures), figures, arguments)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Step:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
+TESTED_WITH = ("pytest", "pytest_timeout", "xdist", "hypothesis")
 SERVER = (
     *KERNELS,
     "msgspec",
@@ -64,14 +65,27 @@ SERVER = (
     "uvloop",
     "xxhash",
 )
-TESTS = ("-m", "pytest", "tests/backends/cuda", "-m", "gpu", "-q", "-n", "8", "--no-header")
+ENGINE_TESTS = tuple(f"tests/backends/cuda/test_cuda_{name}.py" for name in ("executor", "loader", "loading"))
+# About the interpreter, the compiler without a GPU, and these benchmarks in the interpreter.
+HOST_TESTS = tuple(
+    f"tests/backends/cuda/test_cuda_{name}.py"
+    for name in ("interpreter", "checker", "ptx", "compile", "sum_order", "attention_layouts", "bench")
+)
+PYTEST = ("-m", "pytest", "-q", "-n", "8", "--no-header", "--tb=short", "-o", "cache_dir={cache}/pytest")
 STEPS = (
     Step(name="limits", command=("benchmarks/cuda_limits.py", "--out", "{out}"), limit_s=40),
     Step(
-        name="tests",
-        command=TESTS,
-        limit_s=150,
-        needs=(*KERNELS, "pytest", "xdist", "hypothesis", "msgspec"),
+        name="kernel-tests",
+        command=(*PYTEST, "tests/backends/cuda", *(f"--ignore={f}" for f in (*HOST_TESTS, *ENGINE_TESTS))),
+        limit_s=110,
+        needs=(*KERNELS, *TESTED_WITH),
+        environ={"TRITON_INTERPRET": "0"},
+    ),
+    Step(
+        name="engine-tests",
+        command=(*PYTEST, *ENGINE_TESTS),
+        limit_s=60,
+        needs=(*KERNELS, *TESTED_WITH, "msgspec"),
         environ={"TRITON_INTERPRET": "0"},
     ),
     Step(name="steps", command=("benchmarks/cuda_steps.py", "--out", "{out}"), limit_s=120),

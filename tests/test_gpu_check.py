@@ -52,7 +52,18 @@ def test_plan_fits_into_eight_minutes_at_worst_by_skipping(check: ModuleType) ->
     assert [line.split()[0] for line in text.splitlines()] == [s.name for s in check.STEPS] + ["all"]
     assert all(s.limit_s < 60 * check.MINUTES for s in check.STEPS)
     names = [part for s in check.STEPS for part in s.command if part.endswith(".py")]
-    assert all((ROOT / name).exists() for name in names)
+    assert all((ROOT / name.removeprefix("--ignore=")).exists() for name in names)
+
+
+def test_every_file_of_tests_is_in_the_plan_once_or_for_the_host(check: ModuleType) -> None:
+    known = {*check.ENGINE_TESTS, *check.HOST_TESTS}
+    there = {
+        f"tests/backends/cuda/{p.name}" for p in (ROOT / "tests" / "backends" / "cuda").glob("test_*.py")
+    }
+    assert known <= there
+    steps = {s.name: s.command for s in check.STEPS}
+    assert known == {part.removeprefix("--ignore=") for part in steps["kernel-tests"] if "--ignore=" in part}
+    assert set(check.ENGINE_TESTS) <= set(steps["engine-tests"])
 
 
 def test_every_gpu_benchmark_is_in_the_plan(check: ModuleType) -> None:

@@ -12,11 +12,20 @@ from typing import Any
 
 import pytest
 
+from firelane.backends.contract import SlotState
 from firelane.backends.cuda import presence
 from tests.backends.cuda.host_device import HostDevice
 
 SCRIPTS = Path(__file__).parents[3] / "benchmarks"
-MODULES = ("cuda_report", "cuda_clock", "cuda_limits", "cuda_llama", "cuda_drive", "cuda_kernels")
+MODULES = (
+    "cuda_report",
+    "cuda_clock",
+    "cuda_limits",
+    "cuda_llama",
+    "cuda_drive",
+    "cuda_kernels",
+    "cuda_steps",
+)
 
 
 ENVIRON = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
@@ -77,7 +86,7 @@ def test_costs_of_chunks(b: Any) -> None:
 def test_kernels_of_a_small_model(b: Any, device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST_DECODING": 2, "CONTEXT": 5, "PROMPT": 8}.items():
         monkeypatch.setattr(b.kernels, name, value)
-    rows = b.kernels.measure(b.llama.TINY, 1, [2, 12], device, b.clock.HostClock())
+    *_, rows = b.kernels.measure(b.llama.TINY, 1, [2, 12], device, b.clock.HostClock())
     kinds = {row.kind for row in rows}
     assert {"qkv", "output", "gate_up", "down", "lm_head", "Attention", "RMSNorm", "Sample"} <= kinds
     assert {(row.form, row.rows) for row in rows} == {(f, n) for f in b.kernels.FORMS for n in (2, 12)}
@@ -91,6 +100,66 @@ def test_kernels_of_a_small_model(b: Any, device: HostDevice, monkeypatch: pytes
     assert total.flops == pytest.approx(sum(row.flops * row.count for row in parts))
 
 
+def test_steps_of_a_small_model(b: Any, device: HostDevice) -> None:
+    program = b.llama.program_of(b.llama.TINY, layers=1)
+    plan = b.steps.Plan(sequences=(1, 3), context=5, steps=1, prompt=12, step_tokens=8)
+    (figures,) = b.steps.measure(program, ["lossless"], device, plan, limits(b))
+    assert [(d.form, d.sequences) for d in figures.decodes] == [("lossless", 1), ("lossless", 3)]
+    told = "lossless: a sequence drew the same tokens in batches of all sizes"
+    assert figures.agreements == [told]
+    assert all(m.planned > m.weights > 0 for m in figures.memory)
+    text = "\n".join(map(str, b.steps.tables(figures)))
+    assert "lossless, 3 x 1" in text
+    assert "12 tokens in steps of 8" in text
+
+
+def test_tokens_that_differ_are_told(b: Any) -> None:
+    def form(drawn: dict[int, list[list[int]]]) -> Any:
+        return b.steps.Form(decodes=[], prefills=[], memory=None, drawn=drawn)
+
+    told = b.steps.agreements(
+        {
+            "bf16": form({1: [[4], [5]], 2: [[4, 1], [6, 1]]}),
+            "lossless": form({1: [[4], [5]], 2: [[4, 1], [5, 1]]}),
+        }
+    )
+    assert told == [
+        "bf16: a sequence drew OTHER tokens in batches of all sizes",
+        "lossless: a sequence drew the same tokens in batches of all sizes",
+        "lossless: OTHER tokens than bf16",
+    ]
+
+
+def test_cost_of_invariance(b: Any) -> None:
+    def decode(form: str, turn: float) -> Any:
+        times = b.drive.StepTimes(turn=turn, submit=0.0, wait=turn)
+        return b.steps.Decode(form=form, sequences=8, times=times, roofline_s=0.5)
+
+    def prefill(form: str, seconds: float) -> Any:
+        return b.steps.Prefill(form=form, tokens=64, step_tokens=32, seconds=seconds, flops=1e12)
+
+    figures = b.steps.Figures(
+        limits=limits(b),
+        decodes=[decode("bf16", 1.1), decode("library", 1.0)],
+        prefills=[prefill("bf16", 0.9), prefill("library", 1.0)],
+        memory=[],
+        agreements=[],
+    )
+    text = str(b.steps.gemm_table(figures))
+    assert "+10.0%" in text
+    assert "-10.0%" in text
+    assert figures.decodes[0].share == pytest.approx(0.5 / 1.1)
+
+
+def test_sequences_own_their_blocks(b: Any) -> None:
+    made = b.drive.limits_for(sequences=3, longest=512, step_tokens=64, kept_tokens=70)
+    state = SlotState.allocate(made, 100)
+    b.drive.fill_slots(state, made, 100)
+    assert made.num_blocks == 8  # one sequence of 512 tokens
+    assert state.block_tables[:, :2].ravel().tolist() == [0, 1, 2, 3, 4, 5]
+    assert state.block_tables.max() < made.num_blocks
+
+
 def test_share_of_the_limit(b: Any) -> None:
     row = b.kernels.Row(form="bf16", rows=1, kind="down", count=1, seconds=2.0, nbytes=4200e9, flops=0.0)
     assert row.share(limits(b)) == pytest.approx(0.5)
@@ -98,7 +167,7 @@ def test_share_of_the_limit(b: Any) -> None:
 
 
 @pytest.mark.skipif(not presence.look().problem, reason="there is a GPU here")
-@pytest.mark.parametrize("name", ["cuda_limits", "cuda_kernels"])
+@pytest.mark.parametrize("name", ["cuda_limits", "cuda_kernels", "cuda_steps"])
 def test_without_a_gpu_they_say_so(name: str) -> None:
     command = [sys.executable, str(SCRIPTS / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRON)
