@@ -10,7 +10,7 @@ from torch import Tensor
 
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, fold, fresh
-from firelane.backends.cuda.kernels.query_tile import power_of_two
+from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
 from firelane.program.ops import Attention

@@ -63,13 +63,21 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     column = tl.arange(0, COLUMNS)[None, :]
     head = kv_head * GROUP + row
     held = (row[:, None] < GROUP) & (column < HEAD_DIM)
-    for unit in range(tl.program_id(0), tl.load(counts + UNITS), tl.num_programs(0)):
-        chunk = tl.load(units + 2 * unit)
-        split_first = tl.load(units + 2 * unit + 1) * SPLIT
-        position = tl.load(chunks + chunk * CHUNK_COLUMNS + START)
-        token = tl.load(chunks + chunk * CHUNK_COLUMNS + FIRST_TOKEN).to(tl.int64)
+    unit, step = tl.program_id(0), tl.num_programs(0)
+    chunk, split = tl.load(units + 2 * unit), tl.load(units + 2 * unit + 1)  # garbage if there is none
+    num_units = tl.load(counts + UNITS)
+    about = chunks + tl.where(unit < num_units, chunk, 0) * CHUNK_COLUMNS
+    position, token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
+    for unit in range(tl.program_id(0), num_units, step):
+        # What the next unit is about is read while this one is computed.
+        another = unit + step < num_units
+        next_chunk = tl.load(units + 2 * (unit + step), mask=another, other=0)
+        next_split = tl.load(units + 2 * (unit + step) + 1, mask=another, other=0)
+
         table = block_tables + chunk.to(tl.int64) * table_stride
-        queries = tl.load(q + token * q_stride + head[:, None] * HEAD_DIM + column, mask=held, other=0.0)
+        q_row = q + token.to(tl.int64) * q_stride
+        queries = tl.load(q_row + head[:, None] * HEAD_DIM + column, mask=held, other=0.0)
+        split_first = split * SPLIT
         begin = tl.maximum(split_first, first_visible(position, WINDOW) // TILE * TILE)
         end = tl.minimum(split_first + SPLIT, position + 1)
         m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
@@ -81,10 +89,14 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
             scores = products(queries, k)
             scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, WINDOW)
             m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
+        about = chunks + next_chunk * CHUNK_COLUMNS
+        next_position, next_token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
+
         place = unit * (KV_HEADS * GROUP) + head  # of MAX_UNITS: far below 2^31 elements
         tl.store(partial + place[:, None] * HEAD_DIM + column, acc, mask=held)
         tl.store(stats + 2 * place, m, mask=row < GROUP)
         tl.store(stats + 2 * place + 1, l, mask=row < GROUP)
+        chunk, split, position, token = next_chunk, next_split, next_position, next_token
 
 
 def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
@@ -103,12 +115,12 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
 
     q: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim], of q's dtype.
     partial: float32 [max_units, heads, head_dim]: acc; stats: float32 [max_units, heads, 2]: (m, l).
-    programs: over which the units are spread, for each KV head.
+    programs: over which the units are spread, for each KV head; a multiprocessor holds two.
     """
     shape, queries = op.shape, QueryTile.of_decode(op)
     return Launch(
         kernel=attention_split,
-        grid=(programs, shape.kv_heads),
+        grid=(min(programs, tables.max_units), shape.kv_heads),
         arguments={
             "q": q,
             "keys": keys,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.program.ops import Attention
 from firelane.program.values import DType
 
@@ -47,8 +48,3 @@ class QueryTile:
             warps=warps,
             stages=stages,
         )
-
-
-def power_of_two(n: int) -> int:
-    """The least one that is not less than n."""
-    return 1 << (n - 1).bit_length()
