@@ -32,7 +32,7 @@ from firelane.backends.cuda.tables import StepTables
 
 _SLOTS_WARPS = 8
 _SCAN_WARPS = 8
-_FINISH_WARPS = 8
+_SCAN_REGISTERS = 80  # of a thread: three programs a multiprocessor, with 16 KB on their way to each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +168,7 @@ def _scan(logits: Tensor, scratch: SampleScratch, *, vocab: int, max_rows: int) 
             "BLOCKS": num_blocks(vocab),
         },
         warps=_SCAN_WARPS,
+        options={"maxnreg": _SCAN_REGISTERS},
     )
 
 
@@ -205,12 +206,16 @@ def _finish(  # limits: exempt (as sample())
             "BLOCK": block_size(vocab),
             "BLOCKS": blocks,
             "CHUNK": chunk_size(vocab),
-            "SPLIT_CHUNK": max(16, chunk_size(vocab) // 2),
+            "SPLIT_CHUNK": chunk_size(vocab) // 2,
             "LANES": power_of_two(blocks),
             "PEAKS": power_of_two(blocks * GROUPS),
         },
-        warps=_FINISH_WARPS,
+        warps=_finish_warps(vocab),
     )
+
+
+def _finish_warps(vocab: int) -> int:
+    return max(1, min(8, chunk_size(vocab) // 128))
 
 
 def _notes(scratch: SampleScratch) -> dict[str, Tensor]:

@@ -160,7 +160,7 @@ def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and 
     SPLIT_CHUNK: tl.constexpr,
 ):
     """The `wanted` largest logits, best first; -1 where there are no more."""
-    n, least, greatest = collect(
+    n, least, greatest = collect(  # pyright: ignore[reportGeneralTypeIssues]
         x,
         peaks,
         groups,

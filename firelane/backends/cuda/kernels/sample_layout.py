@@ -12,9 +12,9 @@ import triton.language as tl
 from firelane.backends.contract import MAX_BIAS, MAX_LOGPROBS
 from firelane.backends.cuda.kernels.sums import power_of_two
 
-GROUPS = 64  # of a block
+GROUPS = 32  # of a block
 MAX_BLOCK = 4096
-MAX_CHUNK = 2048
+MAX_CHUNK = 1024
 BIAS_ROOM = power_of_two(MAX_BIAS)
 TOP_ROOM = power_of_two(MAX_LOGPROBS)
 RECORD_WORDS = 16

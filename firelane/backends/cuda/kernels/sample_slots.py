@@ -46,8 +46,8 @@ _NUM_STOP_IDS = tl.constexpr(_OFFSETS["num_stop_ids"])
 _NUM_BIAS = tl.constexpr(_OFFSETS["num_bias"])
 _MASKED = tl.constexpr(_OFFSETS["masked"])
 _LARGEST_FLOAT = tl.constexpr(3.4028234663852886e38)
-_EQUALS = tl.constexpr(16)  # entries of a bias that all others are compared with at once
-_MASK_CHUNK = tl.constexpr(256)
+_EQUALS = tl.constexpr(4)  # entries of a bias that all others are compared with at once
+_MASK_CHUNK = tl.constexpr(128)
 
 
 @triton.jit
