@@ -151,7 +151,7 @@ class Places:
         own = {
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
-            "TRITON_CACHE_DIR": str(self.work / "triton"),
+            "TRITON_CACHE_DIR": str(self.work / "cache" / "triton"),
             "FIRELANE_CACHE_DIR": str(self.work / "cache"),
             "HF_HUB_OFFLINE": "1",
         }
