@@ -1,0 +1,54 @@
+"""Stopwatch: how long work takes on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from triton.runtime.errors import OutOfResources
+
+from firelane.backends.cuda.launch import Work
+
+NEVER = float("inf")
+
+
+class Stopwatch(Protocol):
+    def measure(self, runs: Sequence[Sequence[Work]]) -> float:
+        """Milliseconds of one run, on average, of the best of several rounds of all; NEVER where the device
+        has too little of something."""
+        ...
+
+
+class CudaStopwatch:
+    """On the current CUDA device, in a graph: so starting a launch costs what it costs in a step."""
+
+    def __init__(self, *, rounds: int = 5) -> None:
+        self._rounds = rounds
+
+    def measure(self, runs: Sequence[Sequence[Work]]) -> float:
+        try:
+            _run(runs[:1])
+        except OutOfResources:
+            return NEVER
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            _run(runs)
+        graph.replay()
+        return min(self._replay(graph) for _ in range(self._rounds)) / len(runs)
+
+    @staticmethod
+    def _replay(graph: torch.cuda.CUDAGraph) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+def _run(runs: Sequence[Sequence[Work]]) -> None:
+    for works in runs:
+        for work in works:
+            work.run()

@@ -1,0 +1,65 @@
+"""From the rule's config to the fastest near it: step by step, as long as a neighbour is clearly faster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.tuning.candidates import neighbours
+from firelane.backends.cuda.tuning.stopwatch import Stopwatch
+
+log = logging.getLogger(__name__)
+CLEARLY = 0.98  # of the time before: less is noise
+MAX_STEPS = 6
+
+Runs = Callable[[LinearConfig], Sequence[Sequence[Work]]]
+
+
+@dataclass
+class Measured:
+    """Of one product: milliseconds by config."""
+
+    shape: ProductShape
+    config: LinearConfig
+    times_ms: dict[LinearConfig, float] = field(default_factory=dict[LinearConfig, float])
+
+    @property
+    def best_ms(self) -> float:
+        return self.times_ms[self.config]
+
+
+def tune(
+    shapes: Iterable[ProductShape], problem: Callable[[ProductShape], Runs], stopwatch: Stopwatch
+) -> dict[ProductShape, Measured]:
+    """problem: what runs a product of that shape with a config; it is made for each shape in turn and dropped
+    before the next."""
+    found: dict[ProductShape, Measured] = {}
+    for shape in shapes:
+        found[shape] = measured = _climb(shape, problem(shape), stopwatch)
+        rule_ms = measured.times_ms[by_rule(shape)]
+        log.info("tuned %s: %.4f ms, by rule %.4f ms, %s", shape, measured.best_ms, rule_ms, measured.config)
+    return found
+
+
+def table_of(found: dict[ProductShape, Measured]) -> dict[ProductShape, LinearConfig]:
+    """What store.write() keeps."""
+    return {shape: measured.config for shape, measured in found.items()}
+
+
+def _climb(shape: ProductShape, runs: Runs, stopwatch: Stopwatch) -> Measured:
+    measured = Measured(shape=shape, config=by_rule(shape))
+    times = measured.times_ms
+    times[measured.config] = stopwatch.measure(runs(measured.config))
+    for _ in range(MAX_STEPS):
+        near = neighbours(measured.config, shape)
+        for config in near:
+            if config not in times:
+                times[config] = stopwatch.measure(runs(config))
+        best = min(near, key=times.__getitem__, default=measured.config)
+        if times[best] >= CLEARLY * measured.best_ms:
+            break
+        measured.config = best
+    return measured
