@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from tests.backends.cuda import interpreter_speed
 from tests.backends.cuda.interpreter_ptx import run_inline_assembly
 
 Float32 = NDArray[np.float32]
@@ -53,9 +54,8 @@ def install() -> None:
     _mend_casts()
     _refuse_bf16_reductions()
     _mend_scalars()
-    _mend_conditions()
     _silence_numpy()
-    _patch_once()
+    interpreter_speed.install()
     InterpreterBuilder.create_inline_asm = run_inline_assembly
 
 
@@ -95,7 +95,7 @@ def _compute_in_float32(name: str, count: int) -> None:
 
 
 def _mend_comparisons() -> None:
-    """Their results would be said to have the type of what was compared, and no mask is an int32."""
+    """Their results would have the type of what was compared, and be no masks once spread over a block."""
     original = InterpreterBuilder.binary_op
 
     def binary_op(self: Any, left: Any, right: Any, function: Callable[..., Any]) -> Any:
@@ -217,19 +217,6 @@ def _mend_scalars() -> None:
     interpreter._patch_lang_tensor = patch
 
 
-def _mend_conditions() -> None:
-    """Comparing two numbers gives a condition; spread over a block it became a number again, which Triton 3.9
-    takes for no mask."""
-    original = InterpreterBuilder.create_splat
-
-    def create_splat(self: Any, to: Any, value: Any) -> Any:
-        if value.data.dtype == np.bool_:
-            value = TensorHandle(value.data, tl.int1)
-        return original(self, to, value)
-
-    InterpreterBuilder.create_splat = create_splat
-
-
 def _silence_numpy() -> None:
     """Infinity, NaN and wrap-around are a kernel's daily bread; warnings are errors in our tests."""
     original = interpreter.GridExecutor.__call__
@@ -240,26 +227,3 @@ def _silence_numpy() -> None:
             original(self, *arguments, **named)
 
     interpreter.GridExecutor.__call__ = call
-
-
-def _patch_once() -> None:
-    """Each call of a device function makes all of the language's functions anew; once a launch will do."""
-    patch_language, call = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    patched: set[int] = set()
-
-    def patch(function: Any) -> Any:
-        where = id(function.__globals__)
-        if where in patched:
-            return interpreter._LangPatchScope()
-        patched.add(where)
-        return patch_language(function)
-
-    def launch(self: Any, *arguments: Any, **named: Any) -> None:
-        patched.clear()
-        try:
-            call(self, *arguments, **named)
-        finally:
-            patched.clear()
-
-    interpreter._patch_lang = patch
-    interpreter.GridExecutor.__call__ = launch
