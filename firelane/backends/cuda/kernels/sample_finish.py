@@ -110,7 +110,7 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
     key, ties = tl.full([], LOWEST_KEY, tl.int32), tl.full([], 0, tl.int32)
     if (top_k > 0) | (min_p > 0):
         if (top_k > 0) & (n > top_k):
-            key, ties = select(
+            key, ties, _ = select(
                 values,
                 n,
                 least,
@@ -123,9 +123,10 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
                 SPLIT_CHUNK=SPLIT_CHUNK,
             )
         n, total, least, greatest = keep(x, ids, values, n, key, ties, largest, scale, CHUNK=CHUNK)
+        key, ties = tl.full([], LOWEST_KEY, tl.int32), tl.full([], 0, tl.int32)
     if top_p < 1:
         target = tl.ceil(top_p.to(tl.float64) * total.to(tl.float64)).to(tl.int64)
-        key, ties = select(
+        key, ties, total = select(
             values,
             n,
             least,
@@ -137,9 +138,8 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
             CHUNK=CHUNK,
             SPLIT_CHUNK=SPLIT_CHUNK,
         )
-        n, total, least, greatest = keep(x, ids, values, n, key, ties, largest, scale, CHUNK=CHUNK)
     target = (uniform * total.to(tl.float64)).to(tl.int64)
-    return first_beyond(ids, values, n, target, largest, scale, CHUNK=CHUNK)
+    return first_beyond(x, ids, n, key, ties, target, largest, scale, CHUNK=CHUNK)
 
 
 @triton.jit
@@ -175,7 +175,7 @@ def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and 
         CHUNK=CHUNK,
     )
     if n > wanted:
-        key, ties = select(
+        key, ties, _ = select(
             values,
             n,
             least,

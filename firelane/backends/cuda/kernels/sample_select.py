@@ -15,7 +15,6 @@ import triton.language as tl
 
 from firelane.backends.cuda.kernels import sample_layout
 from firelane.backends.cuda.kernels.sample_numbers import (
-    INFINITY,
     LOWEST_KEY,
     UNIT_BITS,
     key_of,
@@ -60,7 +59,7 @@ def needless_weight(peaks, masses, left_out, largest, scale, GROUP: tl.constexpr
         enough = tl.sum(below, axis=0) <= left_out
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, tl.minimum(middle + 1, high))
-    return tl.exp2(-high.to(tl.float32))
+    return ((127 - high) << 23).to(tl.float32, bitcast=True)  # 2^-high
 
 
 @triton.jit
@@ -179,8 +178,8 @@ def select(  # limits: exempt (kernel: a list and its measure)
 ):
     """The cut that keeps the fewest of a list (one at least), the largest first and lower ids first on a tie,
     whose measures sum to `target` > 0; all where the sum falls short. Returns a key and a number: kept are
-    those above the key, and so many of those equal to it. values[:n], with keys from `least` to `greatest`:
-    lost."""
+    those above the key, and so many of those equal to it; and the sum of their measures. values[:n], with
+    keys from `least` to `greatest`: lost."""
     above = tl.full([], 0, tl.int64)
     tl.debug_barrier()
     while least < greatest:
@@ -191,7 +190,17 @@ def select(  # limits: exempt (kernel: a list and its measure)
         tl.debug_barrier()
     each = tl.maximum(measure_of(value_of(least), by_mass, largest, scale), 1)
     wanted = (target - above + each - 1) // each
-    return least, tl.minimum(tl.maximum(wanted, 1), n.to(tl.int64)).to(tl.int32)
+    ties = tl.minimum(tl.maximum(wanted, 1), n.to(tl.int64))
+    return least, ties.to(tl.int32), above + ties * each
+
+
+@triton.jit
+def is_kept(own, key, ties, tied):
+    """Which of a chunk, of keys `own`, a cut keeps; tied: how many before the chunk are equal to its key.
+    Returns that number for the next chunk, too."""
+    equal = (own == key).to(tl.int32)
+    kept = (own > key) | ((equal != 0) & (tied + tl.cumsum(equal, axis=0) <= ties))
+    return kept, tied + tl.sum(equal, axis=0)
 
 
 @triton.jit
@@ -217,9 +226,7 @@ def keep(  # limits: exempt (kernel: a list and its cut)
         token = tl.load(ids + at, mask=at < n, other=0)
         value = tl.load(x + token, mask=at < n, other=float("nan"))
         own = key_of(value)
-        equal = (own == key).to(tl.int32)
-        chosen = (own > key) | ((equal != 0) & (tied + tl.cumsum(equal, axis=0) <= ties))
-        tied += tl.sum(equal, axis=0)
+        chosen, tied = is_kept(own, key, ties, tied)
         place = kept + tl.cumsum(chosen.to(tl.int32), axis=0) - 1
         kept += tl.sum(chosen.to(tl.int32), axis=0)
         tl.debug_barrier()  # all of this chunk has been read
@@ -233,12 +240,26 @@ def keep(  # limits: exempt (kernel: a list and its cut)
 
 
 @triton.jit
-def first_beyond(ids, values, n, target, largest, scale, CHUNK: tl.constexpr):
-    """The first of ids[:n] at which the mass summed so far exceeds `target`, which all of it does."""
-    reached, token = tl.full([], 0, tl.int64), tl.full([], 0, tl.int32)
+def first_beyond(  # limits: exempt (kernel: a list and its cut)
+    x,
+    ids,
+    n,
+    key,
+    ties,
+    target,
+    largest,
+    scale,
+    CHUNK: tl.constexpr,
+):
+    """The first of ids[:n] at which the mass of those that a cut keeps, summed so far, exceeds `target`; all
+    of it does."""
+    reached, tied = tl.full([], 0, tl.int64), tl.full([], 0, tl.int32)
+    token = tl.full([], 0, tl.int32)
     for start in range(0, n, CHUNK):
         at = start + tl.arange(0, CHUNK)
-        mass = units_of(weight_of(tl.load(values + at, mask=at < n, other=-INFINITY), largest, scale))
+        value = tl.load(x + tl.load(ids + at, mask=at < n, other=0), mask=at < n, other=float("nan"))
+        chosen, tied = is_kept(key_of(value), key, ties, tied)  # pyright: ignore[reportGeneralTypeIssues]
+        mass = tl.where(chosen, units_of(weight_of(value, largest, scale)), 0)
         total = tl.sum(mass, axis=0)
         if (reached <= target) & (reached + total > target):
             before = reached + tl.cumsum(mass, axis=0) <= target
