@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from firelane.backends.request import ProgressCallback
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
-from firelane.errors import FirelaneError
+from firelane.errors import FirelaneError, MachineError
 from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
@@ -32,6 +33,7 @@ from firelane.wire.transport import Channel, ConnectionClosedError
 
 TERMINATE_DRAIN_S = 1.0
 LAST_FLUSH_S = 1.0
+log = logging.getLogger(__name__)
 
 
 class SocketPort:
@@ -114,13 +116,23 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: Engine
         channel.send(_ready(executor, config, time.monotonic() - began_s))
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
-        while not (port.is_draining and core.is_idle):
-            core.step()
+        _serve(core, port)
         channel.flush(LAST_FLUSH_S)
     finally:
         grammars.close()
         executor.release()
     return 0
+
+
+def _serve(core: EngineCore, port: SocketPort) -> None:
+    """Until it is drained. What fails here is no start that failed: the gateway goes on with another engine,
+    so the log has to say why."""
+    try:
+        while not (port.is_draining and core.is_idle):
+            core.step()
+    except MachineError as error:
+        log.error("engine_failed error=%r", str(error))
+        raise
 
 
 def _progress_to(channel: Channel[ToEngine]) -> ProgressCallback:
