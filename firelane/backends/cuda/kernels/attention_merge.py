@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, fold, fresh
+from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, first_visible, fold, fresh
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
@@ -35,6 +35,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     out_stride,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     about = chunks + tl.program_id(0) * CHUNK_COLUMNS
@@ -42,11 +43,12 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     num_chunks = tl.load(counts + CHUNKS)
     first_unit = tl.load(about + FIRST_UNIT)
     token = tl.load(about + FIRST_TOKEN).to(tl.int64)
-    splits = tl.cdiv(tl.load(about + START) + 1, SPLIT)
+    position = tl.load(about + START)
     if tl.program_id(0) >= num_chunks:
         return
     if first_unit < 0:
         return
+    first_split = first_visible(position, WINDOW) // SPLIT
     row = tl.arange(0, 1)  # one head: a state of one row
     column = tl.arange(0, COLUMNS)[None, :]
     held = column < HEAD_DIM
@@ -54,7 +56,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     pairs = stats + state * 2 + row
     accs = partial + state * HEAD_DIM + column
     total_m, total_l, total = fresh(1, COLUMNS)
-    for split in tl.range(0, splits, num_stages=IN_FLIGHT):
+    for split in tl.range(first_split, tl.cdiv(position + 1, SPLIT), num_stages=IN_FLIGHT):
         m = tl.load(pairs + split * (2 * HEADS))
         l = tl.load(pairs + split * (2 * HEADS) + 1)  # noqa: E741
         acc = tl.load(accs + split * (HEADS * HEAD_DIM), mask=held, other=0.0)
@@ -81,6 +83,7 @@ def merge_splits(
             "out_stride": out.stride(0),
             "HEADS": shape.heads,
             "HEAD_DIM": shape.head_dim,
+            "WINDOW": op.window,
             "COLUMNS": power_of_two(shape.head_dim),
         },
         warps=1,

@@ -115,7 +115,7 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
 
     q: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim], of q's dtype.
     partial: float32 [max_units, heads, head_dim]: acc; stats: float32 [max_units, heads, 2]: (m, l).
-    programs: over which the units are spread, for each KV head; a multiprocessor holds two.
+    programs: over which the units are spread, for each KV head; see split_programs.
     """
     shape, queries = op.shape, QueryTile.of_decode(op)
     return Launch(

@@ -111,4 +111,4 @@ def load_tile(cache, rows, written, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexp
 @triton.jit
 def first_visible(position, WINDOW: tl.constexpr):
     """The first position that a token at `position` sees."""
-    return tl.maximum(position - WINDOW + 1, 0) if WINDOW > 0 else position * 0
+    return tl.maximum(position - WINDOW + 1, 0) if WINDOW > 0 else 0

@@ -1,4 +1,4 @@
-"""QueryTile: how many rows of queries a program of attention computes at once, and with how many warps."""
+"""QueryTile: how many rows of queries a program of attention computes at once, with how many warps."""
 
 from __future__ import annotations
 
@@ -48,3 +48,10 @@ class QueryTile:
             warps=warps,
             stages=stages,
         )
+
+
+def split_programs(op: Attention, num_sms: int) -> int:
+    """Programs of attend_splits for each KV head: as many as the device holds at once."""
+    columns = QueryTile.of_decode(op).columns
+    per_sm = 3 if columns <= 64 else 2 if columns <= WIDEST_HEAD else 1
+    return max(1, per_sm * num_sms // op.shape.kv_heads)

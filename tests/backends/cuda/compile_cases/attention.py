@@ -9,12 +9,13 @@ import torch
 from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
+from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.tables import CHUNK_COLUMNS, MAX_UNITS, NUM_COUNTS, Staged, StepTables
 from firelane.program.ops import Attention, HeadShape
 from firelane.program.values import DType, Rows, Value
 from tests.backends.cuda.compile_driver import ASYNC_COPY, WGMMA, WIDE_LOADS, Case, untouched
 
-CHUNKS, TOKENS, BLOCKS = 200, 2048, 1000
+CHUNKS, TOKENS, BLOCKS, SMS = 200, 2048, 1000, 100
 TENSOR_CORES = (WGMMA, ASYNC_COPY, WIDE_LOADS)
 LLAMA_8B = (32, 8, 128)
 
@@ -52,8 +53,10 @@ def both(
     rows, result = (untouched(TOKENS, heads * head_dim, dtype=torch_dtype) for _ in range(2))
     partial = untouched(MAX_UNITS, heads, head_dim, dtype=torch.float32)
     stats = untouched(MAX_UNITS, heads, 2, dtype=torch.float32)
-    cache = {"op": op, "block_size": block_size}
-    splits = attend_splits(rows, keys, values, tables, partial=partial, stats=stats, programs=33, **cache)
+    cache, programs = {"op": op, "block_size": block_size}, split_programs(op, SMS)
+    splits = attend_splits(
+        rows, keys, values, tables, partial=partial, stats=stats, programs=programs, **cache
+    )
     merge = merge_splits(tables, op=op, partial=partial, stats=stats, out=result, max_chunks=CHUNKS)
     tiles = attend_tiles(rows, keys, values, tables, result, max_tiles=len(tables.tiles), **cache)
     yield Case(name=f"attend_splits {name}", launch=splits, needs=needs)

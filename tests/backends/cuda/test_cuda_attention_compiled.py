@@ -1,0 +1,40 @@
+"""What the compiler made of attention for sm_90; see compiled_attention.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.timeout(900)  # the first run compiles
+
+
+@pytest.fixture(scope="module")
+def compiled(pytestconfig: pytest.Config) -> dict[str, dict[str, Any]]:
+    cache = pytestconfig.cache.mkdir("firelane-triton")
+    environment = {"TRITON_CACHE_DIR": str(cache), **os.environ}
+    command = [sys.executable, "-m", "tests.backends.cuda.compiled_attention"]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_rows_scores_lie_alike_in_both_paths(compiled: dict[str, dict[str, Any]]) -> None:
+    shapes = {name.split(" ", 1)[1] for name in compiled}
+    assert shapes
+    for shape in shapes:
+        decoded, tiles = compiled[f"attend_splits {shape}"], compiled[f"attend_tiles {shape}"]
+        assert len(decoded["layouts"]) == 1, shape
+        assert decoded["layouts"] == tiles["layouts"], shape
+
+
+def test_all_programs_of_a_decoding_step_run_at_once(compiled: dict[str, dict[str, Any]]) -> None:
+    for name, facts in compiled.items():
+        if name.startswith("attend_splits"):
+            assert facts["launched"] <= facts["resident"], name
