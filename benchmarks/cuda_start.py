@@ -38,7 +38,7 @@ from firelane.errors import MachineError
 SERVING = re.compile(r"serving .* at (http://[^\s)]+)")
 TIMEOUT_S = 180.0
 LINE_WIDTH = 110
-BODY = {"prompt": [1000, 1001, 1002, 1003], "max_tokens": 1, "temperature": 0}
+BODY = {"prompt": [10, 11, 12, 13], "max_tokens": 1, "temperature": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +61,22 @@ class Figures:
 def measure_start(name: str, command: Sequence[str], environ: dict[str, str]) -> Start:
     """Raises MachineError where the server ends, or does not get ready in time."""
     began_s = time.perf_counter()
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
-    watch = threading.Timer(TIMEOUT_S, process.kill)
-    watch.start()
     said: list[tuple[float, str]] = []
-    try:
-        url, ready_s = _until_ready(process, began_s, said)
-        reader = threading.Thread(target=lambda: list(_lines(process, began_s, said)), daemon=True)
-        reader.start()
-        ask(url)
-        return Start(name=name, ready_s=ready_s, first_token_s=time.perf_counter() - began_s, said=said)
-    finally:
-        watch.cancel()
-        process.terminate()
-        process.wait(30)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        watch = threading.Timer(TIMEOUT_S, process.kill)
+        watch.start()
+        try:
+            url, ready_s = _until_ready(process, began_s, said)
+            reader = threading.Thread(target=lambda: list(_lines(process, began_s, said)))
+            reader.start()
+            ask(url)
+            first_token_s = time.perf_counter() - began_s
+            process.terminate()
+            reader.join()
+        finally:
+            watch.cancel()
+            process.terminate()
+    return Start(name=name, ready_s=ready_s, first_token_s=first_token_s, said=said)
 
 
 def _lines(
@@ -99,13 +101,17 @@ def _until_ready(
 
 def ask(url: str) -> None:
     """One token. Raises MachineError."""
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
-        model = json.load(answer)["data"][0]["id"]
-    data = json.dumps(BODY | {"model": model}).encode()
-    request = urllib.request.Request(f"{url}/v1/completions", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        if json.load(answer)["usage"]["completion_tokens"] != 1:
-            raise MachineError("the first request got no token")
+    try:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
+            model = json.load(answer)["data"][0]["id"]
+        data = json.dumps(BODY | {"model": model}).encode()
+        request = urllib.request.Request(f"{url}/v1/completions", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            tokens = json.load(answer)["usage"]["completion_tokens"]
+    except OSError as error:  # HTTP errors are such, too
+        raise MachineError(f"the first request failed: {error}") from error
+    if tokens != 1:
+        raise MachineError(f"the first request got {tokens} tokens")
 
 
 @contextmanager
