@@ -69,7 +69,16 @@ ENGINE_TESTS = tuple(f"tests/backends/cuda/test_cuda_{name}.py" for name in ("ex
 # About the interpreter, the compiler without a GPU, and these benchmarks in the interpreter.
 HOST_TESTS = tuple(
     f"tests/backends/cuda/test_cuda_{name}.py"
-    for name in ("interpreter", "checker", "ptx", "compile", "sum_order", "attention_layouts", "bench")
+    for name in (
+        "interpreter",
+        "checker",
+        "ptx",
+        "compile",
+        "sum_order",
+        "attention_layouts",
+        "bench",
+        "bench_serving",
+    )
 )
 PYTEST = ("-m", "pytest", "-q", "-n", "8", "--no-header", "--tb=short", "-o", "cache_dir={cache}/pytest")
 STEPS = (
