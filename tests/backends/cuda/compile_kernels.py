@@ -98,12 +98,13 @@ def _describe(error: Exception) -> str:
 
 
 def table(reports: list[Report]) -> str:
+    width = max(len(r.name) for r in reports)
     numbers = f"{'regs':>4} {'stack':>5} {'local':>5} {'shared':>6} {'warps':>5} {'per SM':>6}"
-    head = f"{'file':10} {'case':48} {numbers}  {WGMMA:5} {ASYNC_COPY:8} {WIDE_LOADS:10} problems"
-    rows = [f"{r.file:10} {r.name:48} {_numbers(r.resources)} {'; '.join(r.problems)}" for r in reports]
+    head = f"{'file':9} {'case':{width}} {numbers}  {WGMMA:5} {ASYNC_COPY:8} {WIDE_LOADS:10} problems"
+    rows = [f"{r.file:9} {r.name:{width}} {_numbers(r.resources)} {'; '.join(r.problems)}" for r in reports]
     bad = sum(bool(r.problems) for r in reports)
     last = f"{len(reports)} kernels, {bad} with problems, {sum(r.seconds for r in reports):.0f} s"
-    return "\n".join([head, *rows, last])
+    return "\n".join([head, *(row.rstrip() for row in rows), last])
 
 
 def _numbers(r: Resources | None) -> str:
