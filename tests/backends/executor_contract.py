@@ -99,6 +99,8 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
 class ExecutorContract:
+    releases = 20
+
     def make_executor(self, **sizes):
         raise NotImplementedError
 
@@ -283,7 +285,7 @@ class ExecutorContract:
         assert executor.state.tokens[0, length] == outputs.tokens[0]
 
     def test_release_while_a_step_runs(self):
-        for _ in range(20):
+        for _ in range(self.releases):
             executor = self.make_executor()
             batch = Batch(executor)
             batch.install(0, PROMPT)

@@ -3,7 +3,7 @@ threads and captured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,11 +29,13 @@ def sizes_of(program: Program, limits: StepLimits, plan: ProductPlan) -> Sizes:
     return Sizes(program=program, limits=limits, scratch=plan.scratch(make_buckets(limits)))
 
 
-def product_plan(program: Program, weights: DeviceWeights, table: MeasuredTable | None) -> ProductPlan:
+def product_plan(
+    program: Program, weights: DeviceWeights, table: MeasuredTable | None, gemm: str
+) -> ProductPlan:
     def is_window(weight: Weight) -> bool:
         return isinstance(weights.matrix(weight.name), WindowMatrix)
 
-    return ProductPlan(program=program, is_window=is_window, table=table)
+    return ProductPlan(program=program, is_window=is_window, table=table, gemm=gemm)
 
 
 def lower_all(
@@ -61,10 +63,10 @@ def lower_all(
     }
 
 
-def compile_all(work: Mapping[Bucket, Sequence[Work]], *, threads: int) -> int:
+def compile_all(work: Iterable[Work], *, threads: int) -> int:
     """Compile every kernel that `work` launches, or find it compiled. Returns how many there are. Raises
     CompilerError."""
-    different = {specialisation(w): w for launches in work.values() for w in launches}
+    different = {specialisation(w): w for w in work}
     with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
         list(pool.map(_compile, different.values()))
     return len(different)
@@ -95,10 +97,11 @@ def assemble(
     device: Device,
     weights: DeviceWeights,
     table: MeasuredTable | None = None,
+    gemm: str = "invariant",
     captured: Captured = lambda _: None,
 ) -> CudaExecutor:
-    """Places the step's memory on `device` and captures every bucket's graph."""
-    plan = product_plan(program, weights, table)
+    """Places the step's memory on `device` and captures every bucket's graph. gemm: as in ExecutorRequest."""
+    plan = product_plan(program, weights, table, gemm)
     sizes = sizes_of(program, limits, plan)
     memory = StepMemory.allocate(sizes, device)
     work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)

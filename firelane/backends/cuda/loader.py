@@ -9,21 +9,24 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import chain
 from pathlib import Path
 
 from triton import knobs
 
 from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, sizes_of
 from firelane.backends.cuda.buckets import Bucket, make_buckets
-from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
-from firelane.backends.cuda.loading import load_weights, may_be_window, planned_bytes, staging_bytes
+from firelane.backends.cuda.loading import load_weights
 from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, plan_memory
+from firelane.backends.cuda.packing import work_ahead
+from firelane.backends.cuda.placement import may_be_window, placements, planned_bytes, staging_bytes
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.stand_ins import stand_ins
 from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
 from firelane.program.program import Program
@@ -59,11 +62,11 @@ def load_on(
 ) -> CudaExecutor:
     """As load(), on a given device."""
     before = device.free_bytes()
-    expected = _expected_plan(program, request)
+    expected = _expected_plan(program, request, device)
     early = _memory_plan(
         program, request, expected, free_bytes=before, weights_bytes=planned_bytes(program, request.weights)
     )
-    compiled = _in_background(lambda: _compile_early(program, early, expected, device, progress))
+    compiled = _in_background(lambda: _compile_early(program, request, early, expected, device, progress))
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A kernel that does not compile ends the loading."""
@@ -83,17 +86,16 @@ def load_on(
         weights_bytes=weights.nbytes,
     )
     compiled.result()
-    executor = _assemble(device, program, memory, weights, request, progress)
+    executor = _assemble(device, memory, weights, expected, progress)
     _report(memory, before - device.free_bytes(), executor)
     return executor
 
 
 def _assemble(
     device: Device,
-    program: Program,
     memory: MemoryPlan,
     weights: DeviceWeights,
-    request: SettledRequest,
+    expected: ProductPlan,
     progress: ProgressCallback,
 ) -> CudaExecutor:
     total, done = len(make_buckets(memory.limits)), 0
@@ -104,22 +106,24 @@ def _assemble(
         progress("capture", done, total, "graph")
 
     return assemble(
-        program,
+        expected.program,
         limits=memory.limits,
         device=device,
         weights=weights,
-        table=_measured(request, device),
+        table=expected.table,
+        gemm=expected.gemm,
         captured=captured,
     )
 
 
-def _expected_plan(program: Program, request: SettledRequest) -> ProductPlan:
+def _expected_plan(program: Program, request: SettledRequest, device: Device) -> ProductPlan:
     """Before the weights are seen: those that may be in the window form are taken to be."""
 
     def is_window(weight: Weight) -> bool:
         return may_be_window(program, weight, request.weights)
 
-    return ProductPlan(program=program, is_window=is_window)
+    table = store.read(request.cache_dir, device.name)
+    return ProductPlan(program=program, is_window=is_window, table=table, gemm=request.gemm)
 
 
 def _memory_plan(
@@ -135,15 +139,21 @@ def _memory_plan(
         request,
         free_bytes=free_bytes,
         weights_bytes=weights_bytes,
-        staging_bytes=staging_bytes(program),
+        staging_bytes=staging_bytes(program, request.weights),
         sizes_of=lambda limits: sizes_of(program, limits, expected),
     )
 
 
 def _compile_early(
-    program: Program, memory: MemoryPlan, plan: ProductPlan, device: Device, progress: ProgressCallback
+    program: Program,
+    request: SettledRequest,
+    memory: MemoryPlan,
+    plan: ProductPlan,
+    device: Device,
+    progress: ProgressCallback,
 ) -> int:
-    """Compile what the real launches will need, made from weights and memory that are not there."""
+    """Compile what packing and the real launches will need, made from weights and memory that are not
+    there."""
     sizes = sizes_of(program, memory.limits, plan)
     work = lower_all(
         program,
@@ -155,7 +165,8 @@ def _compile_early(
     )
     progress("compile", 0, 1, "unit")
     began_s = time.monotonic()
-    kernels = compile_all(work, threads=max(1, (os.cpu_count() or 2) // 2))
+    packing = work_ahead(placements(program, request.weights))
+    kernels = compile_all(chain(packing, *work.values()), threads=max(1, (os.cpu_count() or 2) // 2))
     progress("compile", 1, 1, "unit")
     log.info("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)
     return kernels
@@ -173,10 +184,6 @@ def _in_background(work: Callable[[], int]) -> Future[int]:
 
     threading.Thread(target=run, name="compile", daemon=True).start()
     return future
-
-
-def _measured(request: SettledRequest, device: Device) -> MeasuredTable | None:
-    return None
 
 
 def _report(memory: MemoryPlan, used_bytes: int, executor: CudaExecutor) -> None:

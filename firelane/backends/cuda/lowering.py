@@ -24,7 +24,7 @@ from firelane.backends.cuda.kernels.select import give_hidden, select_rows
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.pending import Pending, Source
-from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.product_plan import ProductPlan, library_rows, padded_rows
 from firelane.backends.cuda.shapes import segments
 from firelane.backends.cuda.step_memory import StepMemory, stride_of
 from firelane.backends.cuda.tables import LOGIT_ROWS, ROWS, TOKENS
@@ -43,7 +43,7 @@ from firelane.program.ops import (
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
-PROGRAMS_PER_SM = 3  # of decode attention
+PROGRAMS_PER_SM = 2  # of decode attention; more do not fit
 
 
 @dataclass(kw_only=True)
@@ -246,14 +246,20 @@ def _(op: GatedLinear, to: Lowering) -> list[Work]:
         bias=to.vector(op.bias.name) if op.bias else None,
         config=config,
         scratch=to.memory.decoded if config.decode_first else None,
+        sums=_library_sums(op, to) if config.library else None,
         **to.counted(op.x),
     )
+
+
+def _library_sums(op: GatedLinear, to: Lowering) -> Tensor:
+    rows, width = library_rows(to.rows(op.x)), padded_rows(op)
+    return to.memory.parts[: rows * width].view(rows, width)
 
 
 @lower.register
 def _(op: Sample, to: Lowering) -> list[Work]:
     memory = to.memory
-    return sample(
+    launches = sample(
         to.at(op.logits),
         memory.tables,
         memory.state,
@@ -262,3 +268,4 @@ def _(op: Sample, to: Lowering) -> list[Work]:
         vocab=op.logits.width,
         max_rows=to.bucket.rows,
     )
+    return [*launches]

@@ -65,8 +65,8 @@ def plan_memory(
     if left <= 0:
         raise OutOfMemoryError(
             f"the device has {free_bytes / GIB:.1f} GiB free; the weights need {weights_bytes / GIB:.1f} GiB "
-            f"and the step's buffers {(step + RESERVE_BYTES) / GIB:.1f} GiB: end what else runs on it, serve a "
-            "smaller model, or lower --max-num-batched-tokens"
+            f"and the step's buffers {(step + RESERVE_BYTES) / GIB:.1f} GiB: end what else runs on it, serve "
+            "a smaller model, or lower --max-num-batched-tokens"
         )
     left = free_bytes - weights_bytes - step - RESERVE_BYTES
     limits = _with_blocks(limits, request, left, block_bytes)
@@ -108,8 +108,8 @@ def _with_blocks(limits: StepLimits, request: SettledRequest, left: int, block_b
     blocks = min(blocks, per_sequence * limits.max_num_seqs)
     if blocks * block_bytes > left:
         raise OutOfMemoryError(
-            f"--kv-cache-gib {budget / GIB:.2f}: {left / GIB:.2f} GiB of the device are free beside the weights "
-            "and the step's buffers; lower it, or leave it out"
+            f"--kv-cache-gib {budget / GIB:.2f}: {left / GIB:.2f} GiB of the device are free beside the "
+            "weights and the step's buffers; lower it, or leave it out"
         )
     return replace(limits, max_model_len=longest, num_blocks=blocks)
 

@@ -16,15 +16,18 @@ from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
 
 Product = Linear | GatedLinear
+LIBRARY_ROWS = 2048  # both products of a gated linear op, in float32, before they become one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductPlan:
-    """is_window: whether a weight is, or may be, in the window form. table: measured choices, if any."""
+    """is_window: whether a weight is, or may be, in the window form. table: measured choices, if any. gemm:
+    as in ExecutorRequest."""
 
     program: Program
     is_window: Callable[[Weight], bool]
     table: MeasuredTable | None = None
+    gemm: str = "invariant"
 
     def config(self, op: Product, bucket: Bucket) -> LinearConfig:
         rows, k = op.weight.shape
@@ -35,6 +38,8 @@ class ProductPlan:
             max_rows=self.rows(op.x, bucket),
             is_window=self.is_window(op.weight),
             table=self.table,
+            # The head has few rows and the largest matrix: not worth a buffer for all of it.
+            gemm="invariant" if op == self.program.head else self.gemm,
         )
         return config if self._may_leave_parts(op) else replace(config, parts=False)
 
@@ -49,6 +54,8 @@ class ProductPlan:
                 if config.parts:
                     count = segments(*op.weight.shape) + 1
                     parts = max(parts, count * self.rows(op.out, bucket) * stride_of(op.out))
+                if config.library and isinstance(op, GatedLinear):
+                    parts = max(parts, library_rows(self.rows(op.x, bucket)) * padded_rows(op))
                 if config.decode_first:
                     decoded = max(decoded, padded_elements(op))
         return ScratchSizes(parts=parts, decoded=decoded)
@@ -79,8 +86,17 @@ class ProductPlan:
         return found
 
 
+def library_rows(max_rows: int) -> int:
+    """Rows of a gated product that the library computes at a time."""
+    return min(max_rows, LIBRARY_ROWS)
+
+
+def padded_rows(op: Product) -> int:
+    """Of the op's matrix on the device."""
+    halves = 2 if isinstance(op, GatedLinear) else 1
+    return halves * round_up(op.weight.shape[0] // halves, ROW_BLOCK)
+
+
 def padded_elements(op: Product) -> int:
     """Of the op's matrix on the device."""
-    rows, k = op.weight.shape
-    halves = 2 if isinstance(op, GatedLinear) else 1
-    return halves * round_up(rows // halves, ROW_BLOCK) * round_up(k, K_TILE)
+    return padded_rows(op) * round_up(op.weight.shape[1], K_TILE)

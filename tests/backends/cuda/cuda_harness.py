@@ -1,0 +1,167 @@
+"""Small programs with random weights on the CUDA backend, every kernel of it in the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from matrices_harness import bits_of, matrix_without_window, original_bits, plain_matrix, window_matrix
+from numpy.typing import NDArray
+
+from firelane.backends.contract import SAMPLE, SCORE, StepInputs, StepLimits, StepOutputs
+from firelane.backends.cuda.assembly import assemble
+from firelane.backends.cuda.executor import CudaExecutor
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix
+from firelane.backends.cuda.weights import DeviceWeights
+from firelane.models.dense import DenseSpec, dense_program
+from firelane.program.ops import GatedLinear
+from firelane.program.program import Program
+from firelane.program.values import DType, Weight
+from tests.backends.cpu_harness import Chunk
+from tests.backends.cuda.host_device import HostDevice
+from tests.weights.files import to_bf16
+
+
+def limits(**changes: int) -> StepLimits:
+    settings = {
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 80,
+        "max_output_rows": 24,
+        "max_model_len": 320,
+        "block_size": 64,
+        "num_blocks": 40,
+    }
+    return StepLimits(**{**settings, **changes})
+
+
+@dataclass
+class RandomWeights:
+    """The same random weights for the executor, in the form asked for, and in float32 for the reference."""
+
+    program: Program
+    window: bool = False
+    seed: int = 0
+    values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    matrices: dict[str, Matrix] = field(default_factory=dict)
+    vectors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        gated = {op.weight for op in self.program.ops if isinstance(op, GatedLinear)}
+        for weight in self.program.weights:
+            values = draw(rng, weight)
+            if len(weight.shape) == 1:
+                self.values[weight.name] = values
+                self.vectors[weight.name] = torch.from_numpy(values.copy())
+                continue
+            bf16 = weight.dtype is DType.BF16
+            bits = to_bf16(values) if bf16 else values
+            parts = np.split(bits, 2) if weight in gated else [bits]
+            self.values[weight.name] = widen(bits) if bf16 else values
+            self.matrices[weight.name] = self._matrix(parts, bf16=bf16)
+
+    def _matrix(self, parts: Sequence[np.ndarray], *, bf16: bool) -> Matrix:
+        if not bf16 or parts[0].shape[1] % 128:
+            return matrix_without_window(parts)
+        return window_matrix(parts) if self.window else plain_matrix(parts)
+
+    @property
+    def on_device(self) -> DeviceWeights:
+        return DeviceWeights(matrices=self.matrices, vectors=self.vectors)
+
+
+def draw(rng: np.random.Generator, weight: Weight) -> NDArray[np.float32]:
+    """With zeros of both signs, and some values so small that they are escapes."""
+    if len(weight.shape) == 1:
+        offset = 0.0 if "bias" in weight.name else 1.0
+        return (offset + 0.2 * rng.standard_normal(weight.shape)).astype(np.float32)
+    values = rng.standard_normal(weight.shape) * 1.2 * weight.shape[1] ** -0.5
+    odd = rng.integers(0, 3000, weight.shape)
+    values *= np.select([odd < 5, odd == 5, odd == 6, odd == 7], [2.0**-25, 0.0, -0.0, 30.0], 1.0)
+    return values.astype(np.float32)
+
+
+def widen(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@dataclass
+class Machine:
+    """An executor and the inputs that drive it. Slot s owns blocks[s], in a shuffled order."""
+
+    executor: CudaExecutor
+    weights: RandomWeights
+    inputs: StepInputs = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = self.executor.limits
+        self.inputs = StepInputs.allocate(sizes)
+        self.shuffle(0)
+
+    def shuffle(self, seed: int) -> None:
+        """Give the slots other blocks; what they have in the cache is lost."""
+        sizes = self.executor.limits
+        order = np.random.default_rng(seed).permutation(sizes.num_blocks)
+        per_slot = sizes.blocks_per_seq
+        for slot in range(sizes.num_blocks // per_slot):
+            if slot < sizes.max_num_seqs:
+                self.executor.state.block_tables[slot] = order[slot * per_slot : (slot + 1) * per_slot]
+
+    def greedy(self, slot: int, prompt: Sequence[int], logprobs: int = 5) -> None:
+        """Set up a slot for greedy decoding."""
+        state = self.executor.state
+        state.tokens[slot, : len(prompt)] = prompt
+        row = state.sampling[slot]
+        row["temperature"], row["top_p"], row["repetition_penalty"] = 0.0, 1.0, 1.0
+        row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
+
+    def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
+        """Each chunk samples after its last token (unless its prompt goes on), or scores all its tokens."""
+        self.fill(chunks)
+        self.executor.submit(self.inputs)
+        return self.executor.wait()
+
+    def fill(self, chunks: Sequence[Chunk]) -> StepInputs:
+        inputs, row, token = self.inputs, 0, 0
+        for i, c in enumerate(chunks):
+            inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
+            first = 0 if c.score else c.length - 1 if c.sample else c.length
+            for at in range(first, c.length):
+                inputs.row_token[row], inputs.row_slot[row] = token + at, c.slot
+                inputs.row_position[row] = c.start + at
+                inputs.row_kind[row] = SCORE if c.score else SAMPLE
+                row += 1
+            token += c.length
+        inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), token, row
+        return inputs
+
+
+def machine(
+    spec: DenseSpec,
+    *,
+    sizes: StepLimits | None = None,
+    window: bool = False,
+    seed: int = 0,
+    warm: bool = False,
+) -> Machine:
+    weights = RandomWeights(dense_program(spec), window=window, seed=seed)
+    executor = assemble(
+        weights.program,
+        limits=sizes or limits(),
+        device=HostDevice(warm=warm),
+        weights=weights.on_device,
+    )
+    return Machine(executor, weights)
+
+
+def unpacked(matrix: Matrix) -> NDArray[np.float32]:
+    """The true weights of a matrix, padding included."""
+    if isinstance(matrix, PlainMatrix) and matrix.data.dtype == torch.float32:
+        return matrix.data.numpy()
+    return widen(original_bits(matrix))
+
+
+def as_float(tensor: torch.Tensor) -> NDArray[np.float32]:
+    return widen(bits_of(tensor)) if tensor.dtype == torch.bfloat16 else tensor.numpy()

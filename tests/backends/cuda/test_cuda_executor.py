@@ -1,0 +1,132 @@
+"""Whole steps of small programs, every kernel in the interpreter: against the NumPy reference, and against
+themselves in other batches, chunks, buckets and forms of the weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_harness import Machine, as_float, limits, machine
+
+from firelane.backends.contract import EMBED, SlotState
+from firelane.program.ops import HeadShape
+from firelane.program.reference import ReferenceExecutor
+from firelane.program.values import DType
+from tests.backends.cpu_harness import Chunk, small_spec
+from tests.backends.cuda.lean import lean
+
+# Widths of 128 give the matrices a window, 104 and 200 do not.
+WIDE = small_spec(
+    vocab_size=200, hidden_size=128, mlp_size=256, heads=HeadShape(heads=4, kv_heads=2, head_dim=32)
+)
+SPECS = {
+    "bf16": WIDE,
+    "bf16-odd": small_spec(windows=(0, 20), qkv_bias=True, output_bias=True, mlp_bias=True),
+    "bf16-norms-tied": replace(WIDE, qk_norm=True, tied_embeddings=True),
+    "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
+}
+# Largest difference of two logits, which spread over some units: float32 differs by the order of sums, bf16
+# by roundings that fall the other way.
+BOUNDS = {DType.F32: 2e-4, DType.BF16: 0.15}
+STEPS = [
+    [Chunk(0, 0, 21), Chunk(2, 0, 4)],
+    [Chunk(2, 4, 1), Chunk(0, 21, 6, score=True), Chunk(3, 0, 2)],
+    [Chunk(0, 27, 1), Chunk(2, 5, 1), Chunk(3, 2, 1)],
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _lean():
+    with lean():
+        yield
+
+
+@pytest.mark.parametrize(("name", "window"), [*((name, False) for name in SPECS), ("bf16-norms-tied", True)])
+def test_logits_are_those_of_the_reference(name: str, window: bool) -> None:
+    m = machine(SPECS[name], window=window)
+    program = m.weights.program
+    reference = ReferenceExecutor(program, m.weights.values, slots=6, max_len=330)
+    prompts(m)
+    other = copied(m.executor.state)
+    logits = next(value for op in program.ops for value in op.outputs if value.name == "logits")
+    for chunks in STEPS:
+        m.step(chunks)
+        step = reference.begin(m.inputs, other)
+        for op in program.ops:
+            op.reference(step)
+        found = as_float(m.executor.memory.values[logits])[: m.inputs.num_rows, : logits.width]
+        bound = BOUNDS[SPECS[name].dtype]
+        assert np.abs(found - step.values[logits]).max() < bound
+        assert np.abs(step.values[logits]).max() > 1
+        other.tokens[:] = m.executor.state.tokens  # where they differ by rounding, go on from ours
+
+
+def prompts(m: Machine) -> None:
+    rng = np.random.default_rng(7)
+    for slot in range(4):
+        m.greedy(slot, rng.integers(0, m.executor.vocab_size, 90).tolist())
+        m.executor.state.sampling["prompt_len"][slot] = 5
+
+
+def copied(state: SlotState) -> SlotState:
+    return SlotState(**{name: array.copy() for name, array in vars(state).items()})
+
+
+def bits(m: Machine, chunks: list[list[Chunk]], slot: int) -> list[bytes]:
+    """Of the hidden state at every position of `slot`."""
+    found: list[bytes] = []
+    for step in chunks:
+        inputs = m.fill([replace(c, score=c.slot == slot) for c in step])
+        inputs.row_kind[: inputs.num_rows] = EMBED
+        m.executor.submit(inputs)
+        outputs = m.executor.wait()
+        mine = inputs.row_slot[: inputs.num_rows] == slot
+        found += [row.tobytes() for row in outputs.hidden[: inputs.num_rows][mine]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[bytes]:
+    """The hidden states of 7 positions, computed in one step."""
+    m = machine(WIDE)
+    prompts(m)
+    return bits(m, [[Chunk(1, 0, 7)]], 1)
+
+
+@pytest.mark.parametrize("window", [False, True], ids=["plain", "window"])
+@pytest.mark.parametrize(
+    ("steps", "block_size"),
+    [
+        ([[Chunk(1, 0, 7)]], 64),
+        ([[Chunk(0, 0, 7), Chunk(1, 0, 5)], [Chunk(1, 5, 2), Chunk(0, 7, 1), Chunk(3, 0, 4)]], 16),
+        ([[Chunk(1, p, 1), Chunk(0, p, 1)] for p in range(7)], 64),
+    ],
+    ids=["alone", "in company", "token by token"],
+)
+def test_hidden_states_are_the_same_bits(alone, steps, block_size: int, window: bool) -> None:
+    sizes = limits(block_size=block_size, num_blocks=2560 // block_size)
+    m = machine(WIDE, sizes=sizes, window=window)
+    prompts(m)
+    m.shuffle(3)
+    assert bits(m, steps, 1) == alone
+
+
+def test_the_token_of_a_long_context_is_the_same_decoded_or_in_a_chunk() -> None:
+    """Two splits of attention: what lies between them is folded in the same way."""
+    m = machine(replace(WIDE, windows=(0,)), sizes=limits(max_num_batched_tokens=260))
+    m.executor.state.tokens[1, :259] = np.arange(259) % 199
+    m.step([Chunk(1, 0, 256, sample=False)])
+    together = bits(m, [[Chunk(1, 256, 3)]], 1)
+    assert bits(m, [[Chunk(1, p, 1)] for p in (256, 257, 258)], 1) == together
+
+
+def test_a_step_without_rows_or_beyond_its_bucket_writes_nothing_else() -> None:
+    m = machine(WIDE)
+    prompts(m)
+    before = m.executor.state.tokens.copy()
+    m.step([Chunk(1, 0, 9, sample=False)])
+    assert (m.executor.state.tokens == before).all()
+    m.step([Chunk(1, 9, 1)])
+    changed = np.argwhere(m.executor.state.tokens != before).tolist()
+    assert changed in ([[1, 10]], [])
