@@ -4,12 +4,13 @@ the same bits."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firelane.backends.cuda.shapes import ROW_BLOCK, round_up
 
 FUSED_ROWS = 512  # up to here a matrix in the window form is decoded in every product, above once before it
 PARTS_ROWS = 128
+COLUMNS_ROWS = 64
 FULL = 120  # programs that leave little of a device idle
 
 
@@ -20,7 +21,7 @@ class LinearConfig:
     up.
     decode_first: a matrix in the window form is decoded into a buffer as a whole, then multiplied as a
     plain one. library: the product is a library's; its bits may differ with the rows of a step, all else is
-    then of no account.
+    then of no account. columns: x is turned round first, for the escapes of many rows.
     """
 
     row_tile: int
@@ -31,6 +32,7 @@ class LinearConfig:
     parts: bool = False
     decode_first: bool = False
     library: bool = False
+    columns: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ def choose(
     """The measured config, if there is one; else one by rule. gemm "library": products of many rows are a
     library's."""
     if gemm == "library" and max_rows > PARTS_ROWS:
-        return LinearConfig(row_tile=64, decode_first=is_window, library=True)
+        return LinearConfig(row_tile=64, decode_first=is_window, library=True, columns=True)
     shape = ProductShape(rows=matrix_rows, k=k, gated=gated, max_rows=max_rows, is_window=is_window)
     measured = None if table is None else table.get(shape)
     return measured or by_rule(shape)
@@ -78,11 +80,16 @@ def by_rule(shape: ProductShape) -> LinearConfig:
     (85 operations a byte) at two thirds of what the cache gives, and its sums are half of the registers; it
     is halved where there would be fewer programs than multiprocessors.
 
+    Escapes meet some fifty inputs of 4096: so many sectors of x for each row of a tile as weights pass by for
+    16 rows. With many rows it pays to turn x round first.
+
     Parts are read and written as float32, several times: worth it only where programs would be too few.
     """
     if shape.is_window and shape.max_rows <= FUSED_ROWS:
-        return _window_gated(shape) if shape.gated else _window(shape)
-    return _plain_gated(shape) if shape.gated else _plain(shape)
+        config = _window_gated(shape) if shape.gated else _window(shape)
+    else:
+        config = _plain_gated(shape) if shape.gated else _plain(shape)
+    return replace(config, columns=shape.max_rows > COLUMNS_ROWS)
 
 
 def _window(shape: ProductShape) -> LinearConfig:

@@ -11,6 +11,7 @@ from matrices_harness import plain_matrix, true_values, window_matrix
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels import columns
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
@@ -94,7 +95,8 @@ def run_gated(
         max_rows=rows.max_rows,
         config=config,
         scratch=scratch_of(matrix),
-        sums=poison(torch.empty(16, matrix.padded_rows)) if config.library else None,
+        sums=poison(torch.empty(64, matrix.padded_rows)) if config.library else None,
+        columns=columns_of(rows),
     ):
         launch.run()
     assert out[rows.count :].isnan().all()
@@ -107,6 +109,11 @@ def scratch_of(matrix: Matrix) -> Tensor | None:
     if isinstance(matrix, PlainMatrix):
         return None
     return poison(torch.empty(matrix.low.numel() + 100, dtype=torch.bfloat16))
+
+
+def columns_of(rows: Rows) -> Tensor:
+    """A buffer for x turned round."""
+    return poison(torch.empty(columns.elements(rows.k, rows.max_rows) + 9, dtype=rows.x.dtype))
 
 
 def gated_reference(x: np.ndarray, parts: Sequence[np.ndarray], bias: np.ndarray) -> np.ndarray:
@@ -137,6 +144,7 @@ def _whole(
         max_rows=rows.max_rows,
         config=config,
         scratch=scratch_of(matrix),
+        columns=columns_of(rows),
     ):
         launch.run()
     return out
@@ -148,7 +156,14 @@ def _sum_of_parts(
     count = segments(matrix.rows, matrix.k) + 1
     parts = poison(torch.empty(count, rows.max_rows, round_up(matrix.rows, 64)))
     for launch in linear_parts(
-        matrix, rows.x, parts, counts=rows.counts, count=ROWS, max_rows=rows.max_rows, config=config
+        matrix,
+        rows.x,
+        parts,
+        counts=rows.counts,
+        count=ROWS,
+        max_rows=rows.max_rows,
+        config=config,
+        columns=columns_of(rows),
     ):
         launch.run()
     total = parts[0]

@@ -23,18 +23,23 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
     where,
     values,
     block,
-    x_rows,
-    valid,
+    x,
+    x_stride,
+    columns,
+    columns_stride,
+    count,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x_rows: pointers [ROW_TILE] to rows of x; only those that are valid are read. Each block's list is walked
-    by itself, STEP entries at a time, so that what a row gets depends on its own block alone. STEP is a
-    multiple of 16, what one product instruction takes: any such gives the same bits.
+    x: the first of ROW_TILE rows, of which only `count` are read; columns: the same turned round (columns.py),
+    which is read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so
+    that what a row gets depends on its own block alone. STEP is a multiple of 16, what one product
+    instruction takes: any such gives the same bits.
     """
+    tokens = tl.arange(0, ROW_TILE)
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     features = tl.arange(0, FEATURES)
     for part in tl.static_range(FEATURES // _ROW_BLOCK):
@@ -49,6 +54,11 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
             inputs = place & _INPUTS
             mine = (row[None, :] == features[:, None]) & live[None, :]
             tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
-            met = tl.load(x_rows[None, :] + inputs[:, None], mask=live[:, None] & valid[None, :], other=0.0)
+            if columns is None:
+                mask = live[:, None] & (tokens < count)[None, :]
+                met = tl.load(x + tokens[None, :] * x_stride + inputs[:, None], mask=mask, other=0.0)
+            else:
+                places = columns + inputs[:, None] * columns_stride + tokens[None, :]
+                met = tl.load(places, mask=live[:, None], other=0.0)
             total = tl.dot(tile, met, total, input_precision="ieee")
     return total

@@ -18,7 +18,9 @@ from firelane.backends.cuda.kernels.tiling import (
     fitting,
     launch_of,
     matrix_arguments,
+    row_arguments,
     tiling,
+    turned_for,
 )
 from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Work
@@ -39,6 +41,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     where,
     values,
     x,
+    columns,
     bias,
     residual,
     out,
@@ -47,6 +50,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     k,
     k_tiles,
     x_stride,
+    columns_stride,
     residual_stride,
     out_stride,
     feature_tiles,
@@ -75,7 +79,10 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     if residual is not None:
         residual += first.to(tl.int64) * residual_stride
     tokens = tl.arange(0, ROW_TILE)
-    x_rows = x + first.to(tl.int64) * x_stride + tokens * x_stride
+    x += first.to(tl.int64) * x_stride
+    x_rows = x + tokens * x_stride
+    if columns is not None:
+        columns += first
     valid = tokens < count
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
@@ -97,7 +104,10 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
                 FEATURES, ROW_TILE, SLICES,
             )  # fmt: skip
     if has_escapes | (SEGMENTS == 0):
-        total = sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
+        total = sum_escapes(
+            starts, where, values, block, x, x_stride, columns, columns_stride, count,
+            FEATURES, ROW_TILE, STEP,
+        )  # fmt: skip
         add_to_tile(
             out, out_stride, total, True, bias, residual, residual_stride, feature, rows, count,
             FEATURES, ROW_TILE, SLICES,
@@ -193,12 +203,14 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     where,
     values,
     x,
+    columns,
     parts,
     counts,
     rows,
     k,
     k_tiles,
     x_stride,
+    columns_stride,
     parts_stride,
     out_stride,
     feature_tiles,
@@ -216,15 +228,18 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     memory, so that programs of their own overlap them with the rest; they start last and fill gaps."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     part = tl.program_id(1)
-    count = tl.load(counts + COUNT)
-    if row_tile * ROW_TILE >= count:
+    first = row_tile * ROW_TILE
+    count = tl.load(counts + COUNT) - first
+    if count <= 0:
         return
-    first = (row_tile * ROW_TILE).to(tl.int64)
     tokens = tl.arange(0, ROW_TILE)
-    valid = tokens < count - row_tile * ROW_TILE
-    x_rows = x + first * x_stride + tokens * x_stride
+    valid = tokens < count
+    x += first.to(tl.int64) * x_stride
+    x_rows = x + tokens * x_stride
+    if columns is not None:
+        columns += first
     features = feature_tile * FEATURES + tl.arange(0, FEATURES)
-    parts += part.to(tl.int64) * parts_stride + first * out_stride
+    parts += part.to(tl.int64) * parts_stride + first.to(tl.int64) * out_stride
     places = parts + tokens[None, :] * out_stride + features[:, None]
     mask = (features < rows)[:, None] & valid[None, :]
     tiles = k_tiles // SEGMENTS
@@ -237,7 +252,10 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         tl.store(places, total, mask=mask)
     else:
         block = feature_tile * (FEATURES // 64)
-        total = sum_escapes(starts, where, values, block, x_rows, valid, FEATURES, ROW_TILE, STEP)
+        total = sum_escapes(
+            starts, where, values, block, x, x_stride, columns, columns_stride, count,
+            FEATURES, ROW_TILE, STEP,
+        )  # fmt: skip
         tl.store(places, total, mask=mask)
 
 
@@ -253,12 +271,13 @@ def linear(
     max_rows: int,
     config: LinearConfig,
     scratch: Tensor | None = None,
+    columns: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
     bias: [matrix.rows]; residual: float32, as out. Rows from counts[count] on are left alone (but by
     config.library, which makes garbage of them). scratch: bf16, for config.decode_first: padded rows * padded
-    k elements."""
-    works: list[Work] = []
+    k elements. columns: of x's dtype, for config.columns: columns.elements(k, max_rows)."""
+    works, turned = turned_for(matrix, x, columns, config, counts, count, max_rows)
     if config.decode_first and isinstance(matrix, WindowMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
         works.append(decode)
@@ -271,13 +290,12 @@ def linear(
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
-        "x": x,
-        "x_stride": x.stride(0),
+        **row_arguments(x, turned),
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
         "SEGMENTS": num_segments,
-        "STEP": escape_step(config.row_tile),
+        "STEP": escape_step(config.row_tile, turned),
         "bias": bias,
         "residual": residual,
         "out": out,
@@ -298,25 +316,26 @@ def linear_parts(
     count: int,
     max_rows: int,
     config: LinearConfig,
-) -> list[Work]:
-    """parts: float32 [segments + 1, >= max_rows, stride]: each segment's sums, then the escapes'. x, counts:
-    as linear()."""
+    columns: Tensor | None = None,
+) -> list[Work]:  # limits: exempt (an op's operands)
+    """parts: float32 [segments + 1, >= max_rows, stride]: each segment's sums, then the escapes'. x, counts,
+    columns: as linear()."""
+    works, turned = turned_for(matrix, x, columns, config, counts, count, max_rows)
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
     num_segments = segments(matrix.rows, matrix.k)
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
-        "x": x,
-        "x_stride": x.stride(0),
+        **row_arguments(x, turned),
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
         "SEGMENTS": num_segments,
-        "STEP": escape_step(config.row_tile),
+        "STEP": escape_step(config.row_tile, turned),
         "parts": parts,
         "parts_stride": parts.stride(0),
         "out_stride": parts.stride(1),
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"], num_segments + 1)
-    return [launch_of(linear_parts_kernel, grid, arguments, config)]
+    return [*works, launch_of(linear_parts_kernel, grid, arguments, config)]

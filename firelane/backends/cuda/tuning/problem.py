@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig, ProductShape
+from firelane.backends.cuda.kernels import columns
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.sums import add_up
@@ -38,6 +39,7 @@ class Problem:
 
     def _works(self, matrix: Matrix, config: LinearConfig) -> list[Work]:
         counted: dict[str, Any] = {"counts": self._counts, "count": TOKENS, "max_rows": self.shape.max_rows}
+        counted["columns"] = self._columns if config.columns else None
         scratch = self._scratch if config.decode_first else None
         if self.shape.gated:
             out = self._out.view(torch.bfloat16)
@@ -114,6 +116,11 @@ class Problem:
     def _parts(self) -> Tensor:
         count = segments(self.shape.rows, self.shape.k) + 1
         return torch.empty((count, *self._out.shape), dtype=torch.float32, device=self.device)
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        size = columns.elements(self.shape.k, self.shape.max_rows)
+        return torch.empty(size, dtype=torch.bfloat16, device=self.device)
 
     @cached_property
     def _scratch(self) -> Tensor:

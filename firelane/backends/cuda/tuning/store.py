@@ -18,7 +18,15 @@ import triton
 from firelane.backends.cuda.config import LinearConfig, MeasuredTable, ProductShape
 
 KERNELS = Path(__file__).parent.parent / "kernels"
-PRODUCTS = ("escapes", "gated", "linear", "products", "tiling", "window")  # kernels that configs are of
+PRODUCTS = (
+    "columns",
+    "escapes",
+    "gated",
+    "linear",
+    "products",
+    "tiling",
+    "window",
+)  # kernels that configs are of
 T = TypeVar("T")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from firelane.backends.cuda.config import LinearConfig, choose
+from firelane.backends.cuda.kernels.columns import elements, turn
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.window import decode_matrix
@@ -31,6 +32,7 @@ def cases() -> Iterator[Case]:
     yield product(plain(128256, 4096), 256)
     yield product(plain(331, 1000), 64)
     yield product(plain(331, 1000, dtype=F32), 64, needs=())
+    yield Case(name="turn 8192 x 4096", launch=turned(8192, 4096), needs=(WIDE_LOADS,))
     yield Case(name="decode 4096 x 4096", launch=decode(window(*attention)), needs=(WIDE_LOADS,))
 
 
@@ -45,6 +47,11 @@ def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[
     )
     launch = _gated(matrix, max_rows, config) if gated else _linear(matrix, max_rows, config)
     return Case(name=f"{_name(matrix, gated)}, {max_rows} rows, {_tile(config)}", launch=launch, needs=needs)
+
+
+def turned(max_rows: int, k: int) -> Launch:
+    x, counts = untouched(max_rows, k), untouched(NUM_COUNTS, dtype=I32)
+    return turn(x, _columns(x), k=k, counts=counts, count=TOKENS, max_rows=max_rows)[0]
 
 
 def decode(matrix: WindowMatrix) -> Launch:
@@ -72,9 +79,16 @@ def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
     width = round_up(matrix.rows, 64)
     if config.parts:
         parts = untouched(segments(matrix.rows, matrix.k) + 1, max_rows, width, dtype=F32)
-        return linear_parts(matrix, x, parts, counts=counts, count=TOKENS, max_rows=max_rows, config=config)[
-            -1
-        ]
+        return linear_parts(
+            matrix,
+            x,
+            parts,
+            counts=counts,
+            count=TOKENS,
+            max_rows=max_rows,
+            config=config,
+            columns=_columns(x),
+        )[-1]
     return linear(
         matrix,
         x,
@@ -85,24 +99,31 @@ def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
         count=TOKENS,
         max_rows=max_rows,
         config=config,
+        columns=_columns(x),
     )[-1]
 
 
 def _gated(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
+    x = _x(matrix, max_rows)
     return gated_linear(
         matrix,
-        _x(matrix, max_rows),
+        x,
         untouched(max_rows, matrix.rows // 2),
         bias=None,
         counts=untouched(NUM_COUNTS, dtype=I32),
         count=TOKENS,
         max_rows=max_rows,
         config=config,
+        columns=_columns(x),
     )[-1]
 
 
 def _x(matrix: Matrix, max_rows: int) -> torch.Tensor:
     return untouched(max_rows, round_up(matrix.k, 64), dtype=matrix.escapes.values.dtype)
+
+
+def _columns(x: torch.Tensor) -> torch.Tensor:
+    return untouched(elements(x.shape[1], x.shape[0]), dtype=x.dtype)
 
 
 def _escapes(rows: int, dtype: torch.dtype) -> Escapes:
