@@ -46,7 +46,7 @@ def decoded(slot: int, position: int) -> Piece:
 @dataclass(kw_only=True)
 class Scene:
     """Queries, keys and values of every position of some slots; the same ones whatever steps are made of
-    them."""
+    them. first_block: blocks below are in no use, nor in memory."""
 
     shape: HeadShape
     dtype: DType = DType.BF16
@@ -56,6 +56,7 @@ class Scene:
     max_len: int = 600
     seed: int = 0
     programs: int = 2
+    first_block: int = 0
     op: Attention = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +72,9 @@ class Scene:
         q, out = (Value(name=n, rows=Rows.TOKEN, width=width, dtype=self.dtype) for n in ("q", "out"))
         self.op = Attention(q=q, layer=0, shape=s, scale=scale, window=self.window, out=out)
         per_slot = -(-self.max_len // self.block_size)
-        self.num_blocks = self.slots * per_slot + 3
-        self.blocks = rng.permutation(self.num_blocks)[: self.slots * per_slot].reshape(self.slots, per_slot)
+        self.num_blocks = self.first_block + self.slots * per_slot + 3
+        used = self.first_block + rng.permutation(self.slots * per_slot + 3)
+        self.blocks = used[: self.slots * per_slot].reshape(self.slots, per_slot)
 
     def attend(self, pieces: Sequence[Piece], *, spare: int = 3) -> np.ndarray:
         """The rows of a step, by the kernels: float32 [tokens, width]. spare: how many more chunks, tokens,
@@ -91,7 +93,8 @@ class Scene:
         return out[:tokens, :width].float().numpy()
 
     def launches(self, q: Tensor, out: Tensor, tables: StepTables, max_chunks: int):
-        keys, values = (self.cache(x, tables) for x in (self.k, self.v))
+        keys = self.cache(self.k, tables)
+        values = keys if self.v is self.k else self.cache(self.v, tables)
         s, units = self.shape, tables.max_units
         partial = poison(torch.empty(units, s.heads, s.head_dim))
         stats = poison(torch.empty(units, s.heads, 2))
@@ -108,7 +111,8 @@ class Scene:
     def cache(self, x: np.ndarray, tables: StepTables) -> Tensor:
         """Each chunk's context written, and nothing else."""
         s, size = self.shape, self.block_size
-        cache = poison(torch.empty(self.num_blocks, s.kv_heads, size, s.head_dim, dtype=TORCH[self.dtype]))
+        cache = torch.empty(self.num_blocks, s.kv_heads, size, s.head_dim, dtype=TORCH[self.dtype])
+        poison(cache[self.first_block :])
         for chunk in tables.chunks[: tables.counts[t.CHUNKS]].tolist():
             for first in range(0, chunk[t.START] + chunk[t.LENGTH], size):
                 end = min(first + size, chunk[t.START] + chunk[t.LENGTH])

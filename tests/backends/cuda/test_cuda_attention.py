@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from attention_harness import Piece, Scene, decoded
@@ -59,6 +62,14 @@ def test_blocks_of_any_size(block_size: int, window: int) -> None:
     check(scene, [decoded(0, 517), Piece(1, 470, 48)])
 
 
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="four gigabytes to copy")
+def test_a_cache_of_more_than_int32_counts() -> None:
+    """Four gigabytes of address space, of which only the last blocks are memory."""
+    scene = Scene(shape=heads(head_dim=32), slots=2, max_len=70, first_block=(1 << 31) // (64 * 32))
+    scene.v = scene.k
+    check(scene, [decoded(0, 69), Piece(1, 0, 20)])
+
+
 def test_tokens_and_prompts_of_one_step() -> None:
     scene = Scene(shape=heads(3, kv_heads=2), slots=5, window=300)
     pieces = [decoded(0, 300), Piece(1, 0, 50), decoded(2, 0), Piece(3, 400, 3), decoded(4, 599)]
@@ -102,3 +113,17 @@ def test_a_long_context_is_folded_from_its_first_split() -> None:
     check(scene, [decoded(0, last)])
     tile = scene.attend([Piece(0, last - 1, 2)])[1:]
     np.testing.assert_array_equal(tile, scene.attend([decoded(0, last)]))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_prompt_has_the_same_bits_however_it_is_cut(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scene = Scene(shape=heads(3), max_len=330, window=(0, 90, 280)[seed], block_size=(16, 64, 128)[seed])
+    cuts = np.unique([0, 330, *rng.integers(1, 330, 4), *(at := rng.integers(1, 329, 3)), *(at + 1)])
+    pieces = [
+        Piece(0, int(first), int(end - first), in_units=end - first == 1) for first, end in pairwise(cuts)
+    ]
+    assert any(piece.in_units for piece in pieces)
+    whole = scene.attend([Piece(0, 0, 330)])
+    np.testing.assert_array_equal(np.concatenate([scene.attend([piece]) for piece in pieces]), whole)
+    np.testing.assert_array_equal(scene.attend(pieces), whole)
