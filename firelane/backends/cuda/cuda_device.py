@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -66,11 +67,17 @@ class CudaDevice:
         return CudaFence(end)
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        work()
+        work()  # compiles and loads what is not yet there, which a capture may not
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
             work()
+        except BaseException:
+            with suppress(RuntimeError):  # what ends the capture early is what matters
+                graph.capture_end()
+            raise
+        graph.capture_end()
         return graph
 
     def mark(self) -> None:
