@@ -1,5 +1,5 @@
-"""x turned round, [inputs, rows]: escapes meet single inputs of all rows, which lie apart in x (a sector of 32
-bytes is read for each 2), and beside each other here."""
+"""x turned round, [inputs, rows]: escapes meet single inputs of all rows, which lie apart in x (32 bytes are
+read for each 2), and beside each other here."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)

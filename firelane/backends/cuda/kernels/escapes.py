@@ -34,8 +34,8 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
 ):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x: the first of ROW_TILE rows, of which only `count` are read; columns: the same turned round (columns.py),
-    which is read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so
+    x: the first of ROW_TILE rows, of which only `count` are read; columns: the same turned round (columns.py);
+    it is read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so
     that what a row gets depends on its own block alone. STEP is a multiple of 16, what one product
     instruction takes: any such gives the same bits.
     """
