@@ -206,7 +206,6 @@ def _finish(  # limits: exempt (as sample())
             "BLOCK": block_size(vocab),
             "BLOCKS": blocks,
             "CHUNK": chunk_size(vocab),
-            "SPLIT_CHUNK": chunk_size(vocab) // 2,
             "LANES": power_of_two(blocks),
             "PEAKS": power_of_two(blocks * GROUPS),
         },

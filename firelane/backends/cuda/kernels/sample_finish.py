@@ -1,5 +1,4 @@
-"""The end of a row: its token is drawn from what the scan noted and the few logits that matter, and its
-log-probabilities are told."""
+"""The end of a row: its token is drawn by what the scan noted and the few logits that matter."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
@@ -10,17 +9,24 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels import sample_layout as ask
+from firelane.backends.cuda.kernels.sample_logprobs import tell
+from firelane.backends.cuda.kernels.sample_notes import (
+    DRAWN,
+    GROUPS,
+    RAW,
+    first_best,
+    group_masses,
+    largest_of,
+    read_peaks,
+)
 from firelane.backends.cuda.kernels.sample_numbers import (
     INFINITY,
     LEAST_WEIGHT,
-    LOG2_E,
     LOWEST_KEY,
-    key_of,
-    log_of,
     units_of,
     weight_of,
 )
-from firelane.backends.cuda.kernels.sample_scan import DRAWN, GROUPS, RAW, ask_number, ask_word
+from firelane.backends.cuda.kernels.sample_scan import ask_number, ask_word
 from firelane.backends.cuda.kernels.sample_select import (
     bound_of,
     collect,
@@ -36,19 +42,7 @@ from firelane.backends.cuda.kernels.sample_slots import (
     ROW_SLOT,
 )
 
-TOP_LANES = tl.constexpr(ask.TOP_ROOM)
 _UNIFORM_UNIT = tl.constexpr(2.0**-24)
-
-
-@triton.jit
-def group_masses(bests, masses, largest, scale, PEAKS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Of each group, int64, in units of the row's largest weight; the scan noted them in units of their
-    block's."""
-    group = tl.arange(0, PEAKS)
-    known = group < BLOCKS * GROUPS
-    best = tl.load(bests + group // GROUPS, mask=known, other=-INFINITY)
-    mass = tl.load(masses + group, mask=known, other=0)
-    return (mass.to(tl.float64) * weight_of(best, largest, scale).to(tl.float64)).to(tl.int64)
 
 
 @triton.jit
@@ -90,7 +84,6 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
-    SPLIT_CHUNK: tl.constexpr,
 ):
     """After min_p, top_k and top_p."""
     top_k, top_p = ask_word(record, ask.TOP_K), ask_number(record, ask.TOP_P_F)
@@ -120,7 +113,6 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
                 largest,
                 scale,
                 CHUNK=CHUNK,
-                SPLIT_CHUNK=SPLIT_CHUNK,
             )
         n, total, least, greatest = keep(x, ids, values, n, key, ties, largest, scale, CHUNK=CHUNK)
         key, ties = tl.full([], LOWEST_KEY, tl.int32), tl.full([], 0, tl.int32)
@@ -136,70 +128,59 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
             largest,
             scale,
             CHUNK=CHUNK,
-            SPLIT_CHUNK=SPLIT_CHUNK,
         )
     target = (uniform * total.to(tl.float64)).to(tl.int64)
     return first_beyond(x, ids, n, key, ties, target, largest, scale, CHUNK=CHUNK)
 
 
 @triton.jit
-def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and its outputs)
+def draw(  # limits: exempt (kernel: a row, its record, its notes and room for its lists)
     x,
+    record,
+    work,
+    bests,
+    best_ids,
+    masses,
     peaks,
-    wanted,
-    largest,
-    log_sum,
     groups,
     ids,
     values,
-    top_ids,
-    top_logprobs,
     VOCAB: tl.constexpr,
     GROUP: tl.constexpr,
+    BLOCKS: tl.constexpr,
     CHUNK: tl.constexpr,
-    SPLIT_CHUNK: tl.constexpr,
+    LANES: tl.constexpr,
+    PEAKS: tl.constexpr,
 ):
-    """The `wanted` largest logits, best first; -1 where there are no more."""
-    n, least, greatest = collect(  # pyright: ignore[reportGeneralTypeIssues]
-        x,
-        peaks,
-        groups,
-        ids,
-        values,
-        bound_of(peaks, wanted),
-        -1.0,
-        largest,
-        LOG2_E,
-        VOCAB=VOCAB,
-        GROUP=GROUP,
-        CHUNK=CHUNK,
-    )
-    if n > wanted:
-        key, ties, _ = select(
-            values,
-            n,
-            least,
-            greatest,
-            wanted.to(tl.int64),
-            False,
-            largest,
-            LOG2_E,
-            CHUNK=CHUNK,
-            SPLIT_CHUNK=SPLIT_CHUNK,
-        )
-        n, _, least, greatest = keep(x, ids, values, n, key, ties, largest, LOG2_E, CHUNK=CHUNK)
-    tl.debug_barrier()
-    lane = tl.arange(0, TOP_LANES)
-    token = tl.load(ids + lane, mask=lane < n, other=-1)
-    value = tl.load(values + lane, mask=lane < n, other=float("nan"))
-    key = key_of(value)
-    better = (key[None, :] > key[:, None]) | (
-        (key[None, :] == key[:, None]) & (lane[None, :] < lane[:, None])
-    )
-    rank = tl.sum(better.to(tl.int32), axis=1)
-    logprob = tl.where(lane < n, (value.to(tl.float64) - largest - log_sum).to(tl.float32), -INFINITY)
-    tl.store(top_ids + rank, token, mask=rank < wanted)
-    tl.store(top_logprobs + rank, logprob, mask=rank < wanted)
+    largest = largest_of(bests, LANES=LANES, BLOCKS=BLOCKS)
+    if largest == -INFINITY:
+        token = ask_word(record, ask.LAST_RESORT)
+    elif ((work & ask.SCALES) == 0) | (largest == INFINITY):
+        token = first_best(bests, best_ids, largest, LANES=LANES, BLOCKS=BLOCKS)
+    else:
+        scale = ask_number(record, ask.SCALE_F)
+        uniform = ask_word(record, ask.UNIFORM).to(tl.float64) * _UNIFORM_UNIT
+        mass = group_masses(bests, masses, largest, scale, PEAKS=PEAKS, BLOCKS=BLOCKS)
+        if (work & ask.FILTERS) != 0:
+            peak = read_peaks(peaks, PEAKS=PEAKS, BLOCKS=BLOCKS)
+            token = draw_from_few(
+                x,
+                record,
+                uniform,
+                peak,
+                mass,
+                groups,
+                ids,
+                values,
+                largest,
+                scale,
+                VOCAB=VOCAB,
+                GROUP=GROUP,
+                CHUNK=CHUNK,
+            )
+        else:
+            token = draw_from_all(x, uniform, mass, bests, largest, scale, VOCAB=VOCAB, GROUP=GROUP)
+    return token
 
 
 @triton.jit
@@ -226,7 +207,6 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
     CHUNK: tl.constexpr,
-    SPLIT_CHUNK: tl.constexpr,
     LANES: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
@@ -241,80 +221,53 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     ids += row * VOCAB
     values += row * VOCAB
     groups += row * (BLOCKS * GROUPS)
-    block = tl.arange(0, LANES)
-    group = tl.arange(0, PEAKS)
     token = tl.load(record + ask.SCORED, mask=(work & ask.DRAWS) == 0, other=0)
     if (work & ask.DRAWS) != 0:
+        x = raw
+        if (work & ask.ADJUSTS) != 0:
+            x = adjusted + row * VOCAB
         side = row * (2 * BLOCKS) + DRAWN * BLOCKS
-        best = tl.load(bests + side + block, mask=block < BLOCKS, other=-INFINITY)
-        largest = tl.max(best, axis=0)
-        if largest == -INFINITY:
-            token = ask_word(record, ask.LAST_RESORT)
-        elif ((work & ask.SCALES) == 0) | (largest == INFINITY):
-            where = tl.load(best_ids + side + block, mask=block < BLOCKS, other=0)
-            token = tl.min(tl.where(best == largest, where, 0x7FFFFFFF), axis=0)
-        else:
-            x = raw
-            if (work & ask.ADJUSTS) != 0:
-                x = adjusted + row * VOCAB
-            scale = ask_number(record, ask.SCALE_F)
-            uniform = ask_word(record, ask.UNIFORM).to(tl.float64) * _UNIFORM_UNIT
-            mass = group_masses(
-                bests + side, masses + side * GROUPS, largest, scale, PEAKS=PEAKS, BLOCKS=BLOCKS
-            )
-            if (work & ask.FILTERS) != 0:
-                peak = tl.load(
-                    peaks + side * GROUPS + group, mask=group < BLOCKS * GROUPS, other=float("nan")
-                )
-                token = draw_from_few(
-                    x,
-                    record,
-                    uniform,
-                    peak,
-                    mass,
-                    groups,
-                    ids,
-                    values,
-                    largest,
-                    scale,
-                    VOCAB=VOCAB,
-                    GROUP=GROUP,
-                    CHUNK=CHUNK,
-                    SPLIT_CHUNK=SPLIT_CHUNK,
-                )
-            else:
-                token = draw_from_all(
-                    x, uniform, mass, bests + side, largest, scale, VOCAB=VOCAB, GROUP=GROUP
-                )
+        token = draw(
+            x,
+            record,
+            work,
+            bests + side,
+            best_ids + side,
+            masses + side * GROUPS,
+            peaks + side * GROUPS,
+            groups,
+            ids,
+            values,
+            VOCAB=VOCAB,
+            GROUP=GROUP,
+            BLOCKS=BLOCKS,
+            CHUNK=CHUNK,
+            LANES=LANES,
+            PEAKS=PEAKS,
+        )
         slot = tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
         position = tl.load(rows + row * ROW_COLUMNS + ROW_POSITION)
         tl.store(tokens + slot * tokens_stride + position + 1, token)
     tl.store(out_tokens + row, token)
     if (work & ask.TELLS) != 0:
         side = row * (2 * BLOCKS) + RAW * BLOCKS
-        best = tl.load(bests + side + block, mask=block < BLOCKS, other=-INFINITY)
-        largest = tl.max(best, axis=0)
-        mass = group_masses(bests + side, masses + side * GROUPS, largest, LOG2_E, PEAKS=PEAKS, BLOCKS=BLOCKS)
-        log_sum = tl.where(tl.abs(largest) < INFINITY, log_of(tl.sum(mass, axis=0)), float("nan"))
-        known = (token >= 0) & (token < VOCAB)
-        value = tl.load(raw + token, mask=known, other=float("nan"))
-        tl.store(out_logprobs + row, (value.to(tl.float64) - largest - log_sum).to(tl.float32))
-        wanted = ask_word(record, ask.ALTERNATIVES)
-        if wanted > 0:
-            peak = tl.load(peaks + side * GROUPS + group, mask=group < BLOCKS * GROUPS, other=float("nan"))
-            tell_alternatives(
-                raw,
-                peak,
-                wanted,
-                largest,
-                log_sum,
-                groups,
-                ids,
-                values,
-                out_top_ids + row * MAX_LOGPROBS,
-                out_top_logprobs + row * MAX_LOGPROBS,
-                VOCAB=VOCAB,
-                GROUP=GROUP,
-                CHUNK=CHUNK,
-                SPLIT_CHUNK=SPLIT_CHUNK,
-            )
+        tell(
+            raw,
+            token,
+            record,
+            bests + side,
+            masses + side * GROUPS,
+            peaks + side * GROUPS,
+            groups,
+            ids,
+            values,
+            out_logprobs + row,
+            out_top_ids + row * MAX_LOGPROBS,
+            out_top_logprobs + row * MAX_LOGPROBS,
+            VOCAB=VOCAB,
+            GROUP=GROUP,
+            BLOCKS=BLOCKS,
+            CHUNK=CHUNK,
+            LANES=LANES,
+            PEAKS=PEAKS,
+        )

@@ -10,13 +10,9 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels import sample_layout as ask
+from firelane.backends.cuda.kernels.sample_notes import DRAWN, GROUPS, RAW
 from firelane.backends.cuda.kernels.sample_numbers import INFINITY, LOG2_E, units_of, weight_of
 from firelane.backends.cuda.kernels.sample_slots import BIAS_LANES, STOP_LANES
-
-GROUPS = tl.constexpr(ask.GROUPS)
-RAW = tl.constexpr(0)
-DRAWN = tl.constexpr(1)
-"""The sides of a row: its raw logits, and those that it draws by."""
 
 
 @triton.jit

@@ -174,12 +174,12 @@ def select(  # limits: exempt (kernel: a list and its measure)
     largest,
     scale,
     CHUNK: tl.constexpr,
-    SPLIT_CHUNK: tl.constexpr,
 ):
     """The cut that keeps the fewest of a list (one at least), the largest first and lower ids first on a tie,
     whose measures sum to `target` > 0; all where the sum falls short. Returns a key and a number: kept are
     those above the key, and so many of those equal to it; and the sum of their measures. values[:n], with
     keys from `least` to `greatest`: lost."""
+    SPLIT_CHUNK: tl.constexpr = CHUNK // 2  # `split` keeps PIVOTS sums for each of a chunk
     above = tl.full([], 0, tl.int64)
     tl.debug_barrier()
     while least < greatest:

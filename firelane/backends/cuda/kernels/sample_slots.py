@@ -139,6 +139,63 @@ def read_mask(slot_mask, allowed, stops, VOCAB: tl.constexpr, CHUNK: tl.constexp
 
 
 @triton.jit
+def ask_filters(record, words, position, VOCAB: tl.constexpr):
+    """Temperature, filters and random number. Returns SCALES and FILTERS, where they apply."""
+    temperature, top_k = number(words, _TEMPERATURE), word(words, _TOP_K)
+    top_p, min_p = number(words, _TOP_P), number(words, _MIN_P)
+    top_k = tl.where((top_k > 0) & (top_k < VOCAB), top_k, 0)
+    put(record, ask.SCALE_F, tl.minimum(tl.div_rn(1.0, temperature) * LOG2_E, _LARGEST_FLOAT))
+    put(record, ask.TOP_P_F, top_p)
+    put(record, ask.MIN_P_F, min_p)
+    put(record, ask.TOP_K, top_k)
+    put(record, ask.UNIFORM, uniform_at(word(words, _SEED), word(words, _SEED + 1), position))
+    filters = tl.where((top_k > 0) | (top_p < 1) | (min_p > 0), ask.FILTERS, 0)
+    return tl.where(temperature > 0, ask.SCALES | filters, 0)
+
+
+@triton.jit
+def ask_penalties(record, words, tokens, tally, position, VOCAB: tl.constexpr, CHUNK: tl.constexpr):
+    """Returns PENALIZES where there are any; then the tokens before `position` are counted."""
+    repetition, prompt_len = number(words, _REPETITION), word(words, _PROMPT_LEN)
+    presence, frequency = number(words, _PRESENCE), number(words, _FREQUENCY)
+    put(record, ask.REPETITION_F, repetition)
+    put(record, ask.PRESENCE_F, presence)
+    put(record, ask.FREQUENCY_F, frequency)
+    penalizes = (repetition != 1) | (presence != 0) | (frequency != 0)
+    if penalizes:
+        begin = tl.where(repetition != 1, 0, tl.maximum(prompt_len, 0))
+        count_tokens(tokens, tally, begin, prompt_len, position, VOCAB=VOCAB, CHUNK=CHUNK)
+    return tl.where(penalizes, ask.PENALIZES, 0)
+
+
+@triton.jit
+def ask_choice(  # limits: exempt (kernel: a slot's lists and where they go)
+    record,
+    words,
+    position,
+    stop_ids,
+    mask,
+    bans,
+    allowed,
+    VOCAB: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Banned stop tokens and mask. Returns BANS and MASKS, where they apply."""
+    count = tl.where(position < word(words, _STOP_FROM), word(words, _NUM_STOP_IDS), 0)
+    is_masked = word(words, _MASKED) != 0
+    stops = tl.full([STOP_LANES], -1, tl.int32)
+    if count > 0:
+        stops = read_stops(stop_ids, count, VOCAB=VOCAB)
+        tl.store(bans + tl.arange(0, STOP_LANES), stops)
+    last_resort, bans_some = tl.full([], 0, tl.int32), count > 0
+    if is_masked:
+        last_resort, others = read_mask(mask, allowed, stops, VOCAB=VOCAB, CHUNK=CHUNK)
+        bans_some = bans_some & others
+    put(record, ask.LAST_RESORT, last_resort)
+    return tl.where(bans_some, ask.BANS, 0) | tl.where(is_masked, ask.MASKS, 0)
+
+
+@triton.jit
 def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it goes)
     counts,
     rows,
@@ -179,29 +236,21 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     if kind == SCORE:
         put(record, ask.SCORED, tl.load(tokens + position))
     if kind == SAMPLE:
-        work |= ask.DRAWS
-        temperature, top_k = number(words, _TEMPERATURE), word(words, _TOP_K)
-        top_p, min_p = number(words, _TOP_P), number(words, _MIN_P)
-        top_k = tl.where((top_k > 0) & (top_k < VOCAB), top_k, 0)
-        if temperature > 0:
-            work |= tl.where((top_k > 0) | (top_p < 1) | (min_p > 0), ask.SCALES | ask.FILTERS, ask.SCALES)
-        scale = tl.minimum(tl.div_rn(1.0, temperature) * LOG2_E, _LARGEST_FLOAT)
-        put(record, ask.SCALE_F, scale)
-        put(record, ask.TOP_P_F, top_p)
-        put(record, ask.MIN_P_F, min_p)
-        put(record, ask.TOP_K, top_k)
-        put(record, ask.UNIFORM, uniform_at(word(words, _SEED), word(words, _SEED + 1), position))
-
-        repetition, prompt_len = number(words, _REPETITION), word(words, _PROMPT_LEN)
-        presence, frequency = number(words, _PRESENCE), number(words, _FREQUENCY)
-        put(record, ask.REPETITION_F, repetition)
-        put(record, ask.PRESENCE_F, presence)
-        put(record, ask.FREQUENCY_F, frequency)
-        if (repetition != 1) | (presence != 0) | (frequency != 0):
-            begin = tl.where(repetition != 1, 0, tl.maximum(prompt_len, 0))
-            count_tokens(tokens, tally + row * VOCAB, begin, prompt_len, position, VOCAB=VOCAB, CHUNK=CHUNK)
-            work |= ask.PENALIZES
-
+        work |= ask.DRAWS | ask_filters(record, words, position, VOCAB=VOCAB)
+        adjusts = ask_penalties(
+            record, words, tokens, tally + row * VOCAB, position, VOCAB=VOCAB, CHUNK=CHUNK
+        )
+        adjusts |= ask_choice(
+            record,
+            words,
+            position,
+            stop_ids + slot * STOP_LANES,
+            masks + slot * WORDS,
+            bans + row * STOP_LANES,
+            allowed + row * WORDS,
+            VOCAB=VOCAB,
+            CHUNK=CHUNK,
+        )
         num_bias = tl.minimum(word(words, _NUM_BIAS), MAX_BIAS)
         if num_bias > 0:
             source, to = slot * MAX_BIAS, row * BIAS_LANES
@@ -213,24 +262,6 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
                 num_bias,
                 VOCAB=VOCAB,
             )
-            work |= ask.BIASES
-
-        num_stops = tl.where(position < word(words, _STOP_FROM), word(words, _NUM_STOP_IDS), 0)
-        stops = tl.full([STOP_LANES], -1, tl.int32)
-        if num_stops > 0:
-            stops = read_stops(stop_ids + slot * STOP_LANES, num_stops, VOCAB=VOCAB)
-            tl.store(bans + row * STOP_LANES + tl.arange(0, STOP_LANES), stops)
-        bans_count = num_stops > 0
-        last_resort = tl.zeros_like(kind)
-        if word(words, _MASKED) != 0:
-            last_resort, others = read_mask(
-                masks + slot * WORDS, allowed + row * WORDS, stops, VOCAB=VOCAB, CHUNK=CHUNK
-            )
-            bans_count = bans_count & others
-            work |= ask.MASKS
-        if bans_count:
-            work |= ask.BANS
-        put(record, ask.LAST_RESORT, last_resort)
-        if work & (ask.PENALIZES | ask.BIASES | ask.BANS | ask.MASKS):
-            work |= ask.ADJUSTS
+            adjusts |= ask.BIASES
+        work |= tl.where(adjusts != 0, adjusts | ask.ADJUSTS, 0)
     put(record, ask.WORK, work)
