@@ -214,7 +214,8 @@ def _finish(  # limits: exempt (as sample())
 
 
 def _finish_warps(vocab: int) -> int:
-    return max(1, min(8, chunk_size(vocab) // 128))
+    """Four elements a thread of what a program holds at once: a chunk of a list, or all peaks."""
+    return min(32, max(1, chunk_size(vocab) // 128, power_of_two(num_blocks(vocab) * GROUPS) // 128))
 
 
 def _notes(scratch: SampleScratch) -> dict[str, Tensor]:
