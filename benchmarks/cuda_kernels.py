@@ -1,6 +1,6 @@
 """Time of each kind of op in a step, by its size, against the bytes or the operations that it needs.
 
-cuda_kernels.py [--layers N] [--rows N ...] [--out DIR]
+cuda_kernels.py [--layers N] [--rows N ...] [--cache-dir DIR] [--out DIR]
 
 A model of Llama-8B's shape with few layers and random weights, lowered as the backend lowers it. All layers'
 launches of one kind run behind each other in one graph, so that no layer finds its weights in the cache. Rows
@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from cuda_clock import Clock, GraphClock, open_device
@@ -22,11 +21,12 @@ from cuda_drive import Chunk, decoding, fill_slots, limits_for, shape_of, write_
 from cuda_limits import Limits, measure_limits
 from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of, random_weights
-from cuda_report import Table, parser, percent, publish, run_main
+from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
 from firelane.backends.contract import StepInputs, StepLimits
 from firelane.backends.cuda.assembly import product_plan
 from firelane.backends.cuda.buckets import Bucket
+from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import run
 from firelane.backends.cuda.kernels.begin import begin
@@ -36,6 +36,7 @@ from firelane.backends.cuda.matrices import PlainMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.staging import Stager
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
+from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.ops import GatedLinear, Linear, Op
 from firelane.program.program import Program
@@ -107,9 +108,18 @@ class Bench:
     tile_tokens: int
 
     @classmethod
-    def make(cls, program: Program, device: Device, clock: Clock, form: str, rows: Sequence[int]) -> Bench:
+    def make(
+        cls,
+        program: Program,
+        device: Device,
+        clock: Clock,
+        *,
+        form: str,
+        rows: Sequence[int],
+        tuned: MeasuredTable | None,
+    ) -> Bench:
         weights = random_weights(program, device, mode=form)
-        plan = product_plan(program, weights, None)
+        plan = product_plan(program, weights, tuned, "invariant")
         steps = [chunks_of(n) for n in rows]
         longest = max(start + length for chunks in steps for _, start, length in chunks)
         limits = limits_for(
@@ -241,18 +251,24 @@ def table(form: str, rows: Sequence[Row], limits: Limits) -> Table:
 
 
 def measure(
-    config: dict[str, Any], layers: int, rows: Sequence[int], device: Device, clock: Clock
+    program: Program,
+    rows: Sequence[int],
+    device: Device,
+    clock: Clock,
+    *,
+    tuned: MeasuredTable | None = None,
 ) -> Iterator[list[Row]]:
-    """What there is after each form."""
+    """What there is after each form. tuned: as store.read() gives it."""
     found: list[Row] = []
     for form in FORMS:
-        bench = Bench.make(program_of(config, layers=layers), device, clock, form, rows)
+        bench = Bench.make(program, device, clock, form=form, rows=rows, tuned=tuned)
         found += [row for n in rows for row in bench.measure(n)]
         yield found
 
 
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser(__doc__)
+    add_cache_dir(made)
     made.add_argument("--layers", type=int, default=LAYERS, help="default: %(default)s")
     made.add_argument("--rows", type=int, nargs="+", default=list(ROWS), metavar="N")
     return made.parse_args(given)
@@ -263,7 +279,9 @@ def main() -> None:
     device = open_device()
     clock = GraphClock(device)
     limits = measure_limits(device, clock)
-    for rows in measure(LLAMA_8B, arguments.layers, arguments.rows, device, clock):
+    program = program_of(LLAMA_8B, layers=arguments.layers)
+    tuned = arguments.cache_dir and store.read(arguments.cache_dir, device.name)
+    for rows in measure(program, arguments.rows, device, clock, tuned=tuned):
         tables = [limits_table(limits)]
         tables += [table(form, [r for r in rows if r.form == form], limits) for form in FORMS]
         publish("cuda_kernels", tables, Figures(limits=limits, rows=rows), arguments)

@@ -76,16 +76,24 @@ class Table:
 
 
 def publish(name: str, tables: Sequence[Table], figures: Any, arguments: argparse.Namespace) -> None:
-    """Print the tables, and write them and the figures (a dataclass) into arguments.out as NAME.md and
-    NAME.json."""
+    """Print the tables, and write them and the figures (a dataclass or a dict) into arguments.out as NAME.md
+    and NAME.json."""
     conditions = Conditions.now()
     page = "\n\n".join([f"# {name}", str(conditions), *map(str, tables)]) + "\n"
     print(page, flush=True)
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.md").write_text(page)
-    record = {"conditions": asdict(conditions), "figures": asdict(figures)}
+    record = {
+        "conditions": asdict(conditions),
+        "figures": figures if isinstance(figures, dict) else asdict(figures),
+    }
     (out / f"{name}.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
+
+
+def add_cache_dir(parser: argparse.ArgumentParser) -> None:
+    """Where benchmarks/cuda_tune.py has put its table."""
+    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="of tuned products (default: by rule)")
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """Whole steps of a model of Llama-8B's shape with random weights, against the device's limits.
 
-cuda_steps.py [--forms bf16 lossless library] [--layers N] [--out DIR]
+cuda_steps.py [--forms bf16 lossless library] [--layers N] [--cache-dir DIR] [--out DIR]
 
 Decode of 1, 8, 64 and 200 sequences, each with 512 tokens of context, and a prompt of 8192 tokens, in one
 step and in steps of 2048. A step is timed from submit() to the end of wait(), with nothing prepared in
@@ -22,12 +22,14 @@ from cuda_drive import Chunk, Driver, StepTimes, decoding, limits_for, shape_of
 from cuda_limits import Limits, measure_limits
 from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of, random_weights
-from cuda_report import Table, parser, percent, publish, run_main
+from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
 from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.assembly import assemble
+from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
+from firelane.backends.cuda.tuning import store
 from firelane.program.ops import GatedLinear, Linear
 from firelane.program.program import Program
 from firelane.program.values import StepShape
@@ -43,19 +45,22 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is run. sequences: decode so many at once; context: tokens before them; steps: of each."""
+    """What is run. slots: sequences that there is room for; sequences: decode so many at once; context:
+    tokens before them; steps: of each. tuned: as store.read() gives it."""
 
+    slots: int = 256
     sequences: Sequence[int] = SEQUENCES
     context: int = CONTEXT
     steps: int = STEPS
     prompt: int = PROMPT
     step_tokens: int = STEP_TOKENS
+    tuned: MeasuredTable | None = None
 
     def limits(self) -> StepLimits:
         return limits_for(
-            sequences=max(self.sequences),
+            sequences=self.slots,
             longest=max(self.prompt, self.context + self.steps + 1),
-            step_tokens=max(self.prompt, self.context, *self.sequences),
+            step_tokens=max(self.prompt, self.context, self.slots),
             kept_tokens=self.context + self.steps + 1,
         )
 
@@ -120,16 +125,21 @@ class Form:
     drawn: dict[int, list[list[int]]]
 
 
-def make_executor(program: Program, limits: StepLimits, device: Device, form: str) -> CudaExecutor:
-    mode = "lossless" if form == "lossless" else "bf16"
-    weights = random_weights(program, device, mode=mode)
-    gemm = {"gemm": "library"} if form == "library" else {}
-    return assemble(program, limits=limits, device=device, weights=weights, **gemm)
+def make_executor(program: Program, plan: Plan, device: Device, form: str) -> CudaExecutor:
+    weights = random_weights(program, device, mode="lossless" if form == "lossless" else "bf16")
+    return assemble(
+        program,
+        limits=plan.limits(),
+        device=device,
+        weights=weights,
+        table=plan.tuned,
+        gemm="library" if form == "library" else "invariant",
+    )
 
 
 def measure_form(form: str, program: Program, device: Device, plan: Plan, limits: Limits) -> Form:
     before = device.free_bytes()
-    executor = make_executor(program, plan.limits(), device, form)
+    executor = make_executor(program, plan, device, form)
     try:
         memory = Memory(
             form=form,
@@ -323,6 +333,7 @@ def measure(
 
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser(__doc__)
+    add_cache_dir(made)
     made.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     made.add_argument("--layers", type=int, metavar="N", help="default: 32")
     return made.parse_args(given)
@@ -333,7 +344,8 @@ def main() -> None:
     device = open_device()
     limits = measure_limits(device, GraphClock(device))
     program = program_of(LLAMA_8B, layers=arguments.layers)
-    for figures in measure(program, arguments.forms, device, Plan(), limits):
+    plan = Plan(tuned=arguments.cache_dir and store.read(arguments.cache_dir, device.name))
+    for figures in measure(program, arguments.forms, device, plan, limits):
         publish("cuda_steps", tables(figures), figures, arguments)
 
 

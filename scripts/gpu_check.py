@@ -1,6 +1,6 @@
 """The tests on a GPU and all GPU benchmarks in one command, within 8 minutes, on a bare machine.
 
-gpu_check [--list] [--only STEP ...] [--minutes N] [--model DIR]
+gpu_check [--list] [--only STEP ...] [--minutes N] [--model DIR] [--cache DIR] [--out DIR]
 
 Needs Python 3.11 or newer with torch, triton and NumPy; the whole server needs Firelane's base dependencies,
 too, and the comparison transformers. Nothing is installed: base dependencies that are missing are taken from
@@ -45,13 +45,15 @@ KERNELS = ("numpy", "torch", "triton")
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """command: behind the interpreter; {out}, {model} and {cache} stand for directories. needs: packages by
-    the name they are imported by. limit_s: seconds after which it is stopped."""
+    the name they are imported by. limit_s: seconds after which it is stopped. by_request: run only where
+    --only names it."""
 
     name: str
     command: tuple[str, ...]
     limit_s: float
     needs: tuple[str, ...] = KERNELS
     environ: Mapping[str, str] = field(default_factory=dict)
+    by_request: bool = False
 
 
 TESTED_WITH = ("pytest", "pytest_timeout", "xdist", "hypothesis")
@@ -75,7 +77,7 @@ HOST_TESTS = tuple(
         "ptx",
         "compile",
         "sum_order",
-        "attention_layouts",
+        "attention_compiled",
         "bench",
         "bench_serving",
     )
@@ -83,6 +85,12 @@ HOST_TESTS = tuple(
 PYTEST = ("-m", "pytest", "-q", "-n", "8", "--no-header", "--tb=short", "-o", "cache_dir={cache}/pytest")
 STEPS = (
     Step(name="limits", command=("benchmarks/cuda_limits.py", "--out", "{out}"), limit_s=40),
+    Step(
+        name="tune",
+        command=("benchmarks/cuda_tune.py", "--cache-dir", "{cache}", "--minutes", "6", "--out", "{out}"),
+        limit_s=440,
+        by_request=True,
+    ),
     Step(
         name="kernel-tests",
         command=(*PYTEST, "tests/backends/cuda", *(f"--ignore={f}" for f in (*HOST_TESTS, *ENGINE_TESTS))),
@@ -97,8 +105,16 @@ STEPS = (
         needs=(*KERNELS, *TESTED_WITH, "msgspec"),
         environ={"TRITON_INTERPRET": "0"},
     ),
-    Step(name="steps", command=("benchmarks/cuda_steps.py", "--out", "{out}"), limit_s=120),
-    Step(name="kernels", command=("benchmarks/cuda_kernels.py", "--out", "{out}"), limit_s=100),
+    Step(
+        name="steps",
+        command=("benchmarks/cuda_steps.py", "--cache-dir", "{cache}", "--out", "{out}"),
+        limit_s=120,
+    ),
+    Step(
+        name="kernels",
+        command=("benchmarks/cuda_kernels.py", "--cache-dir", "{cache}", "--out", "{out}"),
+        limit_s=100,
+    ),
     Step(
         name="start",
         command=("benchmarks/cuda_start.py", "--model", "{model}", "--out", "{out}"),
@@ -150,9 +166,10 @@ class Places:
     work: Path
     packages: Path
     model: Path
+    cache: Path
 
     def fill(self, command: Sequence[str]) -> list[str]:
-        names = {"out": self.work / "tables", "model": self.model, "cache": self.work / "cache"}
+        names = {"out": self.work / "tables", "model": self.model, "cache": self.cache}
         return [sys.executable, *(part.format(**names) for part in command)]
 
     def environ(self, step: Step) -> dict[str, str]:
@@ -160,8 +177,8 @@ class Places:
         own = {
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
-            "TRITON_CACHE_DIR": str(self.work / "cache" / "triton"),
-            "FIRELANE_CACHE_DIR": str(self.work / "cache"),
+            "TRITON_CACHE_DIR": str(self.cache / "triton"),
+            "FIRELANE_CACHE_DIR": str(self.cache),
             "HF_HUB_OFFLINE": "1",
         }
         return {**os.environ, **own, **dict(step.environ)}
@@ -312,13 +329,16 @@ def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--minutes", type=float, default=MINUTES, help="for all together (default: %(default)s)"
     )
     made.add_argument("--model", type=Path, metavar="DIR", help="16 GB are written there, and kept")
+    made.add_argument(
+        "--cache", type=Path, metavar="DIR", help="of compiled kernels and tuned products, kept"
+    )
     made.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", RESULTS)))
     return made.parse_args(given)
 
 
 def main() -> int:
     arguments = arguments_of()
-    steps = [s for s in STEPS if not arguments.only or s.name in arguments.only]
+    steps = [s for s in STEPS if (s.name in arguments.only if arguments.only else not s.by_request)]
     if arguments.requirements:
         print("\n".join(requirements()))
         return 0
@@ -338,7 +358,11 @@ def check(steps: Sequence[Step], arguments: argparse.Namespace, work: Path) -> i
     packages = work / "packages"
     packages.mkdir()
     places = Places(
-        out=arguments.out.resolve(), work=work, packages=packages, model=arguments.model or work / "model"
+        out=arguments.out.resolve(),
+        work=work,
+        packages=packages,
+        model=arguments.model or work / "model",
+        cache=(arguments.cache or work / "cache").resolve(),
     )
     unpacked = unpack(WHEELS, packages)
     results: list[Result] = []

@@ -38,6 +38,7 @@ def places(check: ModuleType, tmp_path: Path) -> Any:
         work=tmp_path / "work",
         packages=tmp_path / "packages",
         model=tmp_path / "model",
+        cache=tmp_path / "cache",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from firelane.backends.contract import SlotState
 from firelane.backends.cuda import presence
@@ -25,6 +27,7 @@ MODULES = (
     "cuda_drive",
     "cuda_kernels",
     "cuda_steps",
+    "cuda_tune",
 )
 
 
@@ -86,7 +89,8 @@ def test_costs_of_chunks(b: Any) -> None:
 def test_kernels_of_a_small_model(b: Any, device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"MOST_DECODING": 2, "CONTEXT": 5, "PROMPT": 8}.items():
         monkeypatch.setattr(b.kernels, name, value)
-    *_, rows = b.kernels.measure(b.llama.TINY, 1, [2, 12], device, b.clock.HostClock())
+    program = b.llama.program_of(b.llama.TINY, layers=1)
+    *_, rows = b.kernels.measure(program, [2, 12], device, b.clock.HostClock())
     kinds = {row.kind for row in rows}
     assert {"qkv", "output", "gate_up", "down", "lm_head", "Attention", "RMSNorm", "Sample"} <= kinds
     assert {(row.form, row.rows) for row in rows} == {(f, n) for f in b.kernels.FORMS for n in (2, 12)}
@@ -102,7 +106,7 @@ def test_kernels_of_a_small_model(b: Any, device: HostDevice, monkeypatch: pytes
 
 def test_steps_of_a_small_model(b: Any, device: HostDevice) -> None:
     program = b.llama.program_of(b.llama.TINY, layers=1)
-    plan = b.steps.Plan(sequences=(1, 3), context=5, steps=1, prompt=12, step_tokens=8)
+    plan = b.steps.Plan(slots=3, sequences=(1, 3), context=5, steps=1, prompt=12, step_tokens=8)
     (figures,) = b.steps.measure(program, ["lossless"], device, plan, limits(b))
     assert [(d.form, d.sequences) for d in figures.decodes] == [("lossless", 1), ("lossless", 3)]
     told = "lossless: a sequence drew the same tokens in batches of all sizes"
@@ -111,6 +115,36 @@ def test_steps_of_a_small_model(b: Any, device: HostDevice) -> None:
     text = "\n".join(map(str, b.steps.tables(figures)))
     assert "lossless, 3 x 1" in text
     assert "12 tokens in steps of 8" in text
+
+
+def test_tuning_goes_by_what_matters_most(b: Any) -> None:
+    program = b.llama.program_of(b.llama.LLAMA_8B, layers=1)
+    shapes = b.tune.in_order(list(b.tune.shapes_of(program, b.tune.LIMITS, is_window=True)))
+    assert len(shapes) == len(set(shapes)) > 40
+    assert [s.max_rows for s in shapes[:5]] == [1] * 5
+    assert next(s.max_rows for s in shapes[5:]) == 256
+    assert {s.rows for s in shapes} == {6144, 4096, 28672, 128256}
+
+
+def test_tuning_measures_until_the_time_is_over(b: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class MadeUp:
+        def measure(self, runs: Any) -> float:
+            return float(len(runs))
+
+    compiled: list[Any] = []
+    monkeypatch.setattr(b.tune, "compile_ahead", lambda shapes: compiled.append(list(shapes)))
+    shapes = [
+        b.tune.ProductShape(rows=4096, k=14336, gated=False, max_rows=n, is_window=False) for n in (1, 2, 4)
+    ]
+    ask = {"stopwatch": MadeUp(), "device": torch.device("meta")}
+    *_, found = b.tune.measure(shapes, minutes=1.0, **ask)
+    assert list(found) == shapes
+    assert compiled == [shapes[:1], shapes[1:2], shapes[2:], []]
+    assert list(b.tune.measure(shapes, minutes=0.0, **ask)) == []
+    figures = b.tune.figures_of(Path("table.json"), shapes, {shapes[0]: found[shapes[0]]})
+    assert figures.left_out == shapes[1:]
+    assert "2 shapes were not reached" in str(b.tune.table(figures))
+    json.dumps(b.tune.record_of(figures))
 
 
 def test_tokens_that_differ_are_told(b: Any) -> None:
