@@ -18,6 +18,7 @@ from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.norm import rms_norm
+from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.sample import sample
 from firelane.backends.cuda.kernels.select import give_hidden, select_rows
@@ -42,8 +43,6 @@ from firelane.program.ops import (
 )
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
-
-PROGRAMS_PER_SM = 2  # of decode attention; more do not fit
 
 
 @dataclass(kw_only=True)
@@ -145,7 +144,7 @@ def _(op: RopeAndCache, to: Lowering) -> list[Work]:
 def _(op: Attention, to: Lowering) -> list[Work]:
     memory, (keys, values) = to.memory, to.memory.caches[op.layer]
     shape: dict[str, Any] = {"op": op, "block_size": to.block_size}
-    programs = -(-PROGRAMS_PER_SM * to.num_sms // op.shape.kv_heads)
+    programs = split_programs(op, to.num_sms)
     split = attend_splits(
         to.at(op.q),
         keys,
