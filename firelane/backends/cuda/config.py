@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from firelane.backends.cuda.shapes import ROW_BLOCK, round_up
+from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 
 FUSED_ROWS = 512  # up to here a matrix in the window form is decoded in every product, above once before it
 PARTS_ROWS = 128
@@ -95,9 +95,10 @@ def by_rule(shape: ProductShape) -> LinearConfig:
 def _window(shape: ProductShape) -> LinearConfig:
     """A stage is 12 KB of weights, and 256 bytes for each row of x."""
     rows = _tile_of(shape.max_rows, most=128)
-    stages = {16: 5, 32: 4}.get(rows, 3)
-    warps = 8 if rows == 128 else 4
-    return LinearConfig(row_tile=rows, warps=warps, stages=stages, parts=shape.max_rows <= PARTS_ROWS)
+    stages = 4 if _is_long(shape) and rows == 16 else {16: 5, 32: 4}.get(rows, 3)
+    alone = rows == 16 and not _is_long(shape)  # then twice the warps hide each other's latencies
+    parts = shape.max_rows <= PARTS_ROWS
+    return LinearConfig(row_tile=rows, warps=8 if alone or rows == 128 else 4, stages=stages, parts=parts)
 
 
 def _window_gated(shape: ProductShape) -> LinearConfig:
@@ -110,7 +111,8 @@ def _plain(shape: ProductShape) -> LinearConfig:
     """A stage of k_tile inputs is 2 * k_tile bytes for each feature and row."""
     rows = _tile_of(shape.max_rows, most=64)
     if shape.max_rows <= 64:
-        return LinearConfig(row_tile=rows, stages={16: 5, 32: 4, 64: 3}[rows], parts=True)
+        stages = 3 if _is_long(shape) else {16: 5, 32: 4, 64: 3}[rows]
+        return LinearConfig(row_tile=rows, stages=stages, parts=True)
     if shape.max_rows <= PARTS_ROWS:
         return LinearConfig(row_tile=128, k_tile=64, stages=4, parts=True)
     decode_first = shape.is_window
@@ -129,6 +131,12 @@ def _plain_gated(shape: ProductShape) -> LinearConfig:
     stages = {16: 6, 32: 5, 64: 4}.get(rows, 3)
     warps = 8 if rows == 256 else 4
     return LinearConfig(row_tile=rows, k_tile=64, warps=warps, stages=stages, decode_first=shape.is_window)
+
+
+def _is_long(shape: ProductShape) -> bool:
+    """Whether programs of few rows come in several turns (a language model's head): then three on a
+    multiprocessor hide each other's ends."""
+    return _programs(shape.rows, ROW_BLOCK, shape.max_rows, 64) * segments(shape.rows, shape.k) > 3 * FULL
 
 
 def _tile_of(max_rows: int, *, most: int) -> int:

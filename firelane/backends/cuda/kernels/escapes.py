@@ -34,10 +34,10 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
 ):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x: the first of ROW_TILE rows, of which only `count` are read; columns: the same turned round (columns.py);
-    it is read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so
-    that what a row gets depends on its own block alone. STEP is a multiple of 16, what one product
-    instruction takes: any such gives the same bits.
+    x: the first of ROW_TILE rows, of which `count` are read; columns: the same turned round (columns.py),
+    read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so that what a
+    row gets depends on its own block alone. STEP is a multiple of 16, what one product instruction takes: any
+    such gives the same bits.
     """
     tokens = tl.arange(0, ROW_TILE)
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)

@@ -34,7 +34,7 @@ FINISH = LinearConfig(row_tile=64, warps=4, stages=2)  # of what follows a libra
 SLICE_SUMS = 64  # of one thread, gate's and up's, that are finished at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["skipped", "most", "feature_tiles", "row_tiles"])
 def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
     data,
     codes,

@@ -32,7 +32,7 @@ FINISH = LinearConfig(row_tile=64, warps=4, stages=2)  # of what follows a libra
 SLICE_SUMS = 32  # of one thread, that are written at once
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
 def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
     data,
     codes,
@@ -194,7 +194,7 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     tl.store(places, total, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
 def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
     data,
     codes,
