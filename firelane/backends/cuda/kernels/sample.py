@@ -22,6 +22,7 @@ from firelane.backends.cuda.kernels.sample_layout import (
     bus_read_size,
     chunk_size,
     num_blocks,
+    row_size,
 )
 from firelane.backends.cuda.kernels.sample_scan import scan_kernel
 from firelane.backends.cuda.kernels.sample_slots import read_slots_kernel
@@ -32,7 +33,6 @@ from firelane.backends.cuda.tables import StepTables
 
 _SLOTS_WARPS = 8
 _SCAN_WARPS = 8
-_SCAN_REGISTERS = 80  # of a thread: three programs a multiprocessor, with 16 KB on their way to each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,11 @@ class SampleOutputs:
 class SampleScratch:
     """What the launches of one step leave each other, by row; about three times the logits.
 
-    asks: int32 [rows, ASK_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the slot
-    lists, checked. adjusted: float32 [rows, vocab], the logits that are drawn by; tally: int32 [rows, vocab],
-    the penalties' counts, then a list of candidates; values: float32 [rows, vocab], a list of their logits.
-    bests, best_ids: float32, int32 [rows, 2, blocks], of the raw logits and of those drawn by; peaks, masses:
-    float32, int64 [rows, 2, groups]; groups: int32 [rows, groups], a list.
+    asks: int32 [rows, RECORD_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the slot
+    lists, checked. adjusted: float32 [rows, row_size], the logits that are drawn by; tally: int32, the same
+    shape, the penalties' counts, then a list of candidates; values: float32, the same shape, a list of their
+    logits. bests, best_ids: float32, int32 [rows, 2, blocks], of the raw logits and of those drawn by; peaks,
+    masses: float32, int64 [rows, 2, groups]; groups: int32 [rows, groups], a list.
     """
 
     asks: Tensor
@@ -86,9 +86,9 @@ class SampleScratch:
             bias_values=device.empty(rows, BIAS_ROOM, dtype=torch.float32),
             bans=device.empty(rows, MAX_STOP_IDS),
             allowed=device.empty(rows, vocab // 32 + 1),
-            adjusted=device.empty(rows, vocab, dtype=torch.float32),
-            tally=device.empty(rows, vocab),
-            values=device.empty(rows, vocab, dtype=torch.float32),
+            adjusted=device.empty(rows, row_size(vocab), dtype=torch.float32),
+            tally=device.empty(rows, row_size(vocab)),
+            values=device.empty(rows, row_size(vocab), dtype=torch.float32),
             bests=device.empty(rows, 2, blocks, dtype=torch.float32),
             best_ids=device.empty(rows, 2, blocks),
             masses=device.empty(rows, 2, groups, dtype=torch.int64),
@@ -142,6 +142,7 @@ def _read_slots(
             "bans": scratch.bans,
             "allowed": scratch.allowed,
             "VOCAB": vocab,
+            "ROW": row_size(vocab),
             "CHUNK": bus_read_size(vocab),
         },
         warps=_SLOTS_WARPS,
@@ -168,7 +169,6 @@ def _scan(logits: Tensor, scratch: SampleScratch, *, vocab: int, max_rows: int) 
             "BLOCKS": num_blocks(vocab),
         },
         warps=_SCAN_WARPS,
-        options={"maxnreg": _SCAN_REGISTERS},
     )
 
 

@@ -218,14 +218,14 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
         return
     GROUP: tl.constexpr = BLOCK // GROUPS
     raw = logits + row * logits_stride
-    ids += row * VOCAB
-    values += row * VOCAB
+    ids += row * (BLOCKS * BLOCK)
+    values += row * (BLOCKS * BLOCK)
     groups += row * (BLOCKS * GROUPS)
     token = tl.load(record + ask.SCORED, mask=(work & ask.DRAWS) == 0, other=0)
     if (work & ask.DRAWS) != 0:
         x = raw
         if (work & ask.ADJUSTS) != 0:
-            x = adjusted + row * VOCAB
+            x = adjusted + row * (BLOCKS * BLOCK)
         side = row * (2 * BLOCKS) + DRAWN * BLOCKS
         token = draw(
             x,

@@ -65,6 +65,11 @@ def num_blocks(vocab: int) -> int:
     return -(-vocab // block_size(vocab))
 
 
+def row_size(vocab: int) -> int:
+    """Tokens that a row of scratch has room for: whole blocks, so that each begins aligned."""
+    return num_blocks(vocab) * block_size(vocab)
+
+
 def chunk_size(vocab: int) -> int:
     """Tokens of a list that are looked at together."""
     return min(MAX_CHUNK, block_size(vocab))

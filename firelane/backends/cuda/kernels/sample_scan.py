@@ -53,12 +53,10 @@ def ban(x, ids, first, size):
 
 
 @triton.jit
-def adjusted_block(  # limits: exempt (kernel: the row's lists)
+def adjust_block(  # limits: exempt (kernel: the row's lists)
     x,
-    ids,
-    row,
-    work,
     record,
+    work,
     adjusted,
     tally,
     bias_ids,
@@ -68,60 +66,58 @@ def adjusted_block(  # limits: exempt (kernel: the row's lists)
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The block's logits after penalties, bias, bans and mask; they are kept in `adjusted`, too."""
-    known = ids < VOCAB
-    if work & ask.PENALIZES:
-        x = penalized(x, tl.load(tally + row * VOCAB + ids, mask=known, other=0), record)
-    adjusted += row * VOCAB
-    if work & (ask.BIASES | ask.BANS):
-        first = tl.program_id(0) * BLOCK
-        size = tl.minimum(BLOCK, VOCAB - first)
-        tl.store(adjusted + ids, x, mask=known)
-        tl.debug_barrier()
-        if work & ask.BIASES:
-            add_bias(
-                adjusted + first, bias_ids + row * BIAS_LANES, bias_values + row * BIAS_LANES, first, size
-            )
-            tl.debug_barrier()
-        if work & ask.BANS:
-            ban(adjusted + first, bans + row * STOP_LANES, first, size)
-            tl.debug_barrier()
-        x = tl.load(adjusted + ids, mask=known, other=-INFINITY)
-    if work & ask.MASKS:
-        WORDS: tl.constexpr = VOCAB // 32 + 1
-        bits = tl.load(allowed + row * WORDS + (ids >> 5), mask=known, other=0)
-        x = tl.where((bits >> (ids & 31)) & 1 != 0, x, -INFINITY)
+    """adjusted: the block's logits after penalties, mask, bias and bans; what the mask forbids stays -inf."""
+    PADDED: tl.constexpr = (VOCAB + 63) // 64 * 64  # so much of a row may be read, and most of it at once
+    CHUNK: tl.constexpr = BLOCK // 4
+    first = tl.program_id(0) * BLOCK
+    size = tl.minimum(BLOCK, VOCAB - first)
+    for start in range(0, BLOCK, CHUNK):
+        ids = first + start + tl.arange(0, CHUNK)
+        known = ids < VOCAB
+        value = tl.load(x + ids, mask=ids < PADDED, other=-INFINITY)
+        if work & ask.PENALIZES:
+            value = penalized(value, tl.load(tally + ids), record)
+        if work & ask.MASKS:
+            bits = tl.load(allowed + (ids >> 5), mask=known, other=0)
+            value = tl.where((bits >> (ids & 31)) & 1 != 0, value, -INFINITY)
+        tl.store(adjusted + ids, value)
     tl.debug_barrier()
-    tl.store(adjusted + ids, x, mask=known)
-    return x
+    if work & ask.BIASES:
+        add_bias(adjusted + first, bias_ids, bias_values, first, size)
+        tl.debug_barrier()
+    if work & ask.BANS:
+        ban(adjusted + first, bans, first, size)
+        tl.debug_barrier()
 
 
 @triton.jit
 def measure(  # limits: exempt (kernel: what is noted of a block)
     x,
-    ids,
-    at,
-    work,
     scale,
-    bests,
-    best_ids,
+    weighs,
+    looks,
+    best,
+    best_id,
     masses,
     peaks,
-    WEIGHS: tl.constexpr,
-    LOOKS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """x: [GROUPS, n]; at: of this block among all. WEIGHS, LOOKS: bits of `work` of which one must be set for
-    the mass, for the peaks, to be wanted."""
-    x = tl.where(x == x, x, -INFINITY)
-    peak = tl.max(x, axis=1)
-    best = tl.max(peak, axis=0)
-    tl.store(bests + at, best)
-    tl.store(best_ids + at, tl.min(tl.min(tl.where(x == best, ids, 0x7FFFFFFF), axis=1), axis=0))
-    if work & WEIGHS:
-        mass = tl.sum(units_of(weight_of(x, best, scale)), axis=1)
-        tl.store(masses + at * GROUPS + tl.arange(0, GROUPS), mass)
-    if work & LOOKS:
-        tl.store(peaks + at * GROUPS + tl.arange(0, GROUPS), peak)
+    """Of the program's block of a row; weighs, looks: whether masses, whether peaks are wanted."""
+    PADDED: tl.constexpr = (VOCAB + 63) // 64 * 64
+    GROUP: tl.constexpr = BLOCK // GROUPS
+    group = tl.arange(0, GROUPS)
+    ids = tl.program_id(0) * BLOCK + group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    value = tl.load(x + ids, mask=ids < PADDED, other=-INFINITY)
+    value = tl.where((value == value) & (ids < VOCAB), value, -INFINITY)
+    peak = tl.max(value, axis=1)
+    largest = tl.max(peak, axis=0)
+    tl.store(best, largest)
+    tl.store(best_id, tl.min(tl.min(tl.where(value == largest, ids, 0x7FFFFFFF), axis=1), axis=0))
+    if weighs:
+        tl.store(masses + group, tl.sum(units_of(weight_of(value, largest, scale)), axis=1))
+    if looks:
+        tl.store(peaks + group, peak)
 
 
 @triton.jit
@@ -149,52 +145,48 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
     work = ask_word(record, ask.WORK)
     if work == 0:
         return
-    GROUP: tl.constexpr = BLOCK // GROUPS
-    block = tl.program_id(0)
-    ids = block * BLOCK + tl.arange(0, GROUPS)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    x = tl.load(logits + row * logits_stride + ids, mask=ids < VOCAB, other=-INFINITY)
-    at = row * 2 * BLOCKS + block
+    x = logits + row * logits_stride
+    at = (row * 2 + RAW) * BLOCKS + tl.program_id(0)
     if work & ask.TELLS:
         measure(
             x,
-            ids,
-            at + RAW * BLOCKS,
-            work,
             LOG2_E,
-            bests,
-            best_ids,
-            masses,
-            peaks,
-            WEIGHS=ask.TELLS,
-            LOOKS=ask.TELLS,
+            True,
+            ask_word(record, ask.ALTERNATIVES) > 0,
+            bests + at,
+            best_ids + at,
+            masses + at * GROUPS,
+            peaks + at * GROUPS,
+            VOCAB=VOCAB,
+            BLOCK=BLOCK,
         )
+    at += (DRAWN - RAW) * BLOCKS
     if work & ask.DRAWS:
         if work & ask.ADJUSTS:
-            x = adjusted_block(
+            own = adjusted + row * (BLOCKS * BLOCK)
+            adjust_block(
                 x,
-                ids,
-                row,
-                work,
                 record,
-                adjusted,
-                tally,
-                bias_ids,
-                bias_values,
-                bans,
-                allowed,
+                work,
+                own,
+                tally + row * (BLOCKS * BLOCK),
+                bias_ids + row * BIAS_LANES,
+                bias_values + row * BIAS_LANES,
+                bans + row * STOP_LANES,
+                allowed + row * (VOCAB // 32 + 1),
                 VOCAB=VOCAB,
                 BLOCK=BLOCK,
             )
+            x = own
         measure(
             x,
-            ids,
-            at + DRAWN * BLOCKS,
-            work,
             ask_number(record, ask.SCALE_F),
-            bests,
-            best_ids,
-            masses,
-            peaks,
-            WEIGHS=ask.SCALES,
-            LOOKS=ask.FILTERS,
+            (work & ask.SCALES) != 0,
+            (work & ask.FILTERS) != 0,
+            bests + at,
+            best_ids + at,
+            masses + at * GROUPS,
+            peaks + at * GROUPS,
+            VOCAB=VOCAB,
+            BLOCK=BLOCK,
         )

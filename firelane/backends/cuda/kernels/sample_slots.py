@@ -68,12 +68,21 @@ def put(record, index: tl.constexpr, value):
 
 
 @triton.jit
-def count_tokens(tokens, tally, begin, prompt_len, end, VOCAB: tl.constexpr, CHUNK: tl.constexpr):
+def count_tokens(  # limits: exempt (kernel: a slot's tokens)
+    tokens,
+    tally,
+    begin,
+    prompt_len,
+    end,
+    VOCAB: tl.constexpr,
+    ROW: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """tally[t]: how often the output holds token t, and PROMPT where the prompt does, of positions
     [begin, end)."""
     lane = tl.arange(0, CHUNK)
-    for start in range(0, VOCAB, CHUNK):
-        tl.store(tally + start + lane, tl.zeros([CHUNK], tl.int32), mask=start + lane < VOCAB)
+    for start in range(0, ROW, CHUNK):
+        tl.store(tally + start + lane, tl.zeros([CHUNK], tl.int32), mask=start + lane < ROW)
     tl.debug_barrier()
     for start in range(begin, end, CHUNK):
         position = start + lane
@@ -154,7 +163,16 @@ def ask_filters(record, words, position, VOCAB: tl.constexpr):
 
 
 @triton.jit
-def ask_penalties(record, words, tokens, tally, position, VOCAB: tl.constexpr, CHUNK: tl.constexpr):
+def ask_penalties(  # limits: exempt (kernel: a slot's tokens)
+    record,
+    words,
+    tokens,
+    tally,
+    position,
+    VOCAB: tl.constexpr,
+    ROW: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Returns PENALIZES where there are any; then the tokens before `position` are counted."""
     repetition, prompt_len = number(words, _REPETITION), word(words, _PROMPT_LEN)
     presence, frequency = number(words, _PRESENCE), number(words, _FREQUENCY)
@@ -164,7 +182,7 @@ def ask_penalties(record, words, tokens, tally, position, VOCAB: tl.constexpr, C
     penalizes = (repetition != 1) | (presence != 0) | (frequency != 0)
     if penalizes:
         begin = tl.where(repetition != 1, 0, tl.maximum(prompt_len, 0))
-        count_tokens(tokens, tally, begin, prompt_len, position, VOCAB=VOCAB, CHUNK=CHUNK)
+        count_tokens(tokens, tally, begin, prompt_len, position, VOCAB=VOCAB, ROW=ROW, CHUNK=CHUNK)
     return tl.where(penalizes, ask.PENALIZES, 0)
 
 
@@ -213,9 +231,10 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     bans,
     allowed,
     VOCAB: tl.constexpr,
+    ROW: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """A program a row."""
+    """A program a row. ROW: tokens that a row of `tally` has room for."""
     row = tl.program_id(0).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     if row >= tl.load(counts + LOGIT_ROWS):
@@ -238,7 +257,7 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     if kind == SAMPLE:
         work |= ask.DRAWS | ask_filters(record, words, position, VOCAB=VOCAB)
         adjusts = ask_penalties(
-            record, words, tokens, tally + row * VOCAB, position, VOCAB=VOCAB, CHUNK=CHUNK
+            record, words, tokens, tally + row * ROW, position, VOCAB=VOCAB, ROW=ROW, CHUNK=CHUNK
         )
         adjusts |= ask_choice(
             record,
