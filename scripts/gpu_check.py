@@ -106,6 +106,13 @@ STEPS = (
         environ={"TRITON_INTERPRET": "0"},
     ),
     Step(
+        name="device-tests",
+        command=(*PYTEST, "tests/gpu"),
+        limit_s=90,
+        needs=(*SERVER, *TESTED_WITH),
+        environ={"TRITON_INTERPRET": "0"},
+    ),
+    Step(
         name="steps",
         command=("benchmarks/cuda_steps.py", "--cache-dir", "{cache}", "--out", "{out}"),
         limit_s=120,
