@@ -34,6 +34,12 @@ class LinearConfig:
     library: bool = False
     columns: bool = False
 
+    def __post_init__(self) -> None:
+        tiles = (self.row_tile, self.features, self.k_tile)
+        assert all(tile & (tile - 1) == 0 for tile in tiles), f"tiles {tiles} are no powers of two"
+        assert self.row_tile >= 16, f"{self.row_tile} rows: fewer take another instruction, with other bits"
+        assert self.features in (64, 128), f"{self.features} features"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProductShape:

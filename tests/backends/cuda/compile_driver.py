@@ -20,12 +20,14 @@ from triton.backends.compiler import GPUTarget
 
 from firelane.backends.cuda.launch import Launch
 
-WGMMA, ASYNC_COPY, WIDE_LOADS = "wgmma", "cp.async", "16 B loads"
+WGMMA, ASYNC_COPY, WIDE_LOADS, ONLY_WGMMA = "wgmma", "cp.async", "16 B loads", "wgmma alone"
 """What a case may need of its PTX: tensor cores by warp group, copies to shared memory behind the program's
-back, and some loads of 16 bytes for each thread."""
+back, some loads of 16 bytes for each thread, and no tensor cores but by warp group: sums of others may have
+other bits."""
 
 _PATTERNS = {
     WGMMA: re.compile(r"wgmma\.mma_async"),
+    ONLY_WGMMA: re.compile(r"\A(?![\s\S]*\bmma\.sync)"),
     ASYNC_COPY: re.compile(r"cp\.async\.(cg|ca|bulk)\."),
     WIDE_LOADS: re.compile(
         r"ld\.global[\w.:]*\.v(4\.[bf]32|2\.[bf]64)|cp\.async\.cg\.\S+ .*, 0x10|cp\.async\.bulk"

@@ -45,6 +45,7 @@ def turn(
     elements() of them; and where they then lie, [k, a multiple of ROW_MULTIPLE]. Rows from counts[count] on
     are 0 or garbage there."""
     stride = round_up(max_rows, ROW_MULTIPLE)
+    assert k * stride < 1 << 31, "offsets of columns are 32-bit numbers"
     turned = columns.view(-1)[: k * stride].view(k, stride)
     launch = Launch(
         kernel=turn_kernel,

@@ -26,7 +26,7 @@ def is_possible(config: LinearConfig, shape: ProductShape) -> bool:
     halves = 1 + shape.gated
     padded = round_up(shape.rows // halves, ROW_BLOCK)
     return (
-        16 <= config.row_tile < max(32, 2 * shape.max_rows)
+        config.row_tile < max(32, 2 * shape.max_rows)
         and (config.features == ROW_BLOCK or (padded % config.features == 0 and not fused))
         and (config.k_tile == K_TILE or not fused)
         and 2 <= config.stages <= MAX_STAGES
@@ -37,7 +37,7 @@ def is_possible(config: LinearConfig, shape: ProductShape) -> bool:
 
 def _changes(config: LinearConfig, shape: ProductShape) -> Iterator[LinearConfig]:
     for row_tile in (config.row_tile // 2, config.row_tile * 2):
-        if row_tile <= 256:
+        if 16 <= row_tile <= 256:
             yield replace(config, row_tile=row_tile)
             yield replace(config, row_tile=row_tile, warps=4 if row_tile < config.row_tile else 8)
     for features in (64, 128):
