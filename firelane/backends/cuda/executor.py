@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane.backends.contract import EMBED, SCORE, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.backends.cuda.buckets import Bucket, choose
@@ -41,6 +42,7 @@ class CudaExecutor:
         self._program, self._limits, self._device = program, limits, device
         self._memory, self._weights = memory, weights
         self._state = memory.state.slots()
+        self._logprobs: NDArray[np.int32] = self._state.sampling["logprobs"]
         self._stager = Stager(memory.tables, tile_tokens=tile_tokens)
         self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(2)]
         self._turn = 0
@@ -94,9 +96,9 @@ class CudaExecutor:
         """What wait() has to hand on."""
         self._rows = rows = inputs.num_rows
         kinds, slots = inputs.row_kind[:rows], inputs.row_slot[:rows]
-        self._has_hidden = bool((kinds == EMBED).any())
-        asked = self._state.sampling["logprobs"][slots] >= 0
-        self._has_logprobs = bool(asked.any() or (kinds == SCORE).any())
+        self._has_hidden = np.count_nonzero(kinds == EMBED) > 0
+        asked = np.count_nonzero(self._logprobs[slots] >= 0) > 0
+        self._has_logprobs = asked or np.count_nonzero(kinds == SCORE) > 0
 
     def wait(self) -> StepOutputs:
         with translated("running a step"):

@@ -39,21 +39,27 @@ class Stager:
         self._rows: I32 = tables.staged.rows.numpy()
         self._max_units = tables.max_units
         self._tile_tokens = tile_tokens
+        self._count = np.arange(len(self._chunks), dtype=np.int32)
 
     def write(self, inputs: StepInputs) -> bool:
         """Returns whether it is a decode step: all chunks are attended in units."""
         counts = self._counts
         counts[CHUNKS], counts[TOKENS], counts[ROWS] = inputs.num_chunks, inputs.num_tokens, inputs.num_rows
         counts[LOGIT_ROWS] = self._write_rows(inputs)
-        counts[UNITS], counts[TILES] = self._write_chunks(inputs)
-        return bool(counts[TILES] == 0)
+        units, tiles = self._write_chunks(inputs)
+        counts[UNITS], counts[TILES] = units, tiles
+        return tiles == 0
 
     def _write_rows(self, inputs: StepInputs) -> int:
         """Returns how many rows need logits: those up to the last that is not of kind EMBED."""
         n = inputs.num_rows
         rows, kinds = self._rows[:n], inputs.row_kind[:n]
-        rows[:, ROW_TOKEN], rows[:, ROW_SLOT] = inputs.row_token[:n], inputs.row_slot[:n]
-        rows[:, ROW_POSITION], rows[:, ROW_KIND] = inputs.row_position[:n], kinds
+        rows[:, ROW_TOKEN] = inputs.row_token[:n]
+        rows[:, ROW_SLOT] = inputs.row_slot[:n]
+        rows[:, ROW_POSITION] = inputs.row_position[:n]
+        rows[:, ROW_KIND] = kinds
+        if not n or kinds[-1] != EMBED:
+            return n
         wanted = np.flatnonzero(kinds != EMBED)
         return int(wanted[-1]) + 1 if len(wanted) else 0
 
@@ -61,10 +67,27 @@ class Stager:
         """Returns the number of units and of tiles."""
         n = inputs.num_chunks
         chunks, start, length = self._chunks[:n], inputs.chunk_start[:n], inputs.chunk_len[:n]
-        chunks[:, SLOT], chunks[:, START], chunks[:, LENGTH] = inputs.chunk_slot[:n], start, length
+        chunks[:, SLOT] = inputs.chunk_slot[:n]
+        chunks[:, START] = start
+        chunks[:, LENGTH] = length
+        if inputs.num_tokens == n > 0:
+            ends = np.cumsum(start // ATTENTION_SPLIT + 1)
+            if ends[-1] <= self._max_units:
+                return self._write_decodes(chunks, ends), 0
+        return self._write_mixed(chunks, start, length)
+
+    def _write_decodes(self, chunks: I32, ends: NDArray[np.integer]) -> int:
+        """Every chunk is one token, and there is room for all units: the step that counts most."""
+        chunks[:, FIRST_TOKEN] = self._count[: len(chunks)]
+        chunks[:, FIRST_TILE] = -1
+        chunks[0, FIRST_UNIT] = 0
+        chunks[1:, FIRST_UNIT] = ends[:-1]
+        return int(ends[-1])
+
+    def _write_mixed(self, chunks: I32, start: I32, length: I32) -> tuple[int, int]:
         chunks[:, FIRST_TOKEN] = np.cumsum(length) - length
         units = np.where(length == 1, start // ATTENTION_SPLIT + 1, 0)
-        if n and units.sum() > self._max_units:
+        if len(units) and units.sum() > self._max_units:
             units[np.cumsum(units) > self._max_units] = 0  # too many at once: tiles give the same, slowly
         tiles = np.where(units == 0, -(-length // self._tile_tokens), 0)
         chunks[:, FIRST_UNIT] = np.where(units > 0, np.cumsum(units) - units, -1)
