@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from firelane.backends.contract import EMBED, MAX_LOGPROBS, SAMPLE, SCORE, StepLimits
+from firelane.backends.contract import MAX_LOGPROBS, SAMPLE, StepLimits
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch, sample
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import round_up
@@ -16,7 +16,6 @@ from tests.backends.cuda.host_device import HostDevice, poison
 from tests.backends.sampling_harness import Request, Row
 
 Case = tuple[np.ndarray, Request]
-KINDS = {SAMPLE, SCORE, EMBED}
 
 
 class Sampler:

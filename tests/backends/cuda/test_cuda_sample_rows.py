@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.backends.contract import SCORE
+from firelane.backends.cuda.kernels.sample import SampleScratch
 from firelane.backends.cuda.kernels.sample_layout import block_size, num_blocks
 from firelane.program import sampling_reference as reference
 from tests.backends.cuda.cuda_sampling_harness import Case, Sampler
+from tests.backends.cuda.host_device import HostDevice
 from tests.backends.sampling_cases import cases, logits_of
 from tests.backends.sampling_harness import VOCABS, Request, Row, is_right_draw, mask_of
 
@@ -55,6 +57,11 @@ def test_a_vocabulary_is_cut_into_blocks() -> None:
     assert block_size(REAL) == 4096
 
 
+def test_scratch_is_a_small_multiple_of_the_logits() -> None:
+    scratch = SampleScratch.allocate(REAL, 4, HostDevice())
+    assert 3 <= scratch.nbytes / (4 * REAL * 4) < 3.4
+
+
 def test_a_real_vocabulary() -> None:
     peaked, flat = logits_of(REAL, seed=1), logits_of(REAL, seed=2, scale=0.5)
     peaked[::50] += 8
@@ -62,7 +69,22 @@ def test_a_real_vocabulary() -> None:
     mask = mask_of(range(5, REAL, 9), REAL, beyond=-1)
     asked: list[Case] = [
         (peaked, Request(logprobs=20)),
-        (flat, Request(temperature=1.0, seed=5)),
+        (
+            flat,
+            Request(
+                temperature=1.0,
+                seed=5,
+                repetition_penalty=1.5,
+                frequency_penalty=0.5,
+                tokens=(*range(0, REAL, 9000), REAL - 1),
+                position=15,
+                prompt_len=8,
+                bias_ids=(4095, 4096, REAL - 1),
+                bias_values=(5.0, 6.0, -1.0),
+                stop_ids=(1, 4097),
+                stop_from=99,
+            ),
+        ),
         (peaked, Request(temperature=1.0, seed=6, top_p=0.95, logprobs=3)),
         (flat, Request(temperature=1.0, seed=7, top_p=0.9)),
         (peaked, Request(temperature=0.8, seed=8, top_k=50, top_p=0.9, mask=mask)),
