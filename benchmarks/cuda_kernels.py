@@ -14,17 +14,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import torch
 from cuda_clock import Clock, GraphClock, open_device
 from cuda_drive import Chunk, decoding, fill_slots, limits_for, shape_of, write_chunks
+from cuda_engine import THREADS
 from cuda_limits import Limits, measure_limits
 from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of, random_weights
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
 from firelane.backends.contract import StepInputs, StepLimits
-from firelane.backends.cuda.assembly import product_plan
+from firelane.backends.cuda.assembly import compile_all, product_plan
 from firelane.backends.cuda.buckets import Bucket
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
@@ -141,6 +143,12 @@ class Bench:
             memory=memory,
             tile_tokens=sizes.tile_tokens,
         )
+
+    def compile(self, rows: Sequence[int]) -> None:
+        """All kernels of steps of so many rows, in threads."""
+        steps = [chunks_of(n) for n in rows]
+        lowered = [self._lowered(bucket_of(chunks), shape_of(chunks))[0] for chunks in steps]
+        compile_all(chain.from_iterable(w for works in lowered for w in works.values()), threads=THREADS)
 
     def measure(self, rows: int) -> list[Row]:
         """Every kind of op in a step of so many rows, then the whole step."""
@@ -262,6 +270,7 @@ def measure(
     found: list[Row] = []
     for form in FORMS:
         bench = Bench.make(program, device, clock, form=form, rows=rows, tuned=tuned)
+        bench.compile(rows)
         found += [row for n in rows for row in bench.measure(n)]
         yield found
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from cuda_clock import GraphClock, open_device
 from cuda_drive import Chunk, Driver, StepTimes, decoding, limits_for, shape_of
+from cuda_engine import random_executor
 from cuda_limits import Limits, measure_limits
 from cuda_limits import table as limits_table
-from cuda_llama import LLAMA_8B, program_of, random_weights
+from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
 from firelane.backends.contract import StepLimits
-from firelane.backends.cuda.assembly import assemble
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
@@ -34,7 +34,12 @@ from firelane.program.ops import GatedLinear, Linear
 from firelane.program.program import Program
 from firelane.program.values import StepShape
 
-FORMS = ("bf16", "lossless", "library")
+FORMS = {
+    "bf16": ("bf16", "invariant"),
+    "lossless": ("lossless", "invariant"),
+    "library": ("bf16", "library"),
+}
+"""By name: --weights and --gemm."""
 SEQUENCES = (1, 8, 64, 200)
 CONTEXT = 512
 STEPS = 20
@@ -126,15 +131,8 @@ class Form:
 
 
 def make_executor(program: Program, plan: Plan, device: Device, form: str) -> CudaExecutor:
-    weights = random_weights(program, device, mode="lossless" if form == "lossless" else "bf16")
-    return assemble(
-        program,
-        limits=plan.limits(),
-        device=device,
-        weights=weights,
-        table=plan.tuned,
-        gemm="library" if form == "library" else "invariant",
-    )
+    mode, gemm = FORMS[form]
+    return random_executor(program, plan.limits(), device, mode=mode, gemm=gemm, tuned=plan.tuned)
 
 
 def measure_form(form: str, program: Program, device: Device, plan: Plan, limits: Limits) -> Form:
@@ -232,7 +230,7 @@ def agreements(forms: dict[str, Form]) -> list[str]:
 
 
 def decode_table(decodes: Sequence[Decode]) -> Table:
-    plain = {d.sequences: d.times.turn for d in decodes if d.form == FORMS[0]}
+    plain = {d.sequences: d.times.turn for d in decodes if d.form == "bf16"}
     rows = [
         [
             f"{d.form}, {d.sequences} x 1",
@@ -334,7 +332,7 @@ def measure(
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser(__doc__)
     add_cache_dir(made)
-    made.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    made.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     made.add_argument("--layers", type=int, metavar="N", help="default: 32")
     return made.parse_args(given)
 

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 import transformers
 from cuda_clock import open_device
-from cuda_llama import LLAMA_8B, program_of, random_weights
+from cuda_engine import random_executor
+from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, parser, publish, run_main
 
 from firelane.backends.contract import StepLimits
-from firelane.backends.cuda.assembly import assemble
 from firelane.bench.engine import EngineGenerator
 from firelane.bench.workload import sharegpt_like
 from firelane.errors import MachineError
@@ -91,8 +91,7 @@ def run_firelane(
         block_size=BLOCK,
         num_blocks=SEQUENCES * -(-longest // BLOCK),
     )
-    weights = random_weights(program, device, mode=mode)
-    generator = EngineGenerator(program, assemble(program, limits=limits, device=device, weights=weights))
+    generator = EngineGenerator(program, random_executor(program, limits, device, mode=mode))
     try:
         details = f"weights {mode}, at most {SEQUENCES} sequences and {STEP_TOKENS} tokens a step"
         return timed("firelane", generator.generate, prompts, output_tokens, details)

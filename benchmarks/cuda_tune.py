@@ -127,11 +127,10 @@ def table(figures: Figures) -> Table:
 
 
 def describe(config: LinearConfig) -> str:
-    """What differs from the class's defaults, and the tile."""
-    default = LinearConfig(row_tile=0)
-    return " ".join(
-        f"{name}={value}" for name, value in vars(config).items() if value != getattr(default, name)
-    )
+    """The tile, and what else differs from the class's defaults."""
+    default = vars(LinearConfig(row_tile=config.row_tile))
+    changed = [f"{name}={value}" for name, value in vars(config).items() if value != default[name]]
+    return " ".join([f"row_tile={config.row_tile}", *changed])
 
 
 def figures_of(file: Path, shapes: Sequence[ProductShape], found: dict[ProductShape, Measured]) -> Figures:

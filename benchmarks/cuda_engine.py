@@ -1,0 +1,38 @@
+"""An executor with random weights that were made on the device, built as the backend builds one."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+
+from cuda_llama import random_weights
+
+from firelane.backends.contract import StepLimits
+from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, product_plan, sizes_of
+from firelane.backends.cuda.config import MeasuredTable
+from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.executor import CudaExecutor
+from firelane.backends.cuda.memory import CountingDevice
+from firelane.backends.cuda.step_memory import StepMemory
+from firelane.program.program import Program
+
+THREADS = os.cpu_count() or 1
+
+
+def random_executor(
+    program: Program,
+    limits: StepLimits,
+    device: Device,
+    *,
+    mode: str,
+    gemm: str = "invariant",
+    tuned: MeasuredTable | None = None,
+) -> CudaExecutor:
+    """mode, gemm: as ExecutorRequest.weights and .gemm; tuned: as store.read() gives it. All kernels are
+    compiled before the first one is captured, in threads."""
+    weights = random_weights(program, device, mode=mode)
+    plan = product_plan(program, weights, tuned, gemm)
+    memory = StepMemory.allocate(sizes_of(program, limits, plan), CountingDevice())
+    work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
+    compile_all(chain.from_iterable(work.values()), threads=THREADS)
+    return assemble(program, limits=limits, device=device, weights=weights, table=tuned, gemm=gemm)
