@@ -67,7 +67,10 @@ SERVER = (
     "uvloop",
     "xxhash",
 )
-ENGINE_TESTS = tuple(f"tests/backends/cuda/test_cuda_{name}.py" for name in ("executor", "loader", "loading"))
+ENGINE_TESTS = tuple(
+    f"tests/backends/cuda/test_cuda_{name}.py"
+    for name in ("executor", "families", "loader", "loading", "schedules")
+)
 # About the interpreter, the compiler without a GPU, and these benchmarks in the interpreter.
 HOST_TESTS = tuple(
     f"tests/backends/cuda/test_cuda_{name}.py"

@@ -17,6 +17,7 @@ import pytest
 from firelane.backends.cuda import presence
 
 ROOT = Path(__file__).resolve().parent.parent
+MISSING = ("msgspec", "httptools", "llguidance", "python_multipart", "backports.zstd")
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 
 
@@ -65,6 +66,24 @@ def test_every_file_of_tests_is_in_the_plan_once_or_for_the_host(check: ModuleTy
     steps = {s.name: s.command for s in check.STEPS}
     assert known == {part.removeprefix("--ignore=") for part in steps["kernel-tests"] if "--ignore=" in part}
     assert set(check.ENGINE_TESTS) <= set(steps["engine-tests"])
+
+
+def test_tests_of_kernels_need_nothing_of_the_base_install(check: ModuleType) -> None:
+    (step,) = [s for s in check.STEPS if s.name == "kernel-tests"]
+    files = step.command[step.command.index("tests/backends/cuda") :]
+    code = (
+        "import sys, pytest\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name in {MISSING!r}: raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "sys.exit(pytest.main(['-q', '--co', '-n', '0', *sys.argv[1:]]))"
+    )
+    command = [sys.executable, "-c", code, *files]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **step.environ}
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_every_gpu_benchmark_is_in_the_plan(check: ModuleType) -> None:

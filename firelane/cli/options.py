@@ -72,6 +72,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=positive_int, metavar="N", help="compute threads (default: all cores)"
     )
+    _add_sizes(group)
+    add_weights(group)
+    group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
+    _add_backend(group)
+
+
+def _add_sizes(group: Any) -> None:
     group.add_argument(
         "--max-num-seqs", type=positive_int, metavar="N", help="sequences that run at the same time"
     )
@@ -99,8 +106,9 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens in one KV block (default: 16; 64 on a GPU)",
     )
-    add_weights(group)
-    group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
+
+
+def _add_backend(group: Any) -> None:
     group.add_argument(
         "--backend",
         choices=("auto", "cpu", "cuda", "null"),
