@@ -81,7 +81,8 @@ def specialisation(work: Work) -> tuple[Any, ...]:
     """What a compiled kernel depends on: launches that agree in it share one."""
     arguments: Mapping[str, Any] = getattr(work, "arguments", {})
     fixed = tuple((name, _kind(value)) for name, value in arguments.items())
-    return work.name, fixed, getattr(work, "warps", 0), getattr(work, "stages", 0)
+    options = tuple(getattr(work, name, 0) for name in ("warps", "stages", "overlap"))
+    return work.name, fixed, *options
 
 
 def _kind(value: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, first_visible, fold, fresh
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
@@ -37,7 +38,9 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     HEAD_DIM: tl.constexpr,
     WINDOW: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    begin_overlapped(OVERLAP)
     about = chunks + tl.program_id(0) * CHUNK_COLUMNS
     head = tl.program_id(1)
     num_chunks = tl.load(counts + CHUNKS)

@@ -26,6 +26,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     load_tile,
     products,
 )
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.query_tile import QueryTile
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
@@ -57,7 +58,9 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     WINDOW: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    begin_overlapped(OVERLAP)
     kv_head = tl.program_id(1)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]

@@ -25,6 +25,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     load_tile,
     products,
 )
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.query_tile import QueryTile
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables
@@ -64,7 +65,9 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     WINDOW: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    begin_overlapped(OVERLAP)
     kv_head = tl.program_id(1)
     tile = tl.load(counts + TILES) - 1 - tl.program_id(0) // PARTS  # a chunk's last tiles take the longest
     if tile < 0:

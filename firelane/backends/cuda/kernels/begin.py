@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda import tables as columns
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT
@@ -89,8 +90,10 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     TILE_TOKENS: tl.constexpr,
     WORDS: tl.constexpr,
     PAIRS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """A program a chunk; behind them those that copy rows."""
+    begin_overlapped(OVERLAP)
     chunk = tl.program_id(0)
     if chunk >= max_chunks:
         copy_rows(staged_counts, staged_rows, counts, rows, chunk - max_chunks, WORDS=WORDS)
@@ -167,4 +170,5 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
             "PAIRS": PAIRS,
         },
         warps=WARPS,
+        options={"launch_pdl": False},  # a step's first: there is nothing that it could overlap with
     )

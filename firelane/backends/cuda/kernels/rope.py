@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import (
     EAGER_ROWS,
     eager_options,
@@ -75,12 +76,14 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     BLOCK_SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """A program a token and HEADS heads of one kind: first those of queries, then of keys, then of values.
 
     A pair of dimensions that rotate together lies half a head apart, so a program holds the two halves of
     its heads as two blocks [HEADS, BLOCK].
     """
+    begin_overlapped(OVERLAP)
     HALF: tl.constexpr = HEAD_DIM // 2
     Q_PROGRAMS: tl.constexpr = (Q_HEADS + HEADS - 1) // HEADS
     KV_PROGRAMS: tl.constexpr = (KV_HEADS + HEADS - 1) // HEADS

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels import sample_layout as ask
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sample_logprobs import tell
 from firelane.backends.cuda.kernels.sample_notes import (
     DRAWN,
@@ -209,8 +210,10 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     CHUNK: tl.constexpr,
     LANES: tl.constexpr,
     PEAKS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """A program a row. LANES, PEAKS: powers of two with room for all blocks, for all groups."""
+    begin_overlapped(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     work = ask_word(record, ask.WORK)

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.contract import EMBED
+from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import columns_of, read, source_arguments
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pending import Source
@@ -34,7 +35,9 @@ def select_rows_kernel(  # limits: exempt (kernel: a Source in pointers and stri
     TOKEN: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    begin_overlapped(OVERLAP)
     row = tl.program_id(0)
     token = tl.load(rows + row * rows_stride + TOKEN)
     if row >= tl.load(counts + COUNT):
@@ -70,7 +73,9 @@ def give_hidden_kernel(  # limits: exempt (kernel: pointers and strides)
     WANTED: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    begin_overlapped(OVERLAP)
     row = tl.program_id(0)
     kind = tl.load(rows + row * rows_stride + KIND)
     if row >= tl.load(counts + COUNT):
