@@ -82,6 +82,10 @@ class Lowering:
         """The value, or its parts, which are then added up by whoever asked."""
         return self.pending.pop(value, None) or self.at(value)
 
+    def columns(self, x: Value) -> Tensor:
+        """Room for x turned round, where a product's config wants it."""
+        return self.memory.columns.view(self.at(x).dtype)
+
     def rows(self, value: Value) -> int:
         return self.bucket.tokens if value.rows is Rows.TOKEN else self.bucket.rows
 
@@ -214,11 +218,13 @@ def _(op: Linear, to: Lowering) -> list[Work]:
             residual=residual,
             config=config,
             scratch=scratch,
+            columns=to.columns(op.x),
             **counted,
         )
     pending = _pending(op, to)
     to.pending[op.out] = pending
-    return works + linear_parts(matrix, to.at(op.x), pending.parts, config=config, **counted)
+    turned = to.columns(op.x)
+    return works + linear_parts(matrix, to.at(op.x), pending.parts, config=config, columns=turned, **counted)
 
 
 def _pending(op: Linear, to: Lowering) -> Pending:
@@ -246,6 +252,7 @@ def _(op: GatedLinear, to: Lowering) -> list[Work]:
         config=config,
         scratch=to.memory.decoded if config.decode_first else None,
         sums=_library_sums(op, to) if config.library else None,
+        columns=to.columns(op.x),
         **to.counted(op.x),
     )
 

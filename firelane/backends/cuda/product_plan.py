@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from firelane.backends.cuda.buckets import Bucket
 from firelane.backends.cuda.config import LinearConfig, MeasuredTable, choose
+from firelane.backends.cuda.kernels import columns
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
 from firelane.program.ops import GatedLinear, Linear, Op, RMSNorm, RopeAndCache, SelectRows
@@ -45,7 +46,7 @@ class ProductPlan:
 
     def scratch(self, buckets: Sequence[Bucket]) -> ScratchSizes:
         """Enough for every bucket."""
-        parts = decoded = 0
+        parts = decoded = column_bytes = 0
         for op in self.program.ops:
             if not isinstance(op, Product):
                 continue
@@ -58,7 +59,10 @@ class ProductPlan:
                     parts = max(parts, library_rows(self.rows(op.x, bucket)) * padded_rows(op))
                 if config.decode_first:
                     decoded = max(decoded, padded_elements(op))
-        return ScratchSizes(parts=parts, decoded=decoded)
+                if config.columns:
+                    size = columns.elements(op.x.width, self.rows(op.x, bucket)) * op.x.dtype.itemsize
+                    column_bytes = max(column_bytes, size)
+        return ScratchSizes(parts=parts, decoded=decoded, column_bytes=column_bytes)
 
     @staticmethod
     def rows(value: Value, bucket: Bucket) -> int:
@@ -87,8 +91,8 @@ class ProductPlan:
 
 
 def library_rows(max_rows: int) -> int:
-    """Rows of a gated product that the library computes at a time."""
-    return min(max_rows, LIBRARY_ROWS)
+    """Rows of a gated product that the library computes at a time: whole tiles of what comes after it."""
+    return min(round_up(max_rows, ROW_BLOCK), LIBRARY_ROWS)
 
 
 def padded_rows(op: Product) -> int:

@@ -13,7 +13,7 @@ from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
 from firelane.backends.cuda.step_memory import DTYPES
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.ops import GatedLinear
-from firelane.program.values import Weight
+from firelane.program.values import DType, Weight
 
 
 def stand_ins(plan: ProductPlan) -> DeviceWeights:
@@ -34,7 +34,8 @@ def _matrix(weight: Weight, *, halves: int, is_window: Callable[[Weight], bool])
     height, width = halves * round_up(rows // halves, ROW_BLOCK), round_up(k, K_TILE)
     dtype = DTYPES[weight.dtype]
     blocks = height // ROW_BLOCK
-    escapes = Escapes(starts=_meta(blocks + 1), where=_meta(1), values=_meta(1, dtype=dtype))
+    found = 2 if weight.dtype is DType.BF16 and k % K_TILE == 0 else 1  # most matrices have some
+    escapes = Escapes(starts=_meta(blocks + 1), where=_meta(found), values=_meta(found, dtype=dtype))
     if not is_window(weight):
         return PlainMatrix(data=_meta(height, width, dtype=dtype), rows=rows, k=k, escapes=escapes)
     return WindowMatrix(

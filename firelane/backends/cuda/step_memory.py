@@ -30,10 +30,11 @@ STRIDE_ELEMENTS = 64
 @dataclass(frozen=True, kw_only=True)
 class ScratchSizes:
     """In elements. parts: float32, of products whose segments are summed apart; decoded: bf16, of the largest
-    matrix that is decoded as a whole."""
+    matrix that is decoded as a whole; column_bytes: of the rows of a product, turned round."""
 
     parts: int = 0
     decoded: int = 0
+    column_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +96,8 @@ def rotary_table(rotary: Rotary, positions: int) -> NDArray[np.float32]:
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
     """values: by Value, [max rows, stride]. caches: by layer, keys and values, [num_blocks, kv_heads,
-    block_size, head_dim]. parts, decoded: flat scratch, see ScratchSizes. partial, stats: of attention's
-    units. hidden: pinned float32 [max_output_rows, hidden_width]."""
+    block_size, head_dim]. parts, decoded, columns: flat scratch, see ScratchSizes. partial, stats: of
+    attention's units. hidden: pinned float32 [max_output_rows, hidden_width]."""
 
     tables: StepTables
     state: PinnedState
@@ -105,6 +106,7 @@ class StepMemory:
     rotary: Mapping[Rotary, Tensor]
     parts: Tensor
     decoded: Tensor
+    columns: Tensor
     partial: Tensor
     stats: Tensor
     sampling: SampleScratch
@@ -129,6 +131,7 @@ class StepMemory:
             rotary=_rotary_tables(program, limits, device),
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
+            columns=device.empty(sizes.scratch.column_bytes, dtype=torch.uint8),
             partial=device.empty(units, heads.heads, heads.head_dim, dtype=torch.float32),
             stats=device.empty(units, heads.heads, 2, dtype=torch.float32),
             sampling=SampleScratch.allocate(program.vocab_size, rows, device),
