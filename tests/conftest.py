@@ -10,7 +10,8 @@ import pytest
 # Triton decides when it is imported whether kernels are interpreted or compiled, and other tests' libraries
 # (transformers) import it, too: so it must be said before any test module is. TRITON_INTERPRET=0 runs the
 # tests of kernels, and those marked gpu, on the machine's GPU.
-os.environ.setdefault("TRITON_INTERPRET", "1")
+if os.environ.setdefault("TRITON_INTERPRET", "1") == "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # servers that tests start take the CPU on every machine
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

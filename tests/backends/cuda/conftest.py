@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,3 +32,22 @@ else:
 @pytest.fixture
 def host_device() -> HostDevice:
     return HostDevice()
+
+
+@pytest.fixture(scope="session")
+def compiler(pytestconfig: pytest.Config) -> Callable[..., Any]:
+    """compiler(module, *arguments): the JSON that a module of this directory prints in a process of its own,
+    which compiles where this one interprets. Compiled kernels are kept in pytest's cache directory."""
+    environment = {"TRITON_CACHE_DIR": str(pytestconfig.cache.mkdir("firelane-triton")), **os.environ}
+    environment.pop("TRITON_INTERPRET", None)
+    root = Path(__file__).parents[3]
+
+    def run(module: str, *arguments: str) -> Any:
+        command = [sys.executable, "-m", f"tests.backends.cuda.{module}", *arguments]
+        result = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.stdout, result.stderr
+        return json.loads(result.stdout)
+
+    return run

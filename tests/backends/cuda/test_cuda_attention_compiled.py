@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(900)  # the first run compiles
 
 
 @pytest.fixture(scope="module")
-def compiled(pytestconfig: pytest.Config) -> dict[str, dict[str, Any]]:
-    cache = pytestconfig.cache.mkdir("firelane-triton")
-    environment = {"TRITON_CACHE_DIR": str(cache), **os.environ}
-    command = [sys.executable, "-m", "tests.backends.cuda.compiled_attention"]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+def compiled(compiler: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+    return compiler("compiled_attention")
 
 
 def test_a_rows_scores_lie_alike_in_both_paths(compiled: dict[str, dict[str, Any]]) -> None:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(900)  # the first run compiles
 # Whole models take a minute; scripts/gpu_compile has them.
 STEMS = sorted({path.stem for path in (Path(__file__).parent / "compile_cases").glob("*.py")} - {"model"})
 
 
 @pytest.fixture(scope="module")
-def reports(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
-    """In a process of its own: this one interprets. Compiled kernels are kept for the next run."""
-    cache = pytestconfig.cache.mkdir("firelane-triton")
-    environment = {"TRITON_CACHE_DIR": str(cache), **os.environ}
-    command = [sys.executable, "-m", "tests.backends.cuda.compile_kernels", "--json", *STEMS]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.stdout, result.stderr
-    return json.loads(result.stdout)
+def reports(compiler: Callable[..., Any]) -> list[dict[str, Any]]:
+    return compiler("compile_kernels", "--json", *STEMS)
 
 
 @pytest.mark.parametrize("file", STEMS)

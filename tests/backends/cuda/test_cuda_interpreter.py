@@ -200,6 +200,20 @@ def test_a_mask_of_one_number_is_spread(live: bool) -> None:
     assert out.tolist() == ([-1.0] * 3 + x.tolist()[3:] if live else [0.0] * 16)
 
 
+def test_types_of_blocks_that_are_kept_are_still_told_apart() -> None:
+    """interpreter_speed.py lets equal types share what they are made of."""
+    four = tl.block_type(tl.float32, [4])
+    assert four == tl.block_type(tl.float32, [tl.constexpr(4)])
+    assert four != tl.block_type(tl.float32, [8])
+    assert four != tl.block_type(tl.int32, [4])
+    assert four.with_element_ty(tl.int32) == tl.block_type(tl.int32, [4])
+    pointers = [tl.block_type(tl.pointer_type(tl.float32, space), [4]) for space in ("global", "shared")]
+    assert pointers[0] != pointers[1]
+    assert pointers[0] == tl.block_type(tl.pointer_type(tl.float32, "global"), [4])
+    assert tl.float32 == tl.dtype("fp32")
+    assert tl.float32 != tl.int32
+
+
 def _dot(x: Tensor, y: Tensor, tile: int) -> Tensor:
     out = torch.full((len(x), len(y)), torch.nan)
     _run(dot_kernel, x=x, y=y, out=out, M=len(x), N=len(y), K=x.shape[1], TILE=tile)
