@@ -77,6 +77,7 @@ class Sampler:
             poison(tensor)
         for tensor in (self.tables.counts, self.tables.rows, self.logits, self.outputs.tokens):
             poison(tensor)
+        self.logits[:, self.vocab :] = 3e38  # worse than NaN, which no row draws
         self.outputs.logprobs.fill_(torch.nan)
         self.outputs.top_ids.fill_(-7)
         self.outputs.top_logprobs.fill_(7)
