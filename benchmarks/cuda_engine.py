@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from itertools import chain
 
 from cuda_llama import random_weights
@@ -12,11 +13,19 @@ from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, pr
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
-from firelane.backends.cuda.memory import CountingDevice
+from firelane.backends.cuda.memory import CountingDevice, step_bytes
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.program.program import Program
 
 THREADS = os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """planned_bytes: of the device, for weights, buffers and KV cache."""
+
+    executor: CudaExecutor
+    planned_bytes: int
 
 
 def random_executor(
@@ -27,12 +36,14 @@ def random_executor(
     mode: str,
     gemm: str = "invariant",
     tuned: MeasuredTable | None = None,
-) -> CudaExecutor:
+) -> Built:
     """mode, gemm: as ExecutorRequest.weights and .gemm; tuned: as store.read() gives it. All kernels are
     compiled before the first one is captured, in threads."""
     weights = random_weights(program, device, mode=mode)
     plan = product_plan(program, weights, tuned, gemm)
-    memory = StepMemory.allocate(sizes_of(program, limits, plan), CountingDevice())
+    sizes = sizes_of(program, limits, plan)
+    memory = StepMemory.allocate(sizes, CountingDevice())
     work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
     compile_all(chain.from_iterable(work.values()), threads=THREADS)
-    return assemble(program, limits=limits, device=device, weights=weights, table=tuned, gemm=gemm)
+    executor = assemble(program, limits=limits, device=device, weights=weights, table=tuned, gemm=gemm)
+    return Built(executor=executor, planned_bytes=weights.nbytes + step_bytes(sizes))

@@ -19,7 +19,7 @@ from typing import Any
 
 from cuda_clock import GraphClock, open_device
 from cuda_drive import Chunk, Driver, StepTimes, decoding, limits_for, shape_of
-from cuda_engine import random_executor
+from cuda_engine import Built, random_executor
 from cuda_limits import Limits, measure_limits
 from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of
@@ -28,7 +28,6 @@ from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
-from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.tuning import store
 from firelane.program.ops import GatedLinear, Linear
 from firelane.program.program import Program
@@ -130,19 +129,20 @@ class Form:
     drawn: dict[int, list[list[int]]]
 
 
-def make_executor(program: Program, plan: Plan, device: Device, form: str) -> CudaExecutor:
+def build(program: Program, plan: Plan, device: Device, form: str) -> Built:
     mode, gemm = FORMS[form]
     return random_executor(program, plan.limits(), device, mode=mode, gemm=gemm, tuned=plan.tuned)
 
 
 def measure_form(form: str, program: Program, device: Device, plan: Plan, limits: Limits) -> Form:
     before = device.free_bytes()
-    executor = make_executor(program, plan, device, form)
+    built = build(program, plan, device, form)
+    executor = built.executor
     try:
         memory = Memory(
             form=form,
             weights=executor.weights_bytes,
-            planned=executor.weights_bytes + step_bytes(executor) + executor.kv_bytes,
+            planned=built.planned_bytes,
             used=before - device.free_bytes(),
         )
         driver = Driver(executor)
@@ -154,15 +154,6 @@ def measure_form(form: str, program: Program, device: Device, plan: Plan, limits
     finally:
         executor.release()
     return Form(decodes=decodes, prefills=prefills, memory=memory, drawn=drawn)
-
-
-def step_bytes(executor: CudaExecutor) -> int:
-    """Of the step's buffers, without the KV cache: tensors of the device that lie in no other's storage."""
-    memory = executor.memory
-    tensors = [*memory.values.values(), *memory.rotary.values(), memory.parts, memory.decoded]
-    tensors += [memory.partial, memory.stats]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
 
 
 def _decode(

@@ -91,7 +91,7 @@ def run_firelane(
         block_size=BLOCK,
         num_blocks=SEQUENCES * -(-longest // BLOCK),
     )
-    generator = EngineGenerator(program, random_executor(program, limits, device, mode=mode))
+    generator = EngineGenerator(program, random_executor(program, limits, device, mode=mode).executor)
     try:
         details = f"weights {mode}, at most {SEQUENCES} sequences and {STEP_TOKENS} tokens a step"
         return timed("firelane", generator.generate, prompts, output_tokens, details)
