@@ -30,6 +30,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from firelane.backends.cuda.shapes import K_TILE
+
 LINE_BYTES = 64  # that one instruction fetches at least: the grain in which L2 reads memory by default
 PROGRAM_BYTES = 64 << 10  # that one program fetches ahead at most
 DEVICE_BYTES = 12 << 20  # that all programs do at once: a quarter of the cache, 3 us of the memory's time
@@ -73,8 +75,8 @@ def fetch_ahead(data, row_stride, ROWS: tl.constexpr, RUN: tl.constexpr):
 
 
 def inputs_ahead(*, input_bytes: int, inputs: int, programs: int) -> int:
-    """How many inputs of its rows each of `programs` programs fetches ahead: 0, or a power of two, at most
-    `inputs`. input_bytes: of one input of all the program's rows."""
+    """How many of its `inputs` inputs each of `programs` programs fetches ahead: a power of two from K_TILE
+    on, or 0. input_bytes: of one input of all the program's features."""
     room = min(PROGRAM_BYTES, DEVICE_BYTES // min(programs, PROGRAMS))
     most = min(inputs, room // input_bytes)
-    return 1 << most.bit_length() - 1 if most else 0
+    return 1 << most.bit_length() - 1 if most >= K_TILE else 0
