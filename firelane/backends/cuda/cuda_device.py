@@ -91,7 +91,7 @@ class CudaDevice:
         return int(torch.cuda.mem_get_info(self._device)[0])
 
     def release(self) -> None:
-        """Raises nothing: after a fault there is nothing left to release, and its error must not be hidden."""
+        """Raises nothing: after a fault nothing is left to release, and its error must not be hidden."""
         with suppress(RuntimeError):
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()

@@ -1,4 +1,5 @@
-"""Every family on the CUDA backend, its kernels in the interpreter, against transformers on the same weights."""
+"""Every family on the CUDA backend, its kernels in the interpreter, against transformers on the same
+weights."""
 
 from __future__ import annotations
 
