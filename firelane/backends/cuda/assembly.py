@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import Captured, CudaExecutor
 from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.launch import Launch, Work
 from firelane.backends.cuda.lowering import Lowering
 from firelane.backends.cuda.matrices import WindowMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
@@ -23,6 +24,11 @@ from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.program import Program
 from firelane.program.values import Weight
+
+OVERLAP = False
+"""Whether the kernels of a step overlap (kernels/overlap.py). Not yet: it has never run on a device. It may
+be turned on when benchmarks/cuda_steps.py --overlap says that it pays and tests/gpu that no bit changes; and
+only for devices of compute capability 9.0 or more, as for no other it compiles."""
 
 
 def sizes_of(program: Program, limits: StepLimits, plan: ProductPlan) -> Sizes:
@@ -46,10 +52,11 @@ def lower_all(
     weights: DeviceWeights,
     plan: ProductPlan,
     device: Device,
+    overlap: bool = OVERLAP,
 ) -> dict[Bucket, list[Work]]:
     """The launches of every bucket."""
     tile_tokens = Sizes(program=program, limits=limits, scratch=plan.scratch(())).tile_tokens
-    return {
+    work = {
         bucket: Lowering(
             program=program,
             bucket=bucket,
@@ -61,6 +68,11 @@ def lower_all(
         ).launches()
         for bucket in make_buckets(limits)
     }
+    return {bucket: _overlapping(works) for bucket, works in work.items()} if overlap else work
+
+
+def _overlapping(work: Iterable[Work]) -> list[Work]:
+    return [replace(w, overlap=True) if isinstance(w, Launch) else w for w in work]
 
 
 def compile_all(work: Iterable[Work], *, threads: int) -> int:
@@ -100,12 +112,15 @@ def assemble(
     table: MeasuredTable | None = None,
     gemm: str = "invariant",
     captured: Captured = lambda _: None,
+    overlap: bool = OVERLAP,
 ) -> CudaExecutor:
     """Places the step's memory on `device` and captures every bucket's graph. gemm: as in ExecutorRequest."""
     plan = product_plan(program, weights, table, gemm)
     sizes = sizes_of(program, limits, plan)
     memory = StepMemory.allocate(sizes, device)
-    work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
+    work = lower_all(
+        program, limits=limits, memory=memory, weights=weights, plan=plan, device=device, overlap=overlap
+    )
     return CudaExecutor(
         program=program,
         limits=limits,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from triton import knobs
 
-from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, sizes_of
+from firelane.backends.cuda.assembly import OVERLAP, assemble, compile_all, lower_all, sizes_of
 from firelane.backends.cuda.buckets import Bucket, make_buckets
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
@@ -113,6 +113,7 @@ def _assemble(
         table=expected.table,
         gemm=expected.gemm,
         captured=captured,
+        overlap=OVERLAP,
     )
 
 
@@ -162,6 +163,7 @@ def _compile_early(
         weights=stand_ins(plan),
         plan=plan,
         device=device,
+        overlap=OVERLAP,
     )
     progress("compile", 0, 1, "unit")
     began_s = time.monotonic()

@@ -132,8 +132,10 @@ def test_damaged_weights_are_said(model_dir, tmp_path):
         load(tmp_path)
 
 
-def test_what_is_compiled_ahead_is_what_is_launched(model_dir, monkeypatch):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_is_compiled_ahead_is_what_is_launched(model_dir, monkeypatch, overlap):
     """Stand-ins lead to the same kernels, with the same constants, as the weights that come after them."""
+    monkeypatch.setattr(loader, "OVERLAP", overlap)
     ahead: set = set()
     monkeypatch.setattr(loader, "compile_all", lambda work, **_: ahead.update(map(specialisation, work)))
     launched: set = set()
