@@ -121,23 +121,16 @@ def _check_no_overflow() -> None:
 
 
 def _patch_once() -> None:
-    """Each call of a device function makes all of the language's functions anew; once a launch will do."""
-    patch_language, call = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    """Each launch, and each call of a device function, makes all of the language's functions anew and takes
+    them back. This process never compiles: once for each module is enough, for good."""
+    original = interpreter._patch_lang
     patched: set[int] = set()
 
     def patch(function: Any) -> Any:
-        where = id(function.__globals__)
-        if where in patched:
-            return interpreter._LangPatchScope()
-        patched.add(where)
-        return patch_language(function)
-
-    def launch(self: Any, *arguments: Any, **named: Any) -> None:
-        patched.clear()
-        try:
-            call(self, *arguments, **named)
-        finally:
-            patched.clear()
+        module = id(function.__globals__)
+        if module not in patched:
+            patched.add(module)
+            original(function)
+        return interpreter._LangPatchScope()  # with nothing to take back
 
     interpreter._patch_lang = patch
-    interpreter.GridExecutor.__call__ = launch
