@@ -121,6 +121,22 @@ STEPS = (
         limit_s=120,
     ),
     Step(
+        name="overlap",
+        command=(
+            "benchmarks/cuda_steps.py",
+            "--forms",
+            "bf16",
+            "lossless",
+            "--overlap",
+            "--cache-dir",
+            "{cache}",
+            "--out",
+            "{out}",
+        ),
+        limit_s=240,
+        by_request=True,
+    ),
+    Step(
         name="kernels",
         command=("benchmarks/cuda_kernels.py", "--cache-dir", "{cache}", "--out", "{out}"),
         limit_s=100,

@@ -27,27 +27,11 @@ os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: an interp
 
 import triton
 
-from firelane.backends.contract import StepLimits
-from firelane.backends.cuda.assembly import lower_all, sizes_of
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.memory import CountingDevice
-from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.stand_ins import stand_ins
-from firelane.backends.cuda.step_memory import StepMemory
-from firelane.models.dense import dense_program
-from firelane.program.ops import HeadShape
-from tests.backends.cpu_harness import small_spec
 from tests.backends.cuda.compile_driver import Case, compile_launch, use_no_device
+from tests.backends.cuda.small_steps import launches
 
 STEMS = ("rows", "attention", "linear", "sample")
-LIMITS = StepLimits(
-    max_num_seqs=16,
-    max_num_batched_tokens=1024,
-    max_output_rows=24,
-    max_model_len=1024,
-    block_size=64,
-    num_blocks=256,
-)
 _PTX = re.compile(
     r"^\s*(?:@!?%p\d+\s+)?(griddepcontrol\.\w+|(?:ld|st|atom|red|cp|prefetch)\.[\w.:]+|ret)\b", re.M
 )
@@ -60,26 +44,12 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 def main() -> None:
     use_no_device()
-    work = [launch for gemm in ("invariant", "library") for launch in launches(gemm)]
+    kinds = [(gemm, window) for gemm in ("invariant", "library") for window in (False, True)]
+    work = [launch for gemm, window in kinds for launch in launches(gemm=gemm, window=window)]
     outside = {launch.name for launch in work if "OVERLAP" not in launch.kernel.arg_names}
     with ThreadPoolExecutor(2) as pool:
         kernels = dict(pool.map(_facts, _chosen(work)))
     print(json.dumps({"outside": sorted(outside), "kernels": kernels}))
-
-
-def launches(gemm: str) -> Iterator[Launch]:
-    """All that steps of a small program can launch, in both forms of its weights."""
-    heads = HeadShape(heads=4, kv_heads=2, head_dim=32)
-    program = dense_program(small_spec(vocab_size=200, hidden_size=128, mlp_size=256, heads=heads))
-    for window in (False, True):
-        plan = ProductPlan(program=program, is_window=lambda _, form=window: form, gemm=gemm)
-        device = CountingDevice()
-        memory = StepMemory.allocate(sizes_of(program, LIMITS, plan), device)
-        weights = stand_ins(plan)
-        found = lower_all(
-            program, limits=LIMITS, memory=memory, weights=weights, plan=plan, device=device, overlap=True
-        )
-        yield from (work for works in found.values() for work in works if isinstance(work, Launch))
 
 
 def _chosen(work: list[Launch]) -> Iterator[Case]:

@@ -118,6 +118,23 @@ def test_steps_of_a_small_model(b: Any, device: HostDevice) -> None:
     assert "12 tokens in steps of 8" in text
 
 
+def test_overlap_is_measured_beside_each_form(b: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, bool]] = []
+    monkeypatch.setattr(
+        b.steps,
+        "random_executor",
+        lambda *_, mode, gemm, overlap, **__: asked.append((mode, gemm, overlap)),
+    )
+    for form in b.steps.with_overlap(["lossless", "library"]):
+        b.steps.build(None, b.steps.Plan(), None, form)
+    assert asked == [
+        ("lossless", "invariant", False),
+        ("lossless", "invariant", True),
+        ("bf16", "library", False),
+        ("bf16", "library", True),
+    ]
+
+
 def test_tuning_goes_by_what_matters_most(b: Any) -> None:
     program = b.llama.program_of(b.llama.LLAMA_8B, layers=1)
     shapes = b.tune.in_order(list(b.tune.shapes_of(program, b.tune.LIMITS, is_window=True)))

@@ -14,7 +14,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.backends.cuda.assembly import lower_all, sizes_of, specialisation
+from firelane.backends.cuda.assembly import specialisation
 from firelane.backends.cuda.kernels.overlap import (
     DEVICE_BYTES,
     LINE_BYTES,
@@ -24,13 +24,7 @@ from firelane.backends.cuda.kernels.overlap import (
     inputs_ahead,
 )
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.memory import CountingDevice
-from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.stand_ins import stand_ins
-from firelane.backends.cuda.step_memory import StepMemory
-from firelane.models.dense import dense_program
-from tests.backends.cpu_harness import small_spec
-from tests.backends.cuda.cuda_harness import limits
+from tests.backends.cuda.small_steps import launches
 
 START, WAIT = "griddepcontrol.launch_dependents", "griddepcontrol.wait"
 FETCHES = ("prefetch.global.L2", "CCTL.E.PF2")
@@ -108,14 +102,9 @@ def test_a_launch_tells_its_kernel_if_that_takes_part() -> None:
 @pytest.mark.parametrize("asked", [{}, {"overlap": False}, {"overlap": True}], ids=str)
 @pytest.mark.parametrize("gemm", ["invariant", "library"])
 def test_a_step_overlaps_only_if_it_is_asked_to(gemm: str, asked: dict[str, bool]) -> None:
-    program, sizes = dense_program(small_spec()), limits(max_num_batched_tokens=600)
-    plan = ProductPlan(program=program, is_window=lambda _: False, gemm=gemm)
-    device, weights = CountingDevice(), stand_ins(plan)
-    memory = StepMemory.allocate(sizes_of(program, sizes, plan), device)
-    work = lower_all(program, limits=sizes, memory=memory, weights=weights, plan=plan, device=device, **asked)
-    launches = [w for works in work.values() for w in works if isinstance(w, Launch)]
-    assert launches
-    assert all(launch.overlap is asked.get("overlap", False) for launch in launches)
+    found = launches(gemm=gemm, **asked)
+    assert found
+    assert all(launch.overlap is asked.get("overlap", False) for launch in found)
 
 
 @given(
