@@ -86,6 +86,7 @@ HOST_TESTS = tuple(
     )
 )
 PYTEST = ("-m", "pytest", "-q", "-n", "8", "--no-header", "--tb=short", "-o", "cache_dir={cache}/pytest")
+OVERLAP_TESTS = "tests/gpu/test_gpu_overlap.py"
 STEPS = (
     Step(name="limits", command=("benchmarks/cuda_limits.py", "--out", "{out}"), limit_s=40),
     Step(
@@ -110,7 +111,7 @@ STEPS = (
     ),
     Step(
         name="device-tests",
-        command=(*PYTEST, "tests/gpu"),
+        command=(*PYTEST, "tests/gpu", f"--ignore={OVERLAP_TESTS}"),
         limit_s=90,
         needs=(*SERVER, *TESTED_WITH),
         environ={"TRITON_INTERPRET": "0"},
@@ -119,6 +120,14 @@ STEPS = (
         name="steps",
         command=("benchmarks/cuda_steps.py", "--cache-dir", "{cache}", "--out", "{out}"),
         limit_s=120,
+    ),
+    Step(  # apart, as what is off by default shall not end what is not
+        name="overlap-tests",
+        command=(*PYTEST, OVERLAP_TESTS),
+        limit_s=120,
+        needs=(*SERVER, *TESTED_WITH),
+        environ={"TRITON_INTERPRET": "0"},
+        by_request=True,
     ),
     Step(
         name="overlap",
