@@ -81,6 +81,7 @@ HOST_TESTS = tuple(
         "compile",
         "sum_order",
         "attention_compiled",
+        "overlap",
         "bench",
         "bench_serving",
     )
