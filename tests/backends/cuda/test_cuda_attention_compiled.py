@@ -26,5 +26,5 @@ def test_a_rows_scores_lie_alike_in_both_paths(compiled: dict[str, dict[str, Any
 
 def test_all_programs_of_a_decoding_step_run_at_once(compiled: dict[str, dict[str, Any]]) -> None:
     for name, facts in compiled.items():
-        if name.startswith("attend_splits"):
+        if name.startswith("attend_splits") and "float32" not in name:
             assert facts["launched"] <= facts["resident"], name

@@ -45,7 +45,8 @@ def both(
     heads, kv_heads, head_dim = shape
     grouped = HeadShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     torch_dtype = torch.float32 if dtype is DType.F32 else torch.bfloat16
-    needs = () if dtype is DType.F32 else TENSOR_CORES
+    is_f32 = dtype is DType.F32  # only has to work: what it takes differs much between Triton's versions
+    needs = () if is_f32 else TENSOR_CORES
     q, out = (Value(name=n, rows=Rows.TOKEN, width=heads * head_dim, dtype=dtype) for n in ("q", "out"))
     op = Attention(q=q, layer=0, shape=grouped, scale=head_dim**-0.5, window=window, out=out)
     tables = step_tables(tile_tokens(op.shape.group), 65536 // block_size)
@@ -59,9 +60,9 @@ def both(
     )
     merge = merge_splits(tables, op=op, partial=partial, stats=stats, out=result, max_chunks=CHUNKS)
     tiles = attend_tiles(rows, keys, values, tables, result, max_tiles=len(tables.tiles), **cache)
-    yield Case(name=f"attend_splits {name}", launch=splits, needs=needs)
+    yield Case(name=f"attend_splits {name}", launch=splits, needs=needs, may_spill=is_f32)
     yield Case(name=f"merge_splits {name}", launch=merge, needs=(ASYNC_COPY,))
-    yield Case(name=f"attend_tiles {name}", launch=tiles, needs=needs)
+    yield Case(name=f"attend_tiles {name}", launch=tiles, needs=needs, may_spill=is_f32)
 
 
 def step_tables(per_tile: int, blocks_per_seq: int) -> StepTables:
