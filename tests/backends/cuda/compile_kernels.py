@@ -1,6 +1,6 @@
 """Compile every case of compile_cases/ for sm_90 and show what the kernels take. No GPU is needed.
 
-    python -m tests.backends.cuda.compile_kernels [--json] [FILE_STEM ...]
+    python -m tests.backends.cuda.compile_kernels [--json] [--each N] [FILE_STEM ...]
 
 Exit code 1 if a kernel does not compile, spills, takes too much shared memory or lacks what its case needs.
 """
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -49,21 +50,32 @@ class Report:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="compile_kernels")
     parser.add_argument("--json", action="store_true", help="one JSON list in place of the table")
+    parser.add_argument("--each", type=int, metavar="N", help="no more than N cases of each kernel of a file")
     parser.add_argument("files", nargs="*", help="stems of files in compile_cases/ (default: all)")
     options = parser.parse_args(arguments)
     use_no_device()
     stems = options.files or sorted(path.stem for path in CASES.glob("*.py"))
-    reports = compile_all(stems)
+    reports = compile_all(stems, each=options.each)
     print(json.dumps([asdict(r) for r in reports]) if options.json else table(reports))
     return 1 if any(report.problems for report in reports) else 0
 
 
-def compile_all(stems: list[str]) -> list[Report]:
+def compile_all(stems: list[str], *, each: int | None = None) -> list[Report]:
     work: list[tuple[str, Case | Exception]] = []
     for stem in stems:
-        work += [(stem, case) for case in _cases(stem)]
+        work += [(stem, case) for case in _first(each, _cases(stem))]
     with ThreadPoolExecutor(WORKERS) as pool:  # as the loader does: from several threads
         return list(pool.map(_report, *zip(*work, strict=True))) if work else []
+
+
+def _first(each: int | None, cases: Iterator[Case | Exception]) -> Iterator[Case | Exception]:
+    """At most `each` cases of a kernel."""
+    seen: Counter[str] = Counter()
+    for case in cases:
+        name = case.launch.name if isinstance(case, Case) else ""
+        seen[name] += 1
+        if each is None or seen[name] <= each:
+            yield case
 
 
 def _cases(stem: str) -> Iterator[Case | Exception]:
