@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import select
 import subprocess
 import sys
 import zipfile
@@ -111,14 +112,24 @@ def test_a_step_that_fails_says_its_last_line(check: ModuleType, places: Any) ->
     assert result.why == "exit code 1: MachineError: no GPU"
 
 
+def ends(pid: int) -> bool:
+    """Within 10 s: a signal takes its time where the machine is busy."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 10)[0])
+    finally:
+        os.close(process)
+
+
 def test_a_step_is_stopped_with_its_children(check: ModuleType, places: Any, tmp_path: Path) -> None:
     child = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'input()'], "
     child += f"stdin=subprocess.PIPE); open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid)); time.sleep(60)"
     result = run(check, places, child, limit_s=2)
     assert result.outcome == "stopped"
-    pid = int((tmp_path / "pid").read_text())
-    state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_steps_that_cannot_run_are_skipped(check: ModuleType, places: Any) -> None:
