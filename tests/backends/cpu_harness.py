@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.contract import SAMPLE, SCORE, StepInputs, StepLimits, StepOutputs
+from firelane.backends.contract import SAMPLE, SCORE, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.loader import build
@@ -134,6 +134,30 @@ class Chunk:
     score: bool = False
 
 
+def set_greedy(state: SlotState, slot: int, prompt: Sequence[int], logprobs: int) -> None:
+    """Set up a slot for greedy decoding."""
+    state.tokens[slot, : len(prompt)] = prompt
+    row = state.sampling[slot]
+    row["temperature"], row["top_p"], row["repetition_penalty"] = 0.0, 1.0, 1.0
+    row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
+
+
+def fill(inputs: StepInputs, chunks: Sequence[Chunk]) -> StepInputs:
+    """Each chunk samples after its last token (unless its prompt goes on), or scores all its tokens."""
+    row = token = 0
+    for i, c in enumerate(chunks):
+        inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
+        first = 0 if c.score else c.length - 1 if c.sample else c.length
+        for at in range(first, c.length):
+            inputs.row_token[row], inputs.row_slot[row] = token + at, c.slot
+            inputs.row_position[row] = c.start + at
+            inputs.row_kind[row] = SCORE if c.score else SAMPLE
+            row += 1
+        token += c.length
+    inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), token, row
+    return inputs
+
+
 @dataclass
 class Machine:
     """An executor and the inputs that drive it; slot s owns the blocks that `blocks[s]` names."""
@@ -150,26 +174,12 @@ class Machine:
 
     def greedy(self, slot: int, prompt: Sequence[int], logprobs: int = 5) -> None:
         """Set up a slot for greedy decoding."""
-        state = self.executor.state
-        state.tokens[slot, : len(prompt)] = prompt
-        row = state.sampling[slot]
-        row["temperature"], row["top_p"], row["repetition_penalty"] = 0.0, 1.0, 1.0
-        row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
+        set_greedy(self.executor.state, slot, prompt, logprobs)
 
     def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
         """Each chunk samples after its last token (unless its prompt goes on), or scores all its tokens."""
-        inputs, row, token = self.inputs, 0, 0
-        for i, c in enumerate(chunks):
-            inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
-            first = 0 if c.score else c.length - 1 if c.sample else c.length
-            for at in range(first, c.length):
-                inputs.row_token[row], inputs.row_slot[row] = token + at, c.slot
-                inputs.row_position[row] = c.start + at
-                inputs.row_kind[row] = SCORE if c.score else SAMPLE
-                row += 1
-            token += c.length
-        inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), token, row
-        self.executor.submit(inputs)
+        fill(self.inputs, chunks)
+        self.executor.submit(self.inputs)
         return self.executor.wait()
 
     def again(self, kind: int) -> StepOutputs:

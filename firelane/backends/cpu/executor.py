@@ -27,7 +27,6 @@ from firelane.backends.cpu.native import (
     step_struct,
 )
 from firelane.errors import OutOfMemoryError
-from firelane.program.ops import Rotary
 from firelane.program.program import CacheLayer
 from firelane.weights.formats import Format
 
@@ -50,15 +49,6 @@ class Weights(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def rotary_table(rotary: Rotary, positions: int) -> NDArray[np.float32]:
-    """float32 [positions, head_dim]: the cosines of each frequency, then the sines."""
-    frequencies = np.array(rotary.inverse_frequencies, np.float64)
-    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32) * np.float32(
-        rotary.scale
-    )
 
 
 def cache_arrays(layers: Sequence[CacheLayer], limits: StepLimits) -> list[NDArray[np.uint8]]:
@@ -90,7 +80,7 @@ class CpuExecutor:
         self._library, self._layout, self._weights = library, layout, weights
         self._state = SlotState.allocate(limits, program.vocab_size)
         self._cache = cache_arrays(program.cache_layers, limits)
-        self._rotary = [rotary_table(r, limits.max_model_len) for r in layout.rotary_index]
+        self._rotary = [r.table(limits.max_model_len) for r in layout.rotary_index]
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)

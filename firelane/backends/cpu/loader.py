@@ -4,13 +4,11 @@ are packed or mapped."""
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 from firelane import env
+from firelane.backends.background import in_background
 from firelane.backends.contract import StepLimits
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
@@ -54,7 +52,7 @@ def load(
     )
     limits = _limits(program, settled, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
-    library = _in_background(lambda: build(layout, request.cache_dir, settings, progress))
+    library = in_background(lambda: build(layout, request.cache_dir, settings, progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A failed compiler ends the packing."""
@@ -96,21 +94,6 @@ def tune(
         block_size=request.block_size,
     )
     return Tuner(site).tune(program, progress, force=force)
-
-
-def _in_background(work: Callable[[], Path]) -> Future[Path]:
-    """Run `work` in a thread that nobody has to wait for: damaged weights are reported at once, not when the
-    compiler is done."""
-    future: Future[Path] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="compile", daemon=True).start()
-    return future
 
 
 def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: ProgressCallback) -> Path:

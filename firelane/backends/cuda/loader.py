@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from itertools import chain
 from pathlib import Path
 
 from triton import knobs
 
+from firelane.backends.background import in_background
 from firelane.backends.cuda.assembly import OVERLAP, assemble, compile_all, lower_all, sizes_of
 from firelane.backends.cuda.buckets import Bucket, make_buckets
 from firelane.backends.cuda.cuda_device import CudaDevice
@@ -66,7 +64,9 @@ def load_on(
     early = _memory_plan(
         program, request, expected, free_bytes=before, weights_bytes=planned_bytes(program, request.weights)
     )
-    compiled = _in_background(lambda: _compile_early(program, request, early, expected, device, progress))
+    compiled = in_background(
+        lambda: _compile_early(program, request, early, expected, device, progress), name="compile"
+    )
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A kernel that does not compile ends the loading."""
@@ -172,20 +172,6 @@ def _compile_early(
     progress("compile", 1, 1, "unit")
     log.info("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)
     return kernels
-
-
-def _in_background(work: Callable[[], int]) -> Future[int]:
-    """Run `work` in a thread that nobody has to wait for: damaged weights are reported at once."""
-    future: Future[int] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="compile", daemon=True).start()
-    return future
 
 
 def _report(memory: MemoryPlan, used_bytes: int, executor: CudaExecutor) -> None:

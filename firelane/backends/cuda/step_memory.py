@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from firelane.backends.contract import MAX_LOGPROBS, StepLimits
@@ -85,14 +83,6 @@ def placement_of(sizes: Sizes) -> Placement:
     return place(sizes.program, row_bytes=row_bytes, max_rows=sizes.max_rows, linger=1)
 
 
-def rotary_table(rotary: Rotary, positions: int) -> NDArray[np.float32]:
-    """float32 [positions, head_dim]: the cosines of each frequency, then the sines."""
-    frequencies = np.array(rotary.inverse_frequencies, np.float64)
-    angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
-    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * rotary.scale
-    return table.astype(np.float32)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
     """values: by Value, [max rows, stride]. caches: by layer, keys and values, [num_blocks, kv_heads,
@@ -164,7 +154,7 @@ def _rotary_tables(program: Program, limits: StepLimits, device: Device) -> dict
     tables: dict[Rotary, Tensor] = {}
     for op in program.ops:
         if isinstance(op, RopeAndCache) and op.rotary not in tables:
-            host = rotary_table(op.rotary, limits.max_model_len)
+            host = op.rotary.table(limits.max_model_len)
             tables[op.rotary] = device.empty(*host.shape, dtype=torch.float32)
             tables[op.rotary].copy_(torch.from_numpy(host))
     return tables

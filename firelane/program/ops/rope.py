@@ -46,6 +46,13 @@ class Rotary:
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
 
+    def table(self, positions: int) -> NDArray[np.float32]:
+        """float32 [positions, head_dim]: of each position the cosines of all frequencies, then the sines."""
+        frequencies = np.array(self.inverse_frequencies, np.float64)
+        angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
+        both = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * self.scale
+        return both.astype(np.float32)
+
     def rotate(self, x: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float32]:
         """x: float32 [tokens, heads, head_dim], rotated by positions: int64 [tokens]."""
         angle = positions[:, None].astype(np.float64) * np.array(self.inverse_frequencies)

@@ -10,7 +10,7 @@ import torch
 from matrices_harness import bits_of, matrix_without_window, original_bits, plain_matrix, window_matrix
 from numpy.typing import NDArray
 
-from firelane.backends.contract import SAMPLE, SCORE, StepInputs, StepLimits, StepOutputs
+from firelane.backends.contract import StepInputs, StepLimits, StepOutputs
 from firelane.backends.cuda.assembly import assemble
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
@@ -19,7 +19,7 @@ from firelane.models.dense import DenseSpec, dense_program
 from firelane.program.ops import GatedLinear
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from tests.backends.cpu_harness import Chunk
+from tests.backends.cpu_harness import Chunk, fill, set_greedy
 from tests.backends.cuda.host_device import HostDevice
 from tests.weights.files import to_bf16
 
@@ -111,11 +111,7 @@ class Machine:
 
     def greedy(self, slot: int, prompt: Sequence[int], logprobs: int = 5) -> None:
         """Set up a slot for greedy decoding."""
-        state = self.executor.state
-        state.tokens[slot, : len(prompt)] = prompt
-        row = state.sampling[slot]
-        row["temperature"], row["top_p"], row["repetition_penalty"] = 0.0, 1.0, 1.0
-        row["logprobs"], row["prompt_len"] = logprobs, len(prompt)
+        set_greedy(self.executor.state, slot, prompt, logprobs)
 
     def step(self, chunks: Sequence[Chunk]) -> StepOutputs:
         """Each chunk samples after its last token (unless its prompt goes on), or scores all its tokens."""
@@ -124,18 +120,7 @@ class Machine:
         return self.executor.wait()
 
     def fill(self, chunks: Sequence[Chunk]) -> StepInputs:
-        inputs, row, token = self.inputs, 0, 0
-        for i, c in enumerate(chunks):
-            inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
-            first = 0 if c.score else c.length - 1 if c.sample else c.length
-            for at in range(first, c.length):
-                inputs.row_token[row], inputs.row_slot[row] = token + at, c.slot
-                inputs.row_position[row] = c.start + at
-                inputs.row_kind[row] = SCORE if c.score else SAMPLE
-                row += 1
-            token += c.length
-        inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), token, row
-        return inputs
+        return fill(self.inputs, chunks)
 
 
 def machine(
