@@ -52,9 +52,9 @@ class TensorShape:
 def tensors_of(program: Program) -> list[TensorShape]:
     """All tensors of the checkpoint that the program reads."""
     return [
-        TensorShape(name=name, shape=(rows, *weight.shape[1:]))
+        TensorShape(name=piece.tensor, shape=piece.shape)
         for weight in program.weights
-        for name, rows in zip(weight.tensors, weight.parts, strict=True)
+        for piece in weight.pieces
     ]
 
 

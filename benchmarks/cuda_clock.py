@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from firelane.backends.cuda import presence
+from firelane.backends.cuda import gpu_detection
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
 
@@ -18,9 +18,12 @@ Work = Callable[[], None]
 
 
 def open_device() -> CudaDevice:
-    """The first GPU. Raises MachineError, UsageError where it cannot be used."""
-    presence.require(presence.look())
-    return CudaDevice()
+    """The first GPU; this thread stays on its stream, so that events time its work. Raises MachineError,
+    UsageError where it cannot be used."""
+    gpu_detection.require(gpu_detection.detect())
+    device = CudaDevice()
+    device.on_stream().__enter__()
+    return device
 
 
 class Clock(Protocol):

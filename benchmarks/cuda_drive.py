@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firelane.backends.contract import SAMPLE, Executor, SlotState, StepInputs, StepLimits
+from firelane.contract import SAMPLE, Executor, SlotState, StepInputs, StepLimits
 from firelane.program.values import StepShape
 
 FIRST_PLAIN_ID = 10

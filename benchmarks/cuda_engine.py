@@ -8,13 +8,13 @@ from itertools import chain
 
 from cuda_llama import random_weights
 
-from firelane.backends.contract import StepLimits
-from firelane.backends.cuda.assembly import OVERLAP, assemble, compile_all, lower_all, product_plan, sizes_of
+from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, product_plan, sizes_of
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.memory import CountingDevice, step_bytes
 from firelane.backends.cuda.step_memory import StepMemory
+from firelane.contract import StepLimits
 from firelane.program.program import Program
 
 THREADS = os.cpu_count() or 1
@@ -36,19 +36,14 @@ def random_executor(
     mode: str,
     gemm: str = "invariant",
     tuned: MeasuredTable | None = None,
-    overlap: bool = OVERLAP,
 ) -> Built:
-    """mode, gemm: as ExecutorRequest.weights and .gemm; tuned: as store.read() gives it; overlap: as
-    assemble() takes it. All kernels are compiled before the first one is captured, in threads."""
+    """mode, gemm: as ExecutorConfig.weights and .gemm; tuned: as store.read() gives it. All kernels are
+    compiled before the first one is captured, in threads."""
     weights = random_weights(program, device, mode=mode)
     plan = product_plan(program, weights, tuned, gemm)
     sizes = sizes_of(program, limits, plan)
     memory = StepMemory.allocate(sizes, CountingDevice())
-    work = lower_all(
-        program, limits=limits, memory=memory, weights=weights, plan=plan, device=device, overlap=overlap
-    )
+    work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
     compile_all(chain.from_iterable(work.values()), threads=THREADS)
-    executor = assemble(
-        program, limits=limits, device=device, weights=weights, table=tuned, gemm=gemm, overlap=overlap
-    )
+    executor = assemble(program, limits=limits, device=device, weights=weights, table=tuned, gemm=gemm)
     return Built(executor=executor, planned_bytes=weights.nbytes + step_bytes(sizes))

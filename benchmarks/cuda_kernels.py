@@ -25,7 +25,6 @@ from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of, random_weights
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
-from firelane.backends.contract import StepInputs, StepLimits
 from firelane.backends.cuda.assembly import compile_all, product_plan
 from firelane.backends.cuda.buckets import Bucket
 from firelane.backends.cuda.config import MeasuredTable
@@ -40,7 +39,8 @@ from firelane.backends.cuda.staging import Stager
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.program.ops import GatedLinear, Linear, Op
+from firelane.contract import StepInputs, StepLimits
+from firelane.program.ops import Op
 from firelane.program.program import Program
 from firelane.program.values import Cost, StepShape
 
@@ -90,9 +90,7 @@ def bucket_of(chunks: Sequence[Chunk]) -> Bucket:
 
 def kind_of(op: Op) -> str:
     """Of a product the name of its matrix without the layer: qkv, output, gate_up, down, lm_head."""
-    if isinstance(op, Linear | GatedLinear):
-        return op.weight.name.rpartition(".")[2]
-    return type(op).__name__
+    return op.products[0].weight.name.rpartition(".")[2] if op.products else type(op).__name__
 
 
 @dataclass(kw_only=True)
@@ -172,7 +170,6 @@ class Bench:
             block_size=self.limits.block_size,
             tile_tokens=self.tile_tokens,
             max_chunks=bucket.chunks,
-            max_tokens=bucket.tokens,
             max_rows=bucket.rows,
         ).run()
 
@@ -199,8 +196,9 @@ class Bench:
     def _cost(self, op: Op, shape: StepShape) -> Cost:
         """As the Program says, but with the bytes that the weights have in this form."""
         cost = op.cost(shape)
-        if isinstance(op, Linear | GatedLinear):
-            return Cost(cost.flops, float(self.weights.matrix(op.weight.name).nbytes), cost.kv_bytes)
+        if op.products:
+            read = sum(self.weights.matrix(product.weight.name).nbytes for product in op.products)
+            return Cost(cost.flops, float(read), cost.kv_bytes)
         return cost
 
     def _row(self, rows: int, kind: str, works: Sequence[Work], costs: Sequence[Cost]) -> Row:
@@ -219,8 +217,8 @@ class Bench:
 
     def _library(self, rows: int, kind: str) -> float | None:
         """Seconds of the vendor's product with the same matrices, all of this kind behind each other."""
-        ops = [o for o in self.program.ops if isinstance(o, Linear | GatedLinear) and kind_of(o) == kind]
-        matrices = [self.weights.matrix(op.weight.name) for op in ops]
+        used = [p.weight for op in self.program.ops if kind_of(op) == kind for p in op.products]
+        matrices = [self.weights.matrix(weight.name) for weight in used]
         plain = [m.data for m in matrices if isinstance(m, PlainMatrix)]
         if not plain or len(plain) < len(matrices):
             return None
@@ -237,7 +235,7 @@ def multiply_all(x: torch.Tensor, matrices: Sequence[torch.Tensor], out: torch.T
 
 def fill(memory: StepMemory) -> None:
     """Random numbers of the size that activations have: the power that a product takes depends on them."""
-    for tensor in (*memory.values.values(), *(t for pair in memory.caches.values() for t in pair)):
+    for tensor in (*memory.values.values(), memory.pages.pool):
         tensor.normal_()
 
 

@@ -54,7 +54,7 @@ def program_of(config: dict[str, Any], *, layers: int | None = None) -> Program:
 
 def random_weights(program: Program, device: Device, *, mode: str, seed: int = 0) -> DeviceWeights:
     """Normal matrices of deviation 0.02, vectors of ones; the same numbers in every mode (see
-    ExecutorRequest.weights)."""
+    ExecutorConfig.weights)."""
     placed = placements(program, mode)
     packer = MatrixPacker(device, placed)
     matrices: dict[str, Matrix] = {}
@@ -72,6 +72,6 @@ def random_weights(program: Program, device: Device, *, mode: str, seed: int = 0
 
 def fill(p: Placement, target: Tensor) -> None:
     """Random where there are weights; padding rows are zero already."""
-    for first, count in zip(p.first_rows, p.weight.parts, strict=True):
-        target[first : first + count].normal_(0.0, DEVIATION)
+    for segment in p.segments:
+        target[segment.at : segment.at + len(segment.rows)].normal_(0.0, DEVIATION)
     target[:, p.k :] = 0

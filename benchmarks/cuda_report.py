@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from firelane import __version__
-from firelane.backends.cuda import presence
+from firelane.backends.cuda import gpu_detection
 from firelane.bench.table import format_table
 from firelane.errors import FirelaneError
 
@@ -35,11 +35,11 @@ class Conditions:
     @classmethod
     def now(cls) -> Conditions:
         """Of this machine. Raises MachineError, UsageError where no GPU can be used."""
-        found = presence.look()
-        gpu = presence.require(found)
+        found = gpu_detection.detect()
+        gpu = gpu_detection.require(found)
         return cls(
             device=str(gpu),
-            driver=f"{found.driver} (CUDA {presence.dotted(found.driver_cuda)})",
+            driver=f"{found.driver} (CUDA {gpu_detection.dotted(found.driver_cuda)})",
             torch=f"{found.packages.torch} (CUDA {found.packages.torch_cuda})",
             triton=found.packages.triton,
             python=platform.python_version(),

@@ -1,13 +1,12 @@
 """Whole steps of a model of Llama-8B's shape with random weights, against the device's limits.
 
-cuda_steps.py [--forms bf16 lossless library] [--overlap] [--layers N] [--cache-dir DIR] [--out DIR]
+cuda_steps.py [--forms bf16 lossless library] [--layers N] [--cache-dir DIR] [--out DIR]
 
 Decode of 1, 8, 64 and 200 sequences, each with 512 tokens of context, and a prompt of 8192 tokens, in one
 step and in steps of 2048. A step is timed from submit() to the end of wait(), with nothing prepared in
 between: what the engine overlaps is not overlapped here. `library` is bf16 with the vendor's products
 (--gemm library): what invariance costs. It is said whether every form drew the tokens that bf16 drew, and
-each sequence those that it drew alone; of `library` neither is expected. --overlap: each form besides with
-kernels that start while the one before them runs (kernels/overlap.py); tables are then named cuda_overlap.
+each sequence those that it drew alone; of `library` neither is expected.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ from cuda_limits import table as limits_table
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.tuning import store
-from firelane.program.ops import GatedLinear, Linear
+from firelane.contract import StepLimits
 from firelane.program.program import Program
 from firelane.program.values import StepShape
 
@@ -40,8 +38,6 @@ FORMS = {
     "library": ("bf16", "library"),
 }
 """By name: --weights and --gemm."""
-OVERLAP = "+overlap"
-"""Behind a form's name: its kernels overlap."""
 SEQUENCES = (1, 8, 64, 200)
 CONTEXT = 512
 STEPS = 20
@@ -133,11 +129,8 @@ class Form:
 
 
 def build(program: Program, plan: Plan, device: Device, form: str) -> Built:
-    name, overlap, _ = form.partition(OVERLAP)
-    mode, gemm = FORMS[name]
-    return random_executor(
-        program, plan.limits(), device, mode=mode, gemm=gemm, tuned=plan.tuned, overlap=bool(overlap)
-    )
+    mode, gemm = FORMS[form]
+    return random_executor(program, plan.limits(), device, mode=mode, gemm=gemm, tuned=plan.tuned)
 
 
 def measure_form(form: str, program: Program, device: Device, plan: Plan, limits: Limits) -> Form:
@@ -195,7 +188,7 @@ def _prefill(form: str, driver: Driver, program: Program, tokens: int, step_toke
 def needs(executor: Any, program: Program, shape: StepShape) -> tuple[float, float]:
     """Bytes and operations of a step: as the Program says, with the matrices' bytes in their form."""
     cost = program.cost(shape)
-    products = {op.weight for op in program.ops if isinstance(op, Linear | GatedLinear)}
+    products = {product.weight for product in program.products}
     others = {w for w in program.weights if w not in products}
     held = executor.weights_bytes - sum(w.nbytes for w in others)
     plain = sum(w.nbytes for w in products)
@@ -326,16 +319,10 @@ def measure(
         )
 
 
-def with_overlap(forms: Sequence[str]) -> list[str]:
-    """Behind each form the same once more, overlapping."""
-    return [name for form in forms for name in (form, form + OVERLAP)]
-
-
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser(__doc__)
     add_cache_dir(made)
     made.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
-    made.add_argument("--overlap", action="store_true", help="each form besides with overlapping kernels")
     made.add_argument("--layers", type=int, metavar="N", help="default: 32")
     return made.parse_args(given)
 
@@ -346,11 +333,8 @@ def main() -> None:
     limits = measure_limits(device, GraphClock(device))
     program = program_of(LLAMA_8B, layers=arguments.layers)
     plan = Plan(tuned=arguments.cache_dir and store.read(arguments.cache_dir, device.name))
-    forms, name = arguments.forms, "cuda_steps"
-    if arguments.overlap:
-        forms, name = with_overlap(forms), "cuda_overlap"
-    for figures in measure(program, forms, device, plan, limits):
-        publish(name, tables(figures), figures, arguments)
+    for figures in measure(program, arguments.forms, device, plan, limits):
+        publish("cuda_steps", tables(figures), figures, arguments)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from cuda_engine import random_executor
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, parser, publish, run_main
 
-from firelane.backends.contract import StepLimits
 from firelane.bench.engine import EngineGenerator
 from firelane.bench.workload import sharegpt_like
+from firelane.contract import StepLimits
 from firelane.errors import MachineError
 
 PROMPTS = 400

@@ -27,7 +27,6 @@ from cuda_drive import limits_for
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, parser, publish, run_main
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.assembly import compile_all
 from firelane.backends.cuda.buckets import make_buckets
 from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
@@ -37,7 +36,7 @@ from firelane.backends.cuda.tuning.candidates import neighbours
 from firelane.backends.cuda.tuning.problem import Problem
 from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch, Stopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
-from firelane.program.ops import GatedLinear, Linear
+from firelane.contract import StepLimits
 from firelane.program.program import Program
 
 LIMITS = limits_for(sequences=256, longest=8192, step_tokens=2048, kept_tokens=512)
@@ -55,16 +54,14 @@ class Figures:
 def shapes_of(program: Program, limits: StepLimits, *, is_window: bool) -> Iterator[ProductShape]:
     """Every product of every bucket."""
     for bucket in make_buckets(limits):
-        for op in program.ops:
-            if isinstance(op, Linear | GatedLinear):
-                rows, k = op.weight.shape
-                yield ProductShape(
-                    rows=rows,
-                    k=k,
-                    gated=isinstance(op, GatedLinear),
-                    max_rows=ProductPlan.rows(op.x, bucket),
-                    is_window=is_window,
-                )
+        for product in program.products:
+            yield ProductShape(
+                rows=product.weight.rows,
+                k=product.weight.k,
+                gated=product.layout.is_gated,
+                max_rows=ProductPlan.rows(product.x, bucket),
+                is_window=is_window,
+            )
 
 
 def in_order(shapes: Sequence[ProductShape]) -> list[ProductShape]:

@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.null import NullExecutor
+from firelane.contract import StepLimits
 from firelane.engine.core import EngineCore
 from firelane.wire.codec import encode
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from firelane.backends.contract import Executor, StepInputs, StepLimits
 from firelane.backends.null import NullExecutor
+from firelane.contract import Executor, StepInputs, StepLimits
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "firelane" / "models" / "embedded"
@@ -128,19 +128,19 @@ class Run:
 
     def until(self, is_done: Callable[[], bool]) -> float:
         """Step until then; returns all tokens computed a second."""
-        pace = self._core.scheduler.pace
-        computed, note = 0, pace.note
+        times = self._core.policy.times
+        computed, note = 0, times.note
 
         def count(tokens: int, seconds: float) -> None:
             nonlocal computed
             computed += tokens
             note(tokens, seconds)
 
-        pace.note = count
+        times.note = count
         began_s = time.monotonic()
         while not is_done():
             self._core.step()
-        pace.note = note
+        times.note = note
         return computed / (time.monotonic() - began_s)
 
     def fill(self, sequences: int, limit_s: float) -> None:

@@ -28,8 +28,10 @@ import uvloop
 from http_servers import drive_requests
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from firelane.gateway.config import GatewayConfig
-from firelane.gateway.engine_link import EngineLink, LinkState
+from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
@@ -102,7 +104,10 @@ def play_client(port_pipe: Connection, streams: int, body: bytes) -> None:
 async def run_gateway(sock: socket.socket, pipe: Connection, model_dir: Path) -> tuple[float, int]:
     """(CPU seconds, chunks that the client saw)."""
     link = EngineLink()
-    gateway = Gateway(GatewayConfig(model_dir=model_dir, served_model_names=("m",), port=0), link)
+    gateway = Gateway(
+        GatewayConfig(models=(ModelConfig(model_dir=model_dir, names=("m",)),), port=0),
+        [ReplicaSet([link], Resume())],
+    )
     await gateway.start()
     await link.attach(sock)
     while link.state is not LinkState.READY:

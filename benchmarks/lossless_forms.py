@@ -11,8 +11,8 @@ from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.native import Library
-from firelane.backends.request import WEIGHTS
 from firelane.engine.load import load_executor
+from firelane.engine_config import WEIGHTS, EngineConfig
 from firelane.errors import UsageError
 from firelane.native.machine import cpu_identity
 from firelane.program.program import Program
@@ -20,7 +20,6 @@ from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed
 from firelane.weights.plan import takes
 from firelane.weights.progress import silent
-from firelane.wire.engine_config import EngineConfig
 
 WINDOWS = {"window4": Format.PANEL_WINDOW4, "window3": Format.PANEL_WINDOW3}
 

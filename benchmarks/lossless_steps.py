@@ -20,17 +20,15 @@ from lossless_figures import BF16, Conditions, Step, Steps, rotated
 from lossless_forms import load_form
 
 from firelane import env
-from firelane.backends.contract import SAMPLE, StepInputs
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.request import WEIGHTS
+from firelane.contract import SAMPLE, StepInputs
 from firelane.doctor.limits import Probe, build_probe
+from firelane.engine_config import WEIGHTS, EngineConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import cpu_identity
-from firelane.program.ops import GatedLinear, Linear
 from firelane.program.program import Program
 from firelane.program.values import StepShape
-from firelane.wire.engine_config import EngineConfig
 
 BLOCK_TOKENS = 32
 CONTEXT = 32  # tokens before the first step of decoding
@@ -97,7 +95,7 @@ class Driver:
 
 
 class Notes(logging.Handler):
-    """Collects what the backend logs while it loads: what the autotuner did, and how long it took."""
+    """Collects what the backend logs while it loads: warnings above all."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -150,7 +148,7 @@ def config_of(model_dir: Path, program: Program, form: str, plan: Plan) -> Engin
         max_num_seqs=MAX_SEQS,
         max_num_batched_tokens=max(plan.prefill, MAX_SEQS),
         max_model_len=longest,
-        kv_cache_bytes=tokens * program.kv_bytes_per_token,
+        kv_cache_bytes=tokens * len(program.spans) * program.kv_bytes_per_token,
         block_size=BLOCK_TOKENS,
         weights=form if form in WEIGHTS else BF16,
     )
@@ -227,5 +225,5 @@ def moved_bytes(program: Program, executors: dict[str, CpuExecutor], shape: Step
 def read_share(program: Program, executor: CpuExecutor) -> float:
     """Of the weights in a form, how many a product reads."""
     formed = [w for w in program.weights if w.name in executor.layout.forms]
-    products = {w for op in program.ops if isinstance(op, Linear | GatedLinear) for w in op.weights}
+    products = {product.weight for product in program.products}
     return sum(w.nbytes for w in formed if w in products) / max(1, sum(w.nbytes for w in formed))

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from firelane import env
-from firelane.backends.contract import SAMPLING_DTYPE
-from firelane.backends.cpu.loader import SOURCES
+from firelane.backends.cpu.compile import SOURCES
+from firelane.backends.cpu.contract_source import contract_source
+from firelane.contract import SAMPLING_DTYPE
 from firelane.native.machine import compile_flags, cpu_identity, supported_isas
 from firelane.native.toolchain import Toolchain, find_compiler
 
@@ -69,7 +70,7 @@ template <int V> static void time_rows(
 def compiled(isa: str, toolchain: Toolchain, cache_dir: Path) -> ct.CDLL:
     cpu = cpu_identity()
     path = toolchain.build(
-        SOURCE + "\n".join(f"TIME({v})" for v in VOCABS),
+        contract_source() + SOURCE + "\n".join(f"TIME({v})" for v in VOCABS),
         include_dirs=[SOURCES],
         flags=compile_flags(isa, cpu),
         cache_dir=cache_dir,

@@ -26,13 +26,13 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from firelane import env
-from firelane.backends.contract import SAMPLE, Executor, SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import SAMPLE, Executor, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.compiler import GrammarCompiler
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue, grammar_queue
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar, NewRequest, Rejected, Sampling, StepFrame
 
 WORD = r" ?[A-Za-z]+|\d{1,3}| ?[^\sA-Za-z\d]+|\s+"
@@ -253,7 +253,7 @@ def token_cost(
 ) -> float:
     """Microseconds of the engine's thread, matchers of new sequences included."""
     port = ClosedLoop(sequences, grammar, max_tokens=len(executor.script))
-    core = EngineCore(executor, port, grammars=queue)
+    core = EngineCore(executor, port, prerequisites=queue)
     while not port.tokens:
         core.step()
     meter = Meter()
@@ -298,7 +298,7 @@ def run_steps(
 ) -> tuple[list[float], float]:
     """Seconds of each step, and of the constraints' work in all."""
     port = ClosedLoop(sequences, schema(LONG) if constrained else None, max_tokens=900)
-    core = EngineCore(executor, port, prefix_cache=False, grammars=queue)
+    core = EngineCore(executor, port, prefix_cache=False, prerequisites=queue)
     while len(core.table.running) < sequences or core.table.prefilling:
         core.step()
     meter = Meter()

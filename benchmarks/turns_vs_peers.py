@@ -47,7 +47,7 @@ from pathlib import Path
 from firelane import env
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Sampling
 class Port:
     def receive(self, core, *, wait_s): pass

@@ -214,9 +214,9 @@ def problem() -> str:
     if lacking:
         return f"{', '.join(lacking)} not installed: nothing can run"
     sys.path.insert(0, str(ROOT))
-    from firelane.backends.cuda import presence
+    from firelane.backends.cuda import gpu_detection
 
-    return presence.look().problem
+    return gpu_detection.detect().problem
 
 
 def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:

@@ -35,7 +35,7 @@ SERVER = (
 )
 ENGINE_TESTS = tuple(
     f"tests/backends/cuda/test_cuda_{name}.py"
-    for name in ("executor", "families", "loader", "loading", "schedules")
+    for name in ("executor", "families", "gpu_detection", "in_flight", "loader", "loading", "schedules")
 )
 # About the interpreter, the compiler without a GPU, and these benchmarks in the interpreter.
 HOST_TESTS = tuple(
@@ -47,13 +47,11 @@ HOST_TESTS = tuple(
         "compile",
         "sum_order",
         "attention_compiled",
-        "overlap",
         "bench",
         "bench_serving",
     )
 )
 PYTEST = ("-m", "pytest", "-q", "-n", "8", "--no-header", "--tb=short", "-o", "cache_dir={cache}/pytest")
-OVERLAP_TESTS = "tests/gpu/test_gpu_overlap.py"
 STEPS = (
     Step(name="limits", command=("benchmarks/cuda_limits.py", "--out", "{out}"), limit_s=40),
     Step(
@@ -78,7 +76,7 @@ STEPS = (
     ),
     Step(
         name="device-tests",
-        command=(*PYTEST, "tests/gpu", f"--ignore={OVERLAP_TESTS}"),
+        command=(*PYTEST, "tests/gpu"),
         limit_s=90,
         needs=(*SERVER, *TESTED_WITH),
         environ={"TRITON_INTERPRET": "0"},
@@ -87,30 +85,6 @@ STEPS = (
         name="steps",
         command=("benchmarks/cuda_steps.py", "--cache-dir", "{cache}", "--out", "{out}"),
         limit_s=120,
-    ),
-    Step(  # apart, as what is off by default shall not end what is not
-        name="overlap-tests",
-        command=(*PYTEST, OVERLAP_TESTS),
-        limit_s=120,
-        needs=(*SERVER, *TESTED_WITH),
-        environ={"TRITON_INTERPRET": "0"},
-        by_request=True,
-    ),
-    Step(
-        name="overlap",
-        command=(
-            "benchmarks/cuda_steps.py",
-            "--forms",
-            "bf16",
-            "lossless",
-            "--overlap",
-            "--cache-dir",
-            "{cache}",
-            "--out",
-            "{out}",
-        ),
-        limit_s=240,
-        by_request=True,
     ),
     Step(
         name="kernels",

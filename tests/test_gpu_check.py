@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from firelane.backends.cuda import presence
+from firelane.backends.cuda import gpu_detection
 
 ROOT = Path(__file__).resolve().parent.parent
 MISSING = ("msgspec", "httptools", "llguidance", "python_multipart", "backports.zstd")
@@ -194,7 +194,7 @@ def test_list_needs_no_gpu() -> None:
     assert "cuda_steps.py" in done.stdout
 
 
-@pytest.mark.skipif(not presence.look().problem, reason="there is a GPU here")
+@pytest.mark.skipif(not gpu_detection.detect().problem, reason="there is a GPU here")
 def test_without_a_gpu_it_says_so() -> None:
     environ = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run([str(ROOT / "scripts" / "gpu_check")], capture_output=True, text=True, env=environ)

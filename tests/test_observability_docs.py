@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from firelane.gateway.config import GatewayConfig
-from firelane.gateway.engine_link import EngineLink
+from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,8 +26,9 @@ def metrics() -> dict[str, str]:
     """Names as they are scraped, to their kinds."""
 
     async def render() -> str:
-        config = GatewayConfig(model_dir=ROOT / "firelane/models/embedded", served_model_names=("m",))
-        return Gateway(config, EngineLink()).parts.accounting.registry.render().decode()
+        model = ModelConfig(model_dir=ROOT / "firelane/models/embedded", names=("m",))
+        gateway = Gateway(GatewayConfig(models=(model,)), [ReplicaSet()])
+        return gateway.services.metrics.registry.render().decode()
 
     families = text_string_to_metric_families(asyncio.run(render()))
     return {family.name + SUFFIXES[family.type]: family.type for family in families}

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from firelane.api.sampling import MAX_REPORTS, Count, SamplingFields, check_shared, refuse_unsupported
+from firelane.api.sampling import Count, SamplingFields, check_shared, refuse_unsupported
 from firelane.api.usage import Usage
 from firelane.errors import RequestError
+from firelane.request_limits import MAX_LOGPROBS
 
 COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"prompt_embeds": (), "suffix": ("",)}
 MAX_PROMPTS = 2048
@@ -25,7 +26,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     prompt: str | Annotated[list[str | Count | list[Count]], Meta(max_length=1 << 20)]
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_REPORTS)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_BEST_OF)] | None = None
 
     # Refused: see COMPLETION_NEUTRAL.

@@ -34,6 +34,14 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reason: str | None = None
 
 
+class ModelQuery(msgspec.Struct, kw_only=True):
+    """model: one of the names of a served model; where it is left out, /health tells of all models and /stats
+    of the first.
+    """
+
+    model: str | None = None
+
+
 class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 

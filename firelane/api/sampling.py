@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from firelane.api.formats import Choices, GrammarText, Pattern, ResponseFormat, StructuredOutputs
 from firelane.errors import RequestError
+from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS
 
 INT64 = Meta(ge=-(2**63), le=2**63 - 1)
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -21,8 +22,6 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Object = Annotated[dict[str, Any], Meta(max_length=64)]
 
-MAX_LOGIT_BIAS = 300
-MAX_REPORTS = 20
 
 # Values of fields that are not implemented which ask for nothing; None is always neutral.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -90,7 +89,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stop_token_ids: Annotated[list[Count], Meta(max_length=128)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_REPORTS)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
@@ -169,9 +168,9 @@ def refuse_unsupported(fields: SamplingFields, neutral: dict[str, tuple[Any, ...
 def check_shared(fields: SamplingFields) -> None:
     """Rules that hold between fields. Raises RequestError."""
     refuse_unsupported(fields, NEUTRAL)
-    if len(fields.logit_bias or ()) > MAX_LOGIT_BIAS:
+    if len(fields.logit_bias or ()) > MAX_BIAS:
         raise RequestError(
-            f"`logit_bias` has {len(fields.logit_bias or ())} entries: at most {MAX_LOGIT_BIAS} are taken",
+            f"`logit_bias` has {len(fields.logit_bias or ())} entries: at most {MAX_BIAS} are taken",
             param="logit_bias",
         )
     if fields.truncate_prompt_tokens == 0:

@@ -1,6 +1,6 @@
 """Backends: each compiles a Program for one kind of device and gives an Executor (see contract.py).
 
-A backend is a package with one function, `load(program, model_dir, request, progress) -> Executor`,
+A backend is a package with one function, `load(program, model_dir, config, progress) -> Executor`,
 imported on first use. "auto" is the GPU's where one can be used, else the CPU's.
 """
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
-    from firelane.backends.contract import Executor
-    from firelane.backends.request import ExecutorRequest, ProgressCallback
+    from firelane.contract import Executor, ProgressCallback
+    from firelane.engine_config import ExecutorConfig
     from firelane.program.program import Program
 
 BACKENDS = {
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def create_executor(
-    backend: str, program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
+    backend: str, program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> Executor:
     """Load `program` with the weights of `model_dir` on the named backend.
 
@@ -37,14 +37,14 @@ def create_executor(
     module = BACKENDS.get(choose() if backend == AUTO else backend)
     if module is None:
         raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted([AUTO, *BACKENDS]))}")
-    return import_module(module).load(program, model_dir, request, progress)
+    return import_module(module).load(program, model_dir, config, progress)
 
 
 def choose() -> str:
     """The backend for this machine. The log says why where there is a choice."""
-    from firelane.backends.cuda import presence
+    from firelane.backends.cuda import gpu_detection
 
-    found = presence.look()
+    found = gpu_detection.detect()
     if not found.problem:
         assert found.gpu is not None
         log.info("backend cuda: %s, driver %s", found.gpu.name, found.driver)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from firelane.backends.contract import Executor
+from firelane.contract import Executor
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
+from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.weights.progress import Progress
-from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
 

@@ -6,17 +6,19 @@ the executor takes at the barrier after each op; ops of one kind and shape are o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from firelane.backends.contract import SAMPLE, StepInputs
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
+from firelane.contract import SAMPLE, StepInputs
 from firelane.doctor.limits import Limits, measure_limits
 from firelane.engine.load import load_executor
+from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.models.config import read_config
@@ -25,7 +27,6 @@ from firelane.program.ops import Op
 from firelane.program.program import Program
 from firelane.program.values import StepShape
 from firelane.weights.progress import Progress
-from firelane.wire.engine_config import EngineConfig
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXT_TOKENS = 128
@@ -92,8 +93,10 @@ def decode_inputs(executor: CpuExecutor, rows: int) -> StepInputs:
     """One step that decodes `rows` sequences at position CONTEXT_TOKENS - 1, each with blocks of its own."""
     limits, state = executor.limits, executor.state
     blocks = -(-CONTEXT_TOKENS // limits.block_size)
-    if rows * blocks > limits.num_blocks or limits.max_model_len < CONTEXT_TOKENS:
-        raise UsageError(f"--rows {rows}: the KV cache has room for {limits.num_blocks // blocks} sequences")
+    shape = len(limits.spans), rows, blocks
+    if math.prod(shape) > limits.num_blocks or limits.max_model_len < CONTEXT_TOKENS:
+        most = limits.num_blocks // (len(limits.spans) * blocks)
+        raise UsageError(f"--rows {rows}: the KV cache has room for {most} sequences")
     inputs = StepInputs.allocate(limits)
     inputs.num_chunks = inputs.num_tokens = inputs.num_rows = rows
     numbers = np.arange(rows, dtype=np.int32)
@@ -102,7 +105,7 @@ def decode_inputs(executor: CpuExecutor, rows: int) -> StepInputs:
     inputs.chunk_len[:rows] = 1
     inputs.row_kind[:rows] = SAMPLE
     state.tokens[:rows] = 10
-    state.block_tables[:rows, :blocks] = np.arange(rows * blocks, dtype=np.int32).reshape(rows, blocks)
+    state.block_tables[:, :rows, :blocks] = np.arange(math.prod(shape)).reshape(shape)
     state.sampling[:rows] = np.zeros(1, state.sampling.dtype)
     for field, off in (("top_p", 1.0), ("repetition_penalty", 1.0), ("logprobs", -1)):
         state.sampling[field][:rows] = off

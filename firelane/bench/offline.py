@@ -24,12 +24,12 @@ from typing import Protocol
 
 from firelane.bench.table import format_table
 from firelane.doctor.limits import Limits, measure_limits
+from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.program.program import Program
 from firelane.program.values import Cost, StepShape
 from firelane.weights.progress import Progress
-from firelane.wire.engine_config import EngineConfig
 
 MAX_NUM_SEQS = 64
 MAX_NUM_BATCHED_TOKENS = 2048

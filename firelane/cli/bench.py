@@ -1,4 +1,4 @@
-"""Measure: offline speed, a server under load, kernels, forms of weights, the host's own cost."""
+"""Measure: offline speed, a server under load, kernels, the host's own cost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_offline(kinds.add_parser("offline", help="speed of the engine alone, against the machine's limits"))
     _add_serve(kinds.add_parser("serve", help="throughput and latency of any OpenAI-compatible server"))
     _add_kernels(kinds.add_parser("kernels", help="speed of each op by number of rows"))
-    _add_tune(
-        kinds.add_parser("tune", help="forms of weights by projection shape, as the autotuner has them")
-    )
     _add_host(kinds.add_parser("host", help="CPU time of gateway and engine per token, on the null backend"))
 
 
@@ -77,14 +74,6 @@ def _add_kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_kernels)
-
-
-def _add_tune(parser: argparse.ArgumentParser) -> None:
-    options.add_model(parser)
-    parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
-    parser.add_argument("--force", action="store_true", help="measure, whatever was measured before")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.set_defaults(run_benchmark=_run_tune)
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
@@ -164,27 +153,6 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
     )
     display.close()
     print(kernels.format_kernels(figures))
-    if arguments.json is not None:
-        write_json(arguments.json, figures)
-    return 0
-
-
-def _run_tune(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.bench.table import write_json
-    from firelane.bench.tune import format_tune, run_tune
-    from firelane.cli.progress import ProgressDisplay
-    from firelane.weights.sources import resolve
-
-    display = ProgressDisplay()
-    figures = run_tune(
-        resolve(arguments.model, progress=display),
-        environment,
-        threads=arguments.threads,
-        force=arguments.force,
-        progress=display,
-    )
-    display.close()
-    print(format_tune(figures))
     if arguments.json is not None:
         write_json(arguments.json, figures)
     return 0

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from firelane.cli import gateway_options, options
+from firelane.cli import engine_options, gateway_options, options
 from firelane.errors import UsageError
-from firelane.gateway.parsers import REASONING_PARSERS, TOOL_PARSERS
+from firelane.text.parsers import REASONING_PARSERS, TOOL_PARSERS
 
 if TYPE_CHECKING:
+    from firelane.cli.engine_shares import EngineOptions
+    from firelane.cli.progress import Progress as Display
     from firelane.env import Environment
+    from firelane.gateway.config import GatewayConfig, ModelConfig
 
 EMBEDDED_NAME = "firelane-embedded"
 
@@ -29,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gateway_options.add_storage(parser)
     gateway_options.add_telemetry(parser)
     options.add_engine(parser)
+    engine_options.add_replicas(parser)
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +46,15 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="NAME",
         help="names that requests may give; the first is reported (default: MODEL)",
+    )
+    server.add_argument(
+        "--model",
+        type=_named_model,
+        action="append",
+        default=[],
+        dest="more_models",
+        metavar="[NAME=]MODEL",
+        help="a further model, with an engine of its own; may be given several times",
     )
     server.add_argument(
         "--max-queue",
@@ -83,6 +96,16 @@ def _add_parsers(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _named_model(text: str) -> tuple[str, str]:
+    """(name, source); the name is "" where none is given. A directory may have an equals sign in its name."""
+    name, sign, source = text.partition("=")
+    if not sign or Path(text).expanduser().exists() or "/" in name:
+        return "", text
+    if not name or not source:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=MODEL or MODEL")
+    return name, source
+
+
 def _alias(text: str) -> tuple[str, str]:
     alias, sign, name = text.partition("=")
     if not alias or not sign or not name:
@@ -93,10 +116,8 @@ def _alias(text: str) -> tuple[str, str]:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.progress import ProgressDisplay, ProgressEvents
     from firelane.cli.service import serve
-    from firelane.gateway.config import GatewayConfig
+    from firelane.engine_config import EngineConfig
     from firelane.telemetry import logs
-    from firelane.weights.sources import resolve
-    from firelane.wire.engine_config import EngineConfig
 
     try:
         logs.set_up(environment.log_level, arguments.log_format)
@@ -105,31 +126,66 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     settings = gateway_options.gateway_settings(arguments)
     as_json = arguments.log_format == "json"
     display = ProgressEvents() if as_json else ProgressDisplay()
-    model_dir = resolve(arguments.model, progress=display)
-    names = tuple(arguments.served_model_name or [served_name(arguments.model)])
-    settings |= gateway_options.storage_settings(arguments, environment.cache_dir, names[0])
-    config = GatewayConfig(
-        model_dir=model_dir,
-        served_model_names=names,
+    models = _models(arguments, display)
+    settings |= gateway_options.storage_settings(arguments, environment.cache_dir, models[0].names[0])
+    config = _gateway_config(arguments, models, settings)
+    show = options.log_resolved if as_json else options.print_resolved
+    show("gateway", config)
+    engines: list[EngineOptions] = []
+    for model in models:
+        engine = EngineConfig(
+            model_dir=model.model_dir,
+            cache_dir=environment.cache_dir,
+            log_format=arguments.log_format,
+            **options.engine_settings(arguments),
+        )
+        show("engine", engine)
+        engines.append(engine_options.engine_options(arguments, engine, len(models)))
+    return serve(config, engines, display)
+
+
+def _gateway_config(
+    arguments: argparse.Namespace, models: list[ModelConfig], settings: dict[str, Any]
+) -> GatewayConfig:
+    from firelane.gateway.config import GatewayConfig
+
+    return GatewayConfig(
+        models=tuple(models),
         host=arguments.host,
         port=arguments.port,
         max_queue=arguments.max_queue,
-        aliases=tuple(arguments.alias),
         max_stored_responses=arguments.max_stored_responses,
-        tool_parser=arguments.tool_parser,
-        reasoning_parser=arguments.reasoning_parser,
         **settings,
     )
-    engine = EngineConfig(
-        model_dir=model_dir,
-        cache_dir=environment.cache_dir,
-        log_format=arguments.log_format,
-        **options.engine_settings(arguments),
-    )
-    show = options.log_resolved if as_json else options.print_resolved
-    show("gateway", config)
-    show("engine", engine)
-    return serve(config, engine, display)
+
+
+def _models(arguments: argparse.Namespace, display: Display) -> list[ModelConfig]:
+    """Models of MODEL and each --model, in this order. Raises UsageError."""
+    from firelane.gateway.config import ModelConfig
+    from firelane.weights.sources import resolve
+
+    given: list[tuple[tuple[str, ...], str | None]] = []
+    if arguments.model is not None or not arguments.more_models:
+        names = arguments.served_model_name or [served_name(arguments.model)]
+        given.append((tuple(names), arguments.model))
+    elif arguments.served_model_name is not None:
+        raise UsageError("--served-model-name names MODEL: with --model alone, write --model NAME=DIR")
+    given += [((name or served_name(source),), source) for name, source in arguments.more_models]
+    served = [name for names, _ in given for name in names]
+    for alias, name in arguments.alias:
+        if name not in served:
+            known = ", ".join(served)
+            raise UsageError(f"--alias {alias}={name}: '{name}' is not served; served are {known}")
+    return [
+        ModelConfig(
+            model_dir=resolve(source, progress=display),
+            names=names,
+            aliases=tuple((alias, name) for alias, name in arguments.alias if name in names),
+            tool_parser=arguments.tool_parser,
+            reasoning_parser=arguments.reasoning_parser,
+        )
+        for names, source in given
+    ]
 
 
 def served_name(model: str | None) -> str:

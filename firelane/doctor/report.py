@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import __version__
-from firelane.backends.cuda import presence
-from firelane.backends.cuda.presence import Presence
+from firelane.backends.cuda import gpu_detection
+from firelane.backends.cuda.gpu_detection import GpuDetection
 from firelane.doctor.limits import Limits, measure_limits
 from firelane.env import Environment
 from firelane.errors import FirelaneError
@@ -43,9 +43,10 @@ class Report:
     caches: dict[str, str]
     memory_bytes: int
     available_bytes: int
+    shared_memory: str
     compiler: str
     cache: CacheReport
-    gpu: Presence
+    gpu: GpuDetection
     limits: Limits | None
     problems: tuple[str, ...]
 
@@ -71,9 +72,10 @@ def examine(settings: Environment) -> Report:
         caches=cache_sizes(),
         memory_bytes=memory.get("MemTotal", 0),
         available_bytes=memory.get("MemAvailable", 0),
+        shared_memory=examine_shared_memory(),
         compiler=compiler,
         cache=cache,
-        gpu=presence.look(),
+        gpu=gpu_detection.detect(),
         limits=limits,
         problems=tuple(dict.fromkeys(problems)),
     )
@@ -105,6 +107,20 @@ def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict
     return found
 
 
+def examine_shared_memory(
+    thp: Path = Path("/sys/kernel/mm/transparent_hugepage"), meminfo: Path = Path("/proc/meminfo")
+) -> str:
+    """Whether memory that processes share can have huge pages, as private memory has."""
+    words = (line.split() for line in _read(meminfo).splitlines())
+    reserved = next((int(w[1]) for w in words if w[0] == "HugePages_Free:"), 0)
+    chosen = _read(thp / "shmem_enabled").partition("[")[2].partition("]")[0] or "unknown"
+    if chosen in ("always", "within_size", "advise", "force"):
+        return f"huge pages (shmem_enabled is {chosen}, {reserved} reserved)"
+    if reserved:
+        return f"huge pages while they last: {reserved} reserved (shmem_enabled is {chosen})"
+    return f"no huge pages (shmem_enabled is {chosen}, none reserved): a shared KV cache is read more slowly"
+
+
 def examine_cache(directory: Path) -> CacheReport:
     """What lies in the cache directory, and whether it can be written; it is not made."""
     existing = directory
@@ -131,6 +147,7 @@ def format_report(report: Report) -> str:
         ("targets", f"{', '.join(report.isas)} (best first)"),
         ("caches", ", ".join(f"{k} {v}" for k, v in report.caches.items()) or "unknown"),
         ("memory", f"{report.memory_bytes / gib:.1f} GiB, {report.available_bytes / gib:.1f} GiB available"),
+        ("shared", report.shared_memory),
         ("compiler", report.compiler or "none"),
         (
             "cache",
@@ -145,17 +162,19 @@ def format_report(report: Report) -> str:
     return "\n".join(f"{name:<10}{text}" for name, text in rows)
 
 
-def _gpu_rows(found: Presence) -> list[tuple[str, str]]:
+def _gpu_rows(found: GpuDetection) -> list[tuple[str, str]]:
     if not found.there:
         return [("gpu", "none")]
     if found.gpu is None:
         return [("gpu", f"not used: {found.problem}")]
     packages = found.packages
     built = f" (CUDA {packages.torch_cuda})" if packages.torch_cuda else ""
-    held = "" if found.gpu.used_bytes is None else f", {found.gpu.used_bytes / presence.GIB:.1f} GiB in use"
+    held = (
+        "" if found.gpu.used_bytes is None else f", {found.gpu.used_bytes / gpu_detection.GIB:.1f} GiB in use"
+    )
     return [
         ("gpu", f"{found.gpu}{held}"),
-        ("driver", f"{found.driver or 'unknown'}, runs CUDA {presence.dotted(found.driver_cuda)}"),
+        ("driver", f"{found.driver or 'unknown'}, runs CUDA {gpu_detection.dotted(found.driver_cuda)}"),
         ("cuda", f"torch {packages.torch or 'missing'}{built}, triton {packages.triton or 'missing'}"),
         ("gpu use", f"no: {found.problem}" if found.problem else "--backend auto takes it"),
     ]

@@ -1,29 +1,35 @@
-"""The engine's loop: receive, plan, submit, commit the step before, send. New behaviour belongs in what it
-calls."""
+"""The engine's loop: receive, schedule, submit, commit the step before, send. New behaviour belongs in what
+it calls."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from firelane.backends.contract import Executor, StepInputs, StepOutputs
-from firelane.engine.commit import Committer
-from firelane.engine.grammar.constraint import Constraints
-from firelane.engine.grammar.queue import GrammarQueue
+from firelane.contract import Executor, StepInputs, StepOutputs
+from firelane.engine.apply import PlanApplier
+from firelane.engine.grammar.masks import GrammarMasks
 from firelane.engine.inputs import InputWriter
+from firelane.engine.output import OutputProcessor
 from firelane.engine.plan import StepPlan
+from firelane.engine.policies.fair import FairPolicy
+from firelane.engine.policies.policy import Policy
+from firelane.engine.prerequisites import NoPrerequisites, Prerequisites
 from firelane.engine.requests import make_sequence
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
+from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
 from firelane.errors import RequestError
 from firelane.kv import KvCache
-from firelane.wire.frames import FinishReason, Grammar, NewRequest, Rejected, StepFrame
+from firelane.wire.frames import FinishReason, NewRequest, Rejected, StepFrame
 
-COMPILING_WAIT_S = 0.002
+PREREQUISITE_POLL_S = 0.002
+NO_PREREQUISITES = NoPrerequisites()
 NOTHING: Mapping[int, FinishReason] = MappingProxyType({})
 
 
@@ -54,55 +60,69 @@ class EngineCore:
         port: Port,
         *,
         prefix_cache: bool = True,
-        grammars: GrammarQueue | None = None,
+        prerequisites: Prerequisites = NO_PREREQUISITES,
+        policy: Policy | None = None,
+        speculates: bool = False,
     ) -> None:
-        """grammars: None where no request may bring one."""
+        """prerequisites: owned by the caller. policy: fair between tenants by default. speculates: the
+        executor may accept several tokens of a row, or none; each step is then planned after the one before
+        it was committed."""
         limits = executor.limits
         self._executor = executor
         self._port = port
-        self.kv = KvCache(limits.num_blocks, limits.block_size, prefix_cache)
-        self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state)
-        self.scheduler = Scheduler(self.table, self.kv, limits)
-        self._grammars = grammars
-        self._constraints = Constraints(self.table, executor.state)
-        self._writer = InputWriter(limits, executor.state, self._constraints)
-        self._committer = Committer(self.table, self.kv, self.scheduler, executor.state)
-        self._in_flight: _InFlight | None = None
+        self.kv = KvCache(
+            limits.num_blocks,
+            limits.block_size,
+            limits.spans,
+            prefix_cache,
+            chunk_tokens=limits.max_num_batched_tokens,
+        )
+        self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
+        self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)
+        self.scheduler = Scheduler(self.table, self.kv, limits, self.policy)
+        self._applier = PlanApplier(self.table, self.kv, self.policy)
+        self._prerequisites = prerequisites
+        self._writer = SlotWriter(executor.state)
+        self._masks = GrammarMasks(self.table, self._writer)
+        self._inputs = InputWriter(limits, executor.max_in_flight)
+        self._outputs = OutputProcessor(self.table, self.kv, self._applier, self.policy, executor.state)
+        self._in_flight: deque[_InFlight] = deque()
+        self._speculates = speculates
         self._next_step = 1
+        self._last_end_s = 0.0
 
     @property
     def is_idle(self) -> bool:
         """No sequence lives and no step runs."""
-        return self._rests and not self._is_compiling
+        return self._rests and not self._prerequisites.is_waiting
 
     @property
     def _rests(self) -> bool:
-        """There is nothing to do before something arrives, or a grammar is compiled."""
+        """There is nothing to do before something arrives, or a prerequisite is there."""
         table = self.table
-        return not (table.running or table.waiting or self._in_flight or self._committer.has_news)
-
-    @property
-    def _is_compiling(self) -> bool:
-        return self._grammars is not None and self._grammars.is_compiling
+        return not (table.running or table.waiting or self._in_flight or self._outputs.has_news)
 
     def step(self) -> None:
-        """One turn. The step before runs while this one is planned, and is committed while this one runs."""
-        self._receive(self._wait_s() if self._rests else 0.0)
-        plan = self.scheduler.plan(self._next_step)
-        inputs = self._writer.fill(plan)
-        before = self._in_flight
-        outputs = self._wait(before) if before else None
-        if before and self._joined():
-            plan, planned = self.scheduler.extend(plan), plan
-            inputs = self._writer.fill(plan) if plan is not planned else inputs
-        by_grammar = NOTHING
-        if before and outputs and self._constraints.is_needed:
-            by_grammar = self._constraints.advance(before.plan.step, before.inputs, outputs)
-        self._in_flight = self._submit(plan, inputs)
-        if before and outputs:
-            self._port.send(self._committer.commit(before.plan, before.inputs, outputs, by_grammar))
-        if self._committer.has_news:
-            self._port.send(self._committer.report())
+        """One turn: a step is planned while the one before it runs, and that one is committed while the new
+        one runs."""
+        self._receive(self._idle_wait_s() if self._rests else 0.0)
+        if self._in_flight and self._speculates:
+            before, outputs = self._wait()
+            self._commit(before, outputs, self._masks.advance(before.inputs, outputs))
+        plan, inputs = self._plan()
+        if not self._in_flight:
+            self._submit(plan, inputs)
+        elif self._runs_ahead(plan):
+            self._submit(plan, inputs)
+            self._commit(*self._wait(), NOTHING)
+        else:
+            before, outputs = self._wait()
+            plan, inputs = self._joined(plan, inputs)
+            ended = self._masks.advance(before.inputs, outputs)
+            self._submit(plan, inputs)
+            self._commit(before, outputs, ended)
+        if self._outputs.has_news:
+            self._port.send(self._outputs.report())
 
     def submit(self, request: NewRequest) -> None:
         """Queue a request, or send its Rejected frame."""
@@ -110,17 +130,18 @@ class EngineCore:
             if self._get(request.id) is not None:
                 raise RequestError(f"request id {request.id} is in use")
             sequence = make_sequence(request, self._executor.limits, self._executor.vocab_size, self.kv)
-            if request.grammar is not None and not self._compiled(sequence, request.grammar):
-                return
+            is_ready = self._prerequisites.add(sequence, request)
         except RequestError as error:
             self._port.send(Rejected(request.id, str(error)))
             return
-        self._add(sequence)
+        if is_ready:
+            self._add(sequence)
 
     def _add(self, sequence: Sequence) -> None:
         self.table.add(sequence)
-        if sequence.end == sequence.prompt_len == sequence.scored + 1:
-            self._committer.end(sequence, "length")
+        outcome = sequence.outcome
+        if outcome is not None:
+            self._outputs.end(sequence, outcome)
 
     def abort(self, request_id: int) -> None:
         """End a request now; an unknown id is ignored."""
@@ -129,59 +150,73 @@ class EngineCore:
             self._abort(sequence)
 
     def abort_all(self) -> None:
-        for sequence in [*self.table.live(), *(self._grammars.waiting() if self._grammars else ())]:
+        for sequence in [*self.table.live(), *self._prerequisites.waiting()]:
             self._abort(sequence)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless pool, slots and queues agree."""
         self.table.check_integrity()
 
-    def _wait_s(self) -> float | None:
-        return COMPILING_WAIT_S if self._is_compiling else None
+    def _idle_wait_s(self) -> float | None:
+        """Time to wait for something to arrive. An idle engine holds no slot and no page."""
+        self.table.check_idle()
+        return PREREQUISITE_POLL_S if self._prerequisites.is_waiting else None
 
     def _receive(self, wait_s: float | None) -> None:
         self._port.receive(self, wait_s=wait_s)
-        if self._grammars is None or not self._grammars.is_compiling:
-            return
-        for sequence, error in self._grammars.take():
-            if error:
-                self._port.send(Rejected(sequence.id, error))
-            else:
-                self._add(sequence)
+        if self._prerequisites.is_waiting:
+            for sequence, error in self._prerequisites.take():
+                if error:
+                    self._port.send(Rejected(sequence.id, error))
+                else:
+                    self._add(sequence)
 
     def _get(self, request_id: int) -> Sequence | None:
-        found = self.table.get(request_id)
-        return found or (self._grammars.get(request_id) if self._grammars else None)
-
-    def _compiled(self, sequence: Sequence, grammar: Grammar) -> bool:
-        """False where the sequence has to wait for its grammar. Raises RequestError."""
-        if sequence.pool is not None:
-            return True
-        if self._grammars is None:
-            raise RequestError("this engine takes no grammars: send the request without one")
-        return self._grammars.add(sequence, grammar)
+        return self.table.get(request_id) or self._prerequisites.get(request_id)
 
     def _abort(self, sequence: Sequence) -> None:
-        if self._grammars is not None and self._grammars.get(sequence.id) is sequence:
-            self._grammars.remove(sequence)
-            self._committer.note_end(sequence, "abort")
+        if self._prerequisites.get(sequence.id) is sequence:
+            self._prerequisites.abort(sequence)
+            self._outputs.note_end(sequence, "abort")
         else:
-            self._committer.end(sequence, "abort")
+            self._outputs.end(sequence, "abort")
 
-    def _joined(self) -> bool:
-        """Take what came while the step ran; true where a sequence waits that might join the next one."""
+    def _plan(self) -> tuple[StepPlan, StepInputs]:
+        plan = self.scheduler.schedule(self._next_step)
+        return plan, self._inputs.fill(plan)
+
+    def _joined(self, plan: StepPlan, inputs: StepInputs) -> tuple[StepPlan, StepInputs]:
+        """The plan with what came while a step ran."""
         self._receive(0.0)
-        return bool(self.table.waiting)
+        return (plan, inputs) if plan.changes == self.table.changes else self._plan()
 
-    def _wait(self, step: _InFlight) -> StepOutputs:
+    def _runs_ahead(self, plan: StepPlan) -> bool:
+        """The step need not wait for the one in flight: nothing could join it, and no mask of it follows from
+        what that one draws."""
+        if len(self._in_flight) >= self._executor.max_in_flight:
+            return False
+        return not (plan.is_empty or plan.chunks or self.table.waiting or self._masks.is_needed)
+
+    def _wait(self) -> tuple[_InFlight, StepOutputs]:
+        """The oldest step in flight, with its outputs."""
+        step = self._in_flight.popleft()
         outputs = self._executor.wait()
-        self.scheduler.pace.note(step.inputs.num_tokens, time.perf_counter() - step.submitted_s)
-        return outputs
+        now_s = time.perf_counter()
+        self.policy.step_ended(step.inputs.num_tokens, now_s - max(step.submitted_s, self._last_end_s))
+        self._last_end_s = now_s
+        return step, outputs
 
-    def _submit(self, plan: StepPlan, inputs: StepInputs) -> _InFlight | None:
+    def _commit(self, step: _InFlight, outputs: StepOutputs, ended: Mapping[int, FinishReason]) -> None:
+        self._port.send(self._outputs.commit(step.plan, step.inputs, outputs, ended))
+
+    def _submit(self, plan: StepPlan, inputs: StepInputs) -> None:
+        self._writer.write_pages(self._applier.apply(plan))
         if plan.is_empty:
-            return None
-        self._writer.install(plan)
+            return
+        for chunk in plan.chunks:
+            if chunk.writes_row:
+                self._writer.write_row(chunk.sequence)
+                self._masks.write_row(chunk.sequence)
         self._executor.submit(inputs)
         self._next_step += 1
-        return _InFlight(plan, inputs, time.perf_counter())
+        self._in_flight.append(_InFlight(plan, inputs, time.perf_counter()))

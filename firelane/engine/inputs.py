@@ -1,33 +1,27 @@
-"""Writes what a plan needs where the backend reads it: the step's arrays, and the rows of new sequences.
+"""The arrays of a step: StepInputs filled from a plan.
 
-Two sets of StepInputs take turns, so that one can be filled while the other belongs to the step in flight
-and is read again when that step is committed.
+There is one set more than steps that may be in flight: one is filled while the others belong to steps in
+flight, and are read again when these are committed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from firelane.backends.contract import EMBED, MAX_STOP_IDS, SAMPLE, SCORE, SlotState, StepInputs, StepLimits
-from firelane.engine.grammar.constraint import Constraints
+from firelane.contract import EMBED, SAMPLE, SCORE, StepInputs, StepLimits
 from firelane.engine.plan import PrefillChunk, StepPlan
-from firelane.engine.sequence import Sequence
-
-NO_TOKEN = -1
 
 
 class InputWriter:
-    def __init__(self, limits: StepLimits, state: SlotState, constraints: Constraints) -> None:
-        self._state = state
-        self._constraints = constraints
-        self._sets = (StepInputs.allocate(limits), StepInputs.allocate(limits))
+    """Owns the sets; they take turns."""
+
+    def __init__(self, limits: StepLimits, max_in_flight: int) -> None:
+        self._sets = [StepInputs.allocate(limits) for _ in range(max_in_flight + 1)]
         self._count = np.arange(limits.max_num_seqs, dtype=np.int32)
-        state.stop_ids.fill(NO_TOKEN)
 
     def fill(self, plan: StepPlan) -> StepInputs:
-        """The arrays of `plan`, valid until the second next step is filled. May run while a step is in
-        flight."""
-        inputs = self._sets[plan.step % 2]
+        """The arrays of `plan`, valid until its step is committed. May run while steps are in flight."""
+        inputs = self._sets[plan.step % len(self._sets)]
         decodes = len(plan.decode_slots)
         inputs.chunk_slot[:decodes] = plan.decode_slots
         inputs.chunk_start[:decodes] = plan.decode_positions
@@ -41,39 +35,6 @@ class InputWriter:
         for chunk in sorted(plan.chunks, key=lambda chunk: chunk.sequence.pool is not None):
             _append(inputs, chunk)
         return inputs
-
-    def install(self, plan: StepPlan) -> None:
-        """Write the slot rows that `plan` changes. Only while no step is in flight."""
-        if plan.new_blocks:
-            slots, indices, blocks = np.array(plan.new_blocks, np.int32).T
-            self._state.block_tables[slots, indices] = blocks
-        for chunk in plan.chunks:
-            if chunk.admitted:
-                self._install_sequence(chunk.sequence)
-
-    def _install_sequence(self, sequence: Sequence) -> None:
-        state, slot, sampling = self._state, sequence.slot, sequence.sampling
-        assert sequence.blocks is not None
-        blocks = sequence.blocks.ids()
-        stops, bias = sampling.stop_token_ids, sampling.logit_bias
-        state.tokens[slot, : len(sequence.tokens)] = sequence.tokens
-        state.block_tables[slot, : len(blocks)] = blocks
-        state.stop_ids[slot] = stops + [NO_TOKEN] * (MAX_STOP_IDS - len(stops))
-        if bias:
-            state.bias_ids[slot, : len(bias)] = [token for token, _ in bias]
-            state.bias_values[slot, : len(bias)] = [value for _, value in bias]
-        row = state.sampling[slot]
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty"):
-            row[name] = getattr(sampling, name)
-        row["frequency_penalty"] = sampling.frequency_penalty
-        row["top_k"] = sampling.top_k
-        row["logprobs"] = max(sampling.logprobs, sampling.prompt_logprobs)
-        row["seed"] = sampling.seed % 2**64
-        row["prompt_len"] = sequence.prompt_len
-        row["stop_from"] = sequence.prompt_len + sampling.min_tokens
-        row["num_stop_ids"] = len(stops)
-        row["num_bias"] = len(bias)
-        self._constraints.install(sequence)
 
 
 def _append(inputs: StepInputs, chunk: PrefillChunk) -> None:

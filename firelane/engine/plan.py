@@ -1,4 +1,4 @@
-"""What one step is going to compute."""
+"""The plan of one step: a value, applied when the step is submitted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.engine.sequence import Sequence
+from firelane.kv import PrefixHit
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A waiting sequence that gets a slot, and its cached prefix."""
+
+    sequence: Sequence
+    slot: int
+    hit: PrefixHit
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +25,8 @@ class PrefillChunk:
     """Positions start .. start + length - 1 of a sequence.
 
     Of these, `num_scores` positions from `first_score` on get a SCORE row, and the last one a SAMPLE row
-    where `samples`. admitted: the chunk is the first one since the sequence got its slot, whose row must be
-    written before.
+    where `samples`. writes_row: the chunk is the first one since the sequence got its slot, whose row must be
+    written before. is_last: it ends the prompt.
     """
 
     sequence: Sequence
@@ -26,29 +36,28 @@ class PrefillChunk:
     first_score: int
     num_scores: int
     samples: bool
-    admitted: bool
+    writes_row: bool
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step. The decodes come first, one token and one SAMPLE row each; then the prefill chunks.
 
-    decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. new_blocks: (slot, index in its table,
-    block) for each sequence whose next token needs one. free_tokens, free_crowd_tokens, free_rows: what
-    `Scheduler.extend` may still fill; of the tokens, how many the crowd may take. is_charged: its tokens are
-    counted in the accounts of their tenants.
+    decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. growth: slots of decodes that
+    need one more block in every group. changes: SequenceTable.changes when it was planned.
     """
 
     step: int
     decode_slots: NDArray[np.int64]
     decode_positions: NDArray[np.int32]
-    new_blocks: tuple[tuple[int, int, int], ...]
+    growth: tuple[int, ...]
     chunks: tuple[PrefillChunk, ...]
-    free_tokens: int
-    free_crowd_tokens: int
-    free_rows: int
-    is_charged: bool
+    admissions: tuple[Admission, ...]
+    preempted: tuple[Sequence, ...]
+    changes: int
 
     @property
     def is_empty(self) -> bool:
+        """Nothing is computed; sequences may have been preempted for what is computed later."""
         return not self.chunks and not len(self.decode_slots)

@@ -11,13 +11,14 @@ import signal
 import socket
 import time
 
-from firelane.backends.contract import Executor
-from firelane.backends.request import ProgressCallback
+from firelane.contract import Executor, ProgressCallback
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
+from firelane.engine.heartbeat import Heartbeat, Pulse
+from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor
+from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
-from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -39,11 +40,13 @@ log = logging.getLogger(__name__)
 class SocketPort:
     """Feeds the core from the socket, and knows when the engine has to end."""
 
-    def __init__(self, channel: Channel[ToEngine]) -> None:
+    def __init__(self, channel: Channel[ToEngine], pulse: Pulse) -> None:
         self._channel = channel
+        self._pulse = pulse
         self._deadline_s: float | None = None
         self._terminated = False
         self._is_busy = False
+        self.is_loading = True
 
     @property
     def is_draining(self) -> bool:
@@ -57,8 +60,11 @@ class SocketPort:
         if self._terminated and not self.is_draining:
             self._drain(TERMINATE_DRAIN_S)
         self._is_busy = wait_s is not None
+        if not self._is_busy:
+            self._pulse.rest()
         frames = self._channel.receive(0.0 if wait_s is None and self.is_draining else wait_s)
         self._is_busy = True
+        self._pulse.touch()
         for frame in frames:
             self._act(frame, core)
         if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
@@ -70,11 +76,17 @@ class SocketPort:
             raise SystemExit(0)
         self._terminated = True
 
+    def gateway_gone(self) -> None:
+        """Called by the heartbeat. A load would not hear of it before its end."""
+        if self.is_loading:
+            os._exit(0)
+
     def _act(self, frame: ToEngine, core: EngineCore) -> None:
         if isinstance(frame, Submit):
             for request in frame.requests:
                 if self.is_draining:
-                    self.send(Rejected(request.id, "the engine is draining: send the request elsewhere"))
+                    message = "the engine is draining: send the request elsewhere"
+                    self.send(Rejected(request.id, message, elsewhere=True))
                 else:
                     core.submit(request)
         elif isinstance(frame, Abort):
@@ -91,11 +103,13 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
     """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
     socket."""
     channel: Channel[ToEngine] = Channel(sock, ToEngine)
-    port = SocketPort(channel)
+    pulse = Pulse()
+    port = SocketPort(channel, pulse)
+    heartbeat = Heartbeat(channel, pulse, port.gateway_gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, port.terminate)
     try:
-        return _load_and_serve(channel, port, config)
+        return _load_and_serve(channel, port, pulse, config)
     except ConnectionClosedError:
         return 0
     except (FirelaneError, MemoryError) as error:
@@ -104,16 +118,20 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
         _fail(channel, f"internal error: {type(error).__name__}: {error}", 1)
         raise
     finally:
+        heartbeat.close()
         channel.close()
 
 
-def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, config: EngineConfig) -> int:
+def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, pulse: Pulse, config: EngineConfig) -> int:
     began_s = time.monotonic()
-    executor = load_executor(config, _progress_to(channel))
+    checkpoint = checkpoint_identity(config.model_dir)
+    executor = load_executor(config, _progress_to(channel, pulse))
     grammars = grammar_queue(config.model_dir, executor.vocab_size)
     try:
-        core = EngineCore(executor, port, prefix_cache=config.prefix_cache, grammars=grammars)
-        channel.send(_ready(executor, config, time.monotonic() - began_s))
+        core = EngineCore(executor, port, prefix_cache=config.prefix_cache, prerequisites=grammars)
+        identity = model_identity(checkpoint, executor, config)
+        channel.send(_ready(executor, config, identity, time.monotonic() - began_s))
+        port.is_loading = False
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         _serve(core, port)
@@ -135,16 +153,17 @@ def _serve(core: EngineCore, port: SocketPort) -> None:
         raise
 
 
-def _progress_to(channel: Channel[ToEngine]) -> ProgressCallback:
+def _progress_to(channel: Channel[ToEngine], pulse: Pulse) -> ProgressCallback:
     """Reports come from the threads that compile and pack, and may meet the frame that tells a failure."""
 
     def report(stage: str, done: float, total: float, unit: str) -> None:
+        pulse.touch()
         channel.send(Progress(stage, done, total, unit))
 
     return report
 
 
-def _ready(executor: Executor, config: EngineConfig, load_s: float) -> Ready:
+def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: float) -> Ready:
     limits = executor.limits
     return Ready(
         protocol=PROTOCOL_VERSION,
@@ -159,6 +178,7 @@ def _ready(executor: Executor, config: EngineConfig, load_s: float) -> Ready:
         kv_bytes=executor.kv_bytes,
         load_s=load_s,
         embedding_width=executor.hidden_width,
+        identity=identity,
     )
 
 

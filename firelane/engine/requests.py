@@ -8,9 +8,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, StepLimits
+from firelane.contract import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, StepLimits
 from firelane.engine.pooling import Pool, pooling_sampling
-from firelane.engine.sequence import Claim, Sequence
+from firelane.engine.sequence import Sequence, TenantInfo
 from firelane.errors import ContextLengthError, RequestError
 from firelane.kv import KvCache
 from firelane.wire.frames import NewRequest, Sampling
@@ -31,50 +31,65 @@ WEIGHTS = (0.001, 1000.0)
 def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: KvCache) -> Sequence:
     """Raises RequestError where the request can never be served. max_tokens is clipped to what the context
     holds."""
-    prompt = _prompt(request.prompt, vocab_size)
+    tokens = _tokens(request.prompt, vocab_size)
+    prompt_len = _prompt_len(request, len(tokens))
     sampling = pooling_sampling(request.pooling) if request.pooling else request.sampling
     _check_sampling(sampling, vocab_size)
-    capacity = limits.num_blocks * limits.block_size
+    capacity = kv.max_tokens
     outputs = 0 if request.pooling else min(sampling.max_tokens, 1)
-    if len(prompt) + outputs > limits.max_model_len:
+    if prompt_len + outputs > limits.max_model_len:
         raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens: with its output it exceeds the model's context "
+            f"the prompt has {prompt_len} tokens: with its output it exceeds the model's context "
             f"of {limits.max_model_len} tokens"
         )
-    if len(prompt) > capacity:
+    if prompt_len > capacity:
         raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens: the KV cache has room for {capacity}; give it more memory"
+            f"the prompt has {prompt_len} tokens: the KV cache has room for {capacity}; give it more memory"
         )
     # The last token of a sequence is never computed, so it needs no room in the cache; that of an embedding
     # never exists.
-    end = min(len(prompt) + sampling.max_tokens, limits.max_model_len, capacity + 1)
+    end = min(prompt_len + sampling.max_tokens, limits.max_model_len, capacity + 1)
     sequence = Sequence(
         request.id,
-        prompt,
+        tokens,
         sampling=sampling,
-        end=len(prompt) + 1 if request.pooling else end,
+        end=prompt_len + 1 if request.pooling else end,
         chain=kv.chain(request.salt),
-        claim=_claim(request),
+        tenant=_tenant(request),
     )
     sequence.pool = Pool() if request.pooling else None
+    if request.output_start >= 0:
+        sequence.resume(prompt_len)
     return sequence
 
 
-def _claim(request: NewRequest) -> Claim:
+def _prompt_len(request: NewRequest, tokens: int) -> int:
+    """The prompt's part of the tokens; the rest is output that another engine has drawn."""
+    if request.output_start < 0:
+        return tokens
+    if not 0 < request.output_start <= tokens or request.pooling:
+        raise RequestError(
+            f"output_start is {request.output_start}: of {tokens} tokens, 1 to {tokens} can be the prompt, "
+            "and a request that is pooled has no output"
+        )
+    return request.output_start
+
+
+def _tenant(request: NewRequest) -> TenantInfo:
     if not WEIGHTS[0] <= request.weight <= WEIGHTS[1]:
         raise RequestError(f"weight is {request.weight}: {WEIGHTS[0]:g} to {WEIGHTS[1]:g} are taken")
-    return Claim(request.tenant, request.weight, request.background)
+    return TenantInfo(request.tenant, request.weight, request.background)
 
 
-def _prompt(data: bytes, vocab_size: int) -> NDArray[np.int32]:
+def _tokens(data: bytes, vocab_size: int) -> NDArray[np.int32]:
     if not data or len(data) % 4:
         raise RequestError(f"the prompt has {len(data)} bytes: it must be one or more int32 token ids")
-    prompt = np.frombuffer(data, np.dtype("<i4")).astype(np.int32)
-    lowest, highest = int(prompt.min()), int(prompt.max())
+    tokens = np.frombuffer(data, np.dtype("<i4")).astype(np.int32)
+    lowest, highest = int(tokens.min()), int(tokens.max())
     if lowest < 0 or highest >= vocab_size:
         bad = lowest if lowest < 0 else highest
         raise RequestError(f"token id {bad} is not in the vocabulary of {vocab_size} tokens")
-    return prompt
+    return tokens
 
 
 def _check_sampling(sampling: Sampling, vocab_size: int) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.engine.pooling import Pool
-from firelane.kv import BlockTable, PrefixChain
-from firelane.wire.frames import Sampling
+from firelane.kv import BlockTables, PrefixChain
+from firelane.wire.frames import FinishReason, Sampling
 
 if TYPE_CHECKING:
-    from firelane.engine.grammar.constraint import Constraint
+    from firelane.engine.grammar.masks import Constraint
 
 
 class Status(Enum):
@@ -22,50 +22,38 @@ class Status(Enum):
     FINISHED = auto()
 
 
-class Claim(NamedTuple):
-    """Who a sequence works for, as in NewRequest."""
+class TenantInfo(NamedTuple):
+    """The tenant of a sequence and its share, as in NewRequest."""
 
-    tenant: str = ""
+    name: str = ""
     weight: float = 1.0
     background: bool = False
 
 
 class Sequence:
     """State of one request. What changes in every decode step lies in the SequenceTable's row of its slot
-    instead.
-
-    tokens: int32, the prompt and all tokens generated before it was last admitted; while the sequence runs,
-    the
-        executor's `tokens[slot]` is the record. end: the length at which it is finished. computed: leading
-        tokens whose K/V is computed or planned. scored: leading prompt positions whose prompt
-        log-probability (or hidden state) is planned or reported. pool: where a request for an embedding
-        collects it, else None. slot: -1 where it has none. blocks: None where it holds
-        none. planned_s: when it first got its slot, by time.monotonic(). account: whose virtual time it
-        uses. installed: its slot's row is written, or planned to be. lost: computed tokens that it gave up
-        when it was last preempted for another tenant. constraint: the grammar that its text follows, or
-        None.
-    """
+    instead."""
 
     __slots__ = (
         "account",
         "arrival",
         "blocks",
         "chain",
-        "claim",
         "computed",
         "constraint",
         "end",
         "id",
-        "installed",
-        "lost",
-        "planned_s",
         "pool",
+        "preempted_tokens",
         "prompt_len",
+        "prompt_logprobs_done",
+        "row_written",
         "sampling",
-        "scored",
+        "scheduled_s",
         "slot",
         "started",
         "status",
+        "tenant",
         "tokens",
     )
 
@@ -77,34 +65,63 @@ class Sequence:
         sampling: Sampling,
         end: int,
         chain: PrefixChain,
-        claim: Claim,
+        tenant: TenantInfo,
     ) -> None:
         self.id = request_id
         self.arrival = -1
         self.prompt_len = len(prompt)
         self.tokens = prompt
+        """int32, the prompt and all tokens generated before it was last admitted; while it runs, the
+        executor's tokens[slot] is the record."""
         self.sampling = sampling
         self.end = end
+        """The length at which it is finished."""
         self.chain = chain
-        self.claim = claim
+        self.tenant = tenant
         self.account = -1
+        """Whose virtual time it uses, where tenants share."""
         self.status = Status.WAITING
         self.slot = -1
-        self.blocks: BlockTable | None = None
+        self.blocks: BlockTables | None = None
         self.computed = 0
+        """Leading tokens of a prefill whose K/V is computed, or is being computed by a step in flight."""
         self.constraint: Constraint | None = None
-        self.scored = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
+        self.prompt_logprobs_done = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
+        """Leading prompt positions whose log-probability (or hidden state) is reported or in flight."""
         self.started = False
-        self.installed = False
-        self.lost = 0
-        self.planned_s = 0.0
+        self.row_written = False
+        """A step in flight, or an earlier one, has seen the row of its slot."""
+        self.preempted_tokens = 0
+        """Computed tokens that it gave up when it was last preempted."""
+        self.scheduled_s = 0.0
+        """When it first got its slot, by time.monotonic()."""
         self.pool: Pool | None = None
+        """Where a request for an embedding collects it."""
+
+    def resume(self, output_start: int) -> None:
+        """Tokens from `output_start` on are output already. Whoever drew them has reported the prompt's
+        log-probabilities."""
+        self.prompt_len = output_start
+        self.prompt_logprobs_done = output_start - 1
+
+    @property
+    def outcome(self) -> FinishReason | None:
+        """Why there is nothing left to compute; None where there is."""
+        if self.constraint is not None and self.constraint.outcome is not None:
+            return self.constraint.outcome
+        complete = len(self.tokens) >= self.end and self.prompt_logprobs_done == self.prompt_len - 1
+        return "length" if complete else None
 
     @property
     def reusable_tokens(self) -> int:
         """Leading tokens that may come from the prefix cache: a position still to be scored must be
         computed."""
-        return len(self.tokens) if self.scored == self.prompt_len - 1 else self.scored
+        done = self.prompt_logprobs_done
+        return len(self.tokens) if done == self.prompt_len - 1 else done
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id} {self.status.name} slot={self.slot} computed={self.computed}/{self.end}>"
+
+
+def arrival(sequence: Sequence) -> int:
+    return sequence.arrival

@@ -2,9 +2,10 @@
 
 Who owns a slot:
 
-    free -> start() -> running -> finish() or preempt() -> limbo -> settle() -> free
+    free -> start() -> running -> finish() or preempt() -> pending free -> retire() -> free
 
-A slot in limbo still has a chunk in a step that has not been committed. Its row is left alone until then.
+A slot that is pending free still has a chunk in a step in flight. Its row is left alone until all of them are
+committed.
 The blocks of a finished sequence stay with it for as long; those of a preempted one are free at once:
 whoever takes them runs in a later step, and no chunk of the preempted sequence is in that one.
 
@@ -15,48 +16,60 @@ and preempted in the reverse order, so that those that run came before those tha
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from firelane.backends.contract import SlotState
-from firelane.engine.fairness import Accounts, FairQueue
+from firelane.contract import SlotState
 from firelane.engine.sequence import Sequence, Status
-from firelane.kv import BlockTable, KvCache
+from firelane.kv import BlockTables, KvCache
+
+if TYPE_CHECKING:
+    from firelane.engine.policies.policy import Policy
 
 
 class SequenceTable:
-    """Rows by slot (read by all of the engine, written here and by the scheduler's plan):
+    """Rows by slot, and the queues. Written by itself, when a plan is applied, and when a step is
+    committed."""
 
-    ids: request id. account: of its tenant. length: tokens that exist once all planned steps have ended.
-    end: the length that finishes the sequence. capacity: tokens that its blocks have room for. published:
-    full blocks that the prefix cache knows. last_step: last step with a chunk of it. ending_step: step of
-    its last token, or -1. decoding: its next chunk is one token. reporting: its sampled tokens are still
-    wanted. logprobs: as in Sampling.
-    """
-
-    def __init__(self, slots: int, kv: KvCache, state: SlotState) -> None:
+    def __init__(self, slots: int, kv: KvCache, state: SlotState, policy: Policy) -> None:
         self._kv = kv
         self._state = state
+        self._policy = policy
         self.ids = np.zeros(slots, np.int64)
+        """Request id."""
         self.account = np.zeros(slots, np.int64)
+        """Sequence.account."""
         self.length = np.zeros(slots, np.int32)
+        """Tokens, as committed."""
+        self.in_flight = np.zeros(slots, np.int32)
+        """Tokens that the steps in flight are expected to add."""
         self.end = np.zeros(slots, np.int32)
+        """The length that finishes the sequence."""
         self.capacity = np.zeros(slots, np.int32)
+        """Tokens that its pages have room for."""
         self.published = np.zeros(slots, np.int32)
+        """Full blocks that the prefix cache knows."""
         self.last_step = np.zeros(slots, np.int64)
-        self.ending_step = np.full(slots, -1, np.int64)
+        """Last step submitted with a chunk of it."""
         self.decoding = np.zeros(slots, np.bool_)
-        self.reporting = np.zeros(slots, np.bool_)
+        """Its prompt is computed, or being computed."""
+        self.wants_output = np.zeros(slots, np.bool_)
+        """Its sampled tokens are still to be reported."""
         self.logprobs = np.full(slots, -1, np.int32)
+        """As in Sampling."""
         self.sequences: list[Sequence | None] = [None] * slots
-        self.accounts = Accounts()
-        self.waiting = FairQueue(self.accounts)
+        self.waiting = policy.waiting
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, Sequence] = {}
+        self.changes = 0
+        """Arrivals and ends so far: a plan is made anew when there were some."""
+        self._arrivals = 0
         self._free_slots = list(range(slots - 1, -1, -1))
-        self._limbo: list[int] = []
-        self.arrivals = 0
-        self._settled_step = 0
+        self._pending_free: list[int] = []
+        self._retired_step = 0
 
     @property
     def num_free_slots(self) -> int:
@@ -65,13 +78,39 @@ class SequenceTable:
     @property
     def slots_will_be_freed(self) -> bool:
         """Slots wait for a step in flight."""
-        return bool(self._limbo)
+        return bool(self._pending_free)
 
-    @property
-    def blocks_will_be_freed(self) -> bool:
-        """Blocks of finished sequences wait for a step in flight."""
+    def free_slots(self) -> list[int]:
+        """A copy; the next one to use is the last."""
+        return list(self._free_slots)
+
+    def is_in_flight(self, slot: int) -> bool:
+        """A step in flight has a chunk of it."""
+        return bool(self.last_step[slot] > self._retired_step)
+
+    def can_decode(self) -> NDArray[np.bool_]:
+        """By slot: a step could draw its next token."""
+        return self.decoding & (self.length + self.in_flight < self.end)
+
+    def expected_length(self, slots: Any) -> Any:
+        """Tokens once all steps in flight have ended."""
+        return self.length[slots] + self.in_flight[slots]
+
+    def computed(self, sequence: Sequence) -> int:
+        """Leading tokens of a running sequence whose K/V exists once all steps in flight have ended."""
+        prefilling = sequence.id in self.prefilling
+        return sequence.computed if prefilling else int(self.expected_length(sequence.slot)) - 1
+
+    def pages_will_be_freed(self, running: Iterable[Sequence]) -> bool:
+        """Pages of finished sequences, or pages behind a span of a running one, wait for a step in flight."""
+        ended = map(self.sequences.__getitem__, self._pending_free)
+        if any(s is not None and s.blocks is not None for s in ended):
+            return True
+        size = self._kv.block_size
         return any(
-            s is not None and s.blocks is not None for s in map(self.sequences.__getitem__, self._limbo)
+            self._kv.num_passed(s.blocks, self.computed(s) // size * size)
+            for s in running
+            if s.blocks is not None
         )
 
     def get(self, request_id: int) -> Sequence | None:
@@ -87,60 +126,67 @@ class SequenceTable:
         return [*self.running.values(), *self.waiting.values()]
 
     def add(self, sequence: Sequence) -> None:
-        sequence.arrival = self.arrivals
-        self.arrivals += 1
-        sequence.account = self.accounts.open(sequence.claim)
+        sequence.arrival = self._arrivals
+        self._arrivals += 1
+        self.changes += 1
+        self._policy.added(sequence)
         self.waiting.push(sequence)
 
-    def start(self, sequence: Sequence, blocks: BlockTable) -> None:
-        """Give a waiting sequence a slot and its blocks. The executor's row is written before the step
-        (inputs)."""
-        slot = self._free_slots.pop()
+    def start(self, sequence: Sequence, slot: int, blocks: BlockTables) -> None:
+        """Give a waiting sequence a free slot and its pages. The executor's row is written before its first
+        step (inputs)."""
+        self._free_slots.remove(slot)
         self.waiting.remove(sequence)
-        self.accounts.running[sequence.account] += 1
+        self._policy.started(sequence)
         self.running[sequence.id] = self.prefilling[sequence.id] = sequence
         sequence.status, sequence.slot, sequence.blocks = Status.RUNNING, slot, blocks
-        sequence.computed, sequence.installed = blocks.cached_tokens, False
+        sequence.computed, sequence.row_written = blocks.cached_tokens, False
         if not sequence.started:
-            sequence.planned_s = time.monotonic()
+            sequence.scheduled_s = time.monotonic()
         self.sequences[slot] = sequence
         self.ids[slot], self.account[slot] = sequence.id, sequence.account
         self.length[slot], self.end[slot] = len(sequence.tokens), sequence.end
-        self.capacity[slot] = len(blocks) * self._kv.block_size
+        self.in_flight[slot] = 0
         self.published[slot] = blocks.published_blocks
-        self.ending_step[slot] = -1
-        self.decoding[slot], self.reporting[slot] = False, True
+        self.decoding[slot], self.wants_output[slot] = False, True
         self.logprobs[slot] = sequence.sampling.logprobs
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the head of its queue: it keeps its tokens and computes their K/V again later."""
+        sequence.preempted_tokens = max(self.computed(sequence), 1)
         self._stop_running(sequence)
         sequence.status = Status.WAITING
         self.waiting.push(sequence, first=True)
-        self._release_blocks(sequence)
-        self._vacate(sequence.slot)
+        self._release_pages(sequence)
+        self._free_slot(sequence.slot)
 
     def finish(self, sequence: Sequence) -> None:
-        """Forget a live sequence; its slot and blocks follow when no step in flight needs them."""
-        self.accounts.close(sequence.account)
+        """Forget a live sequence; its slot and pages follow when no step in flight needs them."""
+        self.changes += 1
+        self._policy.finished(sequence)
         if sequence.status is Status.RUNNING:
             self._stop_running(sequence)
             sequence.status = Status.FINISHED
-            self.reporting[sequence.slot] = False
-            self._vacate(sequence.slot)
+            self.wants_output[sequence.slot] = False
+            self._free_slot(sequence.slot)
             return
         self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
         if sequence.slot >= 0:
-            self.reporting[sequence.slot] = False
+            self.wants_output[sequence.slot] = False
 
-    def settle(self, step: int) -> None:
+    def retire(self, step: int) -> None:
         """Step `step` has been committed: free what waited for it."""
-        self._settled_step = step
-        if self._limbo:
-            waiting, self._limbo = self._limbo, []
+        self._retired_step = step
+        if self._pending_free:
+            waiting, self._pending_free = self._pending_free, []
             for slot in waiting:
-                self._vacate(slot)
+                self._free_slot(slot)
+
+    def check_idle(self) -> None:
+        """Raise AssertionError unless all slots and pages are free, as they are while no sequence lives."""
+        assert len(self._free_slots) == len(self.sequences), "a slot is lost"
+        assert self._kv.num_available == self._kv.num_pages, "a page is lost"
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless slots, queues, blocks and pool agree."""
@@ -150,61 +196,52 @@ class SequenceTable:
         assert sorted([*busy, *self._free_slots]) == list(range(len(self.sequences))), (
             "a slot is lost or twice free"
         )
-        assert set(self._limbo) == busy - {s.slot for s in self.running.values()}, "limbo and running overlap"
+        running = {s.slot for s in self.running.values()}
+        assert set(self._pending_free) == busy - running, "slots that are pending free and running overlap"
         for slot, sequence in enumerate(self.sequences):
             assert sequence is None or sequence.slot == slot, "a sequence does not know its slot"
         for sequence in self.running.values():
             self._check_running(sequence)
         assert not any(s.id in self.running for s in self.waiting.values()), "a sequence waits and runs"
-        self._check_accounts()
+        self._policy.check_integrity(self.live(), self.running.values())
         assert not self.decoding[[slot for slot in range(len(self.sequences)) if slot not in busy]].any()
         self._kv.check_integrity(s.blocks for s in held if s.blocks is not None)
-
-    def _check_accounts(self) -> None:
-        arrivals: dict[int, list[int]] = {}
-        for sequence in self.live():
-            arrivals.setdefault(sequence.account, []).append(sequence.arrival)
-        for account, order in arrivals.items():
-            assert order == sorted(order), "not first come, first served"
-            assert self.accounts.live[account] == len(order), "live sequences miscounted"
-        running = np.bincount(
-            [s.account for s in self.running.values()], minlength=len(self.accounts.running)
-        )
-        assert (running == self.accounts.running).all(), "running sequences miscounted"
 
     def _check_running(self, sequence: Sequence) -> None:
         slot = sequence.slot
         assert sequence.status is Status.RUNNING, f"{sequence}: not running"
         assert sequence.blocks is not None, f"{sequence}: no blocks"
         assert self.ids[slot] == sequence.id, f"{sequence}: row of another"
-        assert self.length[slot] <= self.end[slot], f"{sequence}: too long"
-        assert self.capacity[slot] == len(sequence.blocks) * self._kv.block_size, f"{sequence}: capacity"
+        assert self.expected_length(slot) <= self.end[slot], f"{sequence}: too long"
+        assert self.in_flight[slot] == 0 or self.is_in_flight(slot), f"{sequence}: in flight without a step"
+        assert self.capacity[slot] == sequence.blocks.num_blocks * self._kv.block_size, (
+            f"{sequence}: capacity"
+        )
         prefilling = sequence.id in self.prefilling
         assert not (prefilling and self.decoding[slot]), f"{sequence}: prefills and decodes"
-        ends = self.ending_step[slot] >= 0
-        assert prefilling + bool(self.decoding[slot]) + ends == 1, f"{sequence}: would never run again"
+        assert prefilling or self.decoding[slot], f"{sequence}: would never run again"
 
     def _stop_running(self, sequence: Sequence) -> None:
         del self.running[sequence.id]
-        self.accounts.running[sequence.account] -= 1
+        self._policy.stopped(sequence)
         self.prefilling.pop(sequence.id, None)
         self.decoding[sequence.slot] = False
 
-    def _release_blocks(self, sequence: Sequence) -> None:
+    def _release_pages(self, sequence: Sequence) -> None:
         if sequence.blocks is not None:
             self._kv.release(sequence.blocks)
             sequence.blocks = None
 
-    def _vacate(self, slot: int) -> None:
-        if self.last_step[slot] > self._settled_step:
-            self._limbo.append(slot)
+    def _free_slot(self, slot: int) -> None:
+        if self.is_in_flight(slot):
+            self._pending_free.append(slot)
             return
         sequence = self.sequences[slot]
         assert sequence is not None
-        if sequence.status is Status.WAITING and sequence.installed:
+        if sequence.status is Status.WAITING and sequence.row_written:
             sequence.tokens = self._state.tokens[slot, : self.length[slot]].copy()
-        self._release_blocks(sequence)
+        self._release_pages(sequence)
         sequence.slot = -1
         self.sequences[slot] = None
-        self.reporting[slot] = False
+        self.wants_output[slot] = False
         self._free_slots.append(slot)

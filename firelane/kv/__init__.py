@@ -1,7 +1,8 @@
-"""The paged KV cache as the host sees it: which block belongs to whom, and which prefix lies in which
-block."""
+"""The paged KV cache as the host sees it: which page belongs to whom, and which prefix lies in which page."""
 
-from firelane.kv.cache import BlockTable, KvCache
+from firelane.kv.budget import PageBudget
+from firelane.kv.cache import KvCache, NewPage
 from firelane.kv.prefix import PrefixChain
+from firelane.kv.tables import BlockTables, PrefixHit
 
-__all__ = ["BlockTable", "KvCache", "PrefixChain"]
+__all__ = ["BlockTables", "KvCache", "NewPage", "PageBudget", "PrefixChain", "PrefixHit"]

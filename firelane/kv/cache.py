@@ -1,107 +1,239 @@
-"""The KV cache as the scheduler uses it: block tables of sequences over one pool, with prefix reuse."""
+"""The paged KV cache of all cache groups: block tables of sequences over one pool, with prefix reuse.
+
+Life of a page:
+
+    free -- reserve, grow --> held -- publish --> held, named -- advance, release --> free, still findable
+     ^                                                                                       |
+     +---------------- taken again, the least recently used first <--------------------------+
+
+All groups have pages of the same size. A causal group keeps the pages of all tokens; a group of another span
+returns those that lie wholly before what a later query may read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.contract import CAUSAL, Span, kept_from
+from firelane.contract.limits import longest_sequence, pages_needed
+from firelane.kv.budget import PageBudget
 from firelane.kv.pool import BlockPool
 from firelane.kv.prefix import PrefixChain
+from firelane.kv.tables import RELEASED, BlockTables, PrefixHit
+
+NewPage = tuple[int, int, int]
+"""Group, index in the block table, page."""
 
 
-class BlockTable:
-    """The blocks of one sequence, in order. Made by KvCache.reserve, dead after KvCache.release."""
-
-    __slots__ = ("_ids", "cached_tokens", "published_blocks")
-
-    def __init__(self, ids: list[int], cached_tokens: int, published_blocks: int) -> None:
-        self._ids = ids
-        self.cached_tokens = cached_tokens
-        self.published_blocks = published_blocks
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def ids(self) -> list[int]:
-        """The block ids, to be copied into the executor's block table at once."""
-        return self._ids
+MAX_TOKENS = 1 << 31
 
 
 class KvCache:
-    """Reserves, grows, publishes and releases block tables.
+    """Reserves, grows, publishes and releases the block tables of sequences; `lookup` and what begins with
+    num_ or max_ changes nothing.
 
     Only full blocks whose step has ended are published, and a sequence writes to none but its own last
-    blocks: a
-    published block never changes until it is given out again.
+    blocks: a published page never changes until it is taken again.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        block_size: int,
+        spans: tuple[Span, ...] = (CAUSAL,),
+        prefix_caching: bool = True,
+        *,
+        chunk_tokens: int = 1,
+    ) -> None:
+        """spans: one for each group. chunk_tokens: the most that one step computes of a sequence."""
+        self.num_pages = num_pages
         self.block_size = block_size
-        self.num_blocks = num_blocks
-        self._pool = BlockPool(num_blocks)
+        self.spans = spans
+        self._chunk_tokens = chunk_tokens
         self._prefix_caching = prefix_caching
+        self._pool = BlockPool(num_pages, len(spans))
+        self._set_aside = 0
+        self._causal = [group for group, span in enumerate(spans) if span == CAUSAL]
+        self._limited = [group for group, span in enumerate(spans) if span != CAUSAL]
+        self.num_limited = len(self._limited)
+        """Groups with a span that is not causal."""
+        self.max_tokens = longest_sequence(spans, num_pages, chunk_tokens, block_size, at_most=MAX_TOKENS)
+        """The length of a sequence that has the pool for itself."""
+        self.no_hit = PrefixHit(0, tuple([] for _ in spans))
 
     @property
-    def num_free_blocks(self) -> int:
+    def num_free(self) -> int:
         return self._pool.num_free
 
     @property
-    def num_used_blocks(self) -> int:
-        return self.num_blocks - self._pool.num_free
+    def num_available(self) -> int:
+        """Free pages, less those set aside."""
+        return self._pool.num_free - self._set_aside
+
+    @property
+    def num_used_pages(self) -> int:
+        return self.num_pages - self._pool.num_free
+
+    def num_users(self, page: int) -> int:
+        return self._pool.references(page)
+
+    def budget(self) -> PageBudget:
+        return PageBudget(self)
 
     def chain(self, salt: bytes) -> PrefixChain:
         return PrefixChain(salt, self.block_size)
 
-    def reserve(
-        self, chain: PrefixChain, tokens: NDArray[np.int32], *, reusable_tokens: int, headroom_blocks: int = 0
-    ) -> BlockTable | None:
-        """Blocks for all `tokens`, the longest cached prefix among them; None where there is no room.
-
-        At most `reusable_tokens` tokens come from the cache (never all: the last token must be computed), and
-        `headroom_blocks` blocks stay free.
+    def lookup(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> PrefixHit:
+        """The longest cached prefix of at most `reusable_tokens` tokens; never all, since the last token must
+        be computed. A prefix of n tokens is cached where each group has the pages that position n may read.
         """
-        size = self.block_size
-        total = -(-len(tokens) // size)
-        limit = min(reusable_tokens, len(tokens) - 1) // size if self._prefix_caching else 0
-        shared = self._pool.find(chain.names(tokens, limit), limit) if limit > 0 else []
-        fresh = total - len(shared)
-        if self._pool.num_free - self._pool.num_idle(shared) < fresh + headroom_blocks:
-            return None
-        self._pool.share(shared)
-        ids = shared + [self._pool.take() for _ in range(fresh)]
-        return BlockTable(ids, len(shared) * size, len(shared))
+        limit = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
+        if limit <= 0:
+            return self.no_hit
+        names = chain.names(tokens, limit)
+        pages: list[list[int]] = [[] for _ in self.spans]
+        for group in self._causal:
+            pages[group] = self._pool.find(group, names, limit)
+            limit = len(pages[group])
+        for group in self._limited:
+            pages[group] = self._pool.find_each(group, names, limit)
+        blocks = self._longest_hit(pages, limit)
+        firsts = [self._first_block(group, blocks * self.block_size) for group in range(len(self.spans))]
+        return PrefixHit(blocks, tuple(p[first:blocks] for p, first in zip(pages, firsts, strict=True)))
 
-    def grow(self, table: BlockTable) -> int | None:
-        """Append one block and return its id; None where there is no room."""
-        if self._pool.num_free == 0:
-            return None
-        block = self._pool.take()
-        table.ids().append(block)
-        return block
+    def num_to_admit(self, num_tokens: int, hit: PrefixHit) -> tuple[int, int]:
+        """Pages that a sequence takes on admission, and pages to set aside for it, beside those of the hit.
+
+        Causal groups get the pages of all tokens at once. For the others, what they hold at most during the
+        prefill is set aside: one chunk is in flight while the next is planned. A small pool makes do with
+        shorter chunks.
+        """
+        causal = self._pages_needed(self._causal, num_tokens, 0)
+        limited = self._pages_needed(self._limited, num_tokens, 2 * self._chunk_tokens)
+        shared = sum(len(hit.pages[group]) for group in self._limited)
+        fresh = causal - len(self._causal) * hit.num_blocks
+        return fresh, max(0, min(limited, self.num_pages - causal) - shared)
+
+    def share(self, num_tokens: int, hit: PrefixHit) -> BlockTables:
+        """The tables of a sequence of `num_tokens` tokens that begins with `hit`, and holds no other page
+        yet."""
+        tables = BlockTables(hit, hit.num_blocks * self.block_size, num_tokens)
+        for pages in hit.pages:
+            self._pool.share(pages)
+        return tables
+
+    def reserve(self, tables: BlockTables, hit: PrefixHit) -> None:
+        """Take and set aside the other pages of an admission. Where several are admitted, all of them share
+        before the first one reserves: a page that is taken may be any that nobody uses."""
+        tokens = tables.prefill_tokens
+        _, later = self.num_to_admit(tokens, hit)
+        for group in self._causal:
+            self._extend(tables.tables[group], tokens)
+        self._set_aside_rest(tables, later)
+
+    def num_to_grow(self, tables: BlockTables, num_tokens: int) -> int:
+        """Pages that are missing for so many tokens."""
+        blocks = -(-num_tokens // self.block_size)
+        return sum(max(0, blocks - len(table)) for table in tables.tables)
+
+    def grow(self, tables: BlockTables, num_tokens: int) -> list[NewPage]:
+        """Take the pages that are missing for so many tokens: first those set aside."""
+        new: list[NewPage] = []
+        blocks = -(-num_tokens // self.block_size)
+        for group, table in enumerate(tables.tables):
+            for index in range(len(table), blocks):
+                page = self._pool.take()
+                table.append(page)
+                new.append((group, index, page))
+        if tables.prefill_tokens:
+            self._set_aside_rest(tables, tables.set_aside - len(new))
+        return new
+
+    def num_passed(self, tables: BlockTables, position: int) -> int:
+        """Pages that `advance` would return."""
+        return sum(max(0, self._passed(tables, g, position) - tables.first[g]) for g in self._limited)
+
+    def advance(self, tables: BlockTables, position: int) -> None:
+        """Return the pages that no query at `position`, or later, reads. They stay findable."""
+        for group in self._limited:
+            table, first = tables.tables[group], tables.first[group]
+            passed = self._passed(tables, group, position)
+            if passed > first:
+                self._pool.release(table[first:passed])
+                table[first:passed] = [RELEASED] * (passed - first)
+                tables.first[group] = passed
+                if tables.prefill_tokens:
+                    self._set_aside_rest(tables, tables.set_aside + passed - first)
 
     def publish(
-        self, table: BlockTable, chain: PrefixChain, tokens: NDArray[np.int32], num_blocks: int
+        self, tables: BlockTables, chain: PrefixChain, tokens: NDArray[np.int32], num_blocks: int
     ) -> None:
         """Let later prompts find the first `num_blocks` blocks: all of their tokens have been computed."""
         if self._prefix_caching:
-            names, ids = chain.names(tokens, num_blocks), table.ids()
-            for index in range(table.published_blocks, num_blocks):
-                self._pool.publish(ids[index], names[index])
-        table.published_blocks = num_blocks
+            names, before = chain.names(tokens, num_blocks), tables.published_blocks
+            for group, table in enumerate(tables.tables):
+                first = tables.first[group]
+                for index in range(before if before > first else first, num_blocks):
+                    self._pool.publish(table[index], group, names[index])
+        tables.published_blocks = num_blocks
 
-    def release(self, table: BlockTable) -> None:
-        self._pool.release(table.ids())
-        table.ids().clear()
+    def release(self, tables: BlockTables) -> None:
+        for group, table in enumerate(tables.tables):
+            self._pool.release(tables.held(group))
+            tables.first[group] = 0
+            table.clear()
+        self._set_aside -= tables.set_aside
+        tables.set_aside = tables.prefill_tokens = 0
 
-    def check_integrity(self, tables: Iterable[BlockTable]) -> None:
-        """Raise AssertionError unless the pool is sound and `tables` are exactly its users."""
+    def check_integrity(self, all_tables: Iterable[BlockTables]) -> None:
+        """Raise AssertionError unless the pool is sound and `all_tables` are exactly its users."""
         self._pool.check_integrity()
-        expected = [0] * self.num_blocks
-        for table in tables:
-            assert len(set(table.ids())) == len(table), "a sequence holds a block twice"
-            for block in table.ids():
-                expected[block] += 1
-        actual = [self._pool.references(block) for block in range(self.num_blocks)]
+        expected, set_aside = [0] * self.num_pages, 0
+        for tables in all_tables:
+            held = [page for group in range(len(self.spans)) for page in tables.held(group)]
+            assert len(set(held)) == len(held) == tables.num_held, "a sequence holds a page twice"
+            assert RELEASED not in held, "a page is released and held"
+            assert tables.set_aside == 0 or tables.prefill_tokens, "pages are set aside after the prefill"
+            set_aside += tables.set_aside
+            for page in held:
+                expected[page] += 1
+        actual = [self._pool.references(page) for page in range(self.num_pages)]
         assert actual == expected, "reference counts differ from the block tables: leaked or freed too early"
+        assert self._set_aside == set_aside, "pages set aside are miscounted"
+
+    def _longest_hit(self, pages: list[list[int]], limit: int) -> int:
+        """Blocks of the longest prefix of which each group has what it needs."""
+        if not self._limited:
+            return limit
+        blocks = np.arange(limit + 1)
+        is_hit = np.ones(limit + 1, np.bool_)
+        for group in self._limited:
+            known = np.array([0, *accumulate(page >= 0 for page in pages[group])])[: limit + 1]
+            first = np.array([self._first_block(group, n * self.block_size) for n in range(limit + 1)])
+            is_hit &= known - known[first] == blocks - first
+        return int(np.flatnonzero(is_hit)[-1])
+
+    def _first_block(self, group: int, position: int) -> int:
+        """Index of the first block that a query at `position`, or any later one, may still read."""
+        return kept_from(self.spans[group], position) // self.block_size
+
+    def _passed(self, tables: BlockTables, group: int, position: int) -> int:
+        return min(self._first_block(group, position), len(tables.tables[group]))
+
+    def _extend(self, table: list[int], num_tokens: int) -> None:
+        missing = -(-num_tokens // self.block_size) - len(table)
+        table += [self._pool.take() for _ in range(missing)]
+
+    def _set_aside_rest(self, tables: BlockTables, pages: int) -> None:
+        """Nothing more once all groups have pages for the whole prefill."""
+        if tables.num_blocks * self.block_size >= tables.prefill_tokens:
+            tables.prefill_tokens = pages = 0
+        self._set_aside += max(0, pages) - tables.set_aside
+        tables.set_aside = max(0, pages)
+
+    def _pages_needed(self, groups: Iterable[int], num_tokens: int, chunk: int) -> int:
+        return sum(pages_needed(self.spans[g], num_tokens, chunk, self.block_size) for g in groups)

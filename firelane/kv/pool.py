@@ -1,12 +1,13 @@
-"""Blocks of the KV cache: reference counts, names, and the order in which they are given out again.
+"""Pages of the KV cache: reference counts, names, and the order in which they are given out again.
 
-Each block is in exactly one place:
+Each page is in exactly one place:
 
     blank   nobody uses it, it holds nothing worth keeping       given out first
     cached  nobody uses it, but a later prompt may ask for it    given out last, the least recently used first
     in use  reference count > 0, named or not
 
-Every operation is O(1) a block.
+A name stands for a block of tokens; with its cache group it tells the content of a page. Every operation is
+O(1) a page.
 """
 
 from __future__ import annotations
@@ -14,90 +15,103 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+UNKNOWN = -1
+"""Instead of a page: no page has this name."""
+
 
 class BlockPool:
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self._references = [0] * num_blocks
-        self._name_of: list[bytes | None] = [None] * num_blocks
-        self._by_name: dict[bytes, int] = {}
-        self._blank = list(range(num_blocks - 1, -1, -1))
+    def __init__(self, num_pages: int, num_groups: int = 1) -> None:
+        self.num_pages = num_pages
+        self._references = [0] * num_pages
+        self._name_of: list[tuple[int, bytes] | None] = [None] * num_pages
+        self._by_name: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
+        self._blank = list(range(num_pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_free(self) -> int:
-        """Blocks that `take` can give out now."""
+        """Pages that `take` can give out now."""
         return len(self._blank) + len(self._cached)
 
     def take(self) -> int:
-        """A block for one user, its old content forgotten. IndexError where none is free: ask `num_free`
+        """A page for one user, its old content forgotten. IndexError where none is free: ask `num_free`
         before."""
         if self._blank:
-            block = self._blank.pop()
+            page = self._blank.pop()
         elif self._cached:
-            block, _ = self._cached.popitem(last=False)
-            self._forget(block)
+            page, _ = self._cached.popitem(last=False)
+            self._forget(page)
         else:
-            raise IndexError("no free block")
-        self._references[block] = 1
-        return block
+            raise IndexError("no free page")
+        self._references[page] = 1
+        return page
 
-    def find(self, names: Sequence[bytes], limit: int) -> list[int]:
-        """Blocks that hold the longest known prefix of names[:limit]. They are not yet held: see `share`."""
-        found: list[int] = []
+    def find(self, group: int, names: Sequence[bytes], limit: int) -> list[int]:
+        """Pages of the longest known prefix of names[:limit]. They are not yet held: see `share`."""
+        by_name, found = self._by_name[group], list[int]()
         for index in range(min(limit, len(names))):
-            block = self._by_name.get(names[index])
-            if block is None:
+            page = by_name.get(names[index])
+            if page is None:
                 break
-            found.append(block)
+            found.append(page)
         return found
 
-    def num_idle(self, blocks: Sequence[int]) -> int:
-        """How many of these blocks nobody uses, so that sharing them makes `num_free` smaller."""
-        return sum(1 for block in blocks if self._references[block] == 0)
+    def find_each(self, group: int, names: Sequence[bytes], limit: int) -> list[int]:
+        """The page of each of names[:limit], or UNKNOWN."""
+        by_name = self._by_name[group]
+        return [by_name.get(name, UNKNOWN) for name in names[:limit]]
 
-    def share(self, blocks: Sequence[int]) -> None:
-        """One more user for each of these named blocks."""
-        for block in blocks:
-            if self._references[block] == 0:
-                del self._cached[block]
-            self._references[block] += 1
+    def num_idle(self, pages: Sequence[int]) -> int:
+        """How many of these pages nobody uses, so that sharing them makes `num_free` smaller."""
+        return sum(1 for page in pages if self._references[page] == 0)
 
-    def publish(self, block: int, name: bytes) -> None:
-        """Let others find this block in use by its name. A second block of the same content stays unnamed."""
-        if name not in self._by_name and self._name_of[block] is None:
-            self._by_name[name] = block
-            self._name_of[block] = name
+    def share(self, pages: Sequence[int]) -> None:
+        """One more user for each of these named pages."""
+        for page in pages:
+            if self._references[page] == 0:
+                del self._cached[page]
+            self._references[page] += 1
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """One user fewer for each. Later blocks become older: a prefix without its tail is still of use."""
-        for block in reversed(blocks):
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                if self._name_of[block] is None:
-                    self._blank.append(block)
+    def publish(self, page: int, group: int, name: bytes) -> None:
+        """Let others find this page in use by its name. A second page of the same content stays unnamed."""
+        by_name = self._by_name[group]
+        if name not in by_name and self._name_of[page] is None:
+            by_name[name] = page
+            self._name_of[page] = group, name
+
+    def release(self, pages: Sequence[int]) -> None:
+        """One user fewer for each. Later pages become older: a prefix without its tail is still of use."""
+        for page in reversed(pages):
+            self._references[page] -= 1
+            if self._references[page] == 0:
+                if self._name_of[page] is None:
+                    self._blank.append(page)
                 else:
-                    self._cached[block] = None
+                    self._cached[page] = None
 
-    def references(self, block: int) -> int:
-        return self._references[block]
+    def references(self, page: int) -> int:
+        return self._references[page]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every block is in exactly one place and names are one to one."""
+        """Raise AssertionError unless every page is in exactly one place and names are one to one."""
         blank, cached = set(self._blank), set(self._cached)
-        assert len(blank) == len(self._blank), "a block is blank twice"
-        assert not blank & cached, "a block is blank and cached"
-        for block in range(self.num_blocks):
-            free = block in blank or block in cached
-            assert self._references[block] >= 0, f"block {block}: negative reference count"
-            assert free == (self._references[block] == 0), f"block {block}: free and in use, or lost"
-            assert block not in blank or self._name_of[block] is None, f"block {block}: blank but named"
-            assert block not in cached or self._name_of[block] is not None, f"block {block}: cached, no name"
-        named = {name: block for block, name in enumerate(self._name_of) if name is not None}
-        assert named == self._by_name, "names and blocks differ"
+        assert len(blank) == len(self._blank), "a page is blank twice"
+        assert not blank & cached, "a page is blank and cached"
+        for page in range(self.num_pages):
+            free = page in blank or page in cached
+            assert self._references[page] >= 0, f"page {page}: negative reference count"
+            assert free == (self._references[page] == 0), f"page {page}: free and in use, or lost"
+            assert page not in blank or self._name_of[page] is None, f"page {page}: blank but named"
+            assert page not in cached or self._name_of[page] is not None, f"page {page}: cached, no name"
+        named = {name: page for page, name in enumerate(self._name_of) if name is not None}
+        known = {
+            (group, name): page for group, pages in enumerate(self._by_name) for name, page in pages.items()
+        }
+        assert named == known, "names and pages differ"
 
-    def _forget(self, block: int) -> None:
-        name = self._name_of[block]
-        assert name is not None
-        del self._by_name[name]
-        self._name_of[block] = None
+    def _forget(self, page: int) -> None:
+        entry = self._name_of[page]
+        assert entry is not None
+        group, name = entry
+        del self._by_name[group][name]
+        self._name_of[page] = None

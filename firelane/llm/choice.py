@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from firelane.gateway.detokenize import StopMatcher, make_detokenizer
-from firelane.gateway.tokenizer import Tokenizer
 from firelane.llm.outputs import CompletionOutput, Logprob, RequestOutput
 from firelane.llm.params import SamplingParams
+from firelane.text.detokenize import SequenceText, make_detokenizer
+from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import NewRequest, TokenLogprobs
 
 
-class Job:
+class PromptRun:
     """One prompt and its outputs."""
 
     def __init__(self, prompt: str | None, ids: list[int], params: SamplingParams, request_id: int) -> None:
@@ -23,49 +23,45 @@ class Job:
 class Choice:
     """One sequence: turns what the engine reports into a CompletionOutput."""
 
-    def __init__(self, request: NewRequest, job: Job, index: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: NewRequest, run: PromptRun, index: int, tokenizer: Tokenizer) -> None:
         self.request = request
         self.output = CompletionOutput(index)
-        self._job = job
+        self._run = run
         self._tokenizer = tokenizer
-        self._detokenizer = make_detokenizer(tokenizer)
-        stops = job.params.stops()
-        self._matcher = StopMatcher(stops) if stops else None
-        if job.params.logprobs is not None:
+        self._text = SequenceText(
+            make_detokenizer(tokenizer), run.params.stops(), min_tokens=run.params.min_tokens
+        )
+        if run.params.logprobs is not None:
             self.output.logprobs = []
 
     def on_started(self, cached_tokens: int) -> None:
         if self.output.index == 0:
-            self._job.result.num_cached_tokens = cached_tokens
+            self._run.result.num_cached_tokens = cached_tokens
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
-        job = self._job
-        if entry.position >= len(job.result.prompt_token_ids):
+        run = self._run
+        if entry.position >= len(run.result.prompt_token_ids):
             assert self.output.logprobs is not None
             self.output.logprobs.append(self._logprobs(entry))
-        elif self.output.index == 0 and job.result.prompt_logprobs is not None:
-            job.result.prompt_logprobs.append(self._logprobs(entry))
+        elif self.output.index == 0 and run.result.prompt_logprobs is not None:
+            run.result.prompt_logprobs.append(self._logprobs(entry))
 
     def on_token(self, token: int, *, is_stop: bool) -> None:
         self.output.token_ids.append(token)
         if is_stop:
             self.output.stop_reason = token
         else:
-            self._append(self._detokenizer.push(token))
+            self._append(*self._text.push(token))
 
     def on_end(self, reason: str) -> None:
         if self.output.finish_reason is None:
-            self._append(self._detokenizer.flush())
+            self._append(*self._text.flush())
         if self.output.finish_reason is None:
-            self.output.text += self._matcher.flush() if self._matcher is not None else ""
             self.output.finish_reason = reason
 
-    def _append(self, text: str) -> None:
-        found = False
-        if self._matcher is not None and len(self.output.token_ids) > self._job.params.min_tokens:
-            text, found = self._matcher.push(text)
+    def _append(self, text: str, stopped: bool) -> None:
         self.output.text += text
-        if found:
+        if stopped:
             self.output.finish_reason = "stop"
 
     def _logprobs(self, entry: TokenLogprobs) -> dict[int, Logprob]:

@@ -19,18 +19,19 @@ from firelane.api.chat import ChatRequest
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
+from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
-from firelane.gateway.assistant import Assistant
-from firelane.gateway.model_files import ModelFiles, read_model_files
-from firelane.gateway.prompt import PromptBuilder
-from firelane.gateway.tokenizer import load_tokenizer
-from firelane.llm.choice import Choice, Job
+from firelane.llm.choice import Choice, PromptRun
 from firelane.llm.outputs import RequestOutput
-from firelane.llm.params import SamplingParams, wire_grammar, wire_sampling
+from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
 from firelane.llm.port import LocalPort
+from firelane.text.assistant import Assistant
+from firelane.text.model_files import ModelFiles, read_model_files
+from firelane.text.prompt import PromptBuilder
+from firelane.text.sampling import wire_sampling
+from firelane.text.tokenizer import load_tokenizer
 from firelane.weights.progress import Progress, silent
 from firelane.weights.sources import resolve
-from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Pooling, Sampling
 
 Prompt = str | Sequence[int]
@@ -59,7 +60,7 @@ class LLM:
         self._port = LocalPort()
         self._grammars = grammar_queue(model_dir, self._executor.vocab_size)
         self._core = EngineCore(
-            self._executor, self._port, prefix_cache=config.prefix_cache, grammars=self._grammars
+            self._executor, self._port, prefix_cache=config.prefix_cache, prerequisites=self._grammars
         )
         self._next_id = 0
         self._closed = False
@@ -72,12 +73,12 @@ class LLM:
         use_tqdm: bool = False,
     ) -> list[RequestOutput]:
         """Complete each prompt; all run at the same time. Raises RequestError where one cannot be served."""
-        jobs = [self._job(prompt, sampling_params) for prompt in _listed(prompts)]
-        running = [choice for job in jobs for choice in job.choices]
+        runs = [self._run(prompt, sampling_params) for prompt in _listed(prompts)]
+        running = [choice for run in runs for choice in run.choices]
         with _progress_bar(len(running), shown=use_tqdm) as bar:
             for ended in self._turns(running):
                 bar.update(ended)
-        return [job.result for job in jobs]
+        return [run.result for run in runs]
 
     def chat(
         self,
@@ -93,7 +94,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """The text of one output, in pieces as they come. Closing the iterator stops the sequence."""
-        choice = self._job(prompt, replace(sampling_params or self.default_sampling(), n=1)).choices[0]
+        choice = self._run(prompt, replace(sampling_params or self.default_sampling(), n=1)).choices[0]
         given = 0
         for _ in self._turns([choice]):
             text = choice.output.text
@@ -104,7 +105,7 @@ class LLM:
     def stream_chat(
         self, messages: Sequence[Any], sampling_params: SamplingParams | None = None
     ) -> Iterator[str]:
-        """As `stream`, for one conversation."""
+        """The text of one output to a conversation, as `stream` gives it."""
         return self.stream(self._render(messages), sampling_params)
 
     def embed(
@@ -126,7 +127,7 @@ class LLM:
         return [_normalized(vector) for vector in found] if normalize else found
 
     def default_sampling(self) -> SamplingParams:
-        """What the model's author advises (generation_config.json), else plain sampling."""
+        """Sampling as the model's author advises it (generation_config.json), else plain."""
         get = self._files.defaults.get
         return SamplingParams(
             temperature=get("temperature", 1.0),
@@ -162,27 +163,34 @@ class LLM:
         return self._tokenizer.encode(self._assistant.chat(request).text, add_special_tokens=False)
 
     def _pooled(self, prompt: Prompt, pooling: Pooling) -> Choice:
-        job = self._job(prompt, SamplingParams())
-        choice = job.choices[0]
+        run = self._run(prompt, SamplingParams())
+        choice = run.choices[0]
         choice.request = msgspec.structs.replace(choice.request, pooling=pooling, sampling=Sampling())
         return choice
 
-    def _job(self, prompt: Prompt, params: SamplingParams | None) -> Job:
+    def _run(self, prompt: Prompt, params: SamplingParams | None) -> PromptRun:
         params = params or self.default_sampling()
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self._prompts.eos_ids)}
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        job = Job(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
+        run = PromptRun(prompt if isinstance(prompt, str) else None, ids, params, self._next_id)
         grammar = wire_grammar(params)
         for index in range(params.n):
-            sampling = wire_sampling(params, seed + index, sorted(stop_ids))
+            sampling = wire_sampling(
+                params,
+                {},
+                seed=seed + index,
+                max_tokens=REST_OF_CONTEXT if params.max_tokens is None else params.max_tokens,
+                stop_token_ids=sorted(stop_ids),
+                reports=params.reports,
+            )
             request = NewRequest(
                 id=self._next_id, prompt=np.asarray(ids, "<i4").tobytes(), sampling=sampling, grammar=grammar
             )
             self._next_id += 1
-            job.choices.append(Choice(request, job, index, self._tokenizer))
-        job.result.outputs = [choice.output for choice in job.choices]
-        return job
+            run.choices.append(Choice(request, run, index, self._tokenizer))
+        run.result.outputs = [choice.output for choice in run.choices]
+        return run
 
     def _turns(self, choices: list[Choice]) -> Iterator[int]:
         """Engine turns until all `choices` have ended; yields how many ended in each. What remains is

@@ -1,4 +1,4 @@
-"""What `LLM.generate` returns."""
+"""Results of `LLM.generate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the outputs of a prompt are drawn."""
+"""Sampling parameters of the offline API."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firelane.errors import UsageError
-from firelane.wire.frames import Grammar, GrammarKind, Sampling
+from firelane.wire.frames import Grammar, GrammarKind
 
 REST_OF_CONTEXT = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How to draw tokens, when to stop, what to report.
+    """Sampling parameters: how to draw tokens, when to stop, what to report.
 
     n: outputs per prompt. temperature 0 is greedy; top_k 0 or -1, top_p 1 and min_p 0 are off. seed None
     draws a new one for each output; output i of a prompt uses seed + i. max_tokens None: the rest of the
@@ -45,6 +45,12 @@ class SamplingParams:
     regex: str | None = None
     grammar: str | None = None
 
+    @property
+    def reports(self) -> tuple[int, int]:
+        """Logprobs of output and prompt, as in Sampling."""
+        output, prompt = self.logprobs, self.prompt_logprobs
+        return -1 if output is None else output, -1 if prompt is None else prompt
+
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
@@ -62,23 +68,3 @@ def wire_grammar(params: SamplingParams) -> Grammar | None:
     if len(found) > 1:
         raise UsageError(f"{found[0].kind} and {found[1].kind} are both given: leave out one of them")
     return found[0] if found else None
-
-
-def wire_sampling(params: SamplingParams, seed: int, stop_ids: list[int]) -> Sampling:
-    """What the engine is told about one output."""
-    return Sampling(
-        temperature=params.temperature,
-        top_k=max(0, params.top_k),
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        logit_bias=sorted(params.logit_bias.items()),
-        seed=seed,
-        max_tokens=REST_OF_CONTEXT if params.max_tokens is None else params.max_tokens,
-        min_tokens=params.min_tokens,
-        stop_token_ids=stop_ids,
-        logprobs=-1 if params.logprobs is None else params.logprobs,
-        prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
-    )

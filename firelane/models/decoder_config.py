@@ -1,34 +1,31 @@
-"""The config keys that all dense families share, read into a DenseSpec."""
+"""The config keys that decoder families share."""
 
 from __future__ import annotations
 
+from firelane.contract.span import CAUSAL, Span, Window
+from firelane.models.blocks import Decoder
 from firelane.models.config import ConfigReader, read_dtype
-from firelane.models.dense import DenseSpec
-from firelane.models.rope import read_rotary
-from firelane.program.ops import HeadShape
+from firelane.program.ops import SILU, Gate, HeadShape
 
 MAX_LAYERS = 1024
 
 
-def read_decoder(config: ConfigReader, *, name: str, head_shape: HeadShape | None = None) -> DenseSpec:
-    """The spec of a Llama-like decoder without biases, q/k norms or windows; a family replaces what it has of
-    those.
-    """
-    config.choice("hidden_act", "silu", among=("silu", "swish"))
-    shape = head_shape or read_heads(config)
-    return DenseSpec(
+def read_decoder(config: ConfigReader, *, name: str) -> Decoder:
+    """The sizes of a decoder, without ops."""
+    return Decoder(
         name=name,
         vocab_size=config.integer("vocab_size"),
         max_model_len=config.integer("max_position_embeddings"),
-        hidden_size=config.integer("hidden_size"),
-        mlp_size=config.integer("intermediate_size"),
-        heads=shape,
-        rotary=read_rotary(config, head_dim=shape.head_dim),
-        windows=(0,) * read_layers(config),
-        norm_eps=config.number("rms_norm_eps", 1e-6),
+        width=config.integer("hidden_size"),
+        eps=config.number("rms_norm_eps", 1e-6),
         dtype=read_dtype(config),
-        tied_embeddings=config.boolean("tie_word_embeddings", False),
+        tied=config.boolean("tie_word_embeddings", False),
     )
+
+
+def read_gate(config: ConfigReader) -> Gate:
+    config.choice("hidden_act", "silu", among=("silu", "swish"))
+    return SILU
 
 
 def read_heads(config: ConfigReader, *, default_head_dim: int | None = None) -> HeadShape:
@@ -54,9 +51,9 @@ def read_layers(config: ConfigReader) -> int:
     return layers
 
 
-def read_partial_windows(config: ConfigReader) -> tuple[int, ...]:
-    """Qwen's way: sliding windows, if switched on, in the layers that layer_types names or from
-    max_window_layers on.
+def read_partial_windows(config: ConfigReader) -> tuple[Span, ...]:
+    """A span for each layer, Qwen's way: sliding windows, if switched on, in the layers that layer_types
+    names or from max_window_layers on.
     """
     layers = read_layers(config)
     enabled = config.boolean("use_sliding_window", False)
@@ -67,11 +64,11 @@ def read_partial_windows(config: ConfigReader) -> tuple[int, ...]:
                 "layer_types", types, "it asks for sliding windows, but use_sliding_window is off"
             )
         config.ignore("sliding_window", "max_window_layers")
-        return (0,) * layers
-    window = config.integer("sliding_window")
+        return (CAUSAL,) * layers
+    window = Window(config.integer("sliding_window"))
     first = min(config.count("max_window_layers", 28), layers)
     types = types or ["full_attention"] * first + ["sliding_attention"] * (layers - first)
-    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+    return tuple(window if kind == "sliding_attention" else CAUSAL for kind in types)
 
 
 def _layer_types(config: ConfigReader, layers: int) -> list[str]:

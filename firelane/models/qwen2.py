@@ -4,16 +4,21 @@ layers.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
-from firelane.models.decoder_config import read_decoder, read_partial_windows
-from firelane.models.dense import dense_program
+from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_partial_windows
+from firelane.models.rope import read_rotary
 from firelane.program.program import Program
 
 ARCHITECTURE = "Qwen2ForCausalLM"
 
 
 def program(config: ConfigReader) -> Program:
-    spec = read_decoder(config, name="qwen2")
-    return dense_program(replace(spec, qkv_bias=True, windows=read_partial_windows(config)))
+    decoder, heads, gate = read_decoder(config, name="qwen2"), read_heads(config), read_gate(config)
+    rotary, spans = read_rotary(config, head_dim=heads.head_dim), read_partial_windows(config)
+    width = config.integer("intermediate_size")
+    x = embed(decoder)
+    for layer, span in zip(decoder.layers(len(spans)), spans, strict=True):
+        x = attention(layer, x, heads, rotary, span=span, bias="qkv")
+        x = mlp(layer, x, width, gate=gate)
+    return decoder.program(head(decoder, x))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
-from firelane.models.decoder_config import read_decoder, read_heads, read_partial_windows
-from firelane.models.dense import dense_program
+from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_partial_windows
+from firelane.models.rope import read_rotary
 from firelane.program.program import Program
 
 ARCHITECTURE = "Qwen3ForCausalLM"
@@ -14,10 +13,12 @@ DEFAULT_HEAD_DIM = 128
 
 
 def program(config: ConfigReader) -> Program:
-    spec = read_decoder(
-        config, name="qwen3", head_shape=read_heads(config, default_head_dim=DEFAULT_HEAD_DIM)
-    )
-    bias = config.boolean("attention_bias", False)
-    return dense_program(
-        replace(spec, qk_norm=True, qkv_bias=bias, output_bias=bias, windows=read_partial_windows(config))
-    )
+    decoder, gate = read_decoder(config, name="qwen3"), read_gate(config)
+    heads = read_heads(config, default_head_dim=DEFAULT_HEAD_DIM)
+    rotary, spans = read_rotary(config, head_dim=heads.head_dim), read_partial_windows(config)
+    width, bias = config.integer("intermediate_size"), config.boolean("attention_bias", False)
+    x = embed(decoder)
+    for layer, span in zip(decoder.layers(len(spans)), spans, strict=True):
+        x = attention(layer, x, heads, rotary, span=span, bias="qkvo" if bias else "", head_norm=True)
+        x = mlp(layer, x, width, gate=gate)
+    return decoder.program(head(decoder, x))

@@ -60,14 +60,6 @@ def cpu_identity() -> CpuIdentity:
     )
 
 
-def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Size of the largest cache that the first core has or shares; 32 MiB where the system does not tell."""
-    sizes = [_read(str(path / "size")).strip() for path in root.glob("index*")]
-    units = {"K": 1 << 10, "M": 1 << 20}
-    known = [int(s[:-1]) * units[s[-1]] for s in sizes if s[:-1].isdigit() and s[-1] in units]
-    return max(known, default=32 << 20)
-
-
 def parse_cpuinfo(text: str, *, machine: str, affinity: Collection[int]) -> CpuIdentity:
     """Read the text of /proc/cpuinfo; "" (another system) gives no more than the architecture."""
     blocks = [_fields(block) for block in text.split("\n\n")]

@@ -2,17 +2,15 @@
 
 A compiled kernel lies in `cache_dir/kernels/<key>.so`, beside its source `<key>.cpp` and, where the compiler
 failed, `<key>.log`. The key hashes all that the result depends on. A file under its final name is whole:
-written elsewhere, sealed with a digest of its bytes, then renamed; the seal is checked before each use.
+it ends with a digest of its bytes, which is checked before each use.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import importlib.util
-import os
 import shlex
 import shutil
 import subprocess
@@ -23,6 +21,7 @@ from pathlib import Path
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
+from firelane.storage import locked, remove_leftovers, replacing
 
 BASE_FLAGS = (
     "-std=c++20",
@@ -36,7 +35,7 @@ BASE_FLAGS = (
 )
 COMPILERS = ("g++", "clang++", "c++")
 INSTALL_HINT = "install g++ (or clang++), or `pip install 'firelane[compiler]'`"
-SEAL_BYTES = hashlib.sha256().digest_size
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +68,12 @@ class Toolchain:
         """
         key = self.key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
         library = cache_dir / "kernels" / f"{key}.so"
-        if is_sealed(library):
+        if has_digest(library):
             return library
         with _cache_errors(library.parent):
             library.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(library.with_suffix(".lock")):
-                if not is_sealed(library):
+            with locked(library.with_suffix(".lock")):
+                if not has_digest(library):
                     arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
                     self._compile(source, library=library, arguments=arguments, name=name)
         return library
@@ -92,20 +91,15 @@ class Toolchain:
 
     def _compile(self, source: str, *, library: Path, arguments: Sequence[str], name: str) -> None:
         unit = library.with_suffix(".cpp")
-        partial = library.with_suffix(f".{os.getpid()}.tmp")
-        for stale in library.parent.glob(f"{library.stem}.*.tmp"):
-            stale.unlink(missing_ok=True)  # of a process that was killed
+        remove_leftovers(library)
         unit.write_text(source)
         flags = zig_flags([*BASE_FLAGS, *arguments]) if self.is_zig else [*BASE_FLAGS, *arguments]
-        command = [*self.command, *flags, str(unit), "-o", str(partial)]
-        try:
+        with replacing(library) as partial:
+            command = [*self.command, *flags, str(unit), "-o", str(partial)]
             self._run(command, log=library.with_suffix(".log"), name=name)
             if not partial.is_file():
                 raise CompilerError(f"{command[0]} gave no error and no library for {name}: {INSTALL_HINT}")
-            seal(partial)
-            partial.replace(library)
-        finally:
-            partial.unlink(missing_ok=True)
+            append_digest(partial)
 
     def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
         environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(log.parent.parent / "zig"))
@@ -173,29 +167,20 @@ def first_error(log: str) -> str:
     return next((line.strip() for line in log.splitlines() if "error" in line), "")
 
 
-def seal(path: Path) -> None:
+def append_digest(path: Path) -> None:
     """Append the digest of the file's bytes (a dynamic loader ignores what follows the last section)."""
     with path.open("r+b") as file:
         digest = hashlib.sha256(file.read()).digest()
         file.write(digest)
 
 
-def is_sealed(path: Path) -> bool:
+def has_digest(path: Path) -> bool:
     """Whether the file is there and whole: it ends with the digest of the bytes before."""
     try:
         content = path.read_bytes()
     except OSError:
         return False
-    return hashlib.sha256(content[:-SEAL_BYTES]).digest() == content[-SEAL_BYTES:]
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
-    with path.open("w") as file:
-        # Without locks (some network file systems) two processes may both compile: wasteful, not wrong.
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 
 
 @contextlib.contextmanager

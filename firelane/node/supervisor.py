@@ -15,8 +15,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
-from firelane.wire.engine_config import EngineConfig
 
 log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
@@ -25,8 +25,9 @@ OnGivenUp = Callable[["EngineExit"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """Waits double from first_delay_s to max_delay_s while engines die young; an engine that has lived for
-    stable_after_s counts as sound again. After max_deaths deaths in a row the supervisor gives up."""
+    """Waits double from first_delay_s to max_delay_s while engines die young. An engine that has served a
+    request, or lived for stable_after_s, counts as sound: after its death the next one starts at once. After
+    max_deaths deaths in a row of others the supervisor gives up."""
 
     first_delay_s: float = 0.2
     max_delay_s: float = 10.0
@@ -78,7 +79,7 @@ class EngineSupervisor:
         self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
-        self._was_ready = False
+        self._was_ready = self._is_sound = False
         self.restarts = 0
 
     @property
@@ -87,9 +88,10 @@ class EngineSupervisor:
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> None:
-        """Start the first engine; returns when the process exists and on_socket has its connection. Raises
-        MachineError where the system makes no process."""
+        """Start the first engine, also after a stop; returns when the process exists and on_socket has its
+        connection. Raises MachineError where the system makes no process."""
         began_s = time.monotonic()
+        self._stopping = self._was_ready = False
         try:
             ours = self._launch()
         except OSError as error:
@@ -103,6 +105,20 @@ class EngineSupervisor:
     def mark_ready(self) -> None:
         """The engine has said Ready: from now on a death leads to a restart, not to giving up."""
         self._was_ready = True
+
+    def mark_served(self) -> None:
+        """The engine has answered something: it is not one that dies young."""
+        self._is_sound = True
+
+    def kill(self) -> None:
+        """End an engine that hangs, with all that it has started; another one follows."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def restart(self, timeout_s: float = 5.0) -> None:
+        """Another engine in the place of this one, which gets `timeout_s` to end by itself."""
+        await self.stop(timeout_s)
+        await self.start()
 
     async def stop(self, timeout_s: float = 5.0, *, patience_s: float = 3.0) -> None:
         """End the engine and wait for it: one whose connection closed, or that got a Drain frame, may take
@@ -131,6 +147,7 @@ class EngineSupervisor:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
             on_error.pop_all()
         self._ended.clear()
+        self._is_sound = False
         return ours
 
     async def _hand_over(self, ours: socket.socket) -> None:
@@ -144,23 +161,25 @@ class EngineSupervisor:
             ended = await self._wait_for_exit(began_s)
             if self._stopping:
                 return
-            if ended.lived_s >= self._policy.stable_after_s:
-                deaths, delay_s = 0, self._policy.first_delay_s
-            deaths += 1
             if self._on_exit is not None:
                 self._on_exit(ended)
+            sound = self._is_sound or ended.lived_s >= self._policy.stable_after_s
+            if sound:
+                deaths, delay_s = 0, self._policy.first_delay_s
+            deaths += 1
             if not self._was_ready or deaths >= self._policy.max_deaths:
                 if self._on_given_up is not None:
                     self._on_given_up(ended)
                 return
-            delay_s = await self._start_again(delay_s)
+            delay_s = await self._start_again(delay_s, at_once=sound)
             began_s = time.monotonic()
 
-    async def _start_again(self, delay_s: float) -> float:
+    async def _start_again(self, delay_s: float, *, at_once: bool) -> float:
         """Launch after a while, which grows for as long as the system has no room for a process; returns the
         delay that comes next."""
         while True:
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(0.0 if at_once else delay_s)
+            at_once = False
             delay_s = min(2 * delay_s, self._policy.max_delay_s)
             try:
                 ours = self._launch()

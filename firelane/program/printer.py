@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from firelane.program.ops import Op
+from firelane.contract.span import CAUSAL
+from firelane.program.ops import Attention, Op
 from firelane.program.program import Program
 from firelane.program.values import Cost, StepShape
 
@@ -20,10 +21,11 @@ def format_program(program: Program, shape: StepShape = ONE_TOKEN) -> str:
 
 def _title(program: Program, shape: StepShape) -> str:
     parameters = sum(w.nbytes // w.dtype.itemsize for w in program.weights)
+    groups = f" in {len(program.cache_groups)} groups" if len(program.cache_groups) > 1 else ""
     return (
         f"{program.name}: {parameters / 1e6:.1f} M parameters, {_bytes(program.weights_bytes)}; "
         f"vocabulary {program.vocab_size}, at most {program.max_model_len} tokens, "
-        f"KV cache {_bytes(program.kv_bytes_per_token)} a token; "
+        f"KV cache {_bytes(sum(layer.bytes_per_token for layer in program.cache_layers))} a token{groups}; "
         f"costs of a step of {shape.tokens} token{'s' if shape.tokens > 1 else ''}, context {shape.context}"
     )
 
@@ -33,7 +35,13 @@ def _row(index: int, op: Op, shape: StepShape) -> tuple[str, ...]:
     weight = " x ".join(str(n) for n in op.weights[0].shape) if op.weights else ""
     name = out.name if out else ""
     value = f"[{out.rows.value}, {out.width}] {out.dtype.value}" if out else ""
-    return (str(index), type(op).__name__, name, value, weight, *_costs(op.cost(shape)))
+    return (str(index), _kind(op), name, value, weight, *_costs(op.cost(shape)))
+
+
+def _kind(op: Op) -> str:
+    if isinstance(op, Attention) and op.span != CAUSAL:
+        return f"Attention, {op.span}"
+    return type(op).__name__
 
 
 def _totals(cost: Cost) -> tuple[str, ...]:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
-from firelane.program.ops import Attention, HeadShape, Linear, Op, Sample
-from firelane.program.values import Cost, DType, StepShape, Value, Weight
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheLayer:
-    """Keys and values of one attention layer: kv_heads x head_dim each a token, in `dtype`; window 0 = all
-    positions.
-    """
-
-    layer: int
-    shape: HeadShape
-    dtype: DType
-    window: int
-
-    @property
-    def bytes_per_token(self) -> int:
-        return 2 * self.shape.kv_heads * self.shape.head_dim * self.dtype.itemsize
+from firelane.contract.span import Span
+from firelane.program.cache import CacheGroup, CacheLayer, group_layers
+from firelane.program.ops import Attention, Linear, Op, Product
+from firelane.program.values import Cost, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +19,12 @@ class Program:
     vocab_size: int
     max_model_len: int
     ops: tuple[Op, ...]
+    head: Linear | None = None
+    """The op that makes the logits; its input is the model's hidden state. None: of a program without."""
 
     def __post_init__(self) -> None:
-        """Checks that each value is made once, before it is used."""
+        """Checks that each value is made once, before it is used, and that the head is one of the ops."""
+        assert self.head is None or self.head in self.ops, f"{self.name}: its head is none of its ops"
         made: set[Value] = set()
         names: set[str] = set()
         for op in self.ops:
@@ -52,28 +41,36 @@ class Program:
         return tuple(dict.fromkeys(w for op in self.ops for w in op.weights))
 
     @property
-    def head(self) -> Linear | None:
-        """The product that makes the logits. Its input is the model's hidden state, after the last norm."""
-        sampled = {op.logits for op in self.ops if isinstance(op, Sample)}
-        return next((op for op in self.ops if isinstance(op, Linear) and op.out in sampled), None)
+    def products(self) -> tuple[Product, ...]:
+        """Every matrix product, in order."""
+        return tuple(product for op in self.ops for product in op.products)
 
     @property
     def hidden_width(self) -> int:
         """0 where the program has no head."""
         return self.head.x.width if self.head else 0
 
-    @property
+    @cached_property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        return tuple(self._cache_layers())
+        return tuple(
+            CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, span=op.span)
+            for op in self.ops
+            if isinstance(op, Attention)
+        )
 
-    def _cache_layers(self) -> Iterator[CacheLayer]:
-        for op in self.ops:
-            if isinstance(op, Attention):
-                yield CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, window=op.window)
+    @cached_property
+    def cache_groups(self) -> tuple[CacheGroup, ...]:
+        return group_layers(self.cache_layers)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Of each cache group, as StepLimits wants them."""
+        return tuple(group.span for group in self.cache_groups)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        return sum(layer.bytes_per_token for layer in self.cache_layers)
+        """Of one cache group: a page has block_size times as many."""
+        return self.cache_groups[0].bytes_per_token if self.cache_groups else 0
 
     @property
     def weights_bytes(self) -> int:

@@ -9,56 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.contract import EMBED, MAX_LOGPROBS, SAMPLE, SlotState, StepInputs
 from firelane.program.program import Program
-from firelane.program.sampling_reference import TOP, RowSampling, sample_row
+from firelane.program.recipes import materialise
+from firelane.program.sampling_reference import RowSampling, sample_row
 from firelane.program.values import DType, Rows, Value, Weight
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-SAMPLE, EMBED = 0, 2  # row kinds, as in backends.contract
-
-
-class Slots(Protocol):
-    """Per-slot state, as in backends.contract.SlotState; `tokens` is written by Sample."""
-
-    @property
-    def tokens(self) -> I32: ...
-    @property
-    def sampling(self) -> NDArray[Any]: ...
-    @property
-    def bias_ids(self) -> I32: ...
-    @property
-    def bias_values(self) -> F32: ...
-    @property
-    def stop_ids(self) -> I32: ...
-    @property
-    def masks(self) -> NDArray[np.uint32]: ...
-
-
-class Inputs(Protocol):
-    """What a step computes, as in backends.contract.StepInputs."""
-
-    num_chunks: int
-    num_rows: int
-    chunk_slot: I32
-    chunk_start: I32
-    chunk_len: I32
-    row_token: I32
-    row_slot: I32
-    row_position: I32
-    row_kind: I32
 
 
 @dataclass(frozen=True)
 class ReferenceOutputs:
-    """As backends.contract.StepOutputs, with logprobs of every row that is drawn or scored; top_ids and
-    top_logprobs: [rows, TOP]; hidden: of every row."""
+    """As contract.StepOutputs, with logprobs of every row that is drawn or scored; top_ids and
+    top_logprobs: [rows, MAX_LOGPROBS]; hidden: of every row."""
 
     tokens: I32
     logprobs: F32
@@ -104,8 +74,8 @@ class ReferenceStep:
     row_token: I64
     weights: Mapping[str, F32]
     cache: ReferenceCache
-    inputs: Inputs | None = None
-    state: Slots | None = None
+    inputs: StepInputs | None = None
+    state: SlotState | None = None
     hidden: Value | None = None
     values: dict[Value, F32] = field(default_factory=dict[Value, F32])
     outputs: ReferenceOutputs | None = None
@@ -145,7 +115,7 @@ class ReferenceStep:
 
 
 class ReferenceExecutor:
-    """Runs whole steps of a Program, with the semantics of backends.contract, except that block tables are
+    """Runs whole steps of a Program, with the semantics of contract, except that block tables are
     not used.
     """
 
@@ -154,14 +124,14 @@ class ReferenceExecutor:
         self.weights = weights
         self.cache = ReferenceCache.allocate(program, slots=slots, positions=max_len)
 
-    def step(self, inputs: Inputs, state: Slots) -> ReferenceStep:
+    def step(self, inputs: StepInputs, state: SlotState) -> ReferenceStep:
         """Run one step; `outputs` of the result holds what was sampled, `values` every intermediate."""
         step = self.begin(inputs, state)
         for op in self.program.ops:
             op.reference(step)
         return step
 
-    def begin(self, inputs: Inputs, state: Slots) -> ReferenceStep:
+    def begin(self, inputs: StepInputs, state: SlotState) -> ReferenceStep:
         """The step before its first op, for tests that run op by op."""
         chunks = range(inputs.num_chunks)
         lens = [int(inputs.chunk_len[i]) for i in chunks]
@@ -187,14 +157,7 @@ def reference_weights(program: Program, tensor: Callable[[str], NDArray[Any]]) -
     """All weights of the Program in float32, from checkpoint tensors by name (float32, float16, or bf16 bits
     as uint16).
     """
-    return {w.name: np.concatenate([widened(tensor(t)) for t in w.tensors]) for w in program.weights}
-
-
-def widened(tensor: NDArray[Any]) -> F32:
-    """Exactly in float32; uint16 stands for the bits of bf16."""
-    if tensor.dtype == np.uint16:
-        return (tensor.astype(np.uint32) << 16).view(np.float32)
-    return tensor.astype(np.float32)
+    return {w.name: materialise(w, tensor) for w in program.weights}
 
 
 def rounded(array: F32, dtype: DType) -> F32:
@@ -207,13 +170,13 @@ def rounded(array: F32, dtype: DType) -> F32:
     return np.where(np.isnan(array), array, upper.view(np.float32))
 
 
-def _sample(logits: F32, hidden: F32, inputs: Inputs, state: Slots) -> ReferenceOutputs:
+def _sample(logits: F32, hidden: F32, inputs: StepInputs, state: SlotState) -> ReferenceOutputs:
     rows = len(logits)
     out = ReferenceOutputs(
         tokens=np.zeros(rows, np.int32),
         logprobs=np.zeros(rows, np.float32),
-        top_ids=np.zeros((rows, TOP), np.int32),
-        top_logprobs=np.zeros((rows, TOP), np.float32),
+        top_ids=np.zeros((rows, MAX_LOGPROBS), np.int32),
+        top_logprobs=np.zeros((rows, MAX_LOGPROBS), np.float32),
         hidden=hidden,
     )
     for r in np.flatnonzero(inputs.row_kind[:rows] != EMBED).tolist():

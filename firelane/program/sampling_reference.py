@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.request_limits import MAX_LOGPROBS
+
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
-TOP = 20  # alternatives reported at most, as backends.contract.MAX_LOGPROBS
 MASK = 0xFFFFFFFF
 PHILOX_M = (0xD2511F53, 0xCD9E8D57)
 PHILOX_W = (0x9E3779B9, 0xBB67AE85)
@@ -37,7 +38,7 @@ class RowSampling:
 
 @dataclass(frozen=True)
 class RowResult:
-    """logprob and top_logprobs are of the raw distribution; top_ids: best first, at most TOP."""
+    """logprob and top_logprobs are of the raw distribution; top_ids: best first, at most MAX_LOGPROBS."""
 
     token: int
     logprob: float
@@ -49,7 +50,7 @@ def sample_row(logits: F32, row: RowSampling) -> RowResult:
     """logits: float32 [vocab]."""
     logprobs = log_softmax(logits)
     token = draw(logits, row) if row.draws else int(row.tokens[row.position])
-    top = descending(logits)[:TOP]
+    top = descending(logits)[:MAX_LOGPROBS]
     return RowResult(token, float(logprobs[token]), top, logprobs[top])
 
 

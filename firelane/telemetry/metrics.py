@@ -13,54 +13,83 @@ from typing import Any, Protocol
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class Instrument(Protocol):
-    name: str
+Labels = dict[str, str]
 
-    def families(self, labels: dict[str, str]) -> Iterator[Any]:
-        """prometheus_client metric families with the current values."""
+
+class Instrument(Protocol):
+    """One time series, or one for each value of a label. labels: constant ones, which tell it from other
+    instruments of the same name.
+    """
+
+    name: str
+    labels: Labels
+
+    def family(self) -> Any:
+        """An empty prometheus_client metric family of this name and these labels."""
+        ...
+
+    def fill(self, family: Any) -> None:
+        """Add the current values to `family`."""
         ...
 
 
 class Counter:
     """Only grows. With `label`, one count for each value of that label."""
 
-    def __init__(self, name: str, text: str, label: str | None = None) -> None:
+    def __init__(self, name: str, text: str, label: str | None = None, labels: Labels | None = None) -> None:
         self.name, self.text, self.label = name, text, label
+        self.labels = labels or {}
         self.values: dict[str, float] = {} if label else {"": 0.0}
 
     def add(self, amount: float = 1.0, value: str = "") -> None:
         self.values[value] = self.values.get(value, 0.0) + amount
 
-    def families(self, labels: dict[str, str]) -> Iterator[Any]:
+    @property
+    def total(self) -> int:
+        return int(sum(self.values.values()))
+
+    def family(self) -> Any:
         from prometheus_client.core import CounterMetricFamily
 
         extra = [self.label] if self.label else []
-        family = CounterMetricFamily(self.name, self.text, labels=[*labels, *extra])
+        return CounterMetricFamily(self.name, self.text, labels=[*self.labels, *extra])
+
+    def fill(self, family: Any) -> None:
         for value, count in self.values.items():
-            family.add_metric([*labels.values(), *([value] if self.label else [])], count)
-        yield family
+            family.add_metric([*self.labels.values(), *([value] if self.label else [])], count)
 
 
 class Gauge:
-    """A value that is read from its owner at the scrape."""
+    """A value that is read from its owner at the scrape. monotonic: shown as a counter."""
 
-    def __init__(self, name: str, text: str, read: Callable[[], float], *, monotonic: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        read: Callable[[], float],
+        labels: Labels | None = None,
+        *,
+        monotonic: bool = False,
+    ) -> None:
         self.name, self.text, self._read, self._monotonic = name, text, read, monotonic
+        self.labels = labels or {}
 
-    def families(self, labels: dict[str, str]) -> Iterator[Any]:
+    def family(self) -> Any:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         kind = CounterMetricFamily if self._monotonic else GaugeMetricFamily
-        family = kind(self.name, self.text, labels=list(labels))
-        family.add_metric(list(labels.values()), self._read())
-        yield family
+        return kind(self.name, self.text, labels=list(self.labels))
+
+    def fill(self, family: Any) -> None:
+        family.add_metric(list(self.labels.values()), self._read())
 
 
 class Histogram:
     """Counts of observations by upper bound, and their sum."""
 
-    def __init__(self, name: str, text: str, bounds: Iterable[float]) -> None:
+    def __init__(self, name: str, text: str, bounds: Iterable[float], labels: Labels | None = None) -> None:
         self.name, self.text = name, text
+        self.labels = labels or {}
         self.bounds = sorted(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
@@ -70,51 +99,55 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
-    def families(self, labels: dict[str, str]) -> Iterator[Any]:
+    def family(self) -> Any:
         from prometheus_client.core import HistogramMetricFamily
 
+        return HistogramMetricFamily(self.name, self.text, labels=list(self.labels))
+
+    def fill(self, family: Any) -> None:
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip([*map(repr, self.bounds), "+Inf"], self.counts, strict=True):
             total += count
             buckets.append((bound, total))
-        family = HistogramMetricFamily(self.name, self.text, labels=list(labels))
-        family.add_metric(list(labels.values()), buckets, self.sum)
-        yield family
+        family.add_metric(list(self.labels.values()), buckets, self.sum)
 
 
 class Registry:
-    """The instruments of one process, all with the same constant labels."""
+    """The instruments of one process. Instruments of one name differ in their constant labels."""
 
-    def __init__(self, labels: dict[str, str]) -> None:
-        self._labels = labels
-        self._instruments: list[Instrument] = []
+    def __init__(self) -> None:
+        self._labels: Labels = {}
+        self._instruments: dict[str, list[Any]] = {}
         self._rendering: Any = None
 
+    def labelled(self, **labels: str) -> Registry:
+        """A view of this registry whose new instruments carry these labels."""
+        view = Registry()
+        view._labels, view._instruments = labels, self._instruments
+        return view
+
     def counter(self, name: str, text: str, label: str | None = None) -> Counter:
-        return self._add(Counter(name, text, label))
+        return self._add(Counter(name, text, label, self._labels))
 
     def gauge(self, name: str, text: str, read: Callable[[], float], *, monotonic: bool = False) -> Gauge:
-        return self._add(Gauge(name, text, read, monotonic=monotonic))
+        return self._add(Gauge(name, text, read, self._labels, monotonic=monotonic))
 
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
-        return self._add(Histogram(name, text, bounds))
+        return self._add(Histogram(name, text, bounds, self._labels))
 
     def _add(self, instrument: Any) -> Any:
-        if any(known.name == instrument.name for known in self._instruments):
+        known: list[Instrument] = self._instruments.setdefault(instrument.name, [])
+        if any(other.labels == instrument.labels for other in known):
             raise ValueError(f"metric {instrument.name} exists already")
-        self._instruments.append(instrument)
+        known.append(instrument)
         return instrument
 
-    def find(self, name: str) -> Instrument:
-        """The instrument of this name. Raises KeyError."""
-        for instrument in self._instruments:
-            if instrument.name == name:
-                return instrument
-        raise KeyError(name)
-
     def collect(self) -> Iterator[Any]:
-        for instrument in self._instruments:
-            yield from instrument.families(self._labels)
+        for instruments in self._instruments.values():
+            family = instruments[0].family()
+            for instrument in instruments:
+                instrument.fill(family)
+            yield family
 
     def render(self) -> bytes:
         """All values in the Prometheus text format, with the process's own CPU time, memory and

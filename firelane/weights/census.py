@@ -20,6 +20,7 @@ from firelane.program.program import Program
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.formats import PANEL_ROWS, Format, source_rows
+from firelane.weights.pieces import contiguous, read_piece
 from firelane.weights.plan import PackedWeight, plan, takes
 from firelane.weights.window import CODES, best_base, panel_bytes
 from firelane.weights.window_native import window_library
@@ -44,8 +45,8 @@ def census(
     samples = [_sample(checkpoint, placed[w], sample_bytes) for w in weights]
     found: dict[str, dict[Format, float]] = {}
     for w, sample in zip(weights, samples, strict=True):
-        counts = [_count(rows, w.shape[1]) for rows in sample]
-        bits = {f: estimate(counts, f, w.shape[1]) for f in WINDOWS if counts and takes(w, f)}
+        counts = [_count(rows, w.k) for rows in sample]
+        bits = {f: estimate(counts, f, w.k) for f in WINDOWS if counts and takes(w, f)}
         found[w.name] = {format_: b for format_, b in bits.items() if compresses(b)}
     return found
 
@@ -67,18 +68,17 @@ def _sample(checkpoint: Checkpoint, p: PackedWeight, sample_bytes: int) -> list[
     """The rows of some panels, spread over the weight; none where no window format is possible."""
     if not any(takes(p.weight, format_) for format_ in WINDOWS):
         return []
-    wanted = sample_bytes // (2 * PANEL_ROWS * p.weight.shape[1])
+    wanted = sample_bytes // (2 * PANEL_ROWS * p.weight.k)
     wanted = min(max(wanted, LEAST_PANELS), MOST_PANELS, p.panels)
     places = [(2 * i + 1) * p.panels // (2 * wanted) for i in range(wanted)]  # the middle of each share
     return [_panel_rows(checkpoint, p, panel) for panel in places]
 
 
 def _panel_rows(checkpoint: Checkpoint, p: PackedWeight, panel: int) -> list[NDArray[Any]]:
-    """The rows of each part that lie in the panel."""
+    """The rows of each piece that lie in the panel."""
     first, last = panel * PANEL_ROWS, (panel + 1) * PANEL_ROWS
-    part, source = source_rows(p.weight.parts, first, last, interleave=p.interleave)
-    spans = [(name, source[part == number]) for number, name in enumerate(p.weight.tensors)]
-    return [checkpoint.rows(name, int(rows[0]), int(rows[-1]) + 1) for name, rows in spans if len(rows)]
+    rows = source_rows(p.weight.rows, first, last, gated=p.gated)
+    return [read_piece(checkpoint, piece, within) for _, piece, within in contiguous(p.weight, rows)]
 
 
 def _count(spans: list[NDArray[Any]], k: int) -> Counts:

@@ -87,6 +87,14 @@ class Checkpoint:
             raise IndexError(f"{name} has shape {list(shape)}, not rows {first} .. {last - 1}")
         return file.rows(name, first, last, buffer)
 
+    def elements(
+        self, name: str, first: int, last: int, buffer: ReadBuffer | None = None, *, sparse: bool = False
+    ) -> NDArray[Any]:
+        """Elements first .. last - 1 of the flat tensor, else as rows(). `sparse`: only a few of them will be
+        looked at; of a plain file only the pages that hold them are read then.
+        """
+        return self._file(name).elements(name, first, last, buffer, sparse=sparse)
+
     def dtype(self, name: str) -> str:
         """As safetensors names it. Raises CheckpointError where there is no such tensor."""
         return self._file(name).tensors[name].dtype
@@ -101,7 +109,7 @@ class Checkpoint:
         does not use.
         """
         problems = [p for weight in program.weights for p in self._problems(weight)]
-        used = {name for weight in program.weights for name in weight.tensors} | {"lm_head.weight"}
+        used = {piece.tensor for weight in program.weights for piece in weight.pieces} | {"lm_head.weight"}
         problems += [
             f"{name} is not part of this model"
             for name in self.names
@@ -115,8 +123,7 @@ class Checkpoint:
 
     def _problems(self, weight: Weight) -> list[str]:
         problems: list[str] = []
-        for name, rows in zip(weight.tensors, weight.parts, strict=True):
-            shape = (rows, *weight.shape[1:])
+        for name, shape in dict.fromkeys((piece.tensor, piece.shape) for piece in weight.pieces):
             if name not in self._file_of:
                 problems.append(f"tensor {name} is missing")
                 continue
@@ -179,8 +186,10 @@ def _read_index(path: Path) -> dict[str, str]:
         entries = list(weight_map.items())
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: not a valid index: {type(error).__name__}: {error}") from error
+    shards = {shard for _, shard in entries if isinstance(shard, str)}  # few, however many tensors
+    known = {shard for shard in shards if Path(shard).name == shard}
     for name, shard in entries:
-        if not isinstance(shard, str) or Path(shard).name != shard:
+        if not isinstance(shard, str) or shard not in known:
             raise CheckpointError(f"{path}: {name} lies in {str(shard)[:80]!r}, which is not a file name")
     return weight_map
 

@@ -9,9 +9,9 @@
                    weights are unlike the others; K a multiple of 4. See window.py
     PANEL_WINDOW3  the same in 11 bits and more, K a multiple of 16
 
-Interleaved (the weights of GatedLinear, [gate; up]): gate and up are padded to a multiple of 16 rows each and
-alternate in groups of 16 (16 gate rows, the 16 up rows of the same outputs, the next 16 gate rows …), so that
-one panel of 32 rows makes 16 outputs.
+Of a gated weight ([gate; up]) gate and up are padded to a multiple of 16 rows each and alternate in groups of
+16 (16 gate rows, the 16 up rows of the same outputs, the next 16 gate rows …), so that one panel of 32 rows
+makes 16 outputs. The matrices of a weight by expert are padded each, and follow on each other.
 """
 
 from __future__ import annotations
@@ -60,11 +60,9 @@ def round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def packed_rows(parts: tuple[int, ...], *, interleave: bool) -> int:
-    """Rows after padding."""
-    if interleave:
-        return 2 * round_up(parts[0], GROUP_ROWS)
-    return round_up(sum(parts), PANEL_ROWS)
+def packed_rows(rows: int, *, gated: bool) -> int:
+    """Rows of one matrix after padding."""
+    return 2 * round_up(rows // 2, GROUP_ROWS) if gated else round_up(rows, PANEL_ROWS)
 
 
 def packed_shape(format_: Format, rows: int, k: int) -> tuple[int, ...]:
@@ -79,20 +77,17 @@ def packed_shape(format_: Format, rows: int, k: int) -> tuple[int, ...]:
     return (rows // PANEL_ROWS, k // 2, PANEL_ROWS, 2)
 
 
-def source_rows(
-    parts: tuple[int, ...], first: int, last: int, *, interleave: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each packed row first .. last - 1 the number of its part, -1 of padding, and its row in there."""
-    row = np.arange(first, last)
-    if interleave:
-        assert parts == (parts[0], parts[0]), f"interleaved parts differ: {parts}"
-        group, within = np.divmod(row, 2 * GROUP_ROWS)
-        part, source = np.divmod(within, GROUP_ROWS)
-        source += group * GROUP_ROWS
-        return np.where(source < parts[0], part, -1), source
-    starts = np.cumsum([0, *parts])
-    part = np.searchsorted(starts, row, side="right") - 1
-    return np.where(row < starts[-1], part, -1), row - starts[part]
+def source_rows(rows: int, first: int, last: int, *, gated: bool) -> NDArray[np.int64]:
+    """Of each packed row first .. last - 1 the row of the weight that it holds, -1 of padding. `rows`: of one
+    matrix; the packed rows of several follow on each other.
+    """
+    matrix, row = np.divmod(np.arange(first, last), packed_rows(rows, gated=gated))
+    if not gated:
+        return np.where(row < rows, matrix * rows + row, -1)
+    group, within = np.divmod(row, 2 * GROUP_ROWS)
+    half, source = np.divmod(within, GROUP_ROWS)
+    source += group * GROUP_ROWS
+    return np.where(source < rows // 2, matrix * rows + half * (rows // 2) + source, -1)
 
 
 def to_panels(rows: NDArray[Any]) -> NDArray[Any]:
@@ -109,30 +104,36 @@ def from_panels(panels: NDArray[Any]) -> NDArray[Any]:
     return panels.transpose(order).reshape(len(panels) * PANEL_ROWS, -1)
 
 
-def pack(parts: list[NDArray[Any]], format_: Format, *, interleave: bool = False) -> NDArray[Any]:
-    """The whole packed array of a weight given as its stacked parts, each [rows, k] or [rows]; the plain way,
-    for tests and small weights. Of a window format the array that window.encode() takes.
+def pack(values: NDArray[Any], format_: Format, *, gated: bool = False) -> NDArray[Any]:
+    """The whole packed array of a weight [n], [n, k] or [experts, n, k]; the plain way, for tests and small
+    weights. Of a window format the array that window.encode() takes.
     """
-    counts = tuple(len(part) for part in parts)
-    height = packed_rows(counts, interleave=interleave)
-    part, source = source_rows(counts, 0, height, interleave=interleave)
-    shape = (height,) if parts[0].ndim == 1 else (height, round_up(parts[0].shape[1], 2))
-    rows = np.zeros(shape, format_.plain.dtype)
-    for number, values in enumerate(parts):
-        if values.ndim == 1:
-            rows[part == number] = values[source[part == number]]
-        else:
-            rows[part == number, : values.shape[1]] = values[source[part == number]]
-    return rows if rows.ndim == 1 else np.ascontiguousarray(to_panels(rows))
+    rows, flat = _flat(values)
+    source = source_rows(rows, 0, len(flat) // rows * packed_rows(rows, gated=gated), gated=gated)
+    here = source >= 0
+    if values.ndim == 1:
+        packed = np.zeros(len(source), format_.plain.dtype)
+        packed[here] = flat[source[here]]
+        return packed
+    packed = np.zeros((len(source), round_up(flat.shape[1], 2)), format_.plain.dtype)
+    packed[here, : flat.shape[1]] = flat[source[here]]
+    return np.ascontiguousarray(to_panels(packed))
 
 
 def unpack(
-    packed: NDArray[Any], format_: Format, parts: tuple[int, ...], k: int, *, interleave: bool = False
-) -> list[NDArray[Any]]:
-    """The parts again, bit for bit; the inverse of pack()."""
-    rows = packed if format_ is Format.VECTOR_F32 else from_panels(packed)[:, :k]
-    part, source = source_rows(parts, 0, len(rows), interleave=interleave)
-    out = [np.empty((n, *rows.shape[1:]), rows.dtype) for n in parts]
-    for number, values in enumerate(out):
-        values[source[part == number]] = rows[part == number]
+    packed: NDArray[Any], format_: Format, shape: tuple[int, ...], *, gated: bool = False
+) -> NDArray[Any]:
+    """The weight of that shape again, bit for bit; the inverse of pack()."""
+    packed = packed if format_ is Format.VECTOR_F32 else from_panels(packed)[:, : shape[-1]]
+    out = np.empty(shape, packed.dtype)
+    rows, flat = _flat(out)
+    source = source_rows(rows, 0, len(packed), gated=gated)
+    flat[source[source >= 0]] = packed[source >= 0]
     return out
+
+
+def _flat(values: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    """The rows of one matrix, and a view of those of all."""
+    if values.ndim == 1:
+        return len(values), values
+    return values.shape[-2], values.reshape(-1, values.shape[-1])

@@ -71,5 +71,5 @@ def tail_bytes(placed: Sequence[PackedWeight]) -> int:
     """Zeros behind the last weight, a hole in the file: so much can a kernel read past the end of a panel
     when damage makes it see escapes that are not there.
     """
-    widest = max((p.weight.shape[1] for p in placed if p.format.is_window), default=0)
+    widest = max((p.weight.k for p in placed if p.format.is_window), default=0)
     return PANEL_ROWS * widest + OVERREAD_BYTES if widest else 0

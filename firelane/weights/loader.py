@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
 from firelane.errors import CacheError
 from firelane.program.program import Program
+from firelane.storage import locked, remove_leftovers, replacing
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.formats import Format
 from firelane.weights.layout import lay_out
@@ -22,7 +21,6 @@ from firelane.weights.progress import Progress, silent
 from firelane.weights.window_native import window_library
 
 SUFFIX = ".weights"
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def load_packed(
@@ -49,11 +47,13 @@ def load_packed(
     packed = open_packed(path, placed, identity)
     if packed is not None:
         return packed
-    with _cache_errors(path), _locked(path):
-        packed = open_packed(path, placed, identity)  # another process may have packed it meanwhile
-        if packed is None:
-            _pack(path, checkpoint, placed, identity, progress=progress, threads=threads)
-            packed = open_packed(path, placed, identity)
+    with _cache_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_suffix(".lock")):
+            packed = open_packed(path, placed, identity)  # another process may have packed it meanwhile
+            if packed is None:
+                _pack(path, checkpoint, placed, identity, progress=progress, threads=threads)
+                packed = open_packed(path, placed, identity)
     if packed is None:
         raise CacheError(
             f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
@@ -71,24 +71,15 @@ def _pack(
     threads: int,
 ) -> None:
     """Pack into a temporary file beside `path`, then rename it. The caller holds the lock."""
-    for stale in path.parent.glob(f"{identity.key}.*.tmp"):
-        stale.unlink(missing_ok=True)  # of a process that was killed
-    fd, name = tempfile.mkstemp(prefix=f"{identity.key}.", suffix=".tmp", dir=path.parent)
-    try:
+    remove_leftovers(path)
+    # Opening checks the footer alone, so the file has to be durable: about 1 s for 2 GB, once for each
+    # checkpoint; most of it was written during the packing.
+    with replacing(path, durable=True) as temporary, temporary.open("xb") as file:
+        fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
         packer = Packer(checkpoint, fd, library=window_library(), progress=progress)
         sizes = packer.run(placed, threads=threads)
         _finish(fd, lay_out(placed, sizes).payload_bytes, identity.footer(sizes))
-        # The rename may reach the disk before the bytes do, and opening checks the footer alone: after a
-        # power loss a file of zeros would pass. About 1 s for 2 GB, once for each checkpoint: most of it was
-        # written during the packing. The directory is not synced: a lost rename means packing again.
-        os.fsync(fd)
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
 
 
 def _finish(fd: int, payload_bytes: int, footer: bytes) -> None:
@@ -107,19 +98,6 @@ def _reserve(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Hold the lock file beside `path`. The kernel drops the lock when its holder ends, however it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:  # without locks both pack, and the last rename wins
-                raise
-        yield
 
 
 @contextlib.contextmanager

@@ -90,7 +90,7 @@ class PackedWeights:
         p, place = self._places[name]
         data = self._payload()[place.offset : place.offset + place.nbytes]
         if p.format.is_window:
-            return decode(data, self._tables[name], p.format, p.weight.shape[1])
+            return decode(data, self._tables[name], p.format, p.weight.k)
         return data.view(p.format.dtype).reshape(p.shape)
 
     def panel_table(self, name: str) -> NDArray[np.uint64]:

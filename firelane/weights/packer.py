@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
+from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.formats import PANEL_ROWS, Format, pack, source_rows
 from firelane.weights.panels import Run, encode_run, is_finite
+from firelane.weights.pieces import contiguous, read_piece
 from firelane.weights.placer import Placer, Task, tasks
 from firelane.weights.plan import PackedWeight, plain_bytes
 from firelane.weights.progress import Progress
@@ -93,39 +95,38 @@ class Packer:
         if not p.is_matrix:
             vector = self._vector(p)
             return vector, np.array([vector.nbytes], np.uint64)
-        run = self._run_of(task)
+        pieces, run = self._run_of(task)
         try:
             ends = encode_run(run, p.format, buffer, self._library)
         except ValueError:
-            for name, span in zip(p.weight.tensors, run.spans, strict=True):
-                self._check_finite(name, span)
+            for piece, span in zip(pieces, run.spans, strict=True):
+                self._check_finite(piece, span)
             raise
         return buffer[: int(ends[-1])], ends
 
-    def _run_of(self, task: Task) -> Run:
-        """Reads what the task needs of each tensor, in one piece."""
+    def _run_of(self, task: Task) -> tuple[list[Piece], Run]:
+        """Reads what the task needs of each piece, in one go where it is in one place."""
         p = task.packed
-        rows = task.first * PANEL_ROWS, task.last * PANEL_ROWS
-        part, source = source_rows(p.weight.parts, *rows, interleave=p.interleave)
-        spans: list[NDArray[Any]] = []
-        for number, name in enumerate(p.weight.tensors):
-            mine = source[part == number]
-            first, last = (int(mine[0]), int(mine[-1]) + 1) if len(mine) else (0, 0)
-            source[part == number] -= first
-            spans.append(_convert(self._checkpoint.rows(name, first, last), p.format))
-        return Run(spans=tuple(spans), part=part, row=source)
+        wanted = source_rows(p.weight.rows, task.first * PANEL_ROWS, task.last * PANEL_ROWS, gated=p.gated)
+        reads = list(contiguous(p.weight, wanted))
+        spans = [_convert(read_piece(self._checkpoint, piece, rows), p.format) for _, piece, rows in reads]
+        starts = np.array([first for first, _, _ in reads])
+        part = np.searchsorted(starts, wanted, side="right") - 1
+        return [piece for _, piece, _ in reads], Run(spans=tuple(spans), part=part, row=wanted - starts[part])
 
     def _vector(self, p: PackedWeight) -> NDArray[Any]:
-        parts = [_convert(self._checkpoint.tensor(name), p.format) for name in p.weight.tensors]
-        for name, part in zip(p.weight.tensors, parts, strict=True):
-            self._check_finite(name, part)
-        return pack(parts, p.format, interleave=p.interleave)
+        parts: list[NDArray[Any]] = []
+        for piece in p.weight.pieces:
+            values = _convert(read_piece(self._checkpoint, piece, range(piece.height)), p.format)
+            self._check_finite(piece, values)
+            parts.append(values)
+        return pack(np.concatenate(parts), p.format, gated=p.gated)
 
-    def _check_finite(self, name: str, values: NDArray[Any]) -> None:
+    def _check_finite(self, piece: Piece, values: NDArray[Any]) -> None:
         if not is_finite(values):
             where = self._checkpoint.directory
             raise CheckpointError(
-                f"{where}: tensor {name} holds NaN or infinite weights; download the model again"
+                f"{where}: tensor {piece.tensor} holds NaN or infinite weights; download the model again"
             )
 
 
@@ -137,9 +138,7 @@ def _convert(values: NDArray[Any], format_: Format) -> NDArray[Any]:
     """As bits of bf16 where the format keeps them, otherwise as float32."""
     if format_.plain is Format.PANEL_BF16:
         return values
-    if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32, copy=False)
+    return widened(values)
 
 
 def _write(fd: int, array: NDArray[Any], offset: int) -> None:

@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from firelane.program.ops import GatedLinear
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.weights.formats import FORMAT_VERSION, Format, packed_rows, packed_shape
@@ -27,7 +26,6 @@ class PackedWeight:
 
     weight: Weight
     format: Format
-    interleave: bool
     shape: tuple[int, ...]
 
     @property
@@ -35,8 +33,12 @@ class PackedWeight:
         return self.format is not Format.VECTOR_F32
 
     @property
+    def gated(self) -> bool:
+        return self.weight.layout.is_gated
+
+    @property
     def panels(self) -> int:
-        """Pieces that are packed one by one; a vector is one."""
+        """TokenTable that are packed one by one; a vector is one."""
         return self.shape[0] if self.is_matrix else 1
 
     @property
@@ -48,7 +50,7 @@ class PackedWeight:
     def panel_bounds(self) -> tuple[int, int]:
         """The least and the most bytes of one panel."""
         if self.format.is_window:
-            return panel_bounds(self.format, self.weight.shape[1])
+            return panel_bounds(self.format, self.weight.k)
         return self.plain_bytes // self.panels, self.plain_bytes // self.panels
 
 
@@ -56,13 +58,12 @@ def plan(program: Program, forms: Mapping[str, Format] = NO_FORMS) -> tuple[Pack
     """All weights in order of first use. `forms` gives window formats to matrices by weight name; where one
     cannot be (see takes()), the weight is packed as without it.
     """
-    gated = {weight for op in program.ops if isinstance(op, GatedLinear) for weight in op.weights}
-    return tuple(_place(w, forms.get(w.name), interleave=w in gated) for w in program.weights)
+    return tuple(_place(w, forms.get(w.name)) for w in program.weights)
 
 
 def takes(weight: Weight, format_: Format) -> bool:
     """Whether the weight can have this window format: a bf16 matrix whose inputs it can divide."""
-    return len(weight.shape) == 2 and weight.dtype is DType.BF16 and fits(format_, weight.shape[1])
+    return weight.is_matrix and weight.dtype is DType.BF16 and fits(format_, weight.k)
 
 
 def plan_hash(placed: tuple[PackedWeight, ...]) -> str:
@@ -70,7 +71,8 @@ def plan_hash(placed: tuple[PackedWeight, ...]) -> str:
     digest = hashlib.sha256(f"format {FORMAT_VERSION}\n".encode())
     for p in placed:
         w = p.weight
-        digest.update(f"{w.name} {w.tensors} {w.parts} {p.shape} {p.format} {p.interleave}\n".encode())
+        digest.update(f"{w.name} {w.shape} {w.dtype} {w.layout} {w.code} {p.shape} {p.format}\n".encode())
+        digest.update("".join(f"{piece}\n" for piece in w.pieces).encode())
     return digest.hexdigest()
 
 
@@ -79,13 +81,12 @@ def plain_bytes(placed: tuple[PackedWeight, ...]) -> int:
     return sum(p.plain_bytes for p in placed)
 
 
-def _place(weight: Weight, form: Format | None, *, interleave: bool) -> PackedWeight:
-    if len(weight.shape) == 1:
+def _place(weight: Weight, form: Format | None) -> PackedWeight:
+    if not weight.is_matrix:
         format_ = Format.VECTOR_F32
     else:
         format_ = Format.PANEL_BF16 if weight.dtype is DType.BF16 else Format.PANEL_F32
     if form is not None and takes(weight, form):
         format_ = form
-    rows = packed_rows(weight.parts, interleave=interleave)
-    shape = packed_shape(format_, rows, weight.shape[-1])
-    return PackedWeight(weight=weight, format=format_, interleave=interleave, shape=shape)
+    rows = weight.matrices * packed_rows(weight.rows, gated=weight.layout.is_gated)
+    return PackedWeight(weight=weight, format=format_, shape=packed_shape(format_, rows, weight.k))

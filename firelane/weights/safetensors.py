@@ -79,21 +79,31 @@ class SafetensorsFile:
         return flat.reshape(info.shape)
 
     def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), read-only: a view of the mapping or, where the file was not
-        in the page cache when it was opened, what is read past that; read into `buffer` if there is one.
-        Raises CheckpointError.
+        """Rows first .. last - 1 of tensor(name), as elements() reads them."""
+        shape = self.tensors[name].shape
+        row = prod(shape[1:])
+        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
+
+    def elements(
+        self, name: str, first: int, last: int, buffer: ReadBuffer | None = None, *, sparse: bool = False
+    ) -> NDArray[Any]:
+        """Elements first .. last - 1 of the flat tensor, read-only: a view of the mapping or, where the file
+        was not in the page cache when it was opened, what is read past that; read into `buffer` if there is
+        one. `sparse`: only a few of them will be looked at, always a view. Raises CheckpointError.
         """
-        rows = self.tensor(name)[first:last]
-        begin = self.tensors[name].begin + first * rows[:1].nbytes
-        if buffer is None and (not self.reader.direct or rows.nbytes < DIRECT_BYTES):
-            self._fetch(begin, rows.nbytes)
-            return rows
+        flat = self.tensor(name).reshape(-1)[first:last]
+        begin = self.tensors[name].begin + first * flat.itemsize
+        if sparse:
+            return flat
+        if buffer is None and (not self.reader.direct or flat.nbytes < DIRECT_BYTES):
+            self._fetch(begin, flat.nbytes)
+            return flat
         try:
-            data = self.reader.read(begin, rows.nbytes, buffer or ReadBuffer(rows.nbytes))
+            data = self.reader.read(begin, flat.nbytes, buffer or ReadBuffer(flat.nbytes))
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
         data.flags.writeable = False
-        return data.view(rows.dtype).reshape(rows.shape)
+        return data.view(flat.dtype)
 
     def _fetch(self, offset: int, size: int) -> None:
         """Ask the system for these bytes in one go: page faults ask for too little at a time where all is

@@ -1,8 +1,9 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
 Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Progress while it loads, Ready
-once, then one StepFrame per step, and Rejected for requests that it cannot take. One StepFrame carries the
-new tokens of all sequences of a step: a per-step cost, not a per-token one.
+once, then one StepFrame per step, and Rejected for requests that it cannot take; all the time a Beat each
+second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a per-token one.
+docs/wire.md describes resumption, versions and the heartbeat.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 2
-MAX_STOP_TOKEN_IDS = 16
-"""Of one request: those that it names and those that end any sequence of the model."""
+PROTOCOL_VERSION = 3
+"""Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -58,7 +58,9 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     Sequences of one `tenant` share what is due to it: `weight` over the sum of the weights of all tenants
     that want something now. `background` ones get only what no other sequence wants. pooling: instead of
-    generating, answer with one Embedding of the prompt (sampling then counts for nothing).
+    generating, answer with one Embedding of the prompt (sampling then counts for nothing). output_start: for
+    a request that another engine began, the index in `prompt` of the first token that is output already (-1:
+    none is); the tokens that follow are the very ones that the first engine would have drawn.
     """
 
     id: int
@@ -70,6 +72,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     weight: float = 1.0
     background: bool = False
     pooling: Pooling | None = None
+    output_start: int = -1
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -97,8 +100,16 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     unit: str = ""
 
 
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    """The process runs: sent by a thread of its own each second. age_s: since its loop last made progress (a
+    turn of the loop, or a report while it loads); 0 while there is nothing to do."""
+
+    age_s: float
+
+
 class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):
-    """The engine serves. The figures describe what it can take."""
+    """The engine serves. The figures describe what it can take. identity: a hash of all that decides about
+    the tokens of a request; engines of equal identity can go on with each other's requests."""
 
     protocol: int
     pid: int
@@ -112,6 +123,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     kv_bytes: int
     load_s: float
     embedding_width: int = 0
+    identity: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -179,7 +191,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
-    """All that one step produced: `ids[i]` got `tokens[i]` (parallel lists, at most one token a request)."""
+    """All that one step produced: `ids[i]` got the next counts[i] of `tokens` (one each where there are no
+    counts)."""
 
     step: int
     ids: list[int]
@@ -189,14 +202,16 @@ class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     logprobs: list[TokenLogprobs]
     stats: EngineStats
     embeddings: list[Embedding] = []
+    counts: list[int] = []
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
-    """The engine cannot take this request; the sequence does not exist."""
+    """The engine cannot take this request; the sequence does not exist. elsewhere: another engine can."""
 
     id: int
     message: str
+    elsewhere: bool = False
 
 
 ToEngine = Submit | Abort | Drain
-FromEngine = Progress | Ready | Failed | StepFrame | Rejected
+FromEngine = Beat | Progress | Ready | Failed | StepFrame | Rejected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.contract import SAMPLE, SCORE, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.loader import build
 from firelane.backends.cpu.native import Library
-from firelane.models.dense import DenseSpec, dense_program
+from firelane.contract import SAMPLE, SCORE, SlotState, Span, StepInputs, StepLimits, StepOutputs
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.program.liveness import Placement
-from firelane.program.ops import HeadShape, Rotary
+from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.weights import window
 from firelane.weights.formats import Format, pack
 from firelane.weights.plan import plan
+from tests.models.dense import DenseSpec, dense_program
 
 HERE = choose_isa("", cpu_identity())
 
@@ -71,8 +71,7 @@ class RandomWeights:
         for placed in plan(program):
             raw = self._draw(rng, placed.weight)
             bits = round_bf16(raw) if placed.weight.dtype is DType.BF16 else raw
-            parts = np.split(bits, np.cumsum(placed.weight.parts)[:-1])
-            packed = pack(list(parts), placed.format, interleave=placed.interleave)
+            packed = pack(bits, placed.format, gated=placed.gated)
             self.values[placed.weight.name] = widen_bf16(bits) if bits.dtype == np.uint16 else bits
             if placed.weight.name in forms:
                 packed, table = window.encode(packed, forms[placed.weight.name])
@@ -170,7 +169,10 @@ class Machine:
         self.inputs = StepInputs.allocate(self.executor.limits)
 
     def give_blocks(self, slot: int, blocks: Sequence[int]) -> None:
-        self.executor.state.block_tables[slot, : len(blocks)] = blocks
+        """`blocks` are numbered within each cache group: each has an equal share of the pages."""
+        tables, num_blocks = self.executor.state.block_tables, self.executor.limits.num_blocks
+        for group, table in enumerate(tables):
+            table[slot, : len(blocks)] = np.asarray(blocks) + group * (num_blocks // len(tables))
 
     def greedy(self, slot: int, prompt: Sequence[int], logprobs: int = 5) -> None:
         """Set up a slot for greedy decoding."""
@@ -189,8 +191,15 @@ class Machine:
         return self.executor.wait()
 
 
+def with_spans(program: Program, spans: Sequence[Span]) -> Program:
+    """The program with the spans of its attention layers replaced, in their order."""
+    left = iter(spans)
+    ops = tuple(replace(op, span=next(left)) if isinstance(op, Attention) else op for op in program.ops)
+    return replace(program, ops=ops)
+
+
 def machine(
-    spec: DenseSpec,
+    spec: DenseSpec | Program,
     cache_dir: Path,
     *,
     isa: str = HERE,
@@ -199,12 +208,15 @@ def machine(
     place: Callable[[Layout], Placement] | None = None,
     form: Format | None = None,
     decode_once_from: int = 2,
+    shared_pages: bool = False,
 ) -> Machine:
-    """`form`: a window form that all matrices get."""
-    program = dense_program(spec)
+    """`form`: a window form that all matrices get. Each cache group has `sizes.num_blocks` pages."""
+    program = spec if isinstance(spec, Program) else dense_program(spec)
     matrices = [w.name for w in program.weights if len(w.shape) == 2]
     forms = dict.fromkeys(matrices, form) if form else {}
-    layout = Layout(program=program, limits=sizes or limits(), isa=isa, forms=forms)
+    sizes = sizes or limits()
+    sizes = replace(sizes, spans=program.spans, num_blocks=sizes.num_blocks * len(program.spans))
+    layout = Layout(program=program, limits=sizes, isa=isa, forms=forms)
     if place is not None:
         vars(layout)["placement"] = place(layout)  # where the cached property keeps its value
     library = build(layout, cache_dir, env.read({"HOME": "/"}), lambda *_: None)
@@ -214,6 +226,7 @@ def machine(
         layout=layout,
         weights=weights,
         threads=threads,
-        decode_once_from=dict.fromkeys(forms, decode_once_from),
+        decode_once_from=dict.fromkeys(Format, decode_once_from),
+        shared_pages=shared_pages,
     )
     return Machine(executor, weights)

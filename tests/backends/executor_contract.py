@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.backends.contract import EMBED, SAMPLE, SCORE, StepInputs
+from firelane.contract import EMBED, SAMPLE, SCORE, StepInputs
 
 LIMITS = {
     "max_num_seqs": 4,
@@ -28,16 +28,16 @@ class Batch:
     def __init__(self, executor):
         self.executor = executor
         self.limits = executor.limits
-        self.sets = [StepInputs.allocate(self.limits) for _ in range(2)]
-        self.turn = 0
+        self.sets = [StepInputs.allocate(self.limits) for _ in range(executor.max_in_flight + 1)]
         self.free = list(range(self.limits.num_blocks))
 
     def install(self, slot, prompt, *, seed=0, temperature=1.0, logprobs=-1, stop_ids=(), min_tokens=0):
         """Unmasked; see `allow`."""
         state = self.executor.state
         blocks = self.limits.blocks_per_seq
-        table, self.free = self.free[:blocks], self.free[blocks:] + self.free[:blocks]
-        state.block_tables[slot, :blocks] = table
+        for table in state.block_tables:
+            pages, self.free = self.free[:blocks], self.free[blocks:] + self.free[:blocks]
+            table[slot, :blocks] = pages
         state.tokens[slot, : len(prompt)] = prompt
         state.stop_ids[slot, : len(stop_ids)] = stop_ids
         row = state.sampling[slot]
@@ -57,8 +57,8 @@ class Batch:
 
     def submit(self, *chunks):
         """Each chunk: (slot, start, length, kinds of output rows by position)."""
-        inputs = self.sets[self.turn]
-        self.turn ^= 1
+        inputs = self.sets.pop(0)
+        self.sets.append(inputs)
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), 0, 0
         for i, (slot, start, length, rows) in enumerate(chunks):
             inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = slot, start, length
@@ -119,10 +119,11 @@ class ExecutorContract:
         assert executor.weights_bytes >= 0
         assert executor.kv_bytes >= 0
         assert executor.hidden_width > 0
+        assert executor.max_in_flight >= 1
         assert executor.limits.max_output_rows >= executor.limits.max_num_seqs
         state, limits = executor.state, executor.limits
         assert state.tokens.shape == (limits.max_num_seqs, limits.max_model_len + 1)
-        assert state.block_tables.shape == (limits.max_num_seqs, limits.blocks_per_seq)
+        assert state.block_tables.shape == (len(limits.spans), limits.max_num_seqs, limits.blocks_per_seq)
 
     def test_tokens_are_in_the_vocabulary_and_written_in_place(self, executor, batch):
         tokens = batch.generate(2, PROMPT, 9)
@@ -160,7 +161,23 @@ class ExecutorContract:
             chunks = [(slot, start + n, 1, {start + n: SAMPLE}) for slot, start, n, _ in chunks]
         assert together == alone
 
-    def test_outputs_stay_until_the_second_next_wait(self, batch):
+    def test_steps_submitted_ahead_are_answered_in_order(self, executor, batch):
+        """Each reads the token that the step before it draws, which no wait() has shown yet."""
+        depth = executor.max_in_flight
+        expected = batch.generate(0, PROMPT, depth + 2)
+        batch.install(1, PROMPT)
+        executor.state.tokens[1, len(PROMPT) :] = 0
+        batch.submit((1, 0, 8, {7: SAMPLE}))
+        for position in range(8, 7 + depth):
+            batch.submit((1, position, 1, {position: SAMPLE}))
+        tokens = []
+        for position in range(7 + depth, 9 + depth):
+            tokens.append(int(executor.wait().tokens[0]))
+            batch.submit((1, position, 1, {position: SAMPLE}))
+        tokens += [int(executor.wait().tokens[0]) for _ in range(depth)]
+        assert tokens == expected
+
+    def test_outputs_stay_until_the_submit_after_the_next_wait(self, batch):
         batch.install(0, PROMPT, logprobs=3)
         first = batch.step((0, 0, 8, {7: SAMPLE}))
         kept = [

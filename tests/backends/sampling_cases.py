@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from firelane.backends.contract import MAX_LOGPROBS
+from firelane.contract import MAX_LOGPROBS
 from tests.backends.sampling_harness import VOCABS, Request, mask_of
 
 

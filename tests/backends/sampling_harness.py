@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from firelane import env
-from firelane.backends.contract import MAX_LOGPROBS, SAMPLE, SAMPLING_DTYPE
+from firelane.contract import MAX_LOGPROBS, SAMPLE, SAMPLING_DTYPE
 from firelane.native.machine import compile_flags, cpu_identity
 from firelane.native.toolchain import find_compiler
 from firelane.program import sampling_reference as reference
@@ -20,6 +20,7 @@ VOCABS = (7, 77, 1000, 4096)  # less than a vector, a tail, several blocks and a
 FIELDS = SAMPLING_DTYPE.names or ()
 
 SOURCE = """
+%(contract)s
 #include "sample_row.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace firelane;
@@ -120,8 +121,12 @@ class Kernel:
     """The sampling kernel compiled for one target. Each call starts from scratch memory full of garbage."""
 
     def __init__(self, isa: str, cache_dir: Path) -> None:
+        # Now: the CPU backend needs the base install, and tests of kernels on a GPU have only NumPy.
+        from firelane.backends.cpu.contract_source import contract_source
+
         cpu = cpu_identity()
         source = SOURCE % {
+            "contract": contract_source(),
             "samplers": "\n".join(f"SAMPLER({v})" for v in VOCABS),
             "offsets": " ".join(f"*o++ = offsetof(SamplingParams, {name});" for name in FIELDS),
         }

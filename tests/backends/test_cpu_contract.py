@@ -6,7 +6,7 @@ import pytest
 from executor_contract import LIMITS, ExecutorContract
 
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from tests.models.families import make_checkpoint
 
 

@@ -11,9 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from firelane.contract import CAUSAL
+from firelane.contract import Chunk as ChunkSpan
 from firelane.program.ops import HeadShape
 from firelane.program.values import DType
-from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec
+from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
+from tests.models.dense import dense_program
 
 SEQUENCES = 9
 OUTPUTS = 6
@@ -25,6 +28,7 @@ SPECS = {
         heads=HeadShape(heads=2, kv_heads=2, head_dim=32), mlp_bias=True, output_bias=True
     ),
     "f32": small_spec(dtype=DType.F32, windows=(0, 40)),
+    "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(40), CAUSAL)),
 }
 
 
@@ -57,9 +61,7 @@ class Trace:
 
 def poison(m: Machine) -> None:
     """Fill the whole cache with NaN: what earlier owners left must not matter."""
-    for layer in m.executor.layout.program.cache_layers:
-        for memory in m.executor.cache_of(layer):
-            memory[:] = 0xFF
+    m.executor.pages[:] = 0xFF
 
 
 def run_alone(m: Machine, sequence: int) -> list[bytes]:

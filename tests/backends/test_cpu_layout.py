@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from firelane.backends.cpu import load
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.request import ExecutorRequest
+from firelane.engine_config import ExecutorConfig
 from firelane.errors import UnsupportedModelError, UsageError
-from firelane.models.dense import dense_program
 from firelane.program.ops import HeadShape
 from firelane.program.values import DType
 from tests.backends.cpu_harness import limits, small_spec
+from tests.models.dense import dense_program
 
-REQUEST = ExecutorRequest(
-    max_num_seqs=4, max_num_batched_tokens=64, block_size=16, cache_dir=Path("/nowhere")
-)
+CONFIG = ExecutorConfig(max_num_seqs=4, max_num_batched_tokens=64, block_size=16, cache_dir=Path("/nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +25,7 @@ REQUEST = ExecutorRequest(
 )
 def test_refused_before_loading(change: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        load(dense_program(small_spec()), Path("/nowhere"), replace(REQUEST, **change), lambda *_: None)
+        load(dense_program(small_spec()), Path("/nowhere"), replace(CONFIG, **change), lambda *_: None)
 
 
 def test_heads_that_are_no_whole_vectors_are_refused() -> None:

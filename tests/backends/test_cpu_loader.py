@@ -11,16 +11,16 @@ import pytest
 from cpu_harness import small_spec
 
 from firelane.backends.cpu import loader
-from firelane.backends.request import ExecutorRequest
+from firelane.engine_config import ExecutorConfig
 from firelane.errors import CheckpointError, CompilerError
-from firelane.models.dense import dense_program
+from tests.models.dense import dense_program
 
 PROGRAM = dense_program(small_spec())
 
 
 def load(tmp_path: Path) -> None:
-    request = ExecutorRequest(cache_dir=tmp_path, weights="bf16")
-    loader.load(PROGRAM, tmp_path, request, lambda *_: None)
+    config = ExecutorConfig(cache_dir=tmp_path, weights="bf16")
+    loader.load(PROGRAM, tmp_path, config, lambda *_: None)
 
 
 def test_damaged_weights_do_not_wait_for_the_compiler(

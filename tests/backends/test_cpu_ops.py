@@ -15,13 +15,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from firelane.backends.contract import EMBED
+from firelane.contract import EMBED, Window
+from firelane.contract import Chunk as ChunkSpan
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Sample
 from firelane.program.reference import ReferenceExecutor, ReferenceStep
 from firelane.program.values import DType, Rows, Value
-from tests.backends.cpu_harness import HERE, Chunk, Machine, limits, machine, small_spec, widen_bf16
+from tests.backends.cpu_harness import (
+    HERE,
+    Chunk,
+    Machine,
+    limits,
+    machine,
+    small_spec,
+    widen_bf16,
+    with_spans,
+)
+from tests.models.dense import dense_program
 
 SPECS = {
     "bf16": small_spec(windows=(0, 20), qkv_bias=True, output_bias=True, mlp_bias=True),
@@ -29,6 +40,7 @@ SPECS = {
         heads=HeadShape(heads=4, kv_heads=1, head_dim=80), qk_norm=True, tied_embeddings=True
     ),
     "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
+    "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(24), Window(70))),
 }
 # More head widths, with one query head per KV head or several, and large blocks. On the best instruction set
 # alone: each is a library to compile.

@@ -7,10 +7,10 @@ import pytest
 from executor_contract import LIMITS, PROMPT, Batch, ExecutorContract
 
 from firelane.backends import create_executor
-from firelane.backends.contract import SAMPLE, StepLimits
 from firelane.backends.null import NullExecutor
 from firelane.backends.null.executor import mix
-from firelane.backends.request import ExecutorRequest
+from firelane.contract import SAMPLE, StepLimits
+from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.models.registry import load_program
 
@@ -34,9 +34,14 @@ class TestNull(ExecutorContract):
         return NullExecutor(StepLimits(**LIMITS | sizes), vocab_size=100)
 
 
+class TestNullThreeAhead(ExecutorContract):
+    def make_executor(self, **sizes):
+        return NullExecutor(StepLimits(**LIMITS | sizes), vocab_size=100, max_in_flight=3)
+
+
 def load(tmp_path, **sizes):
-    request = ExecutorRequest(cache_dir=tmp_path, max_num_seqs=4, **sizes)
-    return create_executor("null", load_program(CONFIG), tmp_path, request, lambda *_: None)
+    config = ExecutorConfig(cache_dir=tmp_path, max_num_seqs=4, **sizes)
+    return create_executor("null", load_program(CONFIG), tmp_path, config, lambda *_: None)
 
 
 def test_sizes_come_from_the_program(tmp_path):
@@ -47,7 +52,7 @@ def test_sizes_come_from_the_program(tmp_path):
 
 
 def test_cache_too_small_for_one_sequence(tmp_path):
-    with pytest.raises(OutOfMemoryError, match="one sequence needs 256"):
+    with pytest.raises(OutOfMemoryError, match="one sequence of 256 needs"):
         load(tmp_path, max_model_len=256, kv_cache_bytes=20_000)
     assert load(tmp_path, kv_cache_bytes=20_000).limits.max_model_len < 256
 
@@ -70,15 +75,11 @@ def test_senseless_sizes(tmp_path, sizes, message):
 def test_sizes_left_open_are_the_backends_own(tmp_path):
     assert load(tmp_path).limits.block_size == 16
     assert load(tmp_path).limits.max_num_batched_tokens == 512
-    request = ExecutorRequest(cache_dir=tmp_path, max_num_seqs=600, block_size=32, gemm="library")
-    settled = request.settled(block_size=64, max_num_batched_tokens=512)
-    assert (settled.block_size, settled.max_num_batched_tokens, settled.max_output_rows) == (32, 600, 600)
-    assert settled.gemm == "library"
 
 
 def test_unknown_backend(tmp_path):
     with pytest.raises(UsageError, match="choose one of auto, cpu, cuda, null"):
-        create_executor("tpu", load_program(CONFIG), tmp_path, ExecutorRequest(cache_dir=tmp_path), print)
+        create_executor("tpu", load_program(CONFIG), tmp_path, ExecutorConfig(cache_dir=tmp_path), print)
 
 
 def test_tokens_spread_over_the_vocabulary():
@@ -119,3 +120,17 @@ def test_a_step_takes_the_modelled_time():
     assert time.monotonic() - began_s < 0.008
     executor.wait()
     assert time.monotonic() - began_s >= 0.008
+
+
+def test_steps_in_flight_run_one_after_another():
+    executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda _: 0.01, max_in_flight=2)
+    batch = Batch(executor)
+    batch.install(0, PROMPT)
+    began_s = time.monotonic()
+    batch.submit((0, 0, 8, {7: SAMPLE}))
+    batch.submit((0, 8, 1, {8: SAMPLE}))
+    with pytest.raises(AssertionError, match="too many"):
+        batch.submit((0, 9, 1, {9: SAMPLE}))
+    executor.wait()
+    executor.wait()
+    assert time.monotonic() - began_s >= 0.02

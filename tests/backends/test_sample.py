@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from firelane.backends.contract import (
+from firelane.contract import (
     MAX_BIAS,
     MAX_LOGPROBS,
     MAX_STOP_IDS,

@@ -31,7 +31,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def recording(pieces: list[bytes], *, error: str = "") -> Recording:
-    """Pieces that came one second apart, the first one second after the start."""
+    """TokenTable that came one second apart, the first one second after the start."""
     made = Recording(start_s=10.0, error=error)
     for i, piece in enumerate(pieces):
         made.data += piece

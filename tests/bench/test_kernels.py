@@ -8,6 +8,7 @@ import pytest
 
 from firelane.bench import kernels
 from firelane.bench.kernels import decode_shape, describe, format_kernels, group_times, run_kernels
+from firelane.contract import CAUSAL
 from firelane.doctor.limits import Limits
 from firelane.env import Environment
 from firelane.errors import UsageError
@@ -61,7 +62,7 @@ def test_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_rows_beyond_the_cache_are_refused() -> None:
     class Small:
         class limits:  # noqa: N801 the attribute's name
-            block_size, num_blocks, max_model_len = 16, 8, 2048
+            block_size, num_blocks, max_model_len, spans = 16, 8, 2048, (CAUSAL,)
 
         state = None
 

@@ -9,8 +9,8 @@ import pytest
 
 from firelane import env
 from firelane.backends import AUTO, BACKENDS
-from firelane.backends.request import GEMMS, WEIGHTS
 from firelane.cli import build_parser, options
+from firelane.engine_config import GEMMS, WEIGHTS
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
@@ -23,7 +23,8 @@ LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s 
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --log-prompts --otlp-endpoint"
 FLAGS = {
-    "serve": "MODEL --host --port --served-model-name --max-queue --alias --max-stored-responses "
+    "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
+    "--host --port --served-model-name --max-queue --alias --max-stored-responses "
     f"{PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
@@ -32,7 +33,6 @@ FLAGS = {
     "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "
     "--longest --slo-ttft-ms --slo-tpot-ms --save-plot --json",
     "bench kernels": "MODEL --threads --weights --rows --json",
-    "bench tune": "MODEL --threads --force --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",

@@ -1,4 +1,4 @@
-"""What `serve` does around its two processes."""
+"""What `serve` makes of its models, and what becomes of it when one of them does not start."""
 
 from __future__ import annotations
 
@@ -8,25 +8,99 @@ from typing import Any
 
 import pytest
 
+from firelane.cli import build_parser, serve
+from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.progress import ProgressDisplay
-from firelane.cli.service import STOP_S, _Service
-from firelane.gateway.config import GatewayConfig
-from firelane.wire.engine_config import EngineConfig
+from firelane.cli.service import _Service
+from firelane.engine_config import EngineConfig
+from firelane.errors import FirelaneError, UsageError
+from firelane.gateway.config import GatewayConfig, ModelConfig
+
+
+def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
+    return EngineOptions(engine=EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), **changes)
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> _Service:
-    config = GatewayConfig(
-        model_dir=tmp_path, served_model_names=("m",), host="127.0.0.1", port=0, max_queue=1
-    )
-    return _Service(config, EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), ProgressDisplay())
+    models = tuple(ModelConfig(model_dir=tmp_path, names=(name,)) for name in ("a", "b"))
+    config = GatewayConfig(models=models, host="127.0.0.1", port=0, max_queue=1)
+    service = _Service(config, [options_of(tmp_path, models=2)] * 2, ProgressDisplay())
+    for model in service._models:
+        model.replicas = SimpleNamespace(serving=[])  # pyright: ignore[reportAttributeAccessIssue]
+    service._port = 1
+    return service
 
 
-@pytest.mark.parametrize(
-    ("link", "grace_s"),
-    [(None, 0.0), (SimpleNamespace(ready=None), 0.0), (SimpleNamespace(ready=object()), STOP_S)],
-    ids=["no-gateway-yet", "loading", "serving"],
+READY: Any = SimpleNamespace(
+    pid=1, max_model_len=1, max_num_seqs=1, num_blocks=1, block_size=1, weights_bytes=1, load_s=0.1
 )
-def test_only_an_engine_that_serves_is_waited_for(service: _Service, link: Any, grace_s: float) -> None:
-    service._link = link
-    assert service._engine_grace_s() == grace_s
+
+
+def serve_all(service: _Service) -> None:
+    for model in service._models:
+        model.replicas.serving.append("link")  # pyright: ignore
+        model.on_ready("0", READY)
+
+
+def test_it_announces_when_all_models_are_ready(service, capsys) -> None:
+    first, second = service._models
+    first.on_ready("0", READY)
+    assert "serving" not in capsys.readouterr().err
+    second.on_ready("0", READY)
+    assert "serving a, b at http://127.0.0.1:1" in capsys.readouterr().err
+    second.on_ready("1", READY)
+    assert "serving" not in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_start_ends_the_server(service) -> None:
+    service._models[0].replicas.serving.append("link")
+    service._models[0].on_ready("0", READY)
+    service.on_given_up(service._models[1], FirelaneError("no such file"))
+    assert service._stop.is_set()
+    assert str(service._failure) == "no such file"
+
+
+def test_a_model_that_is_lost_later_leaves_the_others(service) -> None:
+    serve_all(service)
+    first, second = service._models
+    second.replicas.serving.clear()
+    service.on_given_up(second, FirelaneError("died"))
+    assert service._failure is None
+    first.replicas.serving.clear()
+    service.on_given_up(first, FirelaneError("died too"))
+    assert str(service._failure) == "died too"
+
+
+def test_engines_share_the_memory_of_the_machine(tmp_path: Path) -> None:
+    assert options_of(tmp_path).configs()[0].replicas == 1
+    assert [c.replicas for c in options_of(tmp_path, models=3).configs()] == [3]
+    assert [c.replicas for c in options_of(tmp_path, models=3, replicas=2).configs()] == [6, 6]
+
+
+def models_of(*words: str) -> list[tuple[tuple[str, ...], Path]]:
+    arguments = build_parser().parse_args(["serve", *words])
+    models = serve._models(arguments, ProgressDisplay())
+    return [(model.names, model.model_dir) for model in models]
+
+
+def test_models_of_the_command_line(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "a=b"
+    for path in (one, two):
+        path.mkdir()
+        (path / "config.json").write_text("{}")
+    assert models_of(str(one)) == [(("one",), one)]
+    assert models_of(str(one), "--served-model-name", "x", "y") == [(("x", "y"), one)]
+    assert models_of(str(one), "--model", f"big={two}") == [(("one",), one), (("big",), two)]
+    assert models_of("--model", str(two), "--model", str(one)) == [(("a=b",), two), (("one",), one)]
+    with pytest.raises(UsageError, match="write --model NAME=DIR"):
+        models_of("--model", str(one), "--served-model-name", "x")
+
+
+def test_an_alias_is_of_the_model_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    words = [f"--model=a={tmp_path}", f"--model=b={tmp_path}", "--alias", "x=b"]
+    models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay())
+    assert [model.aliases for model in models] == [(), (("x", "b"),)]
+    with pytest.raises(UsageError, match="'c' is not served; served are a, b"):
+        models_of(*words[:2], "--alias", "x=c")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firelane.backends.cuda import presence
+from firelane.backends.cuda import gpu_detection
 from firelane.doctor import report as doctor
 from firelane.doctor.limits import Limits
 from firelane.env import Environment
@@ -38,10 +38,30 @@ def test_report_of_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "problem" not in text
 
 
+@pytest.mark.parametrize(
+    ("setting", "free", "text"),
+    [
+        (
+            "always within_size [advise] never deny force",
+            0,
+            "huge pages (shmem_enabled is advise, 0 reserved)",
+        ),
+        ("always within_size advise [never] deny force", 0, "no huge pages (shmem_enabled is never"),
+        ("always within_size advise [never] deny force", 70, "huge pages while they last: 70 reserved"),
+        ("", 0, "no huge pages (shmem_enabled is unknown"),
+    ],
+)
+def test_huge_pages_of_shared_memory(tmp_path: Path, setting: str, free: int, text: str) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal:  100 kB\nHugePages_Free:      {free}\n")
+    if setting:
+        (tmp_path / "shmem_enabled").write_text(setting + "\n")
+    assert doctor.examine_shared_memory(tmp_path, tmp_path / "meminfo").startswith(text)
+
+
 def test_report_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(presence, "PCI_DEVICES", tmp_path)
-    monkeypatch.setattr(presence, "DRIVER_FILE", tmp_path / "version")
-    absent = presence.look(libcuda="libno-such-driver.so")
+    monkeypatch.setattr(gpu_detection, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(gpu_detection, "DRIVER_FILE", tmp_path / "version")
+    absent = gpu_detection.detect(libcuda="libno-such-driver.so")
     assert doctor._gpu_rows(absent) == [("gpu", "none")]
     ((name, text),) = doctor._gpu_rows(dataclasses.replace(absent, there=True))
     assert name == "gpu"
@@ -49,12 +69,12 @@ def test_report_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_report_of_a_gpu() -> None:
-    gpu = presence.Gpu(name="Fake", capability=(9, 0), memory_bytes=128 << 30, used_bytes=3 << 30)
-    found = presence.Presence(
+    gpu = gpu_detection.Gpu(name="Fake", capability=(9, 0), memory_bytes=128 << 30, used_bytes=3 << 30)
+    found = gpu_detection.GpuDetection(
         gpu=gpu,
         driver="580.1",
         driver_cuda=(13, 0),
-        packages=presence.Packages(torch="2.11.0", torch_cuda="13.0", triton=""),
+        packages=gpu_detection.Packages(torch="2.11.0", torch_cuda="13.0", triton=""),
         there=True,
         problem="Fake is there, but triton is not installed",
     )

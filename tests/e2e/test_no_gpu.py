@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from firelane import LLM
-from firelane.backends.cuda import presence
+from firelane.backends.cuda import gpu_detection
 from firelane.errors import MachineError
-from tests.backends.cuda.test_cuda_presence import DEFAULTS, SOURCE
+from tests.backends.cuda.test_cuda_gpu_detection import DEFAULTS, SOURCE
 
-pytestmark = pytest.mark.skipif(not presence.look().problem, reason="there is a GPU here")
+pytestmark = pytest.mark.skipif(not gpu_detection.detect().problem, reason="there is a GPU here")
 
 
 @pytest.fixture

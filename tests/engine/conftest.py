@@ -3,13 +3,16 @@ driver."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import time
 
 import numpy as np
 import pytest
 
-from firelane.backends.contract import EMBED, SAMPLE, SlotState, StepLimits, StepOutputs
-from firelane.engine.core import EngineCore
+from firelane.contract import CAUSAL, EMBED, SAMPLE, SlotState, StepLimits, StepOutputs, kept_from
+from firelane.engine.core import NO_PREREQUISITES, EngineCore
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
 VOCAB = 50
@@ -43,27 +46,72 @@ def embedded(request: NewRequest) -> bytes:
     return (total / len(states)).astype(np.float32).tobytes()
 
 
-def expected(request: NewRequest, max_model_len: int, seed: int | None = None) -> tuple[list[int], str]:
+def own_value(group: int, position: int, token: int) -> int:
+    """What a group with a limited span stores of a token: nothing of the tokens before it."""
+    return chain_hash(group + 1, token * 1000 + position)
+
+
+class History:
+    """What the model makes of the tokens so far: of all of them in a causal group, of those within its span
+    in another."""
+
+    def __init__(self, spans) -> None:
+        self.spans = spans
+        self.causal = 0
+        self.tokens: list[int] = []
+
+    def add(self, token: int) -> None:
+        self.causal = chain_hash(self.causal, token)
+        self.tokens.append(token)
+
+    def value(self) -> int:
+        position = len(self.tokens) - 1
+        return combined([self._of(group, span, position) for group, span in enumerate(self.spans)])
+
+    def _of(self, group, span, position) -> int:
+        if span == CAUSAL:
+            return self.causal
+        visible = range(span.first(position), position + 1)
+        return functools.reduce(chain_hash, [own_value(group, p, self.tokens[p]) for p in visible], 0)
+
+
+def combined(values: list[int]) -> int:
+    return functools.reduce(chain_hash, values[1:], values[0])
+
+
+@contextlib.contextmanager
+def small_tiles(tokens: int):
+    """Kernels as if they read so many positions at once, so that short sequences release pages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firelane.contract.span.KEY_TILE", tokens)
+        patch.setattr("firelane.contract.limits.KEY_TILE", tokens)
+        yield
+
+
+def expected(
+    request: NewRequest, max_model_len: int, seed: int | None = None, spans=(CAUSAL,)
+) -> tuple[list[int], str]:
     """What the model says to this request, computed without an engine."""
     sampling = request.sampling
     seed = sampling.seed if seed is None else seed
     prompt = np.frombuffer(request.prompt, np.int32).tolist()
-    history, out = 0, []
+    history, out = History(spans), []
     for token in prompt:
-        history = chain_hash(history, token)
+        history.add(token)
     while len(out) < min(sampling.max_tokens, max_model_len - len(prompt)):
-        token = draw(history, seed)
+        token = draw(history.value(), seed)
         while token in sampling.stop_token_ids and len(out) < sampling.min_tokens:
             token = (token + 1) % VOCAB
         out.append(token)
         if token in sampling.stop_token_ids:
             return out, "stop"
-        history = chain_hash(history, token)
+        history.add(token)
     return out, "length"
 
 
 class ChainExecutor:
-    """The K/V of a position is the hash of all tokens up to it, stored in its block and read from there.
+    """The K/V of a position is the hash of all tokens up to it, stored in its page and read from there; in a
+    group with a limited span that of its own token, and all positions that a kernel may read are read.
 
     A wrong block table, a block given out too early or shared wrongly, or a wrong token changes what is
     drawn. All of a step runs inside wait(), so that what the engine touches too early is seen.
@@ -74,64 +122,96 @@ class ChainExecutor:
     vocab_size = VOCAB
     hidden_width = HIDDEN
 
-    def __init__(self, limits: StepLimits) -> None:
+    def __init__(self, limits: StepLimits, max_in_flight: int = 1) -> None:
         self.limits = limits
+        self.max_in_flight = max_in_flight
         self.state = SlotState.allocate(limits, VOCAB)
         self.kv = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
-        self.outputs = [StepOutputs.allocate(limits, HIDDEN) for _ in range(2)]
-        self.pending = None
+        self.outputs = [StepOutputs.allocate(limits, HIDDEN) for _ in range(max_in_flight + 1)]
+        self.queue = []
         self.steps = 0
+        self.most_in_flight = 0
         self.computed_tokens = 0
 
+    @property
+    def pending(self):
+        """The step submitted last, while it is in flight."""
+        return self.queue[-1][0] if self.queue else None
+
     def submit(self, inputs):
-        assert self.pending is None
+        assert len(self.queue) < self.max_in_flight
+        assert all(inputs is not other for other, _ in self.queue), "inputs were filled in flight"
         assert 0 < inputs.num_tokens <= self.limits.max_num_batched_tokens
         assert inputs.num_rows <= self.limits.max_output_rows
         chunks = inputs.chunk_slot[: inputs.num_chunks]
         assert len(set(chunks.tolist())) == inputs.num_chunks, "a slot has two chunks"
         assert inputs.chunk_len[: inputs.num_chunks].sum() == inputs.num_tokens
-        self.pending = inputs
-        self.frozen = {
-            int(s): tuple(
-                a[s].copy() for a in (self.state.block_tables, self.state.sampling, self.state.masks)
-            )
-            for s in chunks
-        }
+        stops = (inputs.chunk_start + inputs.chunk_len)[: inputs.num_chunks]
+        blocks = -(-stops // self.limits.block_size)
+        frozen = {s: self._row(s, n) for s, n in zip(chunks.tolist(), blocks.tolist(), strict=True)}
+        self.queue.append((inputs, frozen))
+        self.most_in_flight = max(self.most_in_flight, len(self.queue))
+
+    def _row(self, slot, blocks):
+        """What a step with so many blocks reads of a slot."""
+        state = self.state
+        return blocks, (
+            state.block_tables[:, slot, :blocks].tolist(),
+            state.sampling[slot].tolist(),
+            state.masks[slot].tolist(),
+        )
 
     def wait(self):
-        inputs, self.pending = self.pending, None
-        for slot, (blocks, sampling, mask) in self.frozen.items():
-            assert (self.state.block_tables[slot] == blocks).all(), "a slot was rewritten in flight"
-            assert self.state.sampling[slot] == sampling, "a slot was rewritten in flight"
-            assert (self.state.masks[slot] == mask).all(), "a slot was rewritten in flight"
+        inputs, frozen = self.queue.pop(0)
+        for slot, (blocks, row) in frozen.items():
+            assert self._row(slot, blocks)[1] == row, "a slot was rewritten in flight"
         token_rows = []
         for i in range(inputs.num_chunks):
             token_rows += self._chunk(
                 int(inputs.chunk_slot[i]), int(inputs.chunk_start[i]), int(inputs.chunk_len[i])
             )
         self.steps += 1
-        outputs = self.outputs[self.steps % 2]
+        outputs = self.outputs[self.steps % len(self.outputs)]
         outputs.tokens.fill(-7)
         outputs.hidden.fill(np.nan)
         for r in range(inputs.num_rows):
-            self._row(inputs, outputs, r, token_rows)
+            self._draw(inputs, outputs, r, token_rows)
         self.computed_tokens += inputs.num_tokens
         return outputs
 
     def _chunk(self, slot, start, length):
         rows = []
-        size = self.limits.block_size
         for position in range(start, start + length):
             assert position < self.limits.max_model_len
-            table = self.state.block_tables[slot]
-            before = int(self.kv[table[(position - 1) // size], (position - 1) % size]) if position else 0
-            assert before >= 0, "reads K/V that was never computed"
-            value = chain_hash(before, int(self.state.tokens[slot, position]))
-            self.kv[table[position // size], position % size] = value
-            rows.append((slot, position, value))
+            values = [
+                self._attend(group, span, slot, position) for group, span in enumerate(self.limits.spans)
+            ]
+            rows.append((slot, position, combined(values)))
         return rows
 
-    def _row(self, inputs, outputs, r, token_rows):
+    def _attend(self, group, span, slot, position):
+        table, token = self.state.block_tables[group, slot], int(self.state.tokens[slot, position])
+        if span == CAUSAL:
+            before = self._read(table, position - 1) if position else 0
+            assert before >= 0, "reads K/V that was never computed"
+            self._write(table, position, chain_hash(before, token))
+            return self._read(table, position)
+        self._write(table, position, own_value(group, position, token))
+        read = range(kept_from(span, position), position + 1)
+        values = [self._read(table, p) for p in read]
+        tokens = self.state.tokens[slot].tolist()
+        assert values == [own_value(group, p, tokens[p]) for p in read], "reads the K/V of others"
+        return functools.reduce(chain_hash, values[span.first(position) - read[0] :], 0)
+
+    def _read(self, table, position):
+        size = self.limits.block_size
+        return int(self.kv[table[position // size], position % size])
+
+    def _write(self, table, position, value):
+        size = self.limits.block_size
+        self.kv[table[position // size], position % size] = value
+
+    def _draw(self, inputs, outputs, r, token_rows):
         slot, position, history = token_rows[inputs.row_token[r]]
         assert (slot, position) == (inputs.row_slot[r], inputs.row_position[r])
         sampling = self.state.sampling[slot]
@@ -185,7 +265,16 @@ class ListPort:
 class Driver:
     """An engine on the chain executor, stepped by hand; collects what each request got."""
 
-    def __init__(self, executor=None, prefix_cache=True, grammars=None, **sizes):
+    def __init__(
+        self,
+        executor=None,
+        prefix_cache=True,
+        prerequisites=NO_PREREQUISITES,
+        policy=None,
+        max_in_flight=1,
+        speculates=False,
+        **sizes,
+    ):
         given = {
             "max_num_seqs": 4,
             "max_num_batched_tokens": 16,
@@ -195,9 +284,16 @@ class Driver:
             "num_blocks": 32,
         } | sizes
         self.limits = executor.limits if executor else StepLimits(**given)
-        self.executor = executor or ChainExecutor(self.limits)
+        self.executor = executor or ChainExecutor(self.limits, max_in_flight)
         self.port = ListPort()
-        self.core = EngineCore(self.executor, self.port, prefix_cache=prefix_cache, grammars=grammars)
+        self.core = EngineCore(
+            self.executor,
+            self.port,
+            prefix_cache=prefix_cache,
+            prerequisites=prerequisites,
+            policy=policy,
+            speculates=speculates,
+        )
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
         self.cached: dict[int, int] = {}
@@ -229,10 +325,12 @@ class Driver:
         for started in frame.started:
             assert started.id not in self.cached
             self.cached[started.id] = started.cached_tokens
-        for request_id, token in zip(frame.ids, frame.tokens, strict=True):
+        tokens = iter(frame.tokens)
+        for request_id, count in zip(frame.ids, frame.counts or [1] * len(frame.ids), strict=True):
             assert request_id not in self.reasons, "a token after the end"
             assert request_id in self.cached, "a token before the start"
-            self.tokens.setdefault(request_id, []).append(token)
+            self.tokens.setdefault(request_id, []).extend(itertools.islice(tokens, count))
+        assert not list(tokens), "tokens of nobody"
         for entry in frame.logprobs:
             self.logprobs.setdefault(entry.id, []).append(entry)
         for embedding in frame.embeddings:
@@ -251,7 +349,7 @@ class Driver:
                 break
         else:
             raise AssertionError("the engine does not come to an end")
-        assert self.core.kv.num_used_blocks == 0
+        assert self.core.kv.num_used_pages == 0
         assert self.core.table.num_free_slots == self.limits.max_num_seqs
         return self
 
@@ -300,3 +398,8 @@ def alone():
 @pytest.fixture(scope="session")
 def embedding_of():
     return embedded
+
+
+@pytest.fixture(scope="session")
+def tiles():
+    return small_tiles

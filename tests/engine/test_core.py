@@ -6,9 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from firelane.backends.contract import MAX_STOP_IDS
-from firelane.wire.frames import MAX_STOP_TOKEN_IDS
-
 
 def check(driver, requests, alone):
     for request in requests:
@@ -175,7 +172,7 @@ def test_a_request_that_comes_during_a_step_joins_the_next(driver, request_of):
         return wait()
 
     d.executor.wait = arrive
-    d.step()  # commits step 1, submits step 2 with the newcomer's prefill
+    d.step()  # commits step 1, submits step 2 with the prefill of the new request
     d.step()
     assert [f.step for f in d.frames if 2 in f.ids] == [2]
     d.run()
@@ -260,20 +257,16 @@ def test_the_first_frame_of_a_request_says_how_long_ago_it_was_planned(driver, r
     assert [s.age_s for frame in d.frames for s in frame.started] == [10.0]
 
 
-def test_the_wire_promises_as_many_stop_tokens_as_the_backends_take():
-    assert MAX_STOP_TOKEN_IDS == MAX_STOP_IDS
-
-
 def test_alternatives_that_do_not_exist_are_not_reported(driver, request_of):
     """A vocabulary of three: the executor leaves -1 behind the third alternative."""
     d = driver()
-    row = d.executor._row
+    row = d.executor._draw
 
     def short(inputs, outputs, r, token_rows):
         row(inputs, outputs, r, token_rows)
         outputs.top_ids[r, 3:], outputs.top_logprobs[r, 3:] = -1, -np.inf
 
-    d.executor._row = short
+    d.executor._draw = short
     d.submit(request_of(1, range(5), max_tokens=2, logprobs=5, prompt_logprobs=4))
     d.run()
     assert [(len(e.top_ids), e.top_logprobs) for e in d.logprobs[1]] == [(3, [0.0, -1.0, -2.0])] * 6

@@ -10,7 +10,7 @@ import pytest
 
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 from tests.models.families import VOCAB_SIZE, make_checkpoint
 
@@ -54,7 +54,7 @@ def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
     while port.open or not core.is_idle:
         core.step()
         core.check_integrity()
-    assert core.kv.num_used_blocks == 0
+    assert core.kv.num_used_pages == 0
     return port
 
 

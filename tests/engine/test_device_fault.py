@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from firelane.engine_config import EngineConfig
 from firelane.wire.codec import FrameReader, encode
-from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import Failed, FromEngine, NewRequest, Ready, Sampling, Submit
 from tests.node.test_supervisor import CONFIG
 
@@ -19,7 +19,7 @@ import socket, sys
 from firelane.engine import process
 from firelane.errors import MachineError
 from firelane.telemetry import logs
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 
 load = process.load_executor
 

@@ -1,4 +1,4 @@
-"""Tenants and background work under the whole scheduler: shares, newcomers, preemption, and their bounds."""
+"""Tenants and background work under the whole scheduler: shares, arrivals, preemption, and their bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.engine import fairness, sharing
+from firelane.engine.policies import accounts as tenant_accounts
+from firelane.engine.policies import step_share
 
 sizes = st.fixed_dictionaries(
     {
@@ -38,11 +39,11 @@ requests = st.fixed_dictionaries(
 turns = st.tuples(st.lists(requests, max_size=3), st.lists(requests, max_size=2), st.integers(-40, 20))
 
 
-def hold_pace(d, tokens):
-    """Steps are as if the crowd's short step had so many tokens."""
-    d.core.scheduler.pace.note = lambda *_: None
-    d.core.scheduler.pace.knows = lambda _: True
-    d.core.scheduler.pace.tokens_within = lambda factor: factor / 1.5 * tokens
+def hold_times(d, tokens):
+    """Steps are as if a short step of low-priority work had so many tokens."""
+    d.core.policy.times.note = lambda *_: None
+    d.core.policy.times.knows = lambda _: True
+    d.core.policy.times.tokens_within = lambda factor: factor / 1.5 * tokens
     return d
 
 
@@ -67,9 +68,9 @@ def steps_to_first_token(d, request_id, limit=50):
 
 
 @settings(max_examples=200, deadline=None)
-@given(sizes=sizes, schedule=st.lists(turns, max_size=12), crowd_tokens=st.integers(1, 30))
-def test_all_end_with_the_tokens_they_get_alone(driver, request_of, alone, sizes, schedule, crowd_tokens):
-    d, sent, aborted = hold_pace(driver(**sizes), crowd_tokens), [], set()
+@given(sizes=sizes, schedule=st.lists(turns, max_size=12), low_tokens=st.integers(1, 30))
+def test_all_end_with_the_tokens_they_get_alone(driver, request_of, alone, sizes, schedule, low_tokens):
+    d, sent, aborted = hold_times(driver(**sizes), low_tokens), [], set()
     for before, during, abort in schedule:
         new = [request_of(len(sent) + i, **fields) for i, fields in enumerate([*before, *during])]
         sent += new
@@ -116,7 +117,7 @@ def test_work_done_twice_is_bounded(driver, request_of, slots, schedule):
     d = driver(
         max_num_seqs=slots, max_output_rows=9, num_blocks=2000, prefix_cache=False, max_num_batched_tokens=9
     )
-    hold_pace(d, 6)
+    hold_times(d, 6)
     lengths = []
     for batch in schedule:
         for claim, prompt, output in batch:
@@ -130,9 +131,9 @@ def test_work_done_twice_is_bounded(driver, request_of, slots, schedule):
 
 @pytest.mark.parametrize(("weights", "slots"), [((1.0, 1.0), 4), ((1.0, 3.0), 8), ((5.0, 1.0), 2)])
 def test_backlogged_tenants_are_served_by_weight(driver, request_of, monkeypatch, weights, slots):
-    for module in (fairness, sharing):
+    for module in (tenant_accounts, step_share):
         monkeypatch.setattr(module, "BURST_TOKENS", 32)
-    d = hold_pace(driver(max_num_seqs=slots, max_output_rows=9), 8)
+    d = hold_times(driver(max_num_seqs=slots, max_output_rows=9), 8)
     shares = dict(zip("ab", weights, strict=True))
     count = 150
     for i in range(2 * count):
@@ -148,10 +149,10 @@ def test_backlogged_tenants_are_served_by_weight(driver, request_of, monkeypatch
             )
         )
     bound = 32 + slots * 40  # the burst, and what the running ones had left to do
-    accounts = d.core.table.accounts
+    accounts = d.core.policy.accounts
     while True:
         d.step()
-        waiting = {s.claim.tenant for s in d.core.table.waiting.values()}
+        waiting = {s.tenant.name for s in d.core.table.waiting.values()}
         if waiting != {"a", "b"}:
             break
         a, b = accounts.counter[:2]
@@ -170,9 +171,9 @@ def flood(request_of, count, prompt=40, output=20, first=1000, **claim):
 
 @pytest.mark.parametrize(("slots", "background"), [(4, False), (9, False), (1, True), (4, True), (9, True)])
 @pytest.mark.parametrize("after", [1, 2, 7, 30])
-def test_a_newcomer_gets_its_first_token_soon(driver, request_of, slots, after, background):
+def test_a_new_request_gets_its_first_token_soon(driver, request_of, slots, after, background):
     """The step in flight, if need be one that frees a slot, its own, and the one whose turn reports it."""
-    d = hold_pace(driver(max_num_seqs=slots, max_output_rows=9, num_blocks=64), 8)
+    d = hold_times(driver(max_num_seqs=slots, max_output_rows=9, num_blocks=64), 8)
     d.submit(*flood(request_of, 60, tenant="flood", background=background))
     for _ in range(after):
         d.step()
@@ -181,8 +182,8 @@ def test_a_newcomer_gets_its_first_token_soon(driver, request_of, slots, after, 
     d.run()
 
 
-def test_a_newcomer_needs_no_more_steps_with_few_blocks(driver, request_of):
-    d = hold_pace(driver(num_blocks=24), 8)
+def test_a_new_request_needs_no_more_steps_with_few_blocks(driver, request_of):
+    d = hold_times(driver(num_blocks=24), 8)
     d.submit(*flood(request_of, 60))
     for _ in range(20):
         d.step()
@@ -192,16 +193,16 @@ def test_a_newcomer_needs_no_more_steps_with_few_blocks(driver, request_of):
     d.run()
 
 
-def test_one_that_comes_during_a_step_replaces_the_crowd_in_the_next(driver, request_of, alone):
-    d = hold_pace(driver(max_num_seqs=8, max_output_rows=8, prefix_cache=False), 8)
+def test_one_that_comes_during_a_step_replaces_low_priority_work_in_the_next(driver, request_of, alone):
+    d = hold_times(driver(max_num_seqs=8, max_output_rows=8, prefix_cache=False), 8)
     requests = flood(request_of, 7, prompt=4, output=30)
     d.submit(*requests)
     for _ in range(8):
         d.step()
     before = d.executor.computed_tokens
-    newcomer = request_of(1, range(16), tenant="new")
-    submit_during_step(d, newcomer)
-    d.step()  # the step in flight; the newcomer is in the one submitted now
+    new_request = request_of(1, range(16), tenant="new")
+    submit_during_step(d, new_request)
+    d.step()  # the step in flight; the new_request is in the one submitted now
     in_flight = d.executor.pending
     assert in_flight.num_tokens == 16
     assert in_flight.num_chunks == 1
@@ -209,12 +210,12 @@ def test_one_that_comes_during_a_step_replaces_the_crowd_in_the_next(driver, req
     assert d.tokens[1]
     assert d.executor.computed_tokens == before + 7 + 16
     d.run()
-    for request in [newcomer, *requests]:
+    for request in [new_request, *requests]:
         assert d.tokens[request.id] == alone(request, 64)[0]
 
 
-def test_the_flood_goes_on_beside_a_newcomer_that_decodes(driver, request_of):
-    d = hold_pace(driver(max_num_seqs=8, max_output_rows=8), 5)
+def test_the_flood_goes_on_beside_a_new_request_that_decodes(driver, request_of):
+    d = hold_times(driver(max_num_seqs=8, max_output_rows=8), 5)
     d.submit(*flood(request_of, 30, prompt=4, output=40), request_of(1, range(4), max_tokens=30))
     d.run(max_steps=1000)
     last = max(i for i, frame in enumerate(d.frames) if 1 in frame.ids)
@@ -223,7 +224,7 @@ def test_the_flood_goes_on_beside_a_newcomer_that_decodes(driver, request_of):
 
 
 def test_peers_do_not_take_the_only_slot_from_each_other(driver, request_of):
-    d = hold_pace(driver(max_num_seqs=1, max_output_rows=1), 8)
+    d = hold_times(driver(max_num_seqs=1, max_output_rows=1), 8)
     d.submit(*flood(request_of, 9, prompt=6, output=9))
     d.step()
     d.submit(request_of(1, range(16), tenant="new"))
@@ -232,8 +233,8 @@ def test_peers_do_not_take_the_only_slot_from_each_other(driver, request_of):
     assert [f.id for frame in d.frames for f in frame.finished][1] == 1
 
 
-def test_the_crowd_takes_turns(driver, request_of):
-    d = hold_pace(driver(max_num_seqs=8, max_output_rows=8), 2)
+def test_low_priority_work_takes_turns(driver, request_of):
+    d = hold_times(driver(max_num_seqs=8, max_output_rows=8), 2)
     d.submit(*flood(request_of, 6, prompt=1, output=30), request_of(1, [3], max_tokens=40, tenant="new"))
     for _ in range(40):
         d.step()
@@ -243,7 +244,7 @@ def test_the_crowd_takes_turns(driver, request_of):
 
 
 def test_background_starts_only_where_nothing_else_waits(driver, request_of):
-    d = hold_pace(driver(max_num_seqs=3, max_output_rows=3), 8)
+    d = hold_times(driver(max_num_seqs=3, max_output_rows=3), 8)
     d.submit(*flood(request_of, 12, prompt=6, output=9, first=0, tenant="a", background=True))
     for _ in range(4):
         d.step()
@@ -255,7 +256,7 @@ def test_background_starts_only_where_nothing_else_waits(driver, request_of):
 
 
 def test_background_alone_ends(driver, request_of):
-    d = hold_pace(driver(num_blocks=12), 3)
+    d = hold_times(driver(num_blocks=12), 3)
     d.submit(*flood(request_of, 9, prompt=30, output=9, tenant="a", background=True))
     d.run()
     assert len(d.reasons) == 9
@@ -270,7 +271,7 @@ def test_a_bad_weight_is_refused(driver, request_of):
 
 
 def test_background_is_counted(driver, request_of):
-    d = hold_pace(driver(max_num_seqs=2, max_output_rows=2), 8)
+    d = hold_times(driver(max_num_seqs=2, max_output_rows=2), 8)
     d.submit(*flood(request_of, 4, prompt=2, tenant="a", background=True))
     d.step()
     d.step()

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.engine.fairness import BURST_TOKENS, RECENT_S, Accounts, FairQueue
-from firelane.engine.sequence import Claim, Sequence
+from firelane.engine.policies.accounts import BURST_TOKENS, RECENT_S, Accounts
+from firelane.engine.policies.fair_queue import FairQueue
+from firelane.engine.sequence import Sequence, TenantInfo
 from firelane.kv import PrefixChain
 from firelane.wire.frames import Sampling
 
@@ -45,11 +46,11 @@ class Arrivals:
             sampling=Sampling(),
             end=8,
             chain=PrefixChain(b"", 4),
-            claim=Claim(tenant, weight, background),
+            tenant=TenantInfo(tenant, weight, background),
         )
         sequence.arrival = self.count
         self.count += 1
-        sequence.account = self.accounts.open(sequence.claim)
+        sequence.account = self.accounts.open(sequence.tenant)
         self.queue.push(sequence)
         return sequence
 
@@ -61,21 +62,29 @@ def arrive(accounts, queue):
 
 def admit(accounts, queue, tokens=10):
     """Who is next; charged and gone."""
-    head = queue.head()
+    head = best(accounts, queue)
     queue.remove(head)
-    accounts.charge(head.account, tokens)
+    charge(accounts, head.account, tokens)
     return head
 
 
+def best(accounts, queue, skip=None):
+    return queue.heads(accounts.counter).best(skip)
+
+
+def charge(accounts, account, tokens):
+    accounts.charge(account, tokens, accounts.counter)
+
+
 def served(accounts, queue, count, tokens=10):
-    return "".join(admit(accounts, queue, tokens).claim.tenant for _ in range(count))
+    return "".join(admit(accounts, queue, tokens).tenant.name for _ in range(count))
 
 
 def test_one_tenant_is_served_in_order_and_not_accounted(accounts, queue, arrive):
     sequences = [arrive("a") for _ in range(3)]
     assert not accounts.is_shared
     assert [admit(accounts, queue) for _ in sequences] == sequences
-    assert queue.head() is None
+    assert best(accounts, queue) is None
     assert not queue
 
 
@@ -105,7 +114,7 @@ def test_idle_time_earns_no_credit(accounts, queue, arrive):
     assert served(accounts, queue, 6, tokens=100).count("b") == 3
 
 
-def test_a_newcomer_is_level_with_those_at_work_where_nobody_waits(accounts, queue, arrive):
+def test_a_new_tenant_is_level_with_those_at_work_where_nobody_waits(accounts, queue, arrive):
     first = arrive("a")
     arrive("b")
     served(accounts, queue, 2, tokens=500)
@@ -117,31 +126,31 @@ def test_debts_stay_while_the_tenant_is_known(accounts, queue, arrive):
     for _ in range(4):
         arrive("a"), arrive("b")
     ahead = admit(accounts, queue, 1000)
-    again = arrive(ahead.claim.tenant)
+    again = arrive(ahead.tenant.name)
     assert accounts.counter[again.account] == 1000
 
 
 def test_a_preempted_sequence_is_first_of_its_own_account_only(accounts, queue, arrive):
     first, other, second = arrive("a"), arrive("b"), arrive("a")
     queue.remove(first)
-    accounts.charge(first.account, 50)
+    charge(accounts, first.account, 50)
     queue.push(first, first=True)
     assert [admit(accounts, queue) for _ in range(3)] == [other, first, second]
 
 
 def test_background_waits_for_all_others_and_is_not_held_against_its_tenant(accounts, queue, arrive):
     slow = arrive("a", background=True)
-    accounts.charge(slow.account, 1e6)
+    charge(accounts, slow.account, 1e6)
     quick, other = arrive("a"), arrive("b")
     assert quick.account != slow.account
     assert [admit(accounts, queue) for _ in range(3)] == [quick, other, slow]
     assert queue.num_background() == 0
 
 
-def test_background_waits_even_where_the_others_cannot_be_admitted_yet(queue, arrive):
+def test_background_waits_even_where_the_others_cannot_be_admitted_yet(accounts, queue, arrive):
     arrive("a", background=True)
     arrive("a").slot = 3  # preempted, its slot is part of a step in flight
-    assert queue.head() is None
+    assert best(accounts, queue) is None
 
 
 def test_skipped_accounts_are_passed_over(accounts, queue, arrive):
@@ -149,13 +158,13 @@ def test_skipped_accounts_are_passed_over(accounts, queue, arrive):
     other = arrive("b")
     skip = np.zeros(len(accounts.counter), np.bool_)
     skip[0] = True
-    assert queue.head(skip) is other
+    assert best(accounts, queue, skip) is other
 
 
 def test_the_unknown_and_the_forgotten_cost_nothing(accounts, clock):
     for i in range(1000):
-        account = accounts.open(Claim(f"tenant-{i}"))
-        accounts.charge(account, 5)
+        account = accounts.open(TenantInfo(f"tenant-{i}"))
+        charge(accounts, account, 5)
         accounts.close(account)
         clock.now_s += RECENT_S / 4
         accounts.expire()
@@ -167,19 +176,19 @@ def test_the_unknown_and_the_forgotten_cost_nothing(accounts, clock):
 
 
 def test_the_living_are_never_forgotten(accounts, clock):
-    account = accounts.open(Claim("a"))
-    accounts.charge(account, 7)
+    account = accounts.open(TenantInfo("a"))
+    charge(accounts, account, 7)
     clock.now_s += 100 * RECENT_S
     accounts.expire()
     assert accounts.counter[account] == 7
-    assert accounts.open(Claim("a")) == account
+    assert accounts.open(TenantInfo("a")) == account
 
 
-class TestCrowd:
+class TestLowPriority:
     @pytest.fixture
     def running(self, accounts):
         def running(tenant, count, weight=1.0, background=False):
-            account = accounts.open(Claim(tenant, weight, background))
+            account = accounts.open(TenantInfo(tenant, weight, background))
             accounts.running[account] = count
             return account
 
@@ -187,40 +196,40 @@ class TestCrowd:
 
     def test_one_tenant_alone_is_none(self, accounts, running):
         account = running("a", 50)
-        assert not accounts.crowd()[account]
+        assert not accounts.low_priority()[account]
 
     def test_those_above_their_share_are(self, accounts, running):
         a, b = running("a", 7), running("b", 3)
-        assert accounts.crowd()[[a, b]].tolist() == [True, False]
+        assert accounts.low_priority()[[a, b]].tolist() == [True, False]
 
     def test_a_little_more_is_none(self, accounts, running):
         a, b = running("a", 6), running("b", 4)
-        assert not accounts.crowd()[[a, b]].any()
+        assert not accounts.low_priority()[[a, b]].any()
 
     def test_equals_are_not(self, accounts, running):
         tenants = [running(f"t{i}", 2) for i in range(7)]
-        assert not accounts.crowd()[tenants].any()
+        assert not accounts.low_priority()[tenants].any()
 
     def test_shares_follow_weights(self, accounts, running):
         a, b = running("a", 6, weight=3.0), running("b", 4)
-        assert accounts.crowd()[[a, b]].tolist() == [False, True]
+        assert accounts.low_priority()[[a, b]].tolist() == [False, True]
 
     def test_one_who_was_here_lately_is_expected_back(self, accounts, running, clock):
         a, b = running("a", 6), running("b", 0)
         accounts.close(b)
-        assert accounts.crowd()[a]
+        assert accounts.low_priority()[a]
         clock.now_s += 2 * RECENT_S
         accounts.expire()
-        assert not accounts.crowd()[a]
+        assert not accounts.low_priority()[a]
 
     def test_one_that_is_behind_all_others_is_not(self, accounts, running):
         a, b = running("a", 7), running("b", 3)
-        accounts.charge(b, BURST_TOKENS - 1)
-        assert accounts.crowd()[a]
-        accounts.charge(b, 2)
-        assert not accounts.crowd()[a]
+        charge(accounts, b, BURST_TOKENS - 1)
+        assert accounts.low_priority()[a]
+        charge(accounts, b, 2)
+        assert not accounts.low_priority()[a]
 
     def test_background_always_is(self, accounts, running):
         a, b = running("a", 6), running("a", 1, background=True)
-        assert accounts.crowd()[[a, b]].tolist() == [False, True]
-        assert accounts.crowd().sum() == 1
+        assert accounts.low_priority()[[a, b]].tolist() == [False, True]
+        assert accounts.low_priority().sum() == 1

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
 from tests.models.families import FAMILIES, VOCAB_SIZE, WINDOW, make_checkpoint
 

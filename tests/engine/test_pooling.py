@@ -110,7 +110,9 @@ def test_preempted_while_it_prefills(driver, request_of, alone, embedding_of):
     while not d.core.is_idle or not d.reasons:
         d.step()
         sequence = d.core.table.get(2)
-        preempted += sequence is not None and sequence.status is Status.WAITING and sequence.scored > 0
+        preempted += (
+            sequence is not None and sequence.status is Status.WAITING and sequence.prompt_logprobs_done > 0
+        )
     assert preempted
     assert d.embeddings == {2: embedding_of(requests[2])}
     for request in requests[:2]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
+from firelane.engine.heartbeat import Pulse
 from firelane.engine.process import _progress_to
 from firelane.wire.codec import FrameReader
 from firelane.wire.frames import FromEngine, Progress, ToEngine
@@ -16,7 +17,7 @@ REPORTS = 3000
 def test_reports_of_two_threads_arrive_whole() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        report = _progress_to(Channel[ToEngine](theirs, ToEngine))
+        report = _progress_to(Channel[ToEngine](theirs, ToEngine), Pulse())
         failures: list[BaseException] = []
 
         def send(stage: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firelane.engine.policies.fcfs import FcfsPolicy
+
 sizes = st.fixed_dictionaries(
     {
         "max_num_seqs": st.integers(1, 5),
@@ -61,9 +63,14 @@ class Arrivals:
 
 
 @settings(max_examples=150, deadline=None)
-@given(sizes=sizes, schedule=st.lists(turns, max_size=12))
-def test_random_schedules(driver, request_of, alone, embedding_of, sizes, schedule):
-    d = driver(**sizes)
+@given(
+    sizes=sizes,
+    schedule=st.lists(turns, max_size=12),
+    is_fair=st.booleans(),
+    depth=st.sampled_from([1, 2, 3]),
+)
+def test_random_schedules(driver, request_of, alone, embedding_of, sizes, schedule, is_fair, depth):
+    d = driver(policy=None if is_fair else FcfsPolicy(), max_in_flight=depth, **sizes)
     arrivals, sent, aborted = Arrivals(d), [], set()
     for before, during, abort in schedule:
         for fields in before:

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from firelane.engine.heartbeat import Pulse
 from firelane.engine.process import SocketPort
 from firelane.wire.codec import encode
 from firelane.wire.frames import Abort, Drain, NewRequest, Rejected, Sampling, Submit, ToEngine
@@ -30,7 +31,7 @@ class Core:
 def ends():
     gateway, engine = socket.socketpair()
     with gateway, engine:
-        yield gateway, SocketPort(Channel[ToEngine](engine, ToEngine)), Core()
+        yield gateway, SocketPort(Channel[ToEngine](engine, ToEngine), Pulse()), Core()
 
 
 def test_frames_are_acted_on_in_order(ends) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 
-from firelane.gateway.batches import course
-from firelane.gateway.batches import run as batch_run
+from firelane.gateway.batches import job as batch_job
 from firelane.gateway.batches import service as batch_service
+from firelane.gateway.batches import workflow
 
 URL = "/v1/completions"
 
 
 def hurry(monkeypatch):
     """Tests do not wait for groups and retries."""
-    monkeypatch.setattr(course, "GROUP_S", 0.005)
-    monkeypatch.setattr(course, "RETRY_S", 0.01)
+    monkeypatch.setattr(workflow, "GROUP_S", 0.005)
+    monkeypatch.setattr(workflow, "RETRY_S", 0.01)
     monkeypatch.setattr(batch_service, "RETRY_S", 0.01)
     monkeypatch.setattr(batch_service, "LOCK_S", 0.01)
-    monkeypatch.setattr(batch_run, "MAX_WAIT_S", 0.001)
+    monkeypatch.setattr(batch_job, "MAX_WAIT_S", 0.001)
 
 
 def line(custom_id, url=URL, **body):
@@ -40,7 +40,7 @@ def wait(service, batch, *statuses):
     box = []
 
     def reached():
-        records = service.gateway.parts.batches.records
+        records = service.gateway.services.batches.records
         box.append(records[batch.id].batch)
         return box[-1].status in (statuses or ("completed", "failed", "expired", "cancelled"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,14 +18,18 @@ import uvloop
 from fake_engine import FakeEngine
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from firelane.gateway.config import GatewayConfig, HttpLimits
-from firelane.gateway.engine_link import EngineLink, LinkState
+from firelane.gateway.config import GatewayConfig, HttpLimits, ModelConfig
+from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.recovery import Recovery
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.models import ServedModel
 from firelane.gateway.server import Gateway
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+MODEL_FIELDS = {field.name for field in dataclasses.fields(ModelConfig)}
 SPECIALS = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>"]
 
 
@@ -77,8 +82,13 @@ class Service:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, core: tokenizers.Tokenizer, config: GatewayConfig
+        self,
+        loop: asyncio.AbstractEventLoop,
+        core: tokenizers.Tokenizer,
+        config: GatewayConfig,
+        recovery: Recovery | None = None,
     ) -> None:
+        self.recovery = recovery
         self.loop = loop
         self.core = core
         self.text = "hello world"
@@ -97,14 +107,19 @@ class Service:
         )
 
     async def _start(self) -> None:
-        self.link = EngineLink(on_down=self.downs.append)
+        self.replica = EngineLink(on_down=self.downs.append)
+        self.link = ReplicaSet([self.replica], self.recovery)
         self.engine = FakeEngine(self._answer, self.core.get_vocab_size())
-        self.gateway = Gateway(self.config, self.link)
+        self.gateway = Gateway(self.config, [self.link])
         await self.gateway.start()
         await self.restart()
 
+    @property
+    def model(self) -> ServedModel:
+        return self.gateway.services.models.default
+
     async def restart(self) -> None:
-        await self.link.attach(self.engine.connect())
+        await self.replica.attach(self.engine.connect())
         self.engine.send(self.engine.ready())
         while self.link.state is not LinkState.READY:
             await asyncio.sleep(0)
@@ -153,14 +168,13 @@ def make_service(
 ) -> Iterator[Callable[..., Service]]:
     made: list[Service] = []
 
-    def make(**changes: Any) -> Service:
-        values: dict[str, Any] = {
-            "model_dir": model_dir,
-            "served_model_names": ("toy", "alias"),
-            "port": 0,
-            "limits": HttpLimits(body_bytes=100_000),
-        }
-        made.append(Service(loop, core, GatewayConfig(**{**values, **changes})))
+    def make(*, recovery: Recovery | None = None, **changes: Any) -> Service:
+        """changes: of ModelConfig and of GatewayConfig."""
+        own: dict[str, Any] = {"model_dir": model_dir, "names": ("toy", "alias")}
+        own |= {name: changes.pop(name) for name in MODEL_FIELDS & changes.keys()}
+        values: dict[str, Any] = {"port": 0, "limits": HttpLimits(body_bytes=100_000)}
+        config = GatewayConfig(models=(ModelConfig(**own),), **{**values, **changes})
+        made.append(Service(loop, core, config, recovery))
         return made[-1]
 
     yield make

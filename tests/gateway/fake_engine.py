@@ -33,6 +33,7 @@ class Running:
     prompt: list[int]
     answer: list[int]
     sent: int = 0
+    begun: bool = False
 
 
 @dataclass(repr=False)
@@ -49,6 +50,7 @@ class FakeEngine:
     age_s: float = 0.0
     held: bool = False
     reject: str = ""
+    elsewhere: bool = False
     submitted: list[NewRequest] = field(default_factory=list)
     submit_frames: int = 0
     aborted: list[int] = field(default_factory=list)
@@ -123,10 +125,14 @@ class FakeEngine:
         self.submitted.extend(frame.requests)
         for request in frame.requests:
             if self.reject:
-                self.send(Rejected(request.id, self.reject))
+                self.send(Rejected(request.id, self.reject, self.elsewhere))
                 continue
             prompt = array.array("i", request.prompt).tolist()
-            self.running[request.id] = Running(request, prompt, self.answer(prompt, request.sampling))
+            start = len(prompt) if request.output_start < 0 else request.output_start
+            prompt, output = prompt[:start], prompt[start:]
+            answer = self.answer(prompt, request.sampling)
+            assert output == [answer[i % len(answer)] for i in range(len(output))]
+            self.running[request.id] = Running(request, prompt, answer, len(output))
         if not self.held:
             self.loop.call_soon(self.step_on)
 
@@ -169,9 +175,10 @@ class FakeEngine:
 
     def _advance(self, row: Running, frame: StepFrame) -> None:
         request, sampling = row.request, row.request.sampling
-        if row.sent == 0:
+        if not row.begun:
+            row.begun = True
             frame.started.append(Started(request.id, self.cached_tokens, self.age_s))
-            if sampling.prompt_logprobs >= 0:
+            if sampling.prompt_logprobs >= 0 and row.sent == 0:
                 for position, token in enumerate(row.prompt[1:], 1):
                     frame.logprobs.append(self._report(request.id, position, token, sampling.prompt_logprobs))
         if request.pooling:

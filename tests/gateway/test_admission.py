@@ -4,22 +4,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.errors import QueueFullError, RequestError
-from firelane.gateway.admission import Admission
+from firelane.errors import EngineDeadError, QueueFullError, RequestError
+from firelane.gateway.http.exchange import Request
+from firelane.gateway.requests.admission import AdmissionController, Reservation
+from firelane.gateway.requests.usage_log import UsageLog
+from firelane.gateway.tenants.prices import Prices
+from firelane.gateway.tenants.registry import NoAuth
+from firelane.gateway.tenants.tenant import Tenant
+from firelane.telemetry.metrics import Registry
 
 SEATS, QUEUE = 8, 40
 
 
-def make() -> Admission:
-    return Admission(("m",), QUEUE, 60.0)
+class Exchange:
+    extra_headers = b""
+
+    def __init__(self, tenant: str, background: bool = False) -> None:
+        self.request = Request()
+        self.request.tenant = Tenant(name=tenant)
+        self.request.background = background
 
 
-def fill(admission: Admission, tenant: str) -> int:
+def make(queue: int = QUEUE) -> AdmissionController:
+    usage = UsageLog(Registry(), Prices(None), lambda: 0.0)
+    return AdmissionController(NoAuth(), usage, queue, 60.0)
+
+
+def admit(admission: AdmissionController, sequences: int, tenant: str, background=False) -> Reservation:
+    return admission.reserve(Exchange(tenant, background), sequences, SEATS)
+
+
+def fill(admission: AdmissionController, tenant: str) -> int:
     """How many single sequences of a tenant get in."""
     count = 0
     while True:
         try:
-            admission.admit(1, SEATS, tenant)
+            admit(admission, 1, tenant)
         except QueueFullError:
             return count
         count += 1
@@ -38,15 +58,15 @@ def test_an_open_server_uses_all_of_it():
 
 
 def test_idle_seats_are_for_anyone():
-    admission = Admission(("m",), 0, 60.0)
+    admission = make(queue=0)
     assert fill(admission, "flood") == SEATS
 
 
 def test_one_large_request_gets_in_where_there_is_room():
     admission = make()
-    admission.admit(SEATS + QUEUE, SEATS, "acme").release()
+    admit(admission, SEATS + QUEUE, "acme").release()
     with pytest.raises(RequestError, match="at most 48"):
-        admission.admit(SEATS + QUEUE + 1, SEATS, "acme")
+        admit(admission, SEATS + QUEUE + 1, "acme")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(1, 30), st.booleans()), max_size=60))
@@ -57,7 +77,7 @@ def test_what_is_released_is_free(acts):
             held.pop(0).release()
             continue
         try:
-            held.append(admission.admit(sequences, SEATS, tenant))
+            held.append(admit(admission, sequences, tenant))
         except QueueFullError:
             continue
         assert admission.held == sum(admitted.sequences for admitted in held) <= SEATS + QUEUE
@@ -68,3 +88,40 @@ def test_what_is_released_is_free(acts):
         assert admission.held == expected
     assert admission.held == 0
     assert fill(admission, "a") > SEATS
+
+
+def test_a_reservation_is_released_unless_it_was_handed_over():
+    admission = make()
+
+    def fail() -> None:
+        with admit(admission, 3, "a"):
+            assert admission.held == 3
+            raise ValueError("template")
+
+    with pytest.raises(ValueError, match="template"):
+        fail()
+    assert admission.held == 0
+    with admit(admission, 2, "a") as reservation:
+        reservation.handed_over = True
+    assert admission.held == 2
+    reservation.release()
+    assert admission.held == 0
+
+
+def test_background_work_takes_idle_seats_and_no_room_from_clients():
+    admission = make()
+    held = [admit(admission, 1, "b", background=True) for _ in range(SEATS)]
+    assert (admission.held, admission.background) == (0, SEATS)
+    with pytest.raises(QueueFullError, match="no seat is idle"):
+        admit(admission, 1, "b", background=True)
+    assert fill(admission, "") == SEATS + QUEUE
+    for reservation in held:
+        reservation.release()
+    assert admission.background == 0
+
+
+def test_nothing_is_admitted_while_draining():
+    admission = make()
+    admission.draining = True
+    with pytest.raises(EngineDeadError, match="shutting down"):
+        admit(admission, 1, "")

@@ -6,7 +6,8 @@ import openai
 import pytest
 from batch_support import URL, hold, hurry, line, results, start, upload, wait
 
-from firelane.gateway.engine_link import LinkState
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.recovery import Resume
 from firelane.wire.frames import EngineStats
 
 
@@ -49,7 +50,7 @@ def test_a_batch_from_upload_to_download(kept):
     assert done.usage.output_tokens == 90
     assert done.usage.total_tokens == done.usage.input_tokens + 90
     assert kept.openai.files.retrieve(done.output_file_id).purpose == "batch_output"
-    assert kept.gateway.parts.admission.background == 0
+    assert kept.model.admission.background == 0
     assert [b.id for b in kept.openai.batches.list()] == [made.id]
 
 
@@ -158,7 +159,7 @@ class _Client:
     """An exchange of a client, without a connection."""
 
     def __init__(self):
-        from firelane.gateway.exchange import Request
+        from firelane.gateway.http.exchange import Request
 
         self.request = Request()
         self.request.method, self.request.path = b"POST", URL.encode()
@@ -180,7 +181,7 @@ def test_a_queue_in_the_engine_keeps_lines_back(kept):
     hold(kept)
     client = kept.run(_client, kept)
     kept.wait_for(lambda: len(kept.engine.running) == 1)
-    kept.run(setattr, kept.link, "stats", EngineStats(waiting=50))
+    kept.run(setattr, kept.replica, "stats", EngineStats(waiting=50))
     made = start(kept, [line("a")])
     wait(kept, made, "in_progress")
     kept.call(_turns(20))
@@ -212,8 +213,9 @@ def test_an_engine_that_dies_costs_nothing(kept):
     assert sorted(ids) == sorted(f"r{i}" for i in range(20))
 
 
-def test_a_line_that_kills_the_engine_is_found(kept):
+def test_a_line_that_kills_the_engine_is_found(make_service, data_dir):
     """One line of ten ends each engine that takes it. The others are served all the same."""
+    kept = make_service(data_dir=data_dir, recovery=Resume())
     poison = kept.ids("kill")
     real = kept.engine._submit
 
@@ -226,29 +228,29 @@ def test_a_line_that_kills_the_engine_is_found(kept):
         kept.loop.create_task(kept.restart())
 
     kept.run(setattr, kept.engine, "_submit", submit)
-    kept.run(setattr, kept.link, "on_down", revive)
+    kept.run(setattr, kept.replica, "on_down", revive)
     made = start(kept, [line(f"r{i}") for i in range(9)] + [line("bad", prompt="kill", max_tokens=3)])
     done = wait(kept, made)
     assert dict(done.request_counts) == {"total": 10, "completed": 9, "failed": 1}
     (error,) = results(kept, done.error_file_id)
     assert error["custom_id"] == "bad"
-    assert error["response"]["status_code"] == 503
-    kept.run(setattr, kept.link, "on_down", None)
+    assert error["response"]["status_code"] == 400
+    kept.run(setattr, kept.replica, "on_down", None)
 
 
 def test_a_full_queue_is_waited_for(kept, monkeypatch):
     from firelane.errors import QueueFullError
 
-    admission = kept.gateway.parts.admission
-    real, refused = admission.admit_background, []
+    admission = kept.model.admission
+    real, refused = admission.reserve, []
 
-    def admit(sequences, max_num_seqs):
+    def reserve(*args, **kwargs):
         if len(refused) < 5:
             refused.append(1)
             raise QueueFullError("full")
-        return real(sequences, max_num_seqs)
+        return real(*args, **kwargs)
 
-    monkeypatch.setattr(admission, "admit_background", admit)
+    monkeypatch.setattr(admission, "reserve", reserve)
     done = wait(kept, start(kept, [line(f"r{i}") for i in range(4)]))
     assert done.request_counts.completed == 4
     assert len(refused) == 5

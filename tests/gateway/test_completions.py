@@ -368,7 +368,7 @@ def test_long_texts_do_not_hold_the_event_loop(service, monkeypatch, path, body)
             threads.add(threading.get_ident())
             return getattr(self.core, name)
 
-    tokenizer = service.gateway.parts.tokenizer
+    tokenizer = service.model.tokenizer
     monkeypatch.setattr(tokenizer, "_core", Noting(tokenizer.core))
     answer = service.http.post(path, json=body)
     assert answer.status_code in (200, 400), answer.text  # 400: longer than the context

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from firelane.gateway.detokenize import PieceDetokenizer, StopMatcher, StreamDetokenizer, make_detokenizer
-from firelane.gateway.tokenizer import Tokenizer
+from firelane.text.detokenize import StopMatcher, StreamDetokenizer, TableDetokenizer, make_detokenizer
+from firelane.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer(byte_tokenizer())
 
@@ -52,7 +52,7 @@ FIRE = ["<0xF0>", "<0x9F>", "<0x94>", "<0xA5>"]
 def test_sentencepiece(groups):
     core = sentencepiece()
     tokenizer = Tokenizer(core)
-    assert isinstance(make_detokenizer(tokenizer), PieceDetokenizer)
+    assert isinstance(make_detokenizer(tokenizer), TableDetokenizer)
     ids = [core.token_to_id(name) for group in groups for name in group]
     assert stream(tokenizer, ids).removeprefix(" ") == core.decode(ids)
 

@@ -63,7 +63,7 @@ def test_answer_has_exactly_the_documented_fields(service):
 
 
 def test_a_name_that_looks_like_the_answer(make_service):
-    service = make_service(served_model_names=('"data":[]',))
+    service = make_service(names=('"data":[]',))
     answer = embed(service).json()
     assert answer["model"] == '"data":[]'
     assert len(answer["data"]) == 1
@@ -339,7 +339,7 @@ def test_in_a_batch(make_service, tmp_path):
     batch = service.openai.batches.create(
         input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
     )
-    service.wait_for(lambda: service.gateway.parts.batches.records[batch.id].batch.status == "completed")
+    service.wait_for(lambda: service.gateway.services.batches.records[batch.id].batch.status == "completed")
     batch = service.openai.batches.retrieve(batch.id)
     rows = [json.loads(row) for row in service.openai.files.content(batch.output_file_id).text.splitlines()]
     assert {row["custom_id"] for row in rows} == {"r0", "r1", "r2"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from firelane.gateway import engine_link
-from firelane.gateway.engine_link import LinkState
+from firelane.gateway.engines import connection
+from firelane.gateway.engines.link import LinkState
 from firelane.wire.frames import NewRequest, Sampling
 
 
@@ -30,23 +30,23 @@ def test_another_engine_takes_the_place_of_one_that_still_holds_requests(service
 
 @pytest.mark.parametrize(("sizes", "frames"), [([], 0), ([1], 1), ([3, 4], 1), ([4, 4, 9, 1], 4), ([9], 1)])
 def test_many_long_prompts_travel_in_several_frames(monkeypatch, sizes, frames):
-    monkeypatch.setattr(engine_link, "SUBMIT_BYTES", 7)
+    monkeypatch.setattr(connection, "SUBMIT_BYTES", 7)
     requests = [_request(i, b"x" * size) for i, size in enumerate(sizes)]
-    cut = list(engine_link._frames(requests))
+    cut = [frame.requests for frame in connection.submissions(requests)]
     assert [r for frame in cut for r in frame] == requests
     assert len(cut) == frames
     assert all(len(frame) == 1 or sum(len(r.prompt) for r in frame) <= 7 for frame in cut)
 
 
 def test_one_request_may_be_larger_than_a_frame(service, monkeypatch):
-    monkeypatch.setattr(engine_link, "SUBMIT_BYTES", 100)
+    monkeypatch.setattr(connection, "SUBMIT_BYTES", 100)
     answer = service.http.post("/v1/completions", json={"prompt": "long" * 20, "n": 4})
     assert answer.status_code == 200
     assert service.engine.submit_frames == 4
 
 
 def test_grammars_count_in_a_frame(service, monkeypatch):
-    monkeypatch.setattr(engine_link, "SUBMIT_BYTES", 2000)
+    monkeypatch.setattr(connection, "SUBMIT_BYTES", 2000)
     body = {"prompt": "a", "n": 6, "guided_regex": "x" * 200}
     assert service.http.post("/v1/completions", json=body).status_code == 200
     assert service.engine.submit_frames == 3

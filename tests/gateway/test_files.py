@@ -114,7 +114,7 @@ def test_a_slow_drive_holds_up_its_client_alone(make_service, tmp_path, monkeypa
     from firelane.gateway.files.store import PendingFile
 
     service = make_service(data_dir=tmp_path / "data")
-    shelf = service.gateway.parts.files.shelf("")
+    shelf = service.gateway.services.files.shelf("")
     go, write, content = threading.Event(), PendingFile._write, os.urandom(1 << 20) * 24
 
     def slow(self, pieces):
@@ -158,7 +158,7 @@ def test_expiry(kept, monkeypatch):
     )
     assert same.expires_at == same.created_at + 4000
     now = time.time() + 3700
-    shelf = kept.gateway.parts.files.shelf("")
+    shelf = kept.gateway.services.files.shelf("")
     monkeypatch.setattr(shelf, "_clock", lambda: now)
     assert kept.http.get(f"/v1/files/{made['id']}").status_code == 404
     assert [f.id for f in kept.openai.files.list()] == [same.id]
@@ -290,7 +290,7 @@ def test_client_that_goes_leaves_nothing(kept, tmp_path):
             client.sendall(HEAD + PART + b"some lines\n" * 10)
             kept.wait_for(lambda: stored(tmp_path) != [])
         kept.wait_for(lambda: stored(tmp_path) == [])
-    assert kept.gateway.parts.files.shelf("")._used_bytes == 0
+    assert kept.gateway.services.files.shelf("")._used_bytes == 0
     assert upload(kept).status_code == 200
 
 
@@ -314,7 +314,7 @@ def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
     clients = [socket.create_connection(("127.0.0.1", service.gateway.port)) for _ in range(2)]
     for client, size in zip(clients, (200_000, 1), strict=True):
         client.sendall(head + PART + b"x" * size + b"\r")  # the parser holds back what could be a boundary
-    shelf = service.gateway.parts.files.shelf("")
+    shelf = service.gateway.services.files.shelf("")
     service.wait_for(lambda: shelf._used_bytes == 200_001)
     service.run(service.gateway._connections.sweep)
     service.wait_for(lambda: shelf._used_bytes == 200_000)
@@ -382,7 +382,7 @@ def test_directory_that_cannot_be_made(make_service, tmp_path):
 def test_full_drive(kept, monkeypatch):
     from firelane.gateway.files import store
 
-    def fails(*_):
+    def fails(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "write_whole", fails)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.gateway.template import ChatTemplate
+from firelane.text.template import ChatTemplate
 
 HOSTILE = Path(__file__).parent / "hostile"
 BODIES = sorted((HOSTILE / "bodies").iterdir())

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from firelane.gateway import connections
 from firelane.gateway.config import HttpLimits
+from firelane.gateway.http import connections
 
 BODY = b'{"prompt":"say","max_tokens":40}'
 

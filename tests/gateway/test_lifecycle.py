@@ -14,8 +14,9 @@ import pytest
 from conftest import write_model
 
 from firelane.errors import AddressInUseError, EngineDeadError, TokenizerError
-from firelane.gateway.config import GatewayConfig
-from firelane.gateway.engine_link import EngineLink, LinkState
+from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.wire.frames import EngineStats, Failed, Progress, StepFrame
 
@@ -41,14 +42,14 @@ def test_health_follows_the_engine(service):
     service.wait_for(lambda: service.link.state is LinkState.DEAD)
     answer = service.http.get("/health")
     assert answer.status_code == 503
-    assert answer.json()["status"] == "dead"
+    assert answer.json()["status"] == "down"
     assert len(service.downs) == 1
 
 
 def test_health_while_loading(service):
     service.run(service.engine.die)
     sock = service.run(service.engine.connect)
-    service.call(service.link.attach(sock))
+    service.call(service.replica.attach(sock))
     service.run(service.engine.send, Progress("pack", 3, 10, "GB"))
     service.wait_for(lambda: service.link.progress is not None)
     answer = service.http.get("/health")
@@ -66,7 +67,7 @@ def test_engine_that_could_not_start(service):
     service.run(service.engine.die)
     service.wait_for(lambda: service.link.state is LinkState.DEAD)
     assert service.http.get("/health").json()["reason"] == "no compiler: install g++"
-    assert service.link.failed.exit_code == 1
+    assert service.replica.failed.exit_code == 1
 
 
 def test_engine_dies_before_headers(service):
@@ -150,7 +151,7 @@ def test_full_queue(make_service):
 def test_drain_lets_streams_end_and_refuses_new_ones(service):
     answer = open_stream(service, max_tokens=3)
     drained = asyncio.run_coroutine_threadsafe(service.gateway.drain(5), service.loop)
-    service.wait_for(lambda: service.gateway.parts.draining)
+    service.wait_for(lambda: service.model.admission.draining)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{service.url}/health", trust_env=False)
     service.run(setattr, service.engine, "held", False)
@@ -192,10 +193,12 @@ def test_drain_gives_up_and_close_fails_the_rest(service):
 
 
 def test_busy_port(service, model_dir):
-    config = GatewayConfig(model_dir=model_dir, served_model_names=("m",), port=service.gateway.port)
+    config = GatewayConfig(
+        models=(ModelConfig(model_dir=model_dir, names=("m",)),), port=service.gateway.port
+    )
 
     async def start() -> None:
-        await Gateway(config, EngineLink()).start()
+        await Gateway(config, [ReplicaSet()]).start()
 
     with pytest.raises(AddressInUseError, match="choose another --port"):
         service.call(start())
@@ -213,10 +216,10 @@ def test_tokenizer_of_another_model(service):
 def test_tokenizer_of_another_model_is_refused_before_the_engine_is_there(service, core, tmp_path):
     write_model(tmp_path, core)
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 260}))
-    config = GatewayConfig(model_dir=tmp_path, served_model_names=("toy",))
+    config = GatewayConfig(models=(ModelConfig(model_dir=tmp_path, names=("toy",)),))
 
     async def make() -> None:
-        Gateway(config, EngineLink())
+        Gateway(config, [ReplicaSet()])
 
     with pytest.raises(TokenizerError, match="261 ids but the model's vocabulary has 260"):
         service.call(make())
@@ -284,16 +287,16 @@ def test_metrics(service):
     assert samples["vllm:num_preemptions_total", "toy"] == 0
     assert samples["vllm:kv_cache_usage_perc", "toy"] == 0.05
     assert samples["vllm:num_requests_running", "toy"] == 0
-    assert samples["firelane:http_responses_total", "toy", "400"] == 1
+    assert samples["firelane:http_responses_total", "400"] == 1
 
 
 def test_defect_in_one_stream_does_not_end_the_others(service, monkeypatch, caplog):
-    from firelane.gateway.chat_form import ChatForm
+    from firelane.gateway.answers.chat_format import ChatFormat
 
     def broken(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(ChatForm, "opening", broken)
+    monkeypatch.setattr(ChatFormat, "opening", broken)
     chat = {"messages": [{"role": "user", "content": "x"}], "stream": True}
     answer = service.http.post("/v1/chat/completions", json=chat)
     assert json.loads(answer.text.removeprefix("data: "))["error"]["code"] == "internal_error"
@@ -323,7 +326,7 @@ def test_a_request_that_waited_too_long_is_given_up(make_service):
     for thread in threads:
         thread.start()
     service.wait_for(lambda: len(service.engine.running) == 2)
-    service.run(service.gateway.parts.admission.sweep, service.loop.time() + 1)
+    service.run(service.model.admission.sweep, service.loop.time() + 1)
     for thread in threads:
         thread.join()
     for answer in answers:
@@ -338,7 +341,7 @@ def test_a_request_that_waited_too_long_is_given_up(make_service):
 def test_a_request_that_began_may_take_its_time(make_service):
     service = make_service(max_queue_age_s=0.0)
     answer = open_stream(service, max_tokens=3)
-    service.run(service.gateway.parts.admission.sweep, service.loop.time() + 1)
+    service.run(service.model.admission.sweep, service.loop.time() + 1)
     service.run(setattr, service.engine, "held", False)
     service.run(service.engine.step_on)
     assert list(answer.iter_lines())[-2] == "data: [DONE]"

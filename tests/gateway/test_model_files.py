@@ -5,8 +5,8 @@ import json
 import pytest
 
 from firelane.errors import TokenizerError
-from firelane.gateway.model_files import read_model_files
-from firelane.gateway.tokenizer import load_tokenizer
+from firelane.text.model_files import read_model_files
+from firelane.text.tokenizer import load_tokenizer
 
 
 def write(folder, **files):

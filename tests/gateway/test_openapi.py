@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
-from firelane.gateway.engine_link import LinkState
+from firelane.gateway.engines.link import LinkState
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def stats(service) -> dict:
 def test_stats_count_what_happens(service):
     before = stats(service)
     assert before["tokens"] == {"prompt": 0, "generated": 0}
-    assert before["models"] == ["toy", "alias"]
+    assert before["models"] == ["toy"]
     assert service.http.post("/v1/completions", json={"prompt": "say", "max_tokens": 5}).status_code == 200
     after = stats(service)
     assert after["started"] == before["started"]
@@ -138,7 +138,7 @@ def test_stats_of_a_ready_engine(service):
 
 
 def test_stats_while_the_engine_loads(service):
-    service.call(service.link.attach(service.run(service.engine.connect)))
+    service.call(service.replica.attach(service.run(service.engine.connect)))
     service.run(service.engine.send, Progress("compile", 3, 10))
     service.wait_for(lambda: service.link.progress is not None)
     engine = stats(service)["engine"]
@@ -152,7 +152,7 @@ def test_stats_while_the_engine_loads(service):
 def test_stats_while_there_is_no_engine(service):
     service.run(service.engine.die)
     service.wait_for(lambda: service.link.ready is None or service.link.state.value == "dead")
-    assert stats(service)["engine"]["state"] == "dead"
+    assert stats(service)["engine"]["state"] == "down"
 
 
 def test_keys_guard_stats_but_not_the_page(make_service, tmp_path):

@@ -21,7 +21,7 @@ def collected(service):
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    service.gateway.parts.ledger._traces = OtelTraces(provider, time.monotonic)
+    service.gateway.services.usage._traces = OtelTraces(provider, time.monotonic)
     return exporter
 
 

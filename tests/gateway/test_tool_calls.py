@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from conftest import Service, byte_tokenizer, write_model
 
-from firelane.gateway.config import GatewayConfig
+from firelane.gateway.config import GatewayConfig, ModelConfig
 
 USER = [{"role": "user", "content": "weather?"}]
 TOOL = {
@@ -194,7 +194,9 @@ def special_service(loop, tmp_path):
         "{{ c.function.name }}:", "{{ c.function.name }}[ARGS]"
     )
     model_dir = write_model(tmp_path, core, template=template)
-    service = Service(loop, core, GatewayConfig(model_dir=model_dir, served_model_names=("toy",), port=0))
+    service = Service(
+        loop, core, GatewayConfig(models=(ModelConfig(model_dir=model_dir, names=("toy",)),), port=0)
+    )
     yield service
     service.close()
 

@@ -10,12 +10,12 @@ import pytest
 
 from firelane.api.usage import PromptTokensDetails, Usage
 from firelane.api.workers_ai import RunRequest
-from firelane.gateway.deltas import CallArguments, CallStart, Reasoning, ToolCall
-from firelane.gateway.engine_link import LinkState
-from firelane.gateway.forms import ChoiceResult
+from firelane.gateway.answers.formats import ChoiceResult
+from firelane.gateway.answers.workers_format import PADDED_BYTES, WorkersFormat
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.requests.workers_chat import as_chat
 from firelane.gateway.tenants.keyfile import hashed
-from firelane.gateway.workers_ai.conversation import as_chat
-from firelane.gateway.workers_ai.form import PADDED_BYTES, WorkersForm
+from firelane.text.deltas import CallArguments, CallStart, Reasoning, ToolCall
 
 MODEL = "@cf/org/model"
 RUN = f"/client/v4/accounts/acc/ai/run/{MODEL}"
@@ -129,20 +129,20 @@ def test_reject_if_busy(workers, way):
     workers.engine.max_num_seqs = 1
     path = RUN + "?rejectIfBusy=true" if way == "query" else RUN
     body = ASK | ({"options": {"rejectIfBusy": True}} if way == "options" else {})
-    workers.gateway.parts.admission.held = workers.link.ready.max_num_seqs
+    workers.model.admission.held = workers.link.ready.max_num_seqs
     answer = run(workers, path, **body)
     assert "rejectIfBusy" in failure(answer, 429, 3040)
     assert answer.headers["retry-after"] == "1"
-    workers.gateway.parts.admission.held = 0
+    workers.model.admission.held = 0
     workers.engine.held = False
     assert run(workers, path, **body).status_code == 200
 
 
 def test_rejects_if_busy_at_openais_path(workers):
-    workers.gateway.parts.admission.held = workers.link.ready.max_num_seqs
+    workers.model.admission.held = workers.link.ready.max_num_seqs
     body = ASK | {"options": {"rejectIfBusy": True}}
     answer = workers.http.post("/client/v4/accounts/acc/ai/v1/chat/completions", json=body)
-    workers.gateway.parts.admission.held = 0
+    workers.model.admission.held = 0
     assert answer.status_code == 429
 
 
@@ -160,7 +160,7 @@ def test_json_is_a_value(workers):
 
 
 def test_calls_have_both_forms():
-    form = WorkersForm(as_json=False)
+    form = WorkersFormat(as_json=False)
     result = ChoiceResult(0, "", [], "tool_calls", "", [ToolCall("c1", "f", '{"x": 1}')])
     body = json.loads(form.response([result], USAGE, False))
     assert body["result"]["response"] is None
@@ -176,7 +176,7 @@ def test_calls_have_both_forms():
 
 
 def test_a_streams_calls_come_whole_at_its_end():
-    form = WorkersForm(as_json=False)
+    form = WorkersFormat(as_json=False)
     written = b"".join(
         form.delta(0, delta)
         for delta in (Reasoning("hm"), CallStart(0, "c1", "f"), CallArguments(0, "{"), CallArguments(0, "}"))

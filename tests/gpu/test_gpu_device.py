@@ -28,9 +28,9 @@ device = CudaDevice()
 x = device.zeros(4)
 try:
     with translated("running a step"):
-        Launch(kernel=store_kernel, grid=(1,), arguments={"x": x, "at": 1 << 45}).run()
-        device.mark()
-        device.wait()
+        with device.on_stream():
+            Launch(kernel=store_kernel, grid=(1,), arguments={"x": x, "at": 1 << 45}).run()
+        device.mark().wait()
 except MachineError as error:
     print(f"MachineError: {error}")
 """
@@ -64,8 +64,7 @@ def test_a_graph_does_again_what_was_captured(device) -> None:
     graph = device.capture(lambda: x.add_(1))
     for _ in range(3):
         graph.replay()
-    device.mark()
-    device.wait()
+    device.mark().wait()
     assert x.tolist() == [4] * 8  # once before it was captured
 
 
@@ -77,8 +76,7 @@ def test_kernels_read_and_write_pinned_memory_in_place(device) -> None:
     graph = device.capture(launch.run)
     source.copy_(torch.arange(5))
     graph.replay()
-    device.mark()
-    device.wait()
+    device.mark().wait()
     assert target.tolist() == [1, 2, 3, 4, 5]
 
 

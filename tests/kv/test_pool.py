@@ -8,24 +8,24 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from firelane.kv.pool import BlockPool
 
 
-def test_blank_blocks_go_first_then_the_least_recently_used():
+def test_blank_pages_go_first_then_the_least_recently_used():
     pool = BlockPool(3)
     a, b = pool.take(), pool.take()
-    pool.publish(a, b"a")
-    pool.publish(b, b"b")
+    pool.publish(a, 0, b"a")
+    pool.publish(b, 0, b"b")
     pool.release([b])
     pool.release([a])
     assert pool.take() == 2
     assert pool.take() == b
-    assert pool.find([b"a"], 1) == [a]
-    assert pool.find([b"b"], 1) == []
+    assert pool.find(0, [b"a"], 1) == [a]
+    assert pool.find(0, [b"b"], 1) == []
 
 
 def test_the_tail_of_a_prefix_is_evicted_before_its_head():
     pool = BlockPool(2)
     ids = [pool.take(), pool.take()]
     for block, name in zip(ids, (b"head", b"tail"), strict=True):
-        pool.publish(block, name)
+        pool.publish(block, 0, name)
     pool.release(ids)
     assert pool.take() == ids[1]
 
@@ -33,7 +33,7 @@ def test_the_tail_of_a_prefix_is_evicted_before_its_head():
 def test_a_shared_block_is_not_given_out():
     pool = BlockPool(1)
     block = pool.take()
-    pool.publish(block, b"x")
+    pool.publish(block, 0, b"x")
     pool.share([block])
     pool.release([block])
     assert pool.num_free == 0
@@ -46,9 +46,9 @@ def test_a_shared_block_is_not_given_out():
 def test_equal_content_is_named_once():
     pool = BlockPool(2)
     first, second = pool.take(), pool.take()
-    pool.publish(first, b"x")
-    pool.publish(second, b"x")
-    assert pool.find([b"x"], 1) == [first]
+    pool.publish(first, 0, b"x")
+    pool.publish(second, 0, b"x")
+    assert pool.find(0, [b"x"], 1) == [first]
     pool.release([second])
     pool.check_integrity()
 
@@ -85,11 +85,11 @@ class PoolMachine(RuleBasedStateMachine):
         block = self.held[which % len(self.held)][0]
         if block not in self.content and name not in self.content.values():
             self.content[block] = name
-        self.pool.publish(block, name)
+        self.pool.publish(block, 0, name)
 
     @rule(name=st.sampled_from([b"a", b"b", b"c", b"d"]))
     def share(self, name):
-        for block in self.pool.find([name], 1):
+        for block in self.pool.find(0, [name], 1):
             assert self.content[block] == name
             self.pool.share([block])
             self.held.append([block])

@@ -16,6 +16,7 @@ import numpy as np
 import tokenizers
 
 from firelane.models.registry import load_program
+from firelane.program.recipes import Piece
 from firelane.program.values import Weight
 from tests.weights.files import write_safetensors
 
@@ -156,20 +157,20 @@ def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
     """All tensors of the model in float32."""
     rng = np.random.default_rng(seed)
     return {
-        tensor: _random(rng, weight, tensor, rows)
+        piece.tensor: _random(rng, weight, piece)
         for weight in load_program(config).weights
-        for tensor, rows in zip(weight.tensors, weight.parts, strict=True)
+        for piece in weight.pieces
     }
 
 
-def _random(rng: np.random.Generator, weight: Weight, tensor: str, rows: int) -> np.ndarray:
-    values = rng.standard_normal((rows, *weight.shape[1:]), np.float32)
+def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarray:
+    tensor, values = piece.tensor, rng.standard_normal(piece.shape, np.float32)
     if tensor.endswith(".bias"):
         return values * np.float32(0.3)
     if values.ndim == 1:
         return 1 + values * np.float32(0.2)
     spread = 3.0 if tensor in ("lm_head.weight", "model.embed_tokens.weight") else 1.0
-    return values * np.float32(spread * weight.shape[1] ** -0.5)
+    return values * np.float32(spread * weight.k**-0.5)
 
 
 def _write_tokenizer(directory: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from firelane.contract import reach
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.models.config import read_config
 from firelane.models.registry import architectures, load_program
@@ -84,7 +85,7 @@ def test_harmless_keys_pass() -> None:
 
 def test_windows() -> None:
     def windows(config: dict[str, Any]) -> list[int]:
-        return [layer.window for layer in load_program(config).cache_layers]
+        return [reach(layer.span) or 0 for layer in load_program(config).cache_layers]
 
     mistral, qwen2 = FAMILIES["mistral"](), FAMILIES["qwen2"]()
     assert windows(mistral | {"sliding_window": None}) == [0, 0]

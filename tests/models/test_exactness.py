@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from firelane.backends.contract import SCORE, SlotState, StepInputs, StepLimits
+from firelane.contract import SCORE, SlotState, StepInputs, StepLimits
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program

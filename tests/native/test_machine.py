@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from firelane.errors import UsageError
@@ -14,7 +12,6 @@ from firelane.native.machine import (
     compile_flags,
     cpu_identity,
     cpu_quota,
-    last_level_cache_bytes,
     parse_cpuinfo,
     supported_isas,
 )
@@ -106,13 +103,3 @@ def test_this_machine() -> None:
     assert cpu.usable_cores >= 1
     assert cpu.model in cpu.key
     assert supported_isas(cpu)[-1] == "portable"
-
-
-def test_last_level_cache(tmp_path: Path) -> None:
-    assert last_level_cache_bytes(tmp_path) == 32 << 20
-    for index, size in enumerate(("48K\n", "2048K\n", "32M\n", "?\n")):
-        (tmp_path / f"index{index}").mkdir()
-        (tmp_path / f"index{index}" / "size").write_text(size)
-    assert last_level_cache_bytes(tmp_path) == 32 << 20
-    (tmp_path / "index2" / "size").write_text("98304K\n")
-    assert last_level_cache_bytes(tmp_path) == 96 << 20

@@ -14,7 +14,14 @@ from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
 from firelane.native import toolchain
 from firelane.native.machine import compile_flags, cpu_identity, supported_isas
-from firelane.native.toolchain import Toolchain, find_compiler, first_error, is_sealed, seal, zig_flags
+from firelane.native.toolchain import (
+    Toolchain,
+    append_digest,
+    find_compiler,
+    first_error,
+    has_digest,
+    zig_flags,
+)
 
 ANSWER = 'extern "C" __attribute__((visibility("default"))) int answer() { return %d; }\n'
 
@@ -101,14 +108,14 @@ def test_a_cut_off_library_is_compiled_again(shop: Workshop, keep: int) -> None:
     assert shop.runs == 2
 
 
-def test_a_flipped_bit_breaks_the_seal(tmp_path: Path) -> None:
+def test_a_flipped_bit_changes_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"some bytes")
-    assert not is_sealed(path)
-    seal(path)
-    assert is_sealed(path)
+    assert not has_digest(path)
+    append_digest(path)
+    assert has_digest(path)
     path.write_bytes(b"S" + path.read_bytes()[1:])
-    assert not is_sealed(path)
+    assert not has_digest(path)
 
 
 def test_builds_at_the_same_time_compile_once(shop: Workshop) -> None:
@@ -153,7 +160,7 @@ def test_a_compiler_that_makes_nothing(shop: Workshop) -> None:
 
 def test_what_a_killed_process_left_is_removed(shop: Workshop) -> None:
     library = shop.build(shop.compiler())
-    left = library.with_suffix(".123.tmp")
+    left = library.with_name(f"{library.name}.123.tmp")
     left.write_bytes(b"half")
     library.unlink()
     assert shop.build(shop.compiler()) == library

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.node.supervisor import EngineSupervisor, RestartPolicy
 from firelane.wire.codec import FrameReader, encode
-from firelane.wire.engine_config import EngineConfig
 from firelane.wire.frames import (
     Abort,
+    Beat,
     Drain,
     Failed,
     FromEngine,
@@ -277,6 +278,50 @@ def test_crash_loop_is_bounded(config):
     asyncio.run(scenario())
 
 
+def test_engines_that_have_served_are_replaced_at_once_and_without_end(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            for _ in range(5):
+                await gateway.connect()
+                gateway.supervisor.mark_served()
+                gateway.supervisor.kill()
+            await gateway.connect()
+            assert gateway.supervisor.restarts == 5
+            assert not gateway.given_up.done()
+
+    asyncio.run(scenario())
+
+
+def test_it_can_be_started_again_after_a_stop(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            first = await gateway.connect()
+            await gateway.supervisor.restart(0.0)
+            second = await gateway.connect()
+            assert first.pid != second.pid
+            assert gateway.exits == []
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_beats_while_it_loads_and_while_it_rests(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            ready = await gateway.connect()
+            assert len(ready.identity) == 32
+            assert (await gateway.next(Beat)).age_s == 0.0
+
+    asyncio.run(scenario())
+
+
+def test_engines_of_one_model_have_one_identity(config):
+    async def scenario():
+        async with Gateway(config) as one, Gateway(config) as other:
+            assert (await one.connect()).identity == (await other.connect()).identity
+
+    asyncio.run(scenario())
+
+
 def test_load_failure_gives_up_with_its_message(config, tmp_path):
     (tmp_path / "config.json").write_text("{")
 
@@ -297,7 +342,7 @@ def test_load_failure_gives_up_with_its_message(config, tmp_path):
     ("changes", "message", "exit_code"),
     [
         ({"max_model_len": 257}, "--max-model-len 257: the model takes 256 tokens", 2),
-        ({"max_num_seqs": 1 << 44, "max_num_batched_tokens": 1 << 44}, "Unable to allocate", 1),
+        ({"max_num_seqs": 1 << 44, "max_num_batched_tokens": 1 << 44}, "unable to allocate", 1),
     ],
     ids=["context", "sequences"],
 )

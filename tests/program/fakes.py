@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firelane.program.ops import Product
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
@@ -14,6 +15,7 @@ class Fake:
     inputs: tuple[Value, ...] = ()
     out: Value
     weights: tuple[Weight, ...] = ()
+    products: tuple[Product, ...] = ()
 
     @property
     def outputs(self) -> tuple[Value, ...]:

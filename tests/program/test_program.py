@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from firelane.contract import Window
 from firelane.models.registry import load_program
 from firelane.program.ops import Attention, GatedLinear, Linear
 from firelane.program.printer import format_program
 from firelane.program.values import Cost, DType, Rows, StepShape, Value
-from tests.models.families import FAMILIES
+from tests.models.families import FAMILIES, WINDOW
 from tests.program.fakes import Fake, fake_program
 
 A = Value("a", Rows.TOKEN, 4, DType.F32)
@@ -55,7 +56,8 @@ def test_attention_costs() -> None:
 
 def test_a_window_bounds_attention_costs() -> None:
     attention = next(op for op in MISTRAL.ops if isinstance(op, Attention))
-    window = attention.window
+    window = WINDOW
+    assert attention.span == Window(window)
     assert attention.cost(step(1, 10 * window)).flops == attention.cost(step(1, window)).flops
     assert attention.cost(step(1, 10 * window)).kv_bytes <= (window + 1) * 2 * 2 * 32 * 4
 

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as fn
 
-from firelane.backends.contract import EMBED, SAMPLE, SCORE, SlotState, StepInputs, StepLimits
+from firelane.contract import (
+    CAUSAL,
+    EMBED,
+    SAMPLE,
+    SCORE,
+    Chunk,
+    SlotState,
+    Span,
+    StepInputs,
+    StepLimits,
+    Window,
+)
 from firelane.models.registry import load_program
-from firelane.program.ops import Attention, GatedLinear, HeadShape, Linear, RMSNorm, RopeAndCache, Rotary
+from firelane.program.ops import (
+    Attention,
+    GatedLinear,
+    HeadNorm,
+    HeadShape,
+    Linear,
+    RMSNorm,
+    RopeAndCache,
+    Rotary,
+)
+from firelane.program.recipes import WeightLayout, widened
 from firelane.program.reference import (
     ReferenceCache,
     ReferenceExecutor,
     ReferenceStep,
     reference_weights,
     rounded,
-    widened,
 )
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.models.families import FAMILIES, random_tensors
@@ -39,7 +61,11 @@ def value(name: str, width: int, dtype: DType = DType.F32) -> Value:
 
 
 def weight(name: str, *shape: int) -> Weight:
-    return Weight(name=name, shape=shape, dtype=DType.F32, tensors=(name,), parts=(shape[0],))
+    return Weight.stored(name, shape, DType.F32)
+
+
+def gated(name: str, *shape: int) -> Weight:
+    return replace(weight(name, *shape), layout=WeightLayout.GATED)
 
 
 def random(*shape: int) -> np.ndarray:
@@ -87,7 +113,7 @@ def test_linear(extras: bool) -> None:
 
 def test_gated_linear() -> None:
     x, w, b = 30 * random(3, 16), random(10, 16), random(10)
-    op = GatedLinear(x=value("x", 16), weight=weight("w", 10, 16), bias=weight("b", 10), out=value("out", 5))
+    op = GatedLinear(x=value("x", 16), weight=gated("w", 10, 16), bias=gated("b", 10), out=value("out", 5))
     step = step_with({op.x: x}, w=w, b=b)
     op.reference(step)
     both = torch.tensor(x) @ torch.tensor(w).T + torch.tensor(b)
@@ -104,9 +130,7 @@ def test_rope_and_cache() -> None:
         layer=0,
         shape=SHAPE,
         rotary=Rotary(inverse_frequencies=frequencies),
-        q_norm=weight("qn", 8),
-        k_norm=weight("kn", 8),
-        norm_eps=1e-6,
+        norm=HeadNorm(q=weight("qn", 8), k=weight("kn", 8), eps=1e-6),
         out=value("q", 32),
     )
     norms = {"qn": random(8), "kn": random(8)}
@@ -128,16 +152,22 @@ def test_rope_and_cache() -> None:
     assert np.isnan(step.cache.keys[0][1, :5]).all()
 
 
-@pytest.mark.parametrize("window", [0, 1, 4])
-def test_attention(window: int) -> None:
+@pytest.mark.parametrize("span", [CAUSAL, Window(1), Window(4), Chunk(4), Chunk(7)], ids=str)
+def test_attention(span: Span) -> None:
     """Six queries after four cached positions, against torch with an explicit mask."""
     q, k, v = random(6, 32), random(10, 2, 8), random(10, 2, 8)
-    op = Attention(q=value("q", 32), layer=0, shape=SHAPE, scale=0.3, window=window, out=value("out", 32))
+    op = Attention(q=value("q", 32), layer=0, shape=SHAPE, scale=0.3, span=span, out=value("out", 32))
     step = step_with({op.q: q}, start=4)
     step.cache.keys[0][1, :10], step.cache.values[0][1, :10] = k, v
     op.reference(step)
     at, to = np.arange(4, 10)[:, None], np.arange(10)[None, :]
-    mask = (to <= at) & (to > at - window if window else True)
+    match span:
+        case Window(n):
+            mask = (to <= at) & (to > at - n)
+        case Chunk(n):
+            mask = (to <= at) & (to // n == at // n)
+        case _:
+            mask = to <= at
     want = fn.scaled_dot_product_attention(
         torch.tensor(q).reshape(6, 4, 8).transpose(0, 1),
         torch.tensor(k).transpose(0, 1),

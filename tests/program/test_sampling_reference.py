@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.backends.contract import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, SAMPLING_DTYPE
+from firelane.contract import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS, SAMPLING_DTYPE
 from firelane.program.sampling_reference import (
-    TOP,
     RowSampling,
     adjust,
     draw,
@@ -198,7 +197,7 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
     want = np.log(np.exp(logits.astype(np.float64)) / np.exp(logits.astype(np.float64)).sum())
     assert result.token == 3
     assert result.logprob == pytest.approx(want[3])
-    assert result.top_ids.tolist() == np.argsort(-logits)[:TOP].tolist()
+    assert result.top_ids.tolist() == np.argsort(-logits)[:MAX_LOGPROBS].tolist()
     np.testing.assert_allclose(result.top_logprobs, want[result.top_ids])
     assert log_softmax(logits + 1000) == pytest.approx(want, abs=1e-3)
 
@@ -208,7 +207,3 @@ def test_score_reports_the_token_that_stands_there() -> None:
     scored.tokens[2] = 11
     result = sample_row(logits, scored)
     assert (result.token, result.logprob) == (11, pytest.approx(float(log_softmax(logits)[11])))
-
-
-def test_as_many_alternatives_as_the_contract() -> None:
-    assert TOP == MAX_LOGPROBS

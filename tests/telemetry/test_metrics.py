@@ -12,7 +12,7 @@ def samples(registry: Registry) -> dict[tuple, float]:
 
 
 def test_counter_and_gauge():
-    registry = Registry({"m": 'a "name"'})
+    registry = Registry().labelled(m='a "name"')
     counter = registry.counter("x:ends", "Ends.", "why")
     value = [1.5]
     registry.gauge("x:level", "Level.", lambda: value[0])
@@ -28,7 +28,7 @@ def test_counter_and_gauge():
 
 
 def test_histogram_buckets_are_cumulative_and_bounds_belong_to_them():
-    registry = Registry({})
+    registry = Registry()
     histogram = registry.histogram("x:s", "Seconds.", (1.0, 0.1))
     histogram.observe(0.1, times=3)
     histogram.observe(0.5)
@@ -40,11 +40,22 @@ def test_histogram_buckets_are_cumulative_and_bounds_belong_to_them():
 
 
 def test_names_are_unique():
-    registry = Registry({})
+    registry = Registry()
     registry.counter("x", "X.")
     with pytest.raises(ValueError, match="exists already"):
         registry.counter("x", "X.")
 
 
+def test_instruments_of_one_name_differ_in_their_labels():
+    registry = Registry()
+    for model, amount in (("a", 1), ("b", 2)):
+        registry.labelled(m=model).counter("x", "X.", "why").add(amount, "stop")
+    with pytest.raises(ValueError, match="exists already"):
+        registry.labelled(m="a").counter("x", "X.", "why")
+    found = samples(registry)
+    assert found["x_total", ("m", "a"), ("why", "stop")] == 1
+    assert found["x_total", ("m", "b"), ("why", "stop")] == 2
+
+
 def test_process_metrics_are_there():
-    assert any(name == "firelane_process_cpu_seconds_total" for name, *_ in samples(Registry({})))
+    assert any(name == "firelane_process_cpu_seconds_total" for name, *_ in samples(Registry()))

@@ -24,26 +24,20 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("format_", [Format.PANEL_BF16, Format.PANEL_F32])
-@pytest.mark.parametrize("interleave", [False, True])
-def test_round_trip(shape: tuple[int, int], format_: Format, interleave: bool) -> None:
-    parts = [random_bits(shape, format_, seed) for seed in range(2)]
-    packed = pack(parts, format_, interleave=interleave)
-    again = unpack(packed, format_, (shape[0], shape[0]), shape[1], interleave=interleave)
-    assert all(same_bits(a, b) for a, b in zip(parts, again, strict=True))
-
-
-@settings(deadline=None)
-@given(n=st.lists(st.integers(1, 100), min_size=1, max_size=3), k=st.integers(1, 9))
-def test_round_trip_of_stacks(n: list[int], k: int) -> None:
-    parts = [random_bits((rows, k), Format.PANEL_BF16, rows) for rows in n]
-    again = unpack(pack(parts, Format.PANEL_BF16), Format.PANEL_BF16, tuple(n), k)
-    assert all(same_bits(a, b) for a, b in zip(parts, again, strict=True))
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("experts", [1, 3])
+def test_round_trip(shape: tuple[int, int], format_: Format, gated: bool, experts: int) -> None:
+    """Each matrix of a weight by expert is packed as it would be alone."""
+    values = random_bits((experts, 2 * shape[0], shape[1]), format_)
+    packed = pack(values, format_, gated=gated)
+    assert same_bits(unpack(packed, format_, values.shape, gated=gated), values)
+    assert same_bits(packed, np.concatenate([pack(matrix, format_, gated=gated) for matrix in values]))
 
 
 def test_panel_bf16_layout() -> None:
     """Element (n, k) lies at [n / 32][k / 2][n % 32][k % 2]; padding is zero."""
     w = np.arange(1, 40 * 5 + 1, dtype=np.uint16).reshape(40, 5)
-    packed = pack([w], Format.PANEL_BF16)
+    packed = pack(w, Format.PANEL_BF16)
     assert packed.shape == (2, 3, 32, 2)
     for n, k in np.ndindex(40, 5):
         assert packed[n // 32, k // 2, n % 32, k % 2] == w[n, k]
@@ -52,7 +46,7 @@ def test_panel_bf16_layout() -> None:
 
 def test_panel_f32_layout() -> None:
     w = np.arange(1, 40 * 5 + 1, dtype=np.float32).reshape(40, 5)
-    packed = pack([w], Format.PANEL_F32)
+    packed = pack(w, Format.PANEL_F32)
     assert packed.shape == (2, 6, 32)
     for n, k in np.ndindex(40, 5):
         assert packed[n // 32, k, n % 32] == w[n, k]
@@ -60,12 +54,13 @@ def test_panel_f32_layout() -> None:
 
 
 @pytest.mark.parametrize("width", [16, 40, 136])
-def test_interleaved_layout(width: int) -> None:
+def test_gated_layout(width: int) -> None:
     """Output i: gate in row 32 * (i / 16) + i % 16, up 16 rows later; weights and bias alike."""
     gate = np.arange(1, width + 1, dtype=np.float32)
     up = -gate
-    bias = pack([gate, up], Format.VECTOR_F32, interleave=True)
-    matrix = pack([gate[:, None], up[:, None]], Format.PANEL_F32, interleave=True)
+    both = np.concatenate([gate, up])
+    bias = pack(both, Format.VECTOR_F32, gated=True)
+    matrix = pack(both[:, None], Format.PANEL_F32, gated=True)
     rows = matrix[:, 0, :].reshape(-1)
     assert len(bias) == len(rows) == 32 * -(-width // 16)
     for i in range(width):
@@ -76,7 +71,7 @@ def test_interleaved_layout(width: int) -> None:
 
 
 def test_vector_layout() -> None:
-    packed = pack([np.ones(40, np.float32), np.full(3, 2, np.float32)], Format.VECTOR_F32)
+    packed = pack(np.array([1] * 40 + [2] * 3, np.float32), Format.VECTOR_F32)
     assert packed.shape == (64,)
     assert packed.tolist() == [1] * 40 + [2] * 3 + [0] * 21
 
@@ -86,22 +81,20 @@ def test_vector_layout() -> None:
 def test_every_row_has_one_place(width: int, first: int, more: int) -> None:
     """A slice tells the same as the whole."""
     assert GROUP_ROWS * 2 == PANEL_ROWS
-    for interleave in (False, True):
-        parts = (width, width)
-        height = packed_rows(parts, interleave=interleave)
-        part, source = source_rows(parts, 0, height, interleave=interleave)
-        found = list(zip(part[part >= 0].tolist(), source[part >= 0].tolist(), strict=True))
-        assert sorted(found) == [(p, i) for p in (0, 1) for i in range(width)]
+    for gated in (False, True):
+        height = 3 * packed_rows(2 * width, gated=gated)
+        source = source_rows(2 * width, 0, height, gated=gated)
+        assert sorted(source[source >= 0].tolist()) == list(range(6 * width))
         rows = slice(first * PANEL_ROWS, min((first + more) * PANEL_ROWS, height))
         if rows.start < rows.stop:
-            some = source_rows(parts, rows.start, rows.stop, interleave=interleave)
-            np.testing.assert_array_equal(some, (part[rows], source[rows]))
+            some = source_rows(2 * width, rows.start, rows.stop, gated=gated)
+            np.testing.assert_array_equal(some, source[rows])
 
 
 def test_window_formats_are_packed_as_what_they_encode() -> None:
     w = random_bits((40, 16), Format.PANEL_BF16)
     for format_ in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3):
         assert format_.plain is Format.PANEL_BF16
-        packed = pack([w], format_)
-        np.testing.assert_array_equal(packed, pack([w], Format.PANEL_BF16))
-        np.testing.assert_array_equal(unpack(packed, format_, (40,), 16)[0], w)
+        packed = pack(w, format_)
+        np.testing.assert_array_equal(packed, pack(w, Format.PANEL_BF16))
+        np.testing.assert_array_equal(unpack(packed, format_, (40, 16)), w)

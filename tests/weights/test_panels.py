@@ -40,11 +40,12 @@ def weights(kind: str, rows: int, k: int, seed: int = 0) -> NDArray[np.uint16]:
     return bits
 
 
-def whole(parts: list[NDArray[np.uint16]], *, interleave: bool = False) -> Run:
-    counts = tuple(len(part) for part in parts)
-    height = packed_rows(counts, interleave=interleave)
-    part, row = source_rows(counts, 0, height, interleave=interleave)
-    return Run(spans=tuple(parts), part=part, row=row)
+def whole(parts: list[NDArray[np.uint16]], *, gated: bool = False) -> Run:
+    rows = sum(len(part) for part in parts)
+    source = source_rows(rows, 0, packed_rows(rows, gated=gated), gated=gated)
+    starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+    part = np.searchsorted(starts, source, side="right") - 1
+    return Run(spans=tuple(parts), part=part, row=source - starts[part])
 
 
 def encoded(run: Run, format_: Format, library: WindowLibrary | None) -> tuple[bytes, list[int]]:
@@ -71,17 +72,17 @@ def test_compiled_as_the_reference(library: WindowLibrary, format_: Format) -> N
 
 @BY_FORMAT
 @pytest.mark.parametrize("width", [16, 40, 136])
-def test_interleaved(library: WindowLibrary, format_: Format, width: int) -> None:
-    run = whole([weights("mixed", width, 80), weights("mixed", width, 80, 7)], interleave=True)
+def test_gated(library: WindowLibrary, format_: Format, width: int) -> None:
+    run = whole([weights("mixed", width, 80), weights("mixed", width, 80, 7)], gated=True)
     assert encoded(run, format_, library) == encoded(run, format_, None)
 
 
-@pytest.mark.parametrize("interleave", [False, True])
-def test_plain_panels_are_what_pack_makes(interleave: bool) -> None:
+@pytest.mark.parametrize("gated", [False, True])
+def test_plain_panels_are_what_pack_makes(gated: bool) -> None:
     for k in (16, 5):
         parts = [weights("any", 40, k), weights("any", 40, k, 7)]
-        run = whole(parts, interleave=interleave)
-        want = pack(parts, Format.PANEL_BF16, interleave=interleave).tobytes()
+        run = whole(parts, gated=gated)
+        want = pack(np.concatenate(parts), Format.PANEL_BF16, gated=gated).tobytes()
         assert encoded(run, Format.PANEL_BF16, window_library())[0] == want
         assert encoded(run, Format.PANEL_BF16, None)[0] == want
 
@@ -94,7 +95,7 @@ def test_float32() -> None:
     )
     out = np.zeros(32 * 6 * 4, np.uint8)
     assert encode_run(run, Format.PANEL_F32, out, window_library()).tolist() == [out.nbytes]
-    want = pack([run.spans[0][8:]], Format.PANEL_F32)
+    want = pack(run.spans[0][8:], Format.PANEL_F32)
     np.testing.assert_array_equal(out.view(np.float32), want.ravel())
 
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from firelane.models.registry import load_program
-from firelane.program.ops import Linear
-from firelane.program.program import Program
+from firelane.program.recipes import Piece, WeightLayout
 from firelane.weights.formats import Format
 from firelane.weights.plan import PackedWeight, plain_bytes, plan, plan_hash, takes
 from tests.models.families import FAMILIES
+
+PROGRAM = load_program(FAMILIES["llama2"]())
 
 
 def placed(family: str = "llama_bias", dtype: str = "bfloat16") -> dict[str, PackedWeight]:
@@ -17,13 +18,13 @@ def placed(family: str = "llama_bias", dtype: str = "bfloat16") -> dict[str, Pac
 
 
 def test_formats_and_shapes() -> None:
-    """hidden 80, MLP 136 (144 interleaved, twice), vocabulary 261 (288)."""
+    """hidden 80, MLP 136 (144 packed, twice), vocabulary 261 (288)."""
     found = placed()
     assert (found["embed"].format, found["embed"].shape) == (Format.PANEL_BF16, (9, 40, 32, 2))
     gate_up, bias = found["layers.0.gate_up"], found["layers.0.gate_up_bias"]
-    assert (gate_up.interleave, gate_up.shape) == (True, (9, 40, 32, 2))
-    assert (bias.interleave, bias.format, bias.shape) == (True, Format.VECTOR_F32, (288,))
-    assert (found["norm"].interleave, found["norm"].shape) == (False, (96,))
+    assert (gate_up.gated, gate_up.shape) == (True, (9, 40, 32, 2))
+    assert (bias.gated, bias.format, bias.shape) == (True, Format.VECTOR_F32, (288,))
+    assert (found["norm"].gated, found["norm"].shape) == (False, (96,))
     assert placed(dtype="float32")["embed"].shape == (9, 80, 32)
 
 
@@ -32,21 +33,34 @@ def test_tied_weight_is_placed_once() -> None:
     assert "lm_head" in placed("llama2")
 
 
+OUTPUT = Piece(tensor="model.layers.0.self_attn.o_proj.weight", shape=(80, 80))
+HALF = replace(OUTPUT, take=(range(40),))
+
+
 @pytest.mark.parametrize(
-    "change",
+    "pieces",
     [
-        {"tensors": ("x.weight",)},
-        {"parts": (40, 40), "tensors": ("a", "b")},
+        (replace(OUTPUT, tensor="x.weight"),),
+        (HALF, HALF),
+        (HALF, replace(OUTPUT, take=(range(40, 80),))),
+        (replace(OUTPUT, order=(1, 0)),),
+        (replace(OUTPUT, view=(5, 8, 2, 80), order=(0, 2, 1, 3)),),
+        (replace(OUTPUT, rows=range(80)),),
+        (replace(OUTPUT, plus=1.0),),
     ],
     ids=str,
 )
-def test_hash_covers_where_rows_come_from(change: dict[str, tuple[object, ...]]) -> None:
-    program = load_program(FAMILIES["llama2"]())
-    op = next(op for op in program.ops if isinstance(op, Linear) and op.weight.name == "layers.0.output")
-    changed = replace(op, weight=replace(op.weight, **change))
-    ops = tuple(changed if other is op else other for other in program.ops)
-    other = Program(name="llama", vocab_size=261, max_model_len=256, ops=ops)
-    assert plan_hash(plan(other)) != plan_hash(plan(program))
+def test_hash_covers_the_recipe(pieces: tuple[Piece, ...]) -> None:
+    weight = next(p for p in plan(PROGRAM) if p.weight.name == "layers.0.output")
+    assert weight.weight.pieces == (OUTPUT,)
+    changed = replace(weight, weight=replace(weight.weight, pieces=pieces))
+    assert plan_hash((changed,)) != plan_hash((weight,))
+
+
+def test_hash_covers_the_layout() -> None:
+    weight = next(p for p in plan(PROGRAM) if p.weight.name == "layers.0.output")
+    gated = replace(weight, weight=replace(weight.weight, layout=WeightLayout.GATED))
+    assert plan_hash((gated,)) != plan_hash((weight,))
 
 
 def test_hash_and_total() -> None:
@@ -65,7 +79,7 @@ def test_forms() -> None:
     four, three = (
         plan(program, dict.fromkeys(names, f)) for f in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
     )
-    matrices = [len(w.shape) == 2 for w in program.weights]
+    matrices = [w.is_matrix for w in program.weights]
     assert [p.format is Format.PANEL_WINDOW4 for p in four] == matrices
     downs = [w.shape[-1] == 136 for w in program.weights]
     assert any(downs)

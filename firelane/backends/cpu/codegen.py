@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 from functools import singledispatch
 
+from firelane.backends.cpu.contract_source import contract_source
 from firelane.backends.cpu.layout import LANES, PANEL, Layout
+from firelane.contract import Causal, Chunk, Span, Window
 from firelane.program.ops import (
     Attention,
     Embed,
@@ -26,6 +28,7 @@ WINDOWS = {Format.PANEL_WINDOW4: "Window4", Format.PANEL_WINDOW3: "Window3"}
 
 TEMPLATE = """\
 // Generated from the program of {name}.
+{contract}
 #include "runtime.h"
 
 namespace firelane {{
@@ -56,6 +59,7 @@ def generate(layout: Layout) -> str:
     sizes = ", ".join(dict.fromkeys(scratch))
     return TEMPLATE.format(
         name=layout.program.name,
+        contract=contract_source(),
         ops=len(layout.program.ops),
         scratch=f"(std::max({{{sizes}}}) + 63) / 64 * 64",
         body="\n".join(calls),
@@ -70,8 +74,9 @@ def call(op: Op, layout: Layout) -> str:
 
 def scratch_of(op: Op, layout: Layout) -> list[str]:
     """C++ expressions of the bytes of scratch that a thread needs for `op`."""
-    if isinstance(op, Linear | GatedLinear) and op.weight in layout.windows:
-        return [f"{_panels(op.weight, layout)}::kScratchBytes"]
+    if op.products:
+        used = [product.weight for product in op.products if product.weight in layout.windows]
+        return [f"{_panels(weight, layout)}::kScratchBytes" for weight in used]
     if isinstance(op, Embed) and op.table in layout.windows:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
@@ -180,31 +185,47 @@ def _(op: GatedLinear, layout: Layout) -> str:
 def _(op: RopeAndCache, layout: Layout) -> str:
     tag, s = _tag(op.out.dtype), op.shape
     shape = (
-        f"{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {layout.limits.block_size}, "
-        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_flag(op.q_norm)}, {_flag(op.k_norm)}"
+        f"{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {_page(tag, layout)}, "
+        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_flag(op.norm)}, {_flag(op.norm)}"
     )
     fields = [
         _at(op.qkv, layout),
         f"c.rotary[{layout.rotary_index[op.rotary]}]",
-        _vector(op.q_norm, layout),
-        _vector(op.k_norm, layout),
-        _float(op.norm_eps),
+        _vector(op.norm and op.norm.q, layout),
+        _vector(op.norm and op.norm.k, layout),
+        _float(op.norm.eps if op.norm else 0.0),
         *_cache(op.layer, tag, layout),
         _at(op.out, layout),
     ]
     return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
 
 
+def _page(tag: str, layout: Layout) -> str:
+    """Tokens of a page, and its elements."""
+    return f"{layout.limits.block_size}, {layout.page_bytes} / sizeof({tag}::cache)"
+
+
 def _cache(layer: int, tag: str, layout: Layout) -> list[str]:
-    keys = layout.cache_index[layer]
-    return [f"static_cast<{tag}::cache*>(c.cache[{i}])" for i in (keys, keys + 1)]
+    place = layout.cache_places[layer]
+    arrays = [f"reinterpret_cast<{tag}::cache*>(c.pages + {at})" for at in (place.keys, place.values)]
+    return [*arrays, str(place.group)]
+
+
+def _span(span: Span) -> str:
+    match span:
+        case Causal():
+            return "Causal"
+        case Window(tokens):
+            return f"SlidingWindow<{tokens}>"
+        case Chunk(tokens):
+            return f"AlignedChunk<{tokens}>"
 
 
 def _attention(op: Attention, layout: Layout) -> str:
-    s = op.shape
+    s, tag = op.shape, _tag(op.out.dtype)
     return (
-        f"Attention<{_tag(op.out.dtype)}, {s.heads}, {s.kv_heads}, {s.head_dim}, {layout.limits.block_size}, "
-        f"{layout.stride(op.q)}, {layout.stride(op.out)}, {op.window}>"
+        f"Attention<{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {_page(tag, layout)}, "
+        f"{layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}>"
     )
 
 

@@ -16,12 +16,11 @@ SOURCES = Path(__file__).parent / "csrc"
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCompiler:
-    """What turns layouts into libraries here; `flags` come after those of the machine."""
+    """A compiler of layouts into shared libraries for this machine."""
 
     toolchain: Toolchain
     cpu: machine.CpuIdentity
     cache_dir: Path
-    flags: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, settings: env.Environment, cache_dir: Path) -> KernelCompiler:
@@ -36,17 +35,8 @@ class KernelCompiler:
         return self.toolchain.build(
             generate(layout),
             include_dirs=[SOURCES],
-            flags=(*machine.compile_flags(layout.isa, self.cpu), *self.flags),
+            flags=machine.compile_flags(layout.isa, self.cpu),
             cache_dir=self.cache_dir,
             cpu_key=self.cpu.key,
             name=f"the kernels of {layout.program.name}",
-        )
-
-    def key(self, layout: Layout) -> str:
-        """Changes with all that the library depends on: source, kernels, compiler, flags, CPU."""
-        return self.toolchain.key(
-            generate(layout),
-            include_dirs=[SOURCES],
-            flags=(*machine.compile_flags(layout.isa, self.cpu), *self.flags),
-            cpu_key=self.cpu.key,
         )

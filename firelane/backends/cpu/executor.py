@@ -4,15 +4,12 @@ step."""
 from __future__ import annotations
 
 import ctypes as ct
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.memory import zeroed
 from firelane.backends.cpu.native import (
@@ -26,14 +23,14 @@ from firelane.backends.cpu.native import (
     state_addresses,
     step_struct,
 )
+from firelane.backends.cpu.page_pool import PagePool, SharedPages
+from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.errors import OutOfMemoryError
-from firelane.program.program import CacheLayer
 from firelane.weights.formats import Format
 
-HUGE_PAGE_BYTES = 2 << 20
-# Row tiles from which a panel is decoded once. Decoding 12 bits hides behind a tile's products; 3-bit codes
-# take more than that.
-DECODE_ONCE_FROM = {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 2}
+DECODE_ONCE_FROM: Mapping[Format, int] = {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 2}
+"""Row tiles from which a panel is decoded once into scratch and kept, not once for each tile in registers.
+Decoding 12 bits hides behind the products of a tile; 3-bit codes take more than that."""
 
 
 class Weights(Protocol):
@@ -51,17 +48,10 @@ class Weights(Protocol):
     def close(self) -> None: ...
 
 
-def cache_arrays(layers: Sequence[CacheLayer], limits: StepLimits) -> list[NDArray[np.uint8]]:
-    """The keys, then the values, of each layer: parts of one piece of memory, each at a huge page."""
-    tokens = limits.num_blocks * limits.block_size
-    sizes = [tokens * layer.bytes_per_token // 2 for layer in layers for _ in ("keys", "values")]
-    starts = [0, *accumulate(-(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES for size in sizes)]
-    memory = zeroed(starts[-1])
-    return [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-
-
 class CpuExecutor:
     """See contract.Executor. All memory is placed here, before the first step."""
+
+    max_in_flight = 1
 
     def __init__(
         self,
@@ -70,16 +60,18 @@ class CpuExecutor:
         layout: Layout,
         weights: Weights,
         threads: int,
-        decode_once_from: Mapping[str, int] = MappingProxyType({}),
+        decode_once_from: Mapping[Format, int] = DECODE_ONCE_FROM,
+        shared_pages: bool = False,
     ) -> None:
-        """`decode_once_from`: of a matrix in a window form, the number of row tiles from which a panel is
-        decoded once into scratch and kept, not once for each tile in registers."""
+        """decode_once_from: by exponent-coded format, the number of row tiles from which a panel is decoded
+        once into scratch and kept, not once for each tile in registers. shared_pages: the KV cache is a file
+        in memory that another process can map."""
         limits, program = layout.limits, layout.program
         self._decode_once_from = decode_once_from
         self._windows: list[tuple[WindowStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
         self._state = SlotState.allocate(limits, program.vocab_size)
-        self._cache = cache_arrays(program.cache_layers, limits)
+        self._pool = PagePool(layout, shared=shared_pages)
         self._rotary = [r.table(limits.max_model_len) for r in layout.rotary_index]
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes * threads)
@@ -97,14 +89,13 @@ class CpuExecutor:
         self._tables = [
             pointers(offsets),
             pointers([self._weight_address(w.name) for w in program.weights]),
-            pointers([address(c) for c in self._cache]),
             pointers([address(r) for r in self._rotary]),
         ]
-        offsets_table, weights, cache, rotary = (ct.cast(t, ct.c_void_p) for t in self._tables)
+        offsets_table, weights, rotary = (ct.cast(t, ct.c_void_p) for t in self._tables)
         arguments = CreateStruct(
             limits=limits_struct(self._layout.limits, threads),
             weights=weights,
-            cache=cache,
+            pages=address(self.pages),
             rotary=rotary,
             arena=address(self.arena),
             offsets=offsets_table,
@@ -124,9 +115,10 @@ class CpuExecutor:
         if name not in self._layout.forms:
             return self._weights.address(name)
         table = self._weights.panel_table(name)
-        once = self._decode_once_from.get(name, DECODE_ONCE_FROM[self._layout.forms[name]])
         window = WindowStruct(
-            bytes=self._weights.address(name), offsets=address(table), decode_once_from=once
+            bytes=self._weights.address(name),
+            offsets=address(table),
+            decode_once_from=self._decode_once_from[self._layout.forms[name]],
         )
         self._windows.append((window, table))
         return ct.addressof(window)
@@ -156,13 +148,18 @@ class CpuExecutor:
         return self._weights.nbytes
 
     @property
-    def kv_bytes(self) -> int:
-        return sum(c.nbytes for c in self._cache)
+    def pages(self) -> NDArray[np.uint8]:
+        """The KV cache: uint8 [num_blocks, page_bytes]."""
+        return self._pool.pages
 
-    def cache_of(self, layer: CacheLayer) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The bytes of a layer's keys and values, laid out as csrc/rope.h says."""
-        at = self._layout.cache_index[layer.layer]
-        return self._cache[at], self._cache[at + 1]
+    @property
+    def shared_pages(self) -> SharedPages | None:
+        """The KV cache as a file in memory; None where it is private."""
+        return self._pool.shared
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.pages.nbytes
 
     def submit(self, inputs: StepInputs) -> None:
         step = self._struct(inputs)
@@ -192,3 +189,4 @@ class CpuExecutor:
             self._library.destroy(self._handle)
             self._handle = None
             self._weights.close()
+            self._pool.release()

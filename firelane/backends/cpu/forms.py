@@ -1,13 +1,10 @@
-"""Which form each matrix of a program has in memory: known before anything is compiled or packed.
+"""The packed format of each bf16 matrix of a program, chosen before anything is compiled or packed.
 
-    bf16      every matrix as it is
-    lossless  of each matrix the smallest form
-    auto      of each matrix the form that the tuner found the fastest for its shape, of those that make it
-              smaller
+    bf16      every matrix unchanged
+    lossless  of each matrix the smallest format
+    auto      12 bits where the kernels decode them in registers at little cost, else bf16
 
-Only bf16 matrices take part, and those alone that a form makes smaller: a matrix with exponents all over the
-range stays as it is. An embedding table that no product uses is never read whole, so that its form shows in
-no step's time: `auto` gives it 12 bits where the kernels decode them in registers.
+Matrices that a format does not make smaller stay bf16: those with exponents all over the range.
 """
 
 from __future__ import annotations
@@ -15,67 +12,65 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from firelane.backends.cpu.tuning.projections import WINDOW_FORMS, projections
-from firelane.backends.cpu.tuning.table import Tuning
+from firelane.native import machine
 from firelane.program.ops import Embed
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.weights.formats import Format
+from firelane.weights.plan import takes
 
-NO_TUNING = Tuning(ranking={}, source="not asked for")
-Census = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
-"""Bits a weight, by weight name, in each of the forms that make it smaller than bf16."""
+WINDOW_FORMS = (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
+IN_REGISTERS = ("avx512vbmi", "avx512_vbmi2")
+"""Features of a CPU whose kernels decode PANEL_WINDOW4 in registers (csrc/window.h)."""
+Estimate = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
+"""Bits a weight, by weight name, in each of the formats that make it smaller than bf16."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """forms: by weight name, where not bf16. saved_bytes: about how much smaller they are than bf16.
-    decode_once_from: as CpuExecutor takes it."""
+    """Formats by weight name, of those that are not bf16."""
 
     forms: dict[str, Format] = field(default_factory=dict[str, Format])
     saved_bytes: int = 0
-    decode_once_from: dict[str, int] = field(default_factory=dict[str, int])
+    """Estimated memory that they save."""
 
 
-def choose(program: Program, mode: str, tune: Callable[[], Tuning], census: Census) -> Choice:
-    """The forms of `program`'s matrices under --weights `mode`. `tune` is called for "auto" alone; the census
-    is taken of matrices that may have another form, and not at all where there is none."""
-    tuning = tune() if mode == "auto" else NO_TUNING
-    wanted = {w: forms for w, forms in _wishes(program, mode, tuning) if forms}
-    if not wanted:
+def choose(program: Program, wanted: Sequence[Format], estimate: Estimate) -> Choice:
+    """For each bf16 matrix the smallest of the `wanted` formats that makes it smaller. The estimate is made
+    for matrices that may have one of them, and not at all where there is none."""
+    able = {w: [f for f in wanted if takes(w, f)] for w in _matrices(program)}
+    able = {w: forms for w, forms in able.items() if forms}
+    if not able:
         return Choice()
-    bits, products = census(list(wanted)), projections(program)
+    bits = estimate(list(able))
     chosen: dict[Weight, Format] = {}
-    for weight, forms in wanted.items():
-        form = _pick(forms, bits.get(weight.name, {}), smallest=mode == "lossless")
-        if form is not None:
-            chosen[weight] = form
-    once = {w.name: tuning.decode_once_from.get((products[w], f)) for w, f in chosen.items() if w in products}
+    for weight, forms in able.items():
+        smaller = [form for form in forms if form in bits[weight.name]]
+        if smaller:
+            chosen[weight] = min(smaller, key=bits[weight.name].__getitem__)
     return Choice(
         forms={w.name: form for w, form in chosen.items()},
         saved_bytes=int(sum((1 - bits[w.name][form] / 16) * w.nbytes for w, form in chosen.items())),
-        decode_once_from={name: tiles for name, tiles in once.items() if tiles is not None},
     )
 
 
-def _wishes(program: Program, mode: str, tuning: Tuning) -> Iterator[tuple[Weight, tuple[Format, ...]]]:
-    """Each bf16 matrix with the window forms that it may have, best first."""
-    if mode == "bf16":
-        return
-    products = projections(program)
-    tables = [op.table for op in program.ops if isinstance(op, Embed) and op.table.dtype is DType.BF16]
-    for weight in dict.fromkeys([*products, *tables]):
-        if mode == "lossless":
-            yield weight, tuple(f for f in WINDOW_FORMS if weight.shape[1] % f.k_multiple == 0)
-        elif weight in products:
-            ranking = tuning.ranking[products[weight]]
-            yield weight, ranking[: ranking.index(Format.PANEL_BF16)]
-        else:
-            yield weight, tuple(f for f in tuning.tables if weight.shape[1] % f.k_multiple == 0)
+def wanted_forms(mode: str, isa: str, cpu: machine.CpuIdentity) -> tuple[Format, ...]:
+    """The formats beside bf16 that --weights `mode` takes on this machine."""
+    if mode == "lossless":
+        return WINDOW_FORMS
+    return WINDOW_FORMS[:1] if mode == "auto" and decodes_in_registers(isa, cpu) else ()
 
 
-def _pick(forms: Sequence[Format], bits: Mapping[Format, float], *, smallest: bool) -> Format | None:
-    able = [form for form in forms if form in bits]
-    if smallest:
-        return min(able, key=lambda form: bits[form], default=None)
-    return able[0] if able else None
+def decodes_in_registers(isa: str, cpu: machine.CpuIdentity) -> bool:
+    """Whether kernels compiled for `isa` decode 12 bits in registers: they do when compiled for all that the
+    CPU has, and it has IN_REGISTERS."""
+    best = isa == machine.best_isa(cpu) and isa in ("avx512bf16", "avx512")
+    return best and cpu.features.issuperset(IN_REGISTERS)
+
+
+def _matrices(program: Program) -> Iterator[Weight]:
+    """Each bf16 matrix of a product or an embedding, once."""
+    tables = [op.table for op in program.ops if isinstance(op, Embed)]
+    for weight in dict.fromkeys([*(p.weight for p in program.products), *tables]):
+        if weight.dtype is DType.BF16:
+            yield weight

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from firelane.backends.contract import StepLimits
+from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, GatedLinear, Linear, RopeAndCache, Rotary
+from firelane.program.ops import Attention, RopeAndCache, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
@@ -18,6 +18,15 @@ LANES = 16
 PANEL = 32
 CACHE_LINE_BYTES = 64
 ALIAS_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachePlace:
+    """Of a layer: its cache group, and where its keys and values begin in each page."""
+
+    group: int
+    keys: int
+    values: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +46,11 @@ class Layout:
                 raise UnsupportedModelError(
                     f"head_dim {op.shape.head_dim}: the CPU kernels need a multiple of {LANES}"
                 )
-            if isinstance(op, Linear | GatedLinear) and op.x.width % 2:
-                raise UnsupportedModelError(
-                    f"{op.weight.name}: the CPU kernels need an even number of inputs"
-                )
+            for product in op.products:
+                if product.x.width % 2:
+                    raise UnsupportedModelError(
+                        f"{product.weight.name}: the CPU kernels need an even number of inputs"
+                    )
 
     def element_bytes(self, dtype: DType) -> int:
         """BF16 activations are kept as floats where there is no bf16 dot instruction."""
@@ -83,10 +93,21 @@ class Layout:
         """The matrices in a window form."""
         return {w: self.forms[w.name] for w in self.program.weights if w.name in self.forms}
 
+    @property
+    def page_bytes(self) -> int:
+        """Of a page of the KV cache, and from one to the next."""
+        return self.program.kv_bytes_per_token * self.limits.block_size
+
     @cached_property
-    def cache_index(self) -> dict[int, int]:
-        """Layer number to the index of its keys among the cache pointers; its values follow."""
-        return {layer.layer: 2 * i for i, layer in enumerate(self.program.cache_layers)}
+    def cache_places(self) -> dict[int, CachePlace]:
+        """By layer number: where its keys and values lie in the pages of its group."""
+        places: dict[int, CachePlace] = {}
+        for index, group in enumerate(self.program.cache_groups):
+            for layer in group.layers:
+                start = group.offsets[layer.layer] * self.limits.block_size
+                half = layer.bytes_per_token // 2 * self.limits.block_size
+                places[layer.layer] = CachePlace(group=index, keys=start, values=start + half)
+        return places
 
     @cached_property
     def rotary_index(self) -> dict[Rotary, int]:

@@ -1,5 +1,5 @@
-"""Load a program on this machine: once the weights' forms are chosen, the kernels compile while the weights
-are packed or mapped."""
+"""Load a program on this machine: once the formats of its weights are chosen, the kernels compile while the
+weights are packed or mapped."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from pathlib import Path
 
 from firelane import env
 from firelane.backends.background import in_background
-from firelane.backends.contract import StepLimits
+from firelane.backends.cpu.cached_estimate import cached_estimate
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.forms import choose
-from firelane.backends.cpu.kept_census import kept_census
+from firelane.backends.cpu.forms import choose, wanted_forms
 from firelane.backends.cpu.layout import LANES, Layout
-from firelane.backends.cpu.memory import GIB, available_bytes, step_limits
+from firelane.backends.cpu.memory import GIB, available_bytes
 from firelane.backends.cpu.native import Library
-from firelane.backends.cpu.tuning.runner import Site
-from firelane.backends.cpu.tuning.table import Tuning
-from firelane.backends.cpu.tuning.tuner import Tuner
-from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
+from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
+from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
 from firelane.program.program import Program
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.loader import load_packed
 
-BLOCK_TOKENS = 16
-STEP_TOKENS = 512
+DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
+KV_SHARE = 0.5
+"""Of the memory that the weights leave."""
 
 
 def load(
-    program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
+    program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> CpuExecutor:
     """The executor of `program` with the weights of `model_dir`.
 
@@ -41,18 +39,15 @@ def load(
     settings = env.read()
     cpu = machine.cpu_identity()
     isa = machine.choose_isa(settings.isa, cpu)
-    threads = _threads(request.threads, cpu.usable_cores)
-    settled = settle(request)
-    _check_block_size(settled.block_size)
+    threads = _threads(config.threads, cpu.usable_cores)
+    _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
-    tuner = partial(tune, program, settled, settings, progress)
-    choice = choose(
-        program, request.weights, tuner, partial(kept_census, request.cache_dir, checkpoint, program)
-    )
-    limits = _limits(program, settled, program.weights_bytes - choice.saved_bytes)
+    estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
+    choice = choose(program, wanted_forms(config.weights, isa, cpu), estimate)
+    limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
-    library = in_background(lambda: build(layout, request.cache_dir, settings, progress), name="compile")
+    library = in_background(lambda: build(layout, config.cache_dir, settings, progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A failed compiler ends the packing."""
@@ -61,39 +56,14 @@ def load(
         progress(stage, done, total, unit)
 
     weights = load_packed(
-        program, model_dir, request.cache_dir, forms=choice.forms, progress=watchful, threads=threads
+        program, model_dir, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
     )
     return CpuExecutor(
         library=Library(library.result()),
         layout=layout,
         weights=weights,
         threads=threads,
-        decode_once_from=choice.decode_once_from,
     )
-
-
-def settle(request: ExecutorRequest) -> SettledRequest:
-    """`request` with this backend's sizes."""
-    return request.settled(block_size=BLOCK_TOKENS, max_num_batched_tokens=STEP_TOKENS)
-
-
-def tune(
-    program: Program,
-    request: SettledRequest,
-    settings: env.Environment,
-    progress: ProgressCallback,
-    *,
-    force: bool = False,
-) -> Tuning:
-    """What the tuner says of `program` here; see Tuner.tune. Raises CompilerError, UsageError."""
-    compiler = KernelCompiler.find(settings, request.cache_dir)
-    site = Site(
-        compiler=compiler,
-        isa=machine.choose_isa(settings.isa, compiler.cpu),
-        threads=_threads(request.threads, compiler.cpu.usable_cores),
-        block_size=request.block_size,
-    )
-    return Tuner(site).tune(program, progress, force=force)
 
 
 def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: ProgressCallback) -> Path:
@@ -116,11 +86,13 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
-def _limits(program: Program, request: SettledRequest, weights_bytes: int) -> StepLimits:
+def _limits(program: Program, config: ExecutorConfig, weights_bytes: int) -> StepLimits:
     free = available_bytes() - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
             f"the weights need {weights_bytes / GIB:.1f} GiB and {available_bytes() / GIB:.1f} GiB "
             "of memory are free: free some, or serve a smaller model"
         )
-    return step_limits(program, request, free)
+    return resolve_limits(
+        program, config, DEFAULTS, free_bytes=free, default_kv_bytes=int(free * KV_SHARE / config.replicas)
+    )

@@ -1,20 +1,21 @@
-"""How much memory there is, how much of it the KV cache gets, and zeroed memory, paid for when touched."""
+"""Free memory of this machine, and zeroed memory that is paid for when it is touched: private, or a file in
+memory that another process can map."""
 
 from __future__ import annotations
 
+import fcntl
 import mmap
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import StepLimits
-from firelane.backends.request import SettledRequest
 from firelane.errors import OutOfMemoryError
-from firelane.program.program import Program
 
-KV_SHARE = 0.5
 GIB = 1 << 30
+HUGE_PAGE_BYTES = 2 << 20
 
 
 def available_bytes() -> int:
@@ -41,44 +42,46 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
     try:
         memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise OutOfMemoryError(
-            f"{nbytes / GIB:.1f} GiB of memory cannot be had ({error.strerror}): free some, or lower "
-            "--kv-cache-gib, --max-model-len or --max-num-seqs"
-        ) from error
-    if nbytes >= 2 << 20:
+        raise _refused(nbytes, error) from error
+    if nbytes >= HUGE_PAGE_BYTES:
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
 
 
-def step_limits(program: Program, request: SettledRequest, free_bytes: int) -> StepLimits:
-    """Sizes of the executor, with the KV cache in what `free_bytes` (after the weights) leaves.
+def shared_zeroed(nbytes: int, *, reserved: bool = True) -> tuple[int, NDArray[np.uint8]]:
+    """The descriptor of a file in memory, and its zero pages, mapped here; whoever has the descriptor can map
+    them, but not cut them short. The caller closes the descriptor.
 
-    Raises OutOfMemoryError when not even one sequence fits, or more is asked for than there is.
+    Huge pages where enough are reserved (and `reserved` says that they may be taken), else where the system
+    gives them to shared memory on advice. Raises OutOfMemoryError where the system refuses so much.
     """
-    block_bytes = program.kv_bytes_per_token * request.block_size
-    budget = request.kv_cache_bytes or int(free_bytes * KV_SHARE)
-    longest = request.max_model_len or program.max_model_len
-    blocks = budget // block_bytes
-    if request.max_model_len is None:
-        longest = min(longest, blocks * request.block_size)
-    per_sequence = -(-longest // request.block_size)
-    if longest < 1 or blocks < per_sequence:
-        needed = max(per_sequence, 1) * block_bytes / GIB
-        raise OutOfMemoryError(
-            f"the KV cache has room for {blocks * request.block_size} tokens in {budget / GIB:.2f} GiB, and "
-            f"one sequence of {longest} needs {needed:.2f} GiB: lower --max-model-len or raise --kv-cache-gib"
-        )
-    num_blocks = min(blocks, per_sequence * request.max_num_seqs)
-    if num_blocks * block_bytes > free_bytes:
-        raise OutOfMemoryError(
-            f"--kv-cache-gib {budget / GIB:.2f}: {free_bytes / GIB:.2f} GiB of memory are free beside the "
-            "weights; lower it, or leave it out"
-        )
-    return StepLimits(
-        max_num_seqs=request.max_num_seqs,
-        max_num_batched_tokens=request.max_num_batched_tokens,
-        max_output_rows=request.max_output_rows,
-        max_model_len=longest,
-        block_size=request.block_size,
-        num_blocks=num_blocks,
+    try:
+        if reserved and nbytes >= HUGE_PAGE_BYTES:
+            with suppress(OSError):
+                return _mapped_file(nbytes, os.MFD_HUGETLB)
+        return _mapped_file(nbytes, 0)
+    except OSError as error:
+        raise _refused(nbytes, error) from error
+
+
+def _mapped_file(nbytes: int, flags: int) -> tuple[int, NDArray[np.uint8]]:
+    size = -(-max(nbytes, 1) // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    fd = os.memfd_create("firelane-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    try:
+        os.ftruncate(fd, size)
+        memory = mmap.mmap(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(fd)
+        raise
+    if not flags:
+        with suppress(OSError):  # a system without huge pages for files
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return fd, np.frombuffer(memory, np.uint8)
+
+
+def _refused(nbytes: int, error: OSError) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"{nbytes / GIB:.1f} GiB of memory cannot be had ({error.strerror}): free some, or lower "
+        "--kv-cache-gib, --max-model-len or --max-num-seqs"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from firelane.backends.contract import SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
 
 
 class LimitsStruct(ct.Structure):
@@ -35,7 +35,7 @@ class CreateStruct(ct.Structure):
             (name, ct.c_void_p)
             for name in (
                 "weights",
-                "cache",
+                "pages",
                 "rotary",
                 "arena",
                 "offsets",

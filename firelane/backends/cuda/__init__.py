@@ -10,31 +10,33 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firelane.backends.cuda import presence
+from firelane.backends.cuda import gpu_detection
 from firelane.backends.cuda.faults import translated
 from firelane.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
-    from firelane.backends.contract import Executor
-    from firelane.backends.request import ExecutorRequest, ProgressCallback
+    from firelane.contract import Executor, ProgressCallback
+    from firelane.engine_config import ExecutorConfig
     from firelane.program.program import Program
 
 log = logging.getLogger(__name__)
 
 
-def load(program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback) -> Executor:
+def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:
     """The executor of `program` with the weights of `model_dir` on the first GPU.
 
     Raises MachineError where no GPU can be used and UsageError where the `cuda` extra is missing, each with
     what to do; else what firelane.backends.cuda.loader.load raises.
     """
-    found = presence.look()
-    gpu = presence.require(found)
-    log.info("gpu %s, driver %s, CUDA %s", gpu, found.driver or "unknown", presence.dotted(found.driver_cuda))
+    found = gpu_detection.detect()
+    gpu = gpu_detection.require(found)
+    log.info(
+        "gpu %s, driver %s, CUDA %s", gpu, found.driver or "unknown", gpu_detection.dotted(found.driver_cuda)
+    )
     with translated("importing torch and triton"):
         loader = import_module("firelane.backends.cuda.loader")
     try:
-        return loader.load(program, model_dir, request, progress)
+        return loader.load(program, model_dir, config, progress)
     except OutOfMemoryError as error:
         if gpu.is_shared:
             raise OutOfMemoryError(f"{error} (before this start, other processes held {gpu.held})") from error

@@ -5,30 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.buckets import Bucket, make_buckets
 from firelane.backends.cuda.config import MeasuredTable
-from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.device import WAIT_LIMIT_S, Device
 from firelane.backends.cuda.executor import Captured, CudaExecutor
 from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.launch import Launch, Work
-from firelane.backends.cuda.lowering import Lowering
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.lowering import Lowering, StepWork
 from firelane.backends.cuda.matrices import WindowMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.weights import DeviceWeights
+from firelane.contract import StepLimits
 from firelane.program.program import Program
 from firelane.program.values import Weight
-
-OVERLAP = False
-"""Whether the kernels of a step overlap (kernels/overlap.py). Not yet: it has never run on a device. It may
-be turned on when benchmarks/cuda_steps.py --overlap says that it pays and tests/gpu that no bit changes; and
-only for devices of compute capability 9.0 or more, as for no other it compiles."""
 
 
 def sizes_of(program: Program, limits: StepLimits, plan: ProductPlan) -> Sizes:
@@ -52,11 +46,10 @@ def lower_all(
     weights: DeviceWeights,
     plan: ProductPlan,
     device: Device,
-    overlap: bool = OVERLAP,
-) -> dict[Bucket, list[Work]]:
+) -> dict[Bucket, StepWork]:
     """The launches of every bucket."""
     tile_tokens = Sizes(program=program, limits=limits, scratch=plan.scratch(())).tile_tokens
-    work = {
+    return {
         bucket: Lowering(
             program=program,
             bucket=bucket,
@@ -65,14 +58,9 @@ def lower_all(
             products=plan,
             num_sms=device.num_sms,
             tile_tokens=tile_tokens,
-        ).launches()
+        ).step()
         for bucket in make_buckets(limits)
     }
-    return {bucket: _overlapping(works) for bucket, works in work.items()} if overlap else work
-
-
-def _overlapping(work: Iterable[Work]) -> list[Work]:
-    return [replace(w, overlap=True) if isinstance(w, Launch) else w for w in work]
 
 
 def compile_all(work: Iterable[Work], *, threads: int) -> int:
@@ -93,7 +81,7 @@ def specialisation(work: Work) -> tuple[Any, ...]:
     """What a compiled kernel depends on: launches that agree in it share one."""
     arguments: Mapping[str, Any] = getattr(work, "arguments", {})
     fixed = tuple((name, _kind(value)) for name, value in arguments.items())
-    options = tuple(getattr(work, name, 0) for name in ("warps", "stages", "overlap"))
+    options = tuple(getattr(work, name, 0) for name in ("warps", "stages"))
     return work.name, fixed, *options
 
 
@@ -112,15 +100,14 @@ def assemble(
     table: MeasuredTable | None = None,
     gemm: str = "invariant",
     captured: Captured = lambda _: None,
-    overlap: bool = OVERLAP,
+    step_limit_s: float = WAIT_LIMIT_S,
 ) -> CudaExecutor:
-    """Places the step's memory on `device` and captures every bucket's graph. gemm: as in ExecutorRequest."""
+    """Places the step's memory on `device` and captures every bucket's graph; to be called on its stream.
+    gemm: as in ExecutorConfig. step_limit_s: after which a step is taken to hang."""
     plan = product_plan(program, weights, table, gemm)
     sizes = sizes_of(program, limits, plan)
     memory = StepMemory.allocate(sizes, device)
-    work = lower_all(
-        program, limits=limits, memory=memory, weights=weights, plan=plan, device=device, overlap=overlap
-    )
+    work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
     return CudaExecutor(
         program=program,
         limits=limits,
@@ -130,4 +117,5 @@ def assemble(
         work=work,
         tile_tokens=sizes.tile_tokens,
         captured=captured,
+        step_limit_s=step_limit_s,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firelane.backends.contract import StepLimits
+from firelane.contract import StepLimits
 
 DECODE_TOKENS = (1, 4, 16, 32, 64, 128, 256)
 MIXED_TOKENS = (64, 256, 512, 1024, 2048)

@@ -99,18 +99,19 @@ def by_rule(shape: ProductShape) -> LinearConfig:
 
 
 def _window(shape: ProductShape) -> LinearConfig:
-    """A stage is 12 KB of weights, and 256 bytes for each row of x."""
+    """A stage is 12 KB of weights, and 256 bytes for each row of x. Four warps, one warp group: with two, the
+    compiler gives the loop's two products different layouts, and sums move through shared memory each turn.
+    """
     rows = _tile_of(shape.max_rows, most=128)
     stages = 4 if _is_long(shape) and rows == 16 else {16: 5, 32: 4}.get(rows, 3)
-    alone = rows == 16 and not _is_long(shape)  # then twice the warps hide each other's latencies
     parts = shape.max_rows <= PARTS_ROWS
-    return LinearConfig(row_tile=rows, warps=8 if alone or rows == 128 else 4, stages=stages, parts=parts)
+    return LinearConfig(row_tile=rows, stages=stages, parts=parts)
 
 
 def _window_gated(shape: ProductShape) -> LinearConfig:
     rows = _tile_of(shape.max_rows, most=128)
     stages = {16: 4}.get(rows, 3)
-    return LinearConfig(row_tile=rows, warps=8 if rows >= 64 else 4, stages=stages)
+    return LinearConfig(row_tile=rows, stages=stages)
 
 
 def _plain(shape: ProductShape) -> LinearConfig:

@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Fence, Graph
+from firelane.backends.cuda.device import WAIT_LIMIT_S, Fence, Graph
 from firelane.backends.cuda.faults import translated
+from firelane.errors import MachineError
+
+POLL_S = 50e-6
+DRAIN_LIMIT_S = 5.0
 
 
 class CudaFence:
-    """A device.Fence: an event of the stream."""
+    """A device.Fence: an event of the stream, polled, so that a wait has an end and signals are heard."""
 
     __slots__ = ("_event",)
 
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
 
-    def wait(self) -> None:
-        self._event.synchronize()
+    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not self._event.query():
+            if time.monotonic() > deadline_s:
+                raise MachineError(
+                    f"the GPU has not ended its work within {limit_s:g} s; this process cannot use it any "
+                    "more: look at nvidia-smi, and at `dmesg | grep -i xid` for a fault of the hardware"
+                )
+            time.sleep(POLL_S)
+
+
+class CudaGraph:
+    """A device.Graph, launched on the device's stream from whatever thread."""
+
+    __slots__ = ("_graph", "_stream")
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
+        self._graph, self._stream = graph, stream
+
+    def replay(self) -> None:
+        with torch.cuda.stream(self._stream):
+            self._graph.replay()
 
 
 class CudaDevice:
-    """GPU `index` of this process. Owns one stream, the memory pool of the graphs, and the event that ends a
-    step; the memory itself belongs to the tensors."""
+    """GPU `index` of this process. Owns one stream and the memory pool of the graphs; the memory itself
+    belongs to the tensors. The stream that a thread is on is left as it is: several devices may live in one
+    thread, and one be used from several."""
 
     def __init__(self, index: int = 0) -> None:
         """Raises MachineError where the GPU cannot be used."""
         with translated("opening the GPU"):
             self._device = torch.device("cuda", index)
-            torch.cuda.set_device(self._device)
             self._properties = torch.cuda.get_device_properties(self._device)
             self._stream = torch.cuda.Stream(self._device)
-            torch.cuda.set_stream(self._stream)
             self._pool = torch.cuda.graph_pool_handle()
-            self._end = torch.cuda.Event(blocking=True)
 
     @property
     def name(self) -> str:
@@ -47,12 +70,15 @@ class CudaDevice:
     def num_sms(self) -> int:
         return int(self._properties.multi_processor_count)
 
+    def on_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream)
+
     def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
-        with translated(f"placing {shape} of {dtype}"):
+        with translated(f"placing {shape} of {dtype}"), self.on_stream():
             return torch.empty(shape, dtype=dtype, device=self._device)
 
     def zeros(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
-        with translated(f"placing {shape} of {dtype}"):
+        with translated(f"placing {shape} of {dtype}"), self.on_stream():
             return torch.zeros(shape, dtype=dtype, device=self._device)
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -60,38 +86,40 @@ class CudaDevice:
             return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
     def upload(self, target: Tensor, source: Tensor) -> Fence:
-        with torch.cuda.stream(self._stream):
+        with self.on_stream():
             target.copy_(source, non_blocking=True)
-            end = torch.cuda.Event(blocking=True)
-            end.record(self._stream)
-        return CudaFence(end)
+        return self.mark()
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        work()  # compiles and loads what is not yet there, which a capture may not
-        self._stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            work()
-        except BaseException:
-            with suppress(RuntimeError):  # what ends the capture early is what matters
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        return graph
+        with self.on_stream():
+            work()  # compiles and loads what is not yet there, which a capture may not
+            self.mark().wait()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                work()
+            except BaseException:
+                with suppress(RuntimeError):  # what ends the capture early is what matters
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return CudaGraph(graph, self._stream)
 
-    def mark(self) -> None:
-        self._end.record(self._stream)
-
-    def wait(self) -> None:
-        self._end.synchronize()
+    def mark(self) -> Fence:
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return CudaFence(event)
 
     def free_bytes(self) -> int:
-        torch.cuda.empty_cache()
+        self.trim()
         return int(torch.cuda.mem_get_info(self._device)[0])
 
-    def release(self) -> None:
-        """Raises nothing: after a fault nothing is left to release, and its error must not be hidden."""
-        with suppress(RuntimeError):
-            torch.cuda.synchronize(self._device)
-            torch.cuda.empty_cache()
+    def drain(self) -> bool:
+        try:
+            self.mark().wait(DRAIN_LIMIT_S)
+        except (RuntimeError, MachineError):
+            return False
+        return True
+
+    def trim(self) -> None:
+        torch.cuda.empty_cache()

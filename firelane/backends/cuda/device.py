@@ -4,10 +4,14 @@ tests put the interpreter or a compiler in its place."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+WAIT_LIMIT_S = 60.0
+"""After which work on a device is taken to hang."""
 
 
 class Graph(Protocol):
@@ -21,13 +25,14 @@ class Graph(Protocol):
 class Fence(Protocol):
     """The end of something that was started."""
 
-    def wait(self) -> None:
-        """Sleep until then (the GIL is released); safe from any thread."""
+    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
+        """Sleep until then (the GIL is released); safe from any thread. Raises MachineError where it takes
+        longer than the limit, or the device reports a failure."""
         ...
 
 
 class Device(Protocol):
-    """One device. All work goes to one stream, in order."""
+    """One device. All work goes to one stream, in order, whatever thread starts it."""
 
     @property
     def name(self) -> str: ...
@@ -35,6 +40,10 @@ class Device(Protocol):
     @property
     def num_sms(self) -> int:
         """Multiprocessors; only how work is spread may depend on it, never a result."""
+        ...
+
+    def on_stream(self) -> AbstractContextManager[object]:
+        """Launches, and PyTorch's work on the device's tensors, go to its stream inside this context."""
         ...
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -56,15 +65,16 @@ class Device(Protocol):
         """`work` as a graph; it runs once before, outside of it."""
         ...
 
-    def mark(self) -> None:
-        """Note the end of all that was started so far, for wait()."""
-        ...
-
-    def wait(self) -> None:
-        """Sleep until what mark() noted has ended (the GIL is released). Raises MachineError where the device
-        reports a failure."""
+    def mark(self) -> Fence:
+        """The end of all that was started so far."""
         ...
 
     def free_bytes(self) -> int: ...
 
-    def release(self) -> None: ...
+    def drain(self) -> bool:
+        """Wait a few seconds for the end of all work; false where it failed or goes on. Raises nothing."""
+        ...
+
+    def trim(self) -> None:
+        """Give memory that no tensor holds back to the driver."""
+        ...

@@ -1,33 +1,66 @@
-"""CudaExecutor: owns the device's memory and one captured graph for each bucket, and replays one per step.
+"""CudaExecutor: replays one bucket's captured graphs for each step, with up to two steps in flight.
 
 It only sequences: what a step computes is in lowering.py, what it is about in staging.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import EMBED, SCORE, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.backends.cuda.buckets import Bucket, choose
-from firelane.backends.cuda.device import Device, Graph
+from firelane.backends.cuda.device import WAIT_LIMIT_S, Device, Fence, Graph
 from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.lowering import StepWork
 from firelane.backends.cuda.staging import Stager
 from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.tables import MAX_IN_FLIGHT
 from firelane.backends.cuda.weights import DeviceWeights
+from firelane.contract import EMBED, SCORE, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.program.program import Program
 
 Captured = Callable[[Bucket], None]
 """Told of each bucket when its graph is ready."""
 
 
-class CudaExecutor:
-    """See contract.Executor. `work`: by bucket, the launches of its step."""
+@dataclass(frozen=True)
+class _Graphs:
+    """Of one bucket, as its StepWork: the first launch by parity, and all others as one graph for both."""
 
-    def __init__(
+    prepare: tuple[Graph, ...]
+    compute: Graph
+
+    @classmethod
+    def capture(cls, step: StepWork, device: Device) -> _Graphs:
+        prepare = tuple(device.capture(first.run) for first in step.prepare)
+        return cls(prepare, device.capture(lambda: run(step.compute)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """A step in flight: its end, the set of tables and outputs that it has, and what wait() hands on."""
+
+    end: Fence
+    parity: int
+    rows: int
+    has_logprobs: bool
+    has_hidden: bool
+
+
+class CudaExecutor:
+    """See contract.Executor. Owns the step's memory and the weights until release().
+
+    Steps run one after the other on one stream; the device reads each sampled token where the step before
+    wrote it, so the next step may be submitted before the host has seen it. A step in flight has one of two
+    sets of staged tables and outputs (StepTables.staged), taken by turns.
+    """
+
+    def __init__(  # limits: exempt (parts that assembly.py puts together)
         self,
         *,
         program: Program,
@@ -35,24 +68,27 @@ class CudaExecutor:
         device: Device,
         memory: StepMemory,
         weights: DeviceWeights,
-        work: Mapping[Bucket, Sequence[Work]],
+        work: Mapping[Bucket, StepWork],
         tile_tokens: int,
+        step_limit_s: float = WAIT_LIMIT_S,
         captured: Captured = lambda _: None,
     ) -> None:
-        self._program, self._limits, self._device = program, limits, device
-        self._memory, self._weights = memory, weights
+        self._limits, self._device, self._memory, self._weights = limits, device, memory, weights
+        self._vocab_size, self._hidden_width = program.vocab_size, program.hidden_width
+        self._weights_bytes, self._kv_bytes = weights.nbytes, memory.kv_bytes
         self._state = memory.state.slots()
         self._logprobs: NDArray[np.int32] = self._state.sampling["logprobs"]
-        self._stager = Stager(memory.tables, tile_tokens=tile_tokens)
-        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(2)]
-        self._turn = 0
-        self._rows = 0
-        self._has_logprobs = self._has_hidden = False
+        sets = range(MAX_IN_FLIGHT)
+        self._stagers = [Stager(memory.tables, tile_tokens=tile_tokens, parity=parity) for parity in sets]
+        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in sets]
+        self._parity = 0
+        self._in_flight: deque[_Step] = deque()
+        self._step_limit_s = step_limit_s
         self._buckets = tuple(work)
-        self._graphs: dict[Bucket, Graph] = {}
-        for bucket, launches in work.items():
+        self._graphs: dict[Bucket, _Graphs] = {}
+        for bucket, step in work.items():
             with translated(f"capturing the graph of {bucket}"):
-                self._graphs[bucket] = device.capture(lambda launches=launches: run(launches))
+                self._graphs[bucket] = _Graphs.capture(step, device)
             captured(bucket)
 
     @property
@@ -65,19 +101,23 @@ class CudaExecutor:
 
     @property
     def vocab_size(self) -> int:
-        return self._program.vocab_size
+        return self._vocab_size
 
     @property
     def hidden_width(self) -> int:
-        return self._program.hidden_width
+        return self._hidden_width
 
     @property
     def weights_bytes(self) -> int:
-        return self._weights.nbytes
+        return self._weights_bytes
 
     @property
     def kv_bytes(self) -> int:
-        return self._memory.kv_bytes
+        return self._kv_bytes
+
+    @property
+    def max_in_flight(self) -> int:
+        return MAX_IN_FLIGHT
 
     @property
     def memory(self) -> StepMemory:
@@ -85,42 +125,56 @@ class CudaExecutor:
         return self._memory
 
     def submit(self, inputs: StepInputs) -> None:
-        decode = self._stager.write(inputs)
-        bucket = choose(self._buckets, tokens=inputs.num_tokens, decode=decode)
-        self._note(inputs)
+        assert len(self._in_flight) < MAX_IN_FLIGHT, "submit() with as many steps in flight as there may be"
+        parity, self._parity = self._parity, self._parity ^ 1
+        decode = self._stagers[parity].write(inputs)
+        graphs = self._graphs[choose(self._buckets, tokens=inputs.num_tokens, decode=decode)]
         with translated(f"running a step of {inputs.num_tokens} tokens"):
-            self._graphs[bucket].replay()
-            self._device.mark()
+            graphs.prepare[parity].replay()
+            graphs.compute.replay()
+            end = self._device.mark()
+        self._in_flight.append(self._step_of(inputs, parity, end))
 
-    def _note(self, inputs: StepInputs) -> None:
-        """What wait() has to hand on."""
-        self._rows = rows = inputs.num_rows
+    def _step_of(self, inputs: StepInputs, parity: int, end: Fence) -> _Step:
+        rows = inputs.num_rows
         kinds, slots = inputs.row_kind[:rows], inputs.row_slot[:rows]
-        self._has_hidden = np.count_nonzero(kinds == EMBED) > 0
-        asked = np.count_nonzero(self._logprobs[slots] >= 0) > 0
-        self._has_logprobs = asked or np.count_nonzero(kinds == SCORE) > 0
+        asked = np.count_nonzero(self._logprobs[slots] >= 0)
+        return _Step(
+            end=end,
+            parity=parity,
+            rows=rows,
+            has_logprobs=bool(asked or np.count_nonzero(kinds == SCORE)),
+            has_hidden=bool(np.count_nonzero(kinds == EMBED)),
+        )
 
     def wait(self) -> StepOutputs:
+        step = self._in_flight.popleft()
         with translated("running a step"):
-            self._device.wait()
-        outputs, found, rows = self._outputs[self._turn], self._memory.outputs, self._rows
-        self._turn ^= 1
-        outputs.tokens[:rows] = found.tokens.numpy()[:rows]
-        if self._has_logprobs:
-            outputs.logprobs[:rows] = found.logprobs.numpy()[:rows]
-            outputs.top_ids[:rows] = found.top_ids.numpy()[:rows]
-            outputs.top_logprobs[:rows] = found.top_logprobs.numpy()[:rows]
-        if self._has_hidden:
-            np.copyto(outputs.hidden[:rows], self._memory.hidden.numpy()[:rows])
+            step.end.wait(self._step_limit_s)
+        outputs, found = self._outputs[step.parity], self._memory.outputs
+        written = step.parity, slice(step.rows)
+        outputs.tokens[: step.rows] = found.tokens.numpy()[written]
+        if step.has_logprobs:
+            outputs.logprobs[: step.rows] = found.logprobs.numpy()[written]
+            outputs.top_ids[: step.rows] = found.top_ids.numpy()[written]
+            outputs.top_logprobs[: step.rows] = found.top_logprobs.numpy()[written]
+        if step.has_hidden:
+            np.copyto(outputs.hidden[: step.rows], self._memory.hidden.numpy()[written])
         return outputs
 
     def release(self) -> None:
-        if self._graphs:
-            self._graphs.clear()
-            self._device.release()
+        """Memory that the device may still write is kept: after a failure the process has to end."""
+        if not self._graphs:
+            return
+        idle = self._device.drain()
+        self._graphs.clear()
+        self._in_flight.clear()
+        if idle:
+            del self._memory, self._weights, self._stagers, self._state, self._logprobs
+            self._device.trim()
 
 
-def run(launches: Sequence[Work]) -> None:
+def run(launches: Iterable[Work]) -> None:
     """Start them in order: while a graph is captured, or in its place."""
     for launch in launches:
         launch.run()

@@ -12,8 +12,7 @@ Grid = tuple[int, ...]
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """kernel: a triton.jit function. arguments: by name, tensors, numbers and constexprs. warps, stages: of a
-    program; see Triton's num_warps and num_stages. overlap: it may start while the launch before it still
-    runs (kernels/overlap.py), if its kernel takes part, which its parameter OVERLAP says."""
+    program; see Triton's num_warps and num_stages."""
 
     kernel: Any
     grid: Grid
@@ -21,7 +20,6 @@ class Launch:
     warps: int = 4
     stages: int = 2
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    overlap: bool = False
 
     @property
     def name(self) -> str:
@@ -30,25 +28,17 @@ class Launch:
     def run(self) -> None:
         """Start it on the current stream. Products are never fused with sums behind our back: the result
         would depend on the version of the compiler."""
-        self.kernel[self.grid](**self._arguments(), **self._options())
+        self.kernel[self.grid](**self.arguments, **self._options())
 
     def compile(self) -> Any:
         """Compile for the device without running; safe from many threads. Returns the compiled kernel."""
-        return self.kernel.warmup(grid=self.grid, **self._arguments(), **self._options())
-
-    def _takes_part(self) -> bool:
-        return "OVERLAP" in self.kernel.arg_names
-
-    def _arguments(self) -> dict[str, Any]:
-        overlap = {"OVERLAP": self.overlap} if self._takes_part() else {}
-        return {**self.arguments, **overlap}
+        return self.kernel.warmup(grid=self.grid, **self.arguments, **self._options())
 
     def _options(self) -> dict[str, Any]:
         return {
             "num_warps": self.warps,
             "num_stages": self.stages,
             "enable_fp_fusion": False,
-            **({"launch_pdl": True} if self.overlap and self._takes_part() else {}),
             **self.options,
         }
 

@@ -10,7 +10,7 @@ import torch
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.packing import MatrixPacker
 from firelane.backends.cuda.placement import Placement, placements
-from firelane.backends.cuda.reading import Piece, PieceReader, Slot, pieces
+from firelane.backends.cuda.reading import Portion, PortionReader, Slot, portions
 from firelane.program.program import Program
 from firelane.weights.checkpoint import Checkpoint
 
@@ -31,31 +31,31 @@ def time_stages(
     """Reads the checkpoint as load_weights() does, into pinned memory that is thrown away; copies as many
     bytes to the device; packs normal weights of the same shapes. Raises as load_weights()."""
     placed = placements(program, mode)
-    wanted = [piece for p in placed for piece in pieces(p)]
+    wanted = [portion for p in placed for portion in portions(p)]
     return LoadStages(
         read_s=_read(checkpoint, device, wanted, threads),
         copy_s=_copy(device, wanted),
         pack_s=_pack(device, placed),
-        nbytes=sum(piece.nbytes for piece in wanted),
+        nbytes=sum(portion.nbytes for portion in wanted),
     )
 
 
-def _read(checkpoint: Checkpoint, device: Device, wanted: list[Piece], threads: int) -> float:
-    longest = max(piece.nbytes for piece in wanted)
-    reader = PieceReader(checkpoint, device, threads=threads, longest=longest)
+def _read(checkpoint: Checkpoint, device: Device, wanted: list[Portion], threads: int) -> float:
+    longest = max(portion.nbytes for portion in wanted)
+    reader = PortionReader(checkpoint, device, threads=threads, longest=longest)
     began_s = time.perf_counter()
     for _ in reader.read(wanted):
         pass
     return time.perf_counter() - began_s
 
 
-def _copy(device: Device, wanted: list[Piece]) -> float:
-    longest = max(piece.nbytes for piece in wanted)
+def _copy(device: Device, wanted: list[Portion]) -> float:
+    longest = max(portion.nbytes for portion in wanted)
     target = device.empty(longest, dtype=torch.uint8)
     source = Slot(longest, device).memory
     began_s = time.perf_counter()
-    for piece in wanted:
-        device.upload(target[: piece.nbytes], source[: piece.nbytes])
+    for portion in wanted:
+        device.upload(target[: portion.nbytes], source[: portion.nbytes])
     _finish(device)
     return time.perf_counter() - began_s
 
@@ -75,5 +75,4 @@ def _pack(device: Device, placed: tuple[Placement, ...]) -> float:
 
 
 def _finish(device: Device) -> None:
-    device.mark()
-    device.wait()
+    device.mark().wait()

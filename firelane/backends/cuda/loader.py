@@ -12,7 +12,7 @@ from pathlib import Path
 from triton import knobs
 
 from firelane.backends.background import in_background
-from firelane.backends.cuda.assembly import OVERLAP, assemble, compile_all, lower_all, sizes_of
+from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, sizes_of
 from firelane.backends.cuda.buckets import Bucket, make_buckets
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
@@ -20,25 +20,25 @@ from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.loading import load_weights
 from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, plan_memory
 from firelane.backends.cuda.packing import work_ahead
+from firelane.backends.cuda.placeholder_weights import placeholder_weights
 from firelane.backends.cuda.placement import may_be_window, placements, planned_bytes, staging_bytes
 from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.stand_ins import stand_ins
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
+from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback
+from firelane.engine_config import ExecutorConfig
 from firelane.program.program import Program
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
 
-BLOCK_SIZE = 64  # a tile of attention's positions is then one block
-MAX_NUM_BATCHED_TOKENS = 2048
+DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8
 log = logging.getLogger(__name__)
 
 
 def load(
-    program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
+    program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> CudaExecutor:
     """The executor of `program` with the weights of `model_dir`, on the first GPU.
 
@@ -46,26 +46,36 @@ def load(
     """
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
-    settled = request.settled(block_size=BLOCK_SIZE, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS)
-    knobs.cache.dir = str(settled.cache_dir / "triton")
-    return load_on(CudaDevice(), program, checkpoint, settled, progress)
+    knobs.cache.dir = str(config.cache_dir / "triton")
+    return load_on(CudaDevice(), program, checkpoint, config, progress)
 
 
 def load_on(
     device: Device,
     program: Program,
     checkpoint: Checkpoint,
-    request: SettledRequest,
+    config: ExecutorConfig,
     progress: ProgressCallback,
 ) -> CudaExecutor:
     """As load(), on a given device."""
+    with device.on_stream():
+        return _load_on(device, program, checkpoint, config, progress)
+
+
+def _load_on(
+    device: Device,
+    program: Program,
+    checkpoint: Checkpoint,
+    config: ExecutorConfig,
+    progress: ProgressCallback,
+) -> CudaExecutor:
     before = device.free_bytes()
-    expected = _expected_plan(program, request, device)
+    expected = _expected_plan(program, config, device)
     early = _memory_plan(
-        program, request, expected, free_bytes=before, weights_bytes=planned_bytes(program, request.weights)
+        program, config, expected, free_bytes=before, weights_bytes=planned_bytes(program, config.weights)
     )
     compiled = in_background(
-        lambda: _compile_early(program, request, early, expected, device, progress), name="compile"
+        lambda: _compile_early(program, config, early, expected, device, progress), name="compile"
     )
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
@@ -74,19 +84,19 @@ def load_on(
             compiled.result()
         progress(stage, done, total, unit)
 
-    threads = request.threads or min(READERS, os.cpu_count() or 1)
+    threads = config.threads or min(READERS, os.cpu_count() or 1)
     weights = load_weights(
-        program, checkpoint, device, mode=request.weights, threads=threads, progress=watchful
+        program, checkpoint, device, mode=config.weights, threads=threads, progress=watchful
     )
     memory = _memory_plan(
         program,
-        request,
+        config,
         expected,
         free_bytes=device.free_bytes() + weights.nbytes,
         weights_bytes=weights.nbytes,
     )
     compiled.result()
-    executor = _assemble(device, memory, weights, expected, progress)
+    executor = _assemble(device, memory, weights, expected, config.step_limit_s, progress)
     _report(memory, before - device.free_bytes(), executor)
     return executor
 
@@ -96,6 +106,7 @@ def _assemble(
     memory: MemoryPlan,
     weights: DeviceWeights,
     expected: ProductPlan,
+    step_limit_s: float,
     progress: ProgressCallback,
 ) -> CudaExecutor:
     total, done = len(make_buckets(memory.limits)), 0
@@ -113,23 +124,23 @@ def _assemble(
         table=expected.table,
         gemm=expected.gemm,
         captured=captured,
-        overlap=OVERLAP,
+        step_limit_s=step_limit_s,
     )
 
 
-def _expected_plan(program: Program, request: SettledRequest, device: Device) -> ProductPlan:
+def _expected_plan(program: Program, config: ExecutorConfig, device: Device) -> ProductPlan:
     """Before the weights are seen: those that may be in the window form are taken to be."""
 
     def is_window(weight: Weight) -> bool:
-        return may_be_window(program, weight, request.weights)
+        return may_be_window(program, weight, config.weights)
 
-    table = store.read(request.cache_dir, device.name)
-    return ProductPlan(program=program, is_window=is_window, table=table, gemm=request.gemm)
+    table = store.read(config.cache_dir, device.name)
+    return ProductPlan(program=program, is_window=is_window, table=table, gemm=config.gemm)
 
 
 def _memory_plan(
     program: Program,
-    request: SettledRequest,
+    config: ExecutorConfig,
     expected: ProductPlan,
     *,
     free_bytes: int,
@@ -137,17 +148,18 @@ def _memory_plan(
 ) -> MemoryPlan:
     return plan_memory(
         program,
-        request,
+        config,
+        DEFAULTS,
         free_bytes=free_bytes,
         weights_bytes=weights_bytes,
-        staging_bytes=staging_bytes(program, request.weights),
+        staging_bytes=staging_bytes(program, config.weights),
         sizes_of=lambda limits: sizes_of(program, limits, expected),
     )
 
 
 def _compile_early(
     program: Program,
-    request: SettledRequest,
+    config: ExecutorConfig,
     memory: MemoryPlan,
     plan: ProductPlan,
     device: Device,
@@ -160,14 +172,13 @@ def _compile_early(
         program,
         limits=memory.limits,
         memory=StepMemory.allocate(sizes, CountingDevice()),
-        weights=stand_ins(plan),
+        weights=placeholder_weights(plan),
         plan=plan,
         device=device,
-        overlap=OVERLAP,
     )
     progress("compile", 0, 1, "unit")
     began_s = time.monotonic()
-    packing = work_ahead(placements(program, request.weights))
+    packing = work_ahead(placements(program, config.weights))
     kernels = compile_all(chain(packing, *work.values()), threads=max(1, (os.cpu_count() or 2) // 2))
     progress("compile", 1, 1, "unit")
     log.info("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)

@@ -1,7 +1,7 @@
 """load_weights: a checkpoint's weights on the device, each in the form that --weights asks for.
 
-While one piece is copied the next ones are read; a matrix is packed as soon as all of it has arrived. Beside
-the weights this takes staging_bytes() of the device, and of pinned memory PIECE_BYTES for each of
+While one portion is copied the next ones are read; a matrix is packed as soon as all of it has arrived.
+Beside the weights this takes staging_bytes() of the device, and of pinned memory PORTION_BYTES for each of
 SLOTS_PER_THREAD times the threads.
 """
 
@@ -23,13 +23,14 @@ from firelane.backends.cuda.placement import (
     planned_bytes,
     staging_bytes,
 )
-from firelane.backends.cuda.reading import Filled, PieceReader, not_finite, pieces
+from firelane.backends.cuda.reading import Filled, PortionReader, not_finite, portions
 from firelane.backends.cuda.shapes import ROW_BLOCK
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.errors import CheckpointError
 from firelane.program.program import Program
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.panels import is_finite
+from firelane.weights.pieces import read_piece
 from firelane.weights.progress import Progress, silent
 
 __all__ = ["load_weights", "may_be_window", "planned_bytes", "staging_bytes"]
@@ -46,16 +47,16 @@ def load_weights(
     threads: int = 8,
     progress: Progress = silent,
 ) -> DeviceWeights:
-    """The program's weights, in the thread whose stream is the device's. The checkpoint was checked against
-    the program. mode: as ExecutorRequest.weights.
+    """The program's weights; to be called on the device's stream. The checkpoint was checked against
+    the program. mode: as ExecutorConfig.weights.
 
     Raises CheckpointError for files that end too early or are damaged and for infinite weights,
     OutOfMemoryError.
     """
     placed = placements(program, mode)
-    wanted = [piece for p in placed for piece in pieces(p)]
-    longest = max((piece.nbytes for piece in wanted), default=0)
-    reader = PieceReader(checkpoint, device, threads=threads, longest=longest)
+    wanted = [portion for p in placed for portion in portions(p)]
+    longest = max((portion.nbytes for portion in wanted), default=0)
+    reader = PortionReader(checkpoint, device, threads=threads, longest=longest)
     with closing(reader.read(wanted)) as filled:
         loader = WeightLoader(checkpoint, device, placed, progress)
         for p in placed:
@@ -79,7 +80,7 @@ class WeightLoader:
         self._vectors: dict[str, Tensor] = {}
 
     def load(self, p: Placement, filled: Iterator[Filled]) -> None:
-        """`filled` gives the pieces of `p` next."""
+        """`filled` gives the portions of `p` next."""
         target = self._packer.place(p)
         self._upload(p, target, filled)
         if not p.is_matrix:
@@ -95,22 +96,22 @@ class WeightLoader:
 
     def _upload(self, p: Placement, target: Tensor, filled: Iterator[Filled]) -> None:
         room = target.view(-1).view(torch.uint8)
-        for _ in pieces(p):
+        for _ in portions(p):
             read = next(filled)
-            piece = read.piece
-            read.slot.fence = self._device.upload(room[piece.offset : piece.offset + piece.nbytes], read.data)
-            self._done_bytes += (piece.last - piece.first) * p.k * p.weight.dtype.itemsize
+            at, size = read.portion.offset, read.portion.nbytes
+            read.slot.fence = self._device.upload(room[at : at + size], read.data)
+            self._done_bytes += len(read.portion.rows) * p.k * p.weight.dtype.itemsize
             self._progress(STAGE, self._done_bytes, self._total_bytes, "B")
 
     def _blame(self, p: Placement, blocks: list[int]) -> CheckpointError:
         """Name the tensor that has infinite weights in the first of these blocks."""
         begin = blocks[0] * ROW_BLOCK
-        weight = p.weight
-        for name, at, rows in zip(weight.tensors, p.first_rows, weight.parts, strict=True):
-            first, last = max(begin - at, 0), min(begin + ROW_BLOCK - at, rows)
-            if first < last and not is_finite(self._checkpoint.rows(name, first, last)):
-                return not_finite(self._checkpoint, name)
+        for portion in portions(p):
+            at, rows = portion.offset // p.row_bytes, portion.rows
+            here = rows[max(begin - at, 0) : max(begin + ROW_BLOCK - at, 0)]
+            if here and not is_finite(read_piece(self._checkpoint, portion.piece, here)):
+                return not_finite(self._checkpoint, portion.piece.tensor)
         return CheckpointError(
-            f"{self._checkpoint.directory}: {weight.name} arrived on the device other than it was read: "
+            f"{self._checkpoint.directory}: {p.weight.name} arrived on the device other than it was read: "
             "load it again, and test the machine's memory if that does not help"
         )

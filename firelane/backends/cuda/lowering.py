@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any
@@ -25,10 +26,11 @@ from firelane.backends.cuda.kernels.select import give_hidden, select_rows
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.pending import Pending, Source
-from firelane.backends.cuda.product_plan import ProductPlan, library_rows, padded_rows
+from firelane.backends.cuda.placement import padded_rows
+from firelane.backends.cuda.product_plan import ProductPlan, library_rows
 from firelane.backends.cuda.shapes import segments
 from firelane.backends.cuda.step_memory import StepMemory, stride_of
-from firelane.backends.cuda.tables import LOGIT_ROWS, ROWS, TOKENS
+from firelane.backends.cuda.tables import LOGIT_ROWS, MAX_IN_FLIGHT, ROWS, TOKENS
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.ops import (
     Attention,
@@ -45,6 +47,18 @@ from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepWork:
+    """The launches of one bucket's step. prepare: the first one, by parity; compute: all others."""
+
+    prepare: tuple[Work, ...]
+    compute: tuple[Work, ...]
+
+    def __iter__(self) -> Iterator[Work]:
+        yield from self.prepare
+        yield from self.compute
+
+
 @dataclass(kw_only=True)
 class Lowering:
     """Makes the launches of one bucket, op after op. `pending`: products whose parts the next op adds up."""
@@ -58,22 +72,26 @@ class Lowering:
     tile_tokens: int
     pending: dict[Value, Pending] = field(default_factory=dict[Value, Pending])
 
-    def launches(self) -> list[Work]:
-        tables, memory = self.memory.tables, self.memory
-        first = begin(
-            tables,
-            memory.state,
+    def step(self) -> StepWork:
+        return StepWork(
+            prepare=tuple(self._prepare(parity) for parity in range(MAX_IN_FLIGHT)),
+            compute=tuple(work for op in self.program.ops for work in lower(op, self)),
+        )
+
+    def _prepare(self, parity: int) -> Work:
+        return begin(
+            self.memory.tables,
+            self.memory.state,
+            parity=parity,
             block_size=self.block_size,
             tile_tokens=self.tile_tokens,
             max_chunks=self.bucket.chunks,
-            max_tokens=self.bucket.tokens,
             max_rows=self.bucket.rows,
         )
-        return [first, *(work for op in self.program.ops for work in lower(op, self))]
 
     @property
     def block_size(self) -> int:
-        return next(iter(self.memory.caches.values()))[0].shape[2]
+        return next(iter(self.memory.pages.layers.values())).block_size
 
     def at(self, value: Value) -> Tensor:
         return self.memory.values[value]
@@ -94,6 +112,11 @@ class Lowering:
 
     def matrix(self, name: str) -> Matrix:
         return self.weights.matrix(name)
+
+    def config(self, op: Linear | GatedLinear) -> LinearConfig:
+        """Of its one product."""
+        (product,) = op.products
+        return self.products.config(product, self.bucket)
 
     def counted(self, value: Value, *, is_head: bool = False) -> dict[str, Any]:
         """What says how many rows of `value` a step has."""
@@ -127,18 +150,15 @@ def _(op: RMSNorm, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: RopeAndCache, to: Lowering) -> list[Work]:
-    keys, values = to.memory.caches[op.layer]
     launch = rope_and_cache(
         to.source(op.qkv),
         op=op,
         tables=to.memory.tables,
         rotary=to.memory.rotary[op.rotary],
-        q_norm=to.vector(op.q_norm.name) if op.q_norm else None,
-        k_norm=to.vector(op.k_norm.name) if op.k_norm else None,
-        keys=keys,
-        values=values,
+        q_norm=to.vector(op.norm.q.name) if op.norm else None,
+        k_norm=to.vector(op.norm.k.name) if op.norm else None,
+        cache=to.memory.pages.layers[op.layer],
         out=to.at(op.out),
-        block_size=to.block_size,
         max_tokens=to.bucket.tokens,
     )
     return [launch]
@@ -146,18 +166,16 @@ def _(op: RopeAndCache, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: Attention, to: Lowering) -> list[Work]:
-    memory, (keys, values) = to.memory, to.memory.caches[op.layer]
-    shape: dict[str, Any] = {"op": op, "block_size": to.block_size}
+    memory, cache = to.memory, to.memory.pages.layers[op.layer]
     programs = split_programs(op, to.num_sms)
     split = attend_splits(
         to.at(op.q),
-        keys,
-        values,
+        cache,
         memory.tables,
+        op=op,
         partial=memory.partial,
         stats=memory.stats,
         programs=min(programs, memory.tables.max_units),
-        **shape,
     )
     merge = merge_splits(
         memory.tables,
@@ -172,12 +190,11 @@ def _(op: Attention, to: Lowering) -> list[Work]:
     tiles = -(-to.bucket.tokens // to.tile_tokens) + to.bucket.chunks
     many = attend_tiles(
         to.at(op.q),
-        keys,
-        values,
+        cache,
         memory.tables,
         to.at(op.out),
+        op=op,
         max_tiles=min(tiles, memory.tables.tiles.shape[0]),
-        **shape,
     )
     return [split, merge, many]
 
@@ -193,7 +210,7 @@ def _(op: SelectRows, to: Lowering) -> list[Work]:
 @lower.register
 def _(op: Linear, to: Lowering) -> list[Work]:
     is_head = op == to.program.head
-    matrix, config = to.matrix(op.weight.name), to.products.config(op, to.bucket)
+    matrix, config = to.matrix(op.weight.name), to.config(op)
     works: list[Work] = []
     if is_head:
         works.append(
@@ -243,7 +260,7 @@ def _pending(op: Linear, to: Lowering) -> Pending:
 
 @lower.register
 def _(op: GatedLinear, to: Lowering) -> list[Work]:
-    config: LinearConfig = to.products.config(op, to.bucket)
+    config = to.config(op)
     return gated_linear(
         to.matrix(op.weight.name),
         to.at(op.x),
@@ -258,7 +275,7 @@ def _(op: GatedLinear, to: Lowering) -> list[Work]:
 
 
 def _library_sums(op: GatedLinear, to: Lowering) -> Tensor:
-    rows, width = library_rows(to.rows(op.x)), padded_rows(op)
+    rows, width = library_rows(to.rows(op.x)), padded_rows(op.weight)
     return to.memory.parts[: rows * width].view(rows, width)
 
 

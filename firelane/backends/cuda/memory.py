@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.device import Fence, Graph
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
-from firelane.backends.request import SettledRequest
+from firelane.contract import BackendDefaults, StepLimits, resolve_limits, smallest_limits
+from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError
 from firelane.program.program import Program
 
@@ -44,7 +45,8 @@ class MemoryPlan:
 
 def plan_memory(
     program: Program,
-    request: SettledRequest,
+    config: ExecutorConfig,
+    defaults: BackendDefaults,
     *,
     free_bytes: int,
     weights_bytes: int,
@@ -56,11 +58,9 @@ def plan_memory(
 
     Raises OutOfMemoryError where the weights, or one sequence beside them, do not fit.
     """
-    block_size = request.block_size
-    block_bytes = program.kv_bytes_per_token * block_size
-    longest = request.max_model_len or program.max_model_len
-    limits = _limits(request, longest, block_size, num_blocks=-(-longest // block_size))
-    step = step_bytes(sizes_of(limits)) - limits.num_blocks * block_bytes
+    limits = smallest_limits(program, config, defaults)
+    page_bytes = program.kv_bytes_per_token * limits.block_size
+    step = step_bytes(sizes_of(limits)) - limits.num_blocks * page_bytes
     left = free_bytes - weights_bytes - max(step + RESERVE_BYTES, staging_bytes)
     if left <= 0:
         raise OutOfMemoryError(
@@ -69,49 +69,15 @@ def plan_memory(
             "a smaller model, or lower --max-num-batched-tokens"
         )
     left = free_bytes - weights_bytes - step - RESERVE_BYTES
-    limits = _with_blocks(limits, request, left, block_bytes)
+    limits = resolve_limits(program, config, defaults, free_bytes=left)
     return MemoryPlan(
         free=free_bytes,
         weights=weights_bytes,
         step=step,
         reserve=RESERVE_BYTES,
-        kv=limits.num_blocks * block_bytes,
+        kv=limits.num_blocks * page_bytes,
         limits=limits,
     )
-
-
-def _limits(request: SettledRequest, longest: int, block_size: int, *, num_blocks: int) -> StepLimits:
-    return StepLimits(
-        max_num_seqs=request.max_num_seqs,
-        max_num_batched_tokens=request.max_num_batched_tokens,
-        max_output_rows=request.max_output_rows,
-        max_model_len=longest,
-        block_size=block_size,
-        num_blocks=num_blocks,
-    )
-
-
-def _with_blocks(limits: StepLimits, request: SettledRequest, left: int, block_bytes: int) -> StepLimits:
-    budget = request.kv_cache_bytes or left
-    blocks = budget // block_bytes
-    longest = limits.max_model_len
-    if request.max_model_len is None:
-        longest = min(longest, blocks * limits.block_size)
-    per_sequence = -(-longest // limits.block_size)
-    if longest < 1 or blocks < per_sequence:
-        needed = max(per_sequence, 1) * block_bytes / GIB
-        raise OutOfMemoryError(
-            f"the KV cache has room for {blocks * limits.block_size} tokens in {budget / GIB:.2f} GiB of the "
-            f"device, and one sequence of {longest} needs {needed:.2f} GiB: lower --max-model-len, raise "
-            "--kv-cache-gib, or end what else runs on the device"
-        )
-    blocks = min(blocks, per_sequence * limits.max_num_seqs)
-    if blocks * block_bytes > left:
-        raise OutOfMemoryError(
-            f"--kv-cache-gib {budget / GIB:.2f}: {left / GIB:.2f} GiB of the device are free beside the "
-            "weights and the step's buffers; lower it, or leave it out"
-        )
-    return replace(limits, max_model_len=longest, num_blocks=blocks)
 
 
 def step_bytes(sizes: Sizes) -> int:
@@ -131,6 +97,9 @@ class CountingDevice:
     def __init__(self) -> None:
         self.nbytes = 0
 
+    def on_stream(self) -> AbstractContextManager[object]:
+        raise NotImplementedError
+
     def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         nbytes = math.prod(shape) * dtype.itemsize
         self.nbytes += -(-nbytes // self.GRAIN_BYTES) * self.GRAIN_BYTES
@@ -148,14 +117,14 @@ class CountingDevice:
     def capture(self, work: Callable[[], None]) -> Graph:
         raise NotImplementedError
 
-    def mark(self) -> None:
-        raise NotImplementedError
-
-    def wait(self) -> None:
+    def mark(self) -> Fence:
         raise NotImplementedError
 
     def free_bytes(self) -> int:
         raise NotImplementedError
 
-    def release(self) -> None:
-        pass
+    def drain(self) -> bool:
+        raise NotImplementedError
+
+    def trim(self) -> None:
+        raise NotImplementedError

@@ -72,8 +72,7 @@ class MatrixPacker:
             pack.count_infinite(words, found).run()
         else:
             pack.find_windows(words, found).run()
-        self._device.mark()
-        self._device.wait()
+        self._device.mark().wait()
         table: NDArray[np.int32] = found.numpy()
         if table[pack.INFINITE].any():
             raise InfiniteWeightsError(np.nonzero(table[pack.INFINITE])[0].tolist())
@@ -100,7 +99,7 @@ class MatrixPacker:
             low=self._device.empty(p.padded_rows, p.padded_k, dtype=torch.uint8),
             codes=self._device.empty(p.padded_rows, p.padded_k // 2, dtype=torch.uint8),
             bases=bases,
-            rows=p.weight.shape[0],
+            rows=p.weight.height,
             k=p.k,
             escapes=escapes,
         )
@@ -114,7 +113,7 @@ class MatrixPacker:
         return self._device.empty(p.padded_rows, p.padded_k, dtype=p.dtype).copy_(words)
 
     def _plain(self, p: Placement, data: Tensor, escapes: Escapes) -> PlainMatrix:
-        return PlainMatrix(data=data, rows=p.weight.shape[0], k=p.k, escapes=escapes)
+        return PlainMatrix(data=data, rows=p.weight.height, k=p.k, escapes=escapes)
 
     def _no_escapes(self, p: Placement) -> Escapes:
         return Escapes(

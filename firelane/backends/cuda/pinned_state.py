@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from firelane.backends.contract import (
+from firelane.backends.cuda.device import Device
+from firelane.contract import (
     MAX_BIAS,
     MAX_STOP_IDS,
     SAMPLING_DTYPE,
     SlotState,
     StepLimits,
 )
-from firelane.backends.cuda.device import Device
 
 PARAM_WORDS = SAMPLING_DTYPE.itemsize // 4
 _FIELDS: Any = SAMPLING_DTYPE.fields
@@ -50,7 +50,7 @@ class PinnedState:
         slots = limits.max_num_seqs
         return cls(
             tokens=device.pinned(slots, limits.max_model_len + 1),
-            block_tables=device.pinned(slots, limits.blocks_per_seq),
+            block_tables=device.pinned(len(limits.spans), slots, limits.blocks_per_seq),
             params=device.pinned(slots, PARAM_WORDS),
             bias_ids=device.pinned(slots, MAX_BIAS),
             bias_values=device.pinned(slots, MAX_BIAS, dtype=torch.float32),

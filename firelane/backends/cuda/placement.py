@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 
+from firelane.backends.cuda.kv_pages import DTYPES
 from firelane.backends.cuda.matrices import ESCAPE_SHARE
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
-from firelane.backends.cuda.step_memory import DTYPES
-from firelane.program.ops import Embed, GatedLinear
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 
@@ -19,16 +17,24 @@ ESCAPE_BYTES = 6  # of one in the lists
 GRAIN_BYTES = 512  # of device memory
 
 
+@dataclass(frozen=True)
+class Segment:
+    """Rows of a weight, counted over all its matrices, that lie one behind the other on the device from row
+    `at` on."""
+
+    rows: range
+    at: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """A weight as an array [padded_rows, padded_k]; of a vector padded_k is 1 and there is no padding.
 
-    first_rows: of each part, its first row there. may_split: a window is looked for, and escapes taken out;
-    to_window: what is left then goes into the window form.
+    may_split: a window is looked for, and escapes taken out; to_window: what is left then goes into the
+    window form.
     """
 
     weight: Weight
-    first_rows: tuple[int, ...]
     padded_rows: int
     padded_k: int
     may_split: bool
@@ -36,11 +42,11 @@ class Placement:
 
     @property
     def is_matrix(self) -> bool:
-        return len(self.weight.shape) == 2
+        return self.weight.is_matrix
 
     @property
     def k(self) -> int:
-        return self.weight.shape[1] if self.is_matrix else 1
+        return self.weight.k
 
     @property
     def blocks(self) -> int:
@@ -59,12 +65,23 @@ class Placement:
         return self.padded_rows * self.row_bytes
 
     @property
+    def segments(self) -> Iterator[Segment]:
+        """All of the weight, in order: a matrix, or each half of a gated one, is padded by itself."""
+        if not self.is_matrix:
+            yield Segment(range(self.weight.height), 0)
+            return
+        step = self.weight.rows // (2 if self.weight.layout.is_gated else 1)
+        for number, first in enumerate(range(0, self.weight.height, step)):
+            yield Segment(range(first, first + step), number * round_up(step, ROW_BLOCK))
+
+    @property
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """Rows of padding, first .. last - 1, behind each part that has any."""
-        ends = (*self.first_rows[1:], self.padded_rows)
-        for first, count, end in zip(self.first_rows, self.weight.parts, ends, strict=True):
-            if first + count < end:
-                yield first + count, end
+        """Rows of padding, first .. last - 1, behind each segment that has any."""
+        segments = list(self.segments)
+        ends = (*(segment.at for segment in segments[1:]), self.padded_rows)
+        for segment, end in zip(segments, ends, strict=True):
+            if segment.at + len(segment.rows) < end:
+                yield segment.at + len(segment.rows), end
 
     @property
     def most_bytes(self) -> int:
@@ -78,10 +95,9 @@ class Placement:
 
 
 def placements(program: Program, mode: str) -> tuple[Placement, ...]:
-    """All weights in order of first use. mode: as ExecutorRequest.weights; "auto" is "lossless" here."""
-    gated = {op.weight for op in program.ops if isinstance(op, GatedLinear)}
-    multiplied = {w for op in program.ops if not isinstance(op, Embed) for w in op.weights}
-    return tuple(_place(w, mode, gated=w in gated, multiplied=w in multiplied) for w in program.weights)
+    """All weights in order of first use. mode: as ExecutorConfig.weights; "auto" is "lossless" here."""
+    multiplied = {product.weight for product in program.products}
+    return tuple(_place(w, mode, multiplied=w in multiplied) for w in program.weights)
 
 
 def may_be_window(program: Program, weight: Weight, mode: str) -> bool:
@@ -101,21 +117,20 @@ def planned_bytes(program: Program, mode: str) -> int:
     return sum(p.most_bytes for p in placements(program, mode))
 
 
-def _place(weight: Weight, mode: str, *, gated: bool, multiplied: bool) -> Placement:
-    if len(weight.shape) == 1:
-        rows, k, padded_k = sum(weight.parts), 1, 1
-        first_rows = tuple(accumulate(weight.parts[:-1], initial=0))
-    else:
-        k = weight.shape[1]
-        padded_k = round_up(k, K_TILE)
-        heights = [round_up(n, ROW_BLOCK) for n in weight.parts] if gated else weight.parts
-        first_rows = tuple(accumulate(heights[:-1], initial=0))
-        rows = round_up(sum(heights), ROW_BLOCK)
-    has_form = len(weight.shape) == 2 and weight.dtype is DType.BF16 and k == padded_k
+def padded_rows(weight: Weight) -> int:
+    """Of a weight's array on the device."""
+    if not weight.is_matrix:
+        return weight.height
+    halves = 2 if weight.layout.is_gated else 1
+    return weight.matrices * halves * round_up(weight.rows // halves, ROW_BLOCK)
+
+
+def _place(weight: Weight, mode: str, *, multiplied: bool) -> Placement:
+    padded_k = round_up(weight.k, K_TILE) if weight.is_matrix else 1
+    has_form = weight.is_matrix and weight.dtype is DType.BF16 and weight.k == padded_k
     return Placement(
         weight=weight,
-        first_rows=first_rows,
-        padded_rows=rows,
+        padded_rows=padded_rows(weight),
         padded_k=padded_k,
         may_split=has_form and (multiplied or mode != "bf16"),
         to_window=has_form and mode != "bf16",

@@ -10,57 +10,56 @@ from itertools import pairwise
 from firelane.backends.cuda.buckets import Bucket
 from firelane.backends.cuda.config import LinearConfig, MeasuredTable, choose
 from firelane.backends.cuda.kernels import columns
+from firelane.backends.cuda.placement import padded_rows
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
-from firelane.program.ops import GatedLinear, Linear, Op, RMSNorm, RopeAndCache, SelectRows
+from firelane.program.ops import Op, Product, RMSNorm, RopeAndCache, SelectRows
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
 
-Product = Linear | GatedLinear
 LIBRARY_ROWS = 2048  # both products of a gated linear op, in float32, before they become one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductPlan:
     """is_window: whether a weight is, or may be, in the window form. table: measured choices, if any. gemm:
-    as in ExecutorRequest."""
+    as in ExecutorConfig."""
 
     program: Program
     is_window: Callable[[Weight], bool]
     table: MeasuredTable | None = None
     gemm: str = "invariant"
 
-    def config(self, op: Product, bucket: Bucket) -> LinearConfig:
-        rows, k = op.weight.shape
+    def config(self, product: Product, bucket: Bucket) -> LinearConfig:
+        weight, head = product.weight, self.program.head
         config = choose(
-            matrix_rows=rows,
-            k=k,
-            gated=isinstance(op, GatedLinear),
-            max_rows=self.rows(op.x, bucket),
-            is_window=self.is_window(op.weight),
+            matrix_rows=weight.rows,
+            k=weight.k,
+            gated=product.layout.is_gated,
+            max_rows=self.rows(product.x, bucket),
+            is_window=self.is_window(weight),
             table=self.table,
             # The head has few rows and the largest matrix: not worth a buffer for all of it.
-            gemm="invariant" if op == self.program.head else self.gemm,
+            gemm="invariant" if head is not None and product in head.products else self.gemm,
         )
-        return config if self._may_leave_parts(op) else replace(config, parts=False)
+        return config if self._may_leave_parts(product) else replace(config, parts=False)
 
     def scratch(self, buckets: Sequence[Bucket]) -> ScratchSizes:
         """Enough for every bucket."""
         parts = decoded = column_bytes = 0
-        for op in self.program.ops:
-            if not isinstance(op, Product):
-                continue
+        for product in self.program.products:
+            x, weight, out = product.x, product.weight, product.out
             for bucket in buckets:
-                config = self.config(op, bucket)
+                config = self.config(product, bucket)
                 if config.parts:
-                    count = segments(*op.weight.shape) + 1
-                    parts = max(parts, count * self.rows(op.out, bucket) * stride_of(op.out))
-                if config.library and isinstance(op, GatedLinear):
-                    parts = max(parts, library_rows(self.rows(op.x, bucket)) * padded_rows(op))
+                    count = segments(weight.rows, weight.k) + 1
+                    parts = max(parts, count * self.rows(out, bucket) * stride_of(out))
+                if config.library and product.layout.is_gated:
+                    parts = max(parts, library_rows(self.rows(x, bucket)) * padded_rows(weight))
                 if config.decode_first:
-                    decoded = max(decoded, padded_elements(op))
+                    decoded = max(decoded, padded_rows(weight) * round_up(weight.k, K_TILE))
                 if config.columns:
-                    size = columns.elements(op.x.width, self.rows(op.x, bucket)) * op.x.dtype.itemsize
+                    size = columns.elements(x.width, self.rows(x, bucket)) * x.dtype.itemsize
                     column_bytes = max(column_bytes, size)
         return ScratchSizes(parts=parts, decoded=decoded, column_bytes=column_bytes)
 
@@ -68,11 +67,11 @@ class ProductPlan:
     def rows(value: Value, bucket: Bucket) -> int:
         return bucket.tokens if value.rows is Rows.TOKEN else bucket.rows
 
-    def _may_leave_parts(self, op: Product) -> bool:
+    def _may_leave_parts(self, product: Product) -> bool:
         """Whether the op behind it adds up the parts of what it reads."""
-        behind = self._behind.get(op.out)
+        behind = self._behind.get(product.out)
         adds_up = isinstance(behind, RMSNorm | RopeAndCache | SelectRows)
-        return isinstance(op, Linear) and adds_up and op.out in behind.inputs
+        return not product.layout.is_gated and adds_up and product.out in behind.inputs
 
     @cached_property
     def _behind(self) -> dict[Value, Op]:
@@ -93,14 +92,3 @@ class ProductPlan:
 def library_rows(max_rows: int) -> int:
     """Rows of a gated product that the library computes at a time: whole tiles of what comes after it."""
     return min(round_up(max_rows, ROW_BLOCK), LIBRARY_ROWS)
-
-
-def padded_rows(op: Product) -> int:
-    """Of the op's matrix on the device."""
-    halves = 2 if isinstance(op, GatedLinear) else 1
-    return halves * round_up(op.weight.shape[0] // halves, ROW_BLOCK)
-
-
-def padded_elements(op: Product) -> int:
-    """Of the op's matrix on the device."""
-    return padded_rows(op) * round_up(op.weight.shape[1], K_TILE)

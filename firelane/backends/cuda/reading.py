@@ -1,8 +1,8 @@
 """Reading a checkpoint into pinned memory, ahead of the copies to the device.
 
-Threads read pieces of some MiB, each into a slot of its own: straight from the drive or the page cache where
-the file holds a weight as the device wants it, decoded or converted and padded where not. Pieces come out in
-order. A slot is read into again when the copy out of it has ended.
+Threads read portions of some MiB, each into a slot of its own: straight from the drive or the page cache
+where the file holds a weight as the device wants it, decoded or converted and padded where not. Portions
+come out in order. A slot is read into again when the copy out of it has ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,42 +21,43 @@ from torch import Tensor
 from firelane.backends.cuda.device import Device, Fence
 from firelane.backends.cuda.placement import Placement
 from firelane.errors import CheckpointError
+from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.panels import is_finite
+from firelane.weights.pieces import read_piece
 from firelane.weights.reader import ReadBuffer
 
-PIECE_BYTES = 4 << 20
+PORTION_BYTES = 4 << 20
 SLOTS_PER_THREAD = 3  # one is read into, one waits its turn, one is copied
 AS_STORED = {torch.bfloat16: "BF16", torch.float32: "F32"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """Rows first .. last - 1 of a checkpoint tensor; they go to `offset`, in bytes of the weight's array."""
+class Portion:
+    """Rows of one piece of a weight; they go to `offset`, in bytes of the weight's array."""
 
     placement: Placement
-    tensor: str
-    first: int
-    last: int
+    piece: Piece
+    rows: range
     offset: int
 
     @property
     def nbytes(self) -> int:
         """On the device."""
-        return (self.last - self.first) * self.placement.row_bytes
+        return len(self.rows) * self.placement.row_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filled:
-    """A piece that was read: data is uint8 [piece.nbytes], pinned, and ends with the slot's turn."""
+    """A portion that was read: data is uint8 [portion.nbytes], pinned, and ends with the slot's turn."""
 
-    piece: Piece
+    portion: Portion
     data: Tensor
     slot: Slot
 
 
 class Slot:
-    """Pinned memory for one piece at a time. `fence`: what has to end before it is written again."""
+    """Pinned memory for one portion at a time. `fence`: what has to end before it is written again."""
 
     __slots__ = ("buffer", "fence", "memory")
 
@@ -70,62 +72,60 @@ class Slot:
         return self.memory[first : first + array.nbytes]
 
 
-def pieces(placement: Placement, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
-    """All of a weight, in order, about piece_bytes each and at least a row."""
-    step = max(1, piece_bytes // placement.row_bytes)
-    weight = placement.weight
-    for name, at, rows in zip(weight.tensors, placement.first_rows, weight.parts, strict=True):
-        for first in range(0, rows, step):
-            yield Piece(
-                placement=placement,
-                tensor=name,
-                first=first,
-                last=min(first + step, rows),
-                offset=(at + first) * placement.row_bytes,
-            )
+def portions(placement: Placement, portion_bytes: int = PORTION_BYTES) -> Iterator[Portion]:
+    """All of a weight, in order, about portion_bytes each and at least a row."""
+    step = max(1, portion_bytes // placement.row_bytes)
+    for segment in placement.segments:
+        at = segment.at
+        for piece, within in placement.weight.spans(segment.rows.start, segment.rows.stop):
+            for first in within[::step]:
+                rows = range(first, min(first + step, within.stop))
+                offset = at * placement.row_bytes
+                yield Portion(placement=placement, piece=piece, rows=rows, offset=offset)
+                at += len(rows)
 
 
-class PieceReader:
-    """Reads pieces of one checkpoint. Owns its slots."""
+class PortionReader:
+    """Reads portions of one checkpoint's weights. Owns its slots."""
 
     def __init__(self, checkpoint: Checkpoint, device: Device, *, threads: int, longest: int) -> None:
-        """longest: bytes of the longest piece."""
+        """longest: bytes of the longest portion."""
         self._checkpoint = checkpoint
         self._threads = threads
         self._slots = [Slot(longest, device) for _ in range(SLOTS_PER_THREAD * threads)]
 
-    def read(self, wanted: Iterable[Piece]) -> Generator[Filled]:
-        """Each piece in turn; its slot is taken again when the one behind it is asked for, and its fence, if
-        it was given one, has ended. Raises CheckpointError.
+    def read(self, wanted: Iterable[Portion]) -> Generator[Filled]:
+        """Each portion in turn; its slot is taken again when the one behind it is asked for, and its fence,
+        if it was given one, has ended. Raises CheckpointError.
         """
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="read")
         waiting: deque[Future[Filled]] = deque()
         try:
-            for number, piece in enumerate(wanted):
+            for number, portion in enumerate(wanted):
                 if len(waiting) == len(self._slots):
                     yield waiting.popleft().result()
                 slot = self._slots[number % len(self._slots)]
-                waiting.append(pool.submit(self._fill, piece, slot))
+                waiting.append(pool.submit(self._fill, portion, slot))
             while waiting:
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _fill(self, piece: Piece, slot: Slot) -> Filled:
+    def _fill(self, portion: Portion, slot: Slot) -> Filled:
         if slot.fence is not None:
             slot.fence.wait()
             slot.fence = None
-        place = piece.placement
+        place, piece = portion.placement, portion.piece
         stored = self._checkpoint.dtype(piece.tensor)
-        if place.k == place.padded_k and stored == AS_STORED[place.dtype]:
-            rows = self._checkpoint.rows(piece.tensor, piece.first, piece.last, slot.buffer)
+        if place.k == place.padded_k and piece.is_as_stored and stored == AS_STORED[place.dtype]:
+            rows = read_piece(self._checkpoint, piece, portion.rows, slot.buffer)
             data = slot.view(rows.reshape(-1).view(np.uint8))
         else:
-            rows = self._checkpoint.rows(piece.tensor, piece.first, piece.last)
-            data = _convert(rows, piece, slot)
+            rows = read_piece(self._checkpoint, piece, portion.rows)
+            data = _convert(rows, portion, slot)
         if not place.is_matrix and not is_finite(rows):  # matrices are checked on the device
             raise not_finite(self._checkpoint, piece.tensor)
-        return Filled(piece=piece, data=data, slot=slot)
+        return Filled(portion=portion, data=data, slot=slot)
 
 
 def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
@@ -134,15 +134,13 @@ def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
     )
 
 
-def _convert(rows: NDArray[np.generic], piece: Piece, slot: Slot) -> Tensor:
+def _convert(rows: NDArray[Any], portion: Portion, slot: Slot) -> Tensor:
     """`rows` in the slot as the device wants them, inputs padded with zeros."""
-    place = piece.placement
+    place = portion.placement
     dtype = np.uint16 if place.dtype is torch.bfloat16 else np.float32
-    raw = slot.buffer.pages[: piece.nbytes]
-    out = raw.view(dtype).reshape(piece.last - piece.first, place.padded_k)
+    raw = slot.buffer.pages[: portion.nbytes]
+    out = raw.view(dtype).reshape(len(portion.rows), place.padded_k)
     out[:, place.k :] = 0
     flat = rows.reshape(len(out), place.k)
-    if dtype is np.float32 and flat.dtype == np.uint16:
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    out[:, : place.k] = flat
+    out[:, : place.k] = widened(flat) if dtype is np.float32 else flat
     return slot.view(raw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import EMBED, StepInputs
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT
 from firelane.backends.cuda.tables import (
     CHUNKS,
@@ -14,6 +13,7 @@ from firelane.backends.cuda.tables import (
     FIRST_UNIT,
     LENGTH,
     LOGIT_ROWS,
+    PARITY,
     ROW_KIND,
     ROW_POSITION,
     ROW_SLOT,
@@ -26,17 +26,20 @@ from firelane.backends.cuda.tables import (
     UNITS,
     StepTables,
 )
+from firelane.contract import EMBED, StepInputs
 
 I32 = NDArray[np.int32]
 
 
 class Stager:
-    """Writes only while no step is in flight."""
+    """Writes one of the staged sets, and only while no step in flight has it."""
 
-    def __init__(self, tables: StepTables, *, tile_tokens: int) -> None:
-        self._counts: I32 = tables.staged.counts.numpy()
-        self._chunks: I32 = tables.staged.chunks.numpy()
-        self._rows: I32 = tables.staged.rows.numpy()
+    def __init__(self, tables: StepTables, *, tile_tokens: int, parity: int = 0) -> None:
+        staged = tables.staged[parity]
+        self._counts: I32 = staged.counts.numpy()
+        self._chunks: I32 = staged.chunks.numpy()
+        self._rows: I32 = staged.rows.numpy()
+        self._counts[PARITY] = parity
         self._max_units = tables.max_units
         self._tile_tokens = tile_tokens
         self._count = np.arange(len(self._chunks), dtype=np.int32)

@@ -9,19 +9,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import MAX_LOGPROBS, StepLimits
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.kernels.attention_tiles import tile_tokens
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch
+from firelane.backends.cuda.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import round_up
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
+from firelane.contract import StepLimits
 from firelane.program.liveness import Placement, place
 from firelane.program.ops import HeadShape, RopeAndCache, Rotary
 from firelane.program.program import Program
-from firelane.program.values import DType, Rows, Value
+from firelane.program.values import Rows, Value
 
-DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.I32: torch.int32}
 STRIDE_ELEMENTS = 64
 
 
@@ -62,11 +62,6 @@ class Sizes:
         """One number for all layers: the tables of tiles are made once a step."""
         return min(tile_tokens(c.shape.group) for c in self.program.cache_layers)
 
-    @property
-    def block_bytes(self) -> int:
-        """Of one block in all layers."""
-        return self.program.kv_bytes_per_token * self.limits.block_size
-
 
 def stride_of(value: Value) -> int:
     """Elements from one row to the next."""
@@ -85,14 +80,13 @@ def placement_of(sizes: Sizes) -> Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """values: by Value, [max rows, stride]. caches: by layer, keys and values, [num_blocks, kv_heads,
-    block_size, head_dim]. parts, decoded, columns: flat scratch, see ScratchSizes. partial, stats: of
-    attention's units. hidden: pinned float32 [max_output_rows, hidden_width]."""
+    """values: by Value, [max rows, stride]. parts, decoded, columns: flat scratch, see ScratchSizes. partial,
+    stats: of attention's units. hidden: pinned float32 [MAX_IN_FLIGHT, max_output_rows, hidden_width]."""
 
     tables: StepTables
     state: PinnedState
     values: Mapping[Value, Tensor]
-    caches: Mapping[int, tuple[Tensor, Tensor]]
+    pages: KvPages
     rotary: Mapping[Rotary, Tensor]
     parts: Tensor
     decoded: Tensor
@@ -105,7 +99,7 @@ class StepMemory:
 
     @property
     def kv_bytes(self) -> int:
-        return sum(k.nbytes + v.nbytes for k, v in self.caches.values())
+        return self.pages.pool.nbytes
 
     @classmethod
     def allocate(cls, sizes: Sizes, device: Device) -> StepMemory:
@@ -117,7 +111,7 @@ class StepMemory:
             tables=tables,
             state=PinnedState.allocate(limits, program.vocab_size, device),
             values=_values(sizes, device),
-            caches={c.layer: _cache(c.shape, c.dtype, limits, device) for c in program.cache_layers},
+            pages=KvPages.allocate(program, limits, device),
             rotary=_rotary_tables(program, limits, device),
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
@@ -125,13 +119,8 @@ class StepMemory:
             partial=device.empty(units, heads.heads, heads.head_dim, dtype=torch.float32),
             stats=device.empty(units, heads.heads, 2, dtype=torch.float32),
             sampling=SampleScratch.allocate(program.vocab_size, rows, device),
-            outputs=SampleOutputs(
-                tokens=device.pinned(rows),
-                logprobs=device.pinned(rows, dtype=torch.float32),
-                top_ids=device.pinned(rows, MAX_LOGPROBS),
-                top_logprobs=device.pinned(rows, MAX_LOGPROBS, dtype=torch.float32),
-            ),
-            hidden=device.pinned(rows, program.hidden_width, dtype=torch.float32),
+            outputs=SampleOutputs.allocate(rows, device),
+            hidden=device.pinned(MAX_IN_FLIGHT, rows, program.hidden_width, dtype=torch.float32),
         )
 
 
@@ -143,11 +132,6 @@ def _values(sizes: Sizes, device: Device) -> dict[Value, Tensor]:
         rows, nbytes = sizes.max_rows[value.rows], sizes.max_rows[value.rows] * row_bytes(value)
         views[value] = arena[start : start + nbytes].view(DTYPES[value.dtype]).view(rows, stride_of(value))
     return views
-
-
-def _cache(shape: HeadShape, dtype: DType, limits: StepLimits, device: Device) -> tuple[Tensor, Tensor]:
-    size = (limits.num_blocks, shape.kv_heads, limits.block_size, shape.head_dim)
-    return device.empty(*size, dtype=DTYPES[dtype]), device.empty(*size, dtype=DTYPES[dtype])
 
 
 def _rotary_tables(program: Program, limits: StepLimits, device: Device) -> dict[Rotary, Tensor]:

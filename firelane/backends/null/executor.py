@@ -7,71 +7,60 @@ the tokens up to its position.
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.contract import (
+from firelane.contract import (
     EMBED,
     MAX_LOGPROBS,
     SAMPLE,
+    BackendDefaults,
+    ProgressCallback,
     SlotState,
     StepInputs,
     StepLimits,
     StepOutputs,
+    resolve_limits,
 )
-from firelane.backends.request import ExecutorRequest, ProgressCallback, SettledRequest
-from firelane.errors import OutOfMemoryError
+from firelane.engine_config import ExecutorConfig
 from firelane.program.program import Program
 
 DEFAULT_KV_TOKENS = 1 << 20
-BLOCK_TOKENS = 16
-STEP_TOKENS = 512
+DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 FORCING_BIAS = 100.0
 StepTime = Callable[[StepInputs], float]
 """Seconds that a step takes."""
 
 
 def load(
-    program: Program, model_dir: Path, request: ExecutorRequest, progress: ProgressCallback
+    program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> NullExecutor:
     """Raises OutOfMemoryError where kv_cache_bytes cannot hold one sequence of max_model_len tokens."""
     del model_dir
     progress("load", 0.0, 0.0, "B")
-    max_model_len = request.max_model_len or program.max_model_len
-    settled = request.settled(block_size=BLOCK_TOKENS, max_num_batched_tokens=STEP_TOKENS)
-    limits = _limits(program, settled, max_model_len)
+    tokens = max(DEFAULT_KV_TOKENS, config.max_model_len or program.max_model_len)
+    limits = resolve_limits(
+        program,
+        config,
+        DEFAULTS,
+        free_bytes=sys.maxsize,
+        default_kv_bytes=len(program.spans) * tokens * program.kv_bytes_per_token,
+    )
     return NullExecutor(limits, program.vocab_size, hidden_width=program.hidden_width)
 
 
-def _limits(program: Program, request: SettledRequest, max_model_len: int) -> StepLimits:
-    block_bytes = program.kv_bytes_per_token * request.block_size
-    num_blocks = max(DEFAULT_KV_TOKENS, max_model_len) // request.block_size + 1
-    if request.kv_cache_bytes is not None:
-        enough = request.max_num_seqs * -(-max_model_len // request.block_size)
-        num_blocks = min(request.kv_cache_bytes // block_bytes, enough)
-    if num_blocks * request.block_size < max_model_len and request.max_model_len is None and num_blocks:
-        max_model_len = num_blocks * request.block_size
-    if num_blocks * request.block_size < max_model_len:
-        raise OutOfMemoryError(
-            f"the KV cache has room for {num_blocks * request.block_size} tokens, one sequence needs "
-            f"{max_model_len}: give it more memory or lower max_model_len"
-        )
-    return StepLimits(
-        max_num_seqs=request.max_num_seqs,
-        max_num_batched_tokens=request.max_num_batched_tokens,
-        max_output_rows=request.max_output_rows,
-        max_model_len=max_model_len,
-        block_size=request.block_size,
-        num_blocks=num_blocks,
-    )
-
-
 class NullExecutor:
-    """step_time: seconds of a step that begins when it is submitted; None answers at once."""
+    """See contract.Executor.
+
+    step_time: seconds that a step takes, from its submission or the end of the step before it; None answers
+    at once.
+    """
 
     weights_bytes = 0
     kv_bytes = 0
@@ -83,32 +72,37 @@ class NullExecutor:
         step_time: StepTime | None = None,
         *,
         hidden_width: int = 16,
+        max_in_flight: int = 1,
     ) -> None:
         self.limits = limits
+        self.max_in_flight = max_in_flight
         self.vocab_size = vocab_size
         self.hidden_width = hidden_width
         self.state = SlotState.allocate(limits, vocab_size)
         self._step_time = step_time
-        self._outputs = tuple(StepOutputs.allocate(limits, hidden_width) for _ in range(2))
-        self._turn = 0
-        self._ends_s: float | None = None
+        self._outputs = [StepOutputs.allocate(limits, hidden_width) for _ in range(max_in_flight + 1)]
+        self._in_flight: deque[tuple[StepOutputs, float]] = deque()
+        self._last_end_s = 0.0
 
     def submit(self, inputs: StepInputs) -> None:
-        assert self._ends_s is None, "a step is in flight"
-        self._turn ^= 1
-        self._run(inputs, self._outputs[self._turn])
-        self._ends_s = time.monotonic() + self._step_time(inputs) if self._step_time else 0.0
+        assert len(self._in_flight) < self.max_in_flight, "too many steps are in flight"
+        outputs = self._outputs.pop(0)
+        self._outputs.append(outputs)
+        self._run(inputs, outputs)
+        if self._step_time:
+            self._last_end_s = max(time.monotonic(), self._last_end_s) + self._step_time(inputs)
+        self._in_flight.append((outputs, self._last_end_s))
 
     def wait(self) -> StepOutputs:
-        assert self._ends_s is not None, "no step is in flight"
-        left_s = self._ends_s - time.monotonic() if self._ends_s else 0.0
+        assert self._in_flight, "no step is in flight"
+        outputs, ends_s = self._in_flight.popleft()
+        left_s = ends_s - time.monotonic() if ends_s else 0.0
         if left_s > 0:
             time.sleep(left_s)
-        self._ends_s = None
-        return self._outputs[self._turn]
+        return outputs
 
     def release(self) -> None:
-        self._ends_s = None
+        self._in_flight.clear()
 
     def _run(self, inputs: StepInputs, outputs: StepOutputs) -> None:
         rows = inputs.num_rows

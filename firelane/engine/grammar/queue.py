@@ -11,12 +11,13 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from firelane.engine.grammar.constraint import Constraint
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
+from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
+from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
 from firelane.errors import FirelaneError, RequestError
-from firelane.wire.frames import Grammar
+from firelane.wire.frames import Grammar, NewRequest
 
 
 class Compiler(Protocol):
@@ -94,11 +95,18 @@ class GrammarQueue:
         self._waiting: dict[int, tuple[Sequence, _Job]] = {}
 
     @property
-    def is_compiling(self) -> bool:
+    def is_waiting(self) -> bool:
         """Some request waits for its grammar."""
         return bool(self._waiting)
 
-    def add(self, sequence: Sequence, grammar: Grammar) -> bool:
+    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        """As Prerequisites.add: ready without a grammar, or with one that is compiled. The text of an
+        embedding is not constrained."""
+        if request.grammar is None or sequence.pool is not None:
+            return True
+        return self.compile(sequence, request.grammar)
+
+    def compile(self, sequence: Sequence, grammar: Grammar) -> bool:
         """Give the sequence its constraint; False where it must wait for it (see `take`). Raises RequestError
         where the grammar is known to be wrong."""
         found = self._kept.get(grammar)
@@ -107,7 +115,7 @@ class GrammarQueue:
             if error := self._give(sequence, found):
                 raise RequestError(error)
             return True
-        job = self._jobs.get(grammar) or self._new_job(grammar, sequence.claim.tenant)
+        job = self._jobs.get(grammar) or self._new_job(grammar, sequence.tenant.name)
         job.sequences.append(sequence)
         self._waiting[sequence.id] = sequence, job
         self._feed()
@@ -121,22 +129,22 @@ class GrammarQueue:
     def waiting(self) -> list[Sequence]:
         return [sequence for sequence, _ in self._waiting.values()]
 
-    def remove(self, sequence: Sequence) -> None:
+    def abort(self, sequence: Sequence) -> None:
         _, job = self._waiting.pop(sequence.id)
         job.sequences.remove(sequence)
 
-    def take(self) -> list[tuple[Sequence, str]]:
+    def take(self) -> list[Waited]:
         """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing)."""
-        ready: list[tuple[Sequence, str]] = []
+        ready: list[Waited] = []
         job = self._running
         if job is not None and job.result is not None:
             self._running = None
             del self._jobs[job.grammar]
             self._keep(job.grammar, job.result)
-            ready += [(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
+            ready += [Waited(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
         now_s = time.monotonic()
         for late in [job for job in self._jobs.values() if now_s >= job.deadline_s]:
-            ready += [(sequence, self._too_late()) for sequence in late.sequences]
+            ready += [Waited(sequence, self._too_late()) for sequence in late.sequences]
             late.sequences.clear()
         for sequence, _ in ready:
             del self._waiting[sequence.id]
@@ -176,7 +184,7 @@ class GrammarQueue:
         """What is wrong; "" = nothing."""
         if isinstance(result, str):
             return result
-        sequence.constraint = Constraint(result, self._limits)
+        constrain(sequence, result, self._limits)
         return ""
 
     def _keep(self, grammar: Grammar, result: CompiledGrammar | str) -> None:

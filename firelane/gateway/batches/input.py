@@ -17,13 +17,13 @@ from firelane.api.decode import BodyDecoder
 from firelane.errors import RequestError
 
 SLICE_S = 0.001
-"""How long a scan may keep the event loop from other work."""
+"""Seconds for which a scan may keep the event loop from other work."""
 MAX_ERRORS = 100
 MAX_LINES = 50_000
 
 
 class _Body(msgspec.Struct):
-    """What is looked at before the endpoint sees it."""
+    """Fields that are looked at before the endpoint sees the body."""
 
     stream: Any = None
 

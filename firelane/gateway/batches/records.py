@@ -14,12 +14,12 @@ import msgspec
 from firelane.api.batches import OPEN, Batch
 from firelane.errors import NotFoundError, StorageError
 from firelane.gateway.files.data_dir import DataDir
-from firelane.gateway.files.durable import sync_dir, write_whole
+from firelane.storage import remove_leftovers, sync_directory, write_whole
 
 log = logging.getLogger(__name__)
 BATCH_ID = re.compile(r"batch_[0-9a-f]{24}", re.ASCII)
 MAX_ENDED = 1000
-"""Of one tenant; the oldest are forgotten."""
+"""Ended batches that are kept for one tenant; the oldest are forgotten."""
 INPUT, OUTPUT, ERRORS = "input.jsonl", "output.jsonl", "errors.jsonl"
 """Files of a batch that has not ended."""
 Ending = Literal["completed", "expired", "cancelled"]
@@ -99,7 +99,7 @@ class BatchRecords:
         async with self._saving:
             latest = self._records[record.id]
             path = self.path(record.id) / "batch.json"
-            await asyncio.to_thread(write_whole, path, msgspec.json.encode(latest))
+            await asyncio.to_thread(write_whole, path, msgspec.json.encode(latest), durable=True)
 
     async def forget_oldest(self, tenant: str) -> None:
         """Keep the number of ended batches bounded."""
@@ -117,8 +117,10 @@ def clear(path: Path) -> None:
 
 def _read(path: Path) -> list[BatchRecord]:
     """The batch of one directory, if there is one."""
+    description = path / "batch.json"
+    remove_leftovers(description)
     try:
-        record = msgspec.json.decode((path / "batch.json").read_bytes(), type=BatchRecord)
+        record = msgspec.json.decode(description.read_bytes(), type=BatchRecord)
     except FileNotFoundError:
         shutil.rmtree(path)  # a crash before the client was told of it
         return []
@@ -133,5 +135,5 @@ def _read(path: Path) -> list[BatchRecord]:
 def _remove(path: Path) -> None:
     """The description first: a directory without one is removed at the next start."""
     (path / "batch.json").unlink(missing_ok=True)
-    sync_dir(path)
+    sync_directory(path)
     shutil.rmtree(path, ignore_errors=True)

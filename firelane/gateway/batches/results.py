@@ -21,7 +21,7 @@ from firelane.api.batches import (
 )
 from firelane.gateway.batches.input import Scan
 from firelane.gateway.batches.records import ERRORS, OUTPUT
-from firelane.gateway.files.durable import sync_dir
+from firelane.storage import sync_directory
 
 
 class _Details(msgspec.Struct, kw_only=True):
@@ -30,7 +30,7 @@ class _Details(msgspec.Struct, kw_only=True):
 
 
 class _Usage(msgspec.Struct, kw_only=True):
-    """By the names of chat and of responses."""
+    """Usage by the names of chat and of responses."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -68,7 +68,7 @@ class ResultFile:
                     break
                 good += len(line)
         self._cut(good)
-        sync_dir(self._path.parent)
+        sync_directory(self._path.parent)
 
     def _cut(self, size_bytes: int) -> None:
         os.ftruncate(self._fd, size_bytes)
@@ -95,7 +95,7 @@ class ResultFile:
 
 
 class Tally:
-    """What the results so far add up to. done: the numbers of the lines that have one."""
+    """Sums of the results so far. done: the numbers of the lines that have one."""
 
     def __init__(self, lines: Scan) -> None:
         self._lines = lines
@@ -186,7 +186,7 @@ class Results:
 
 
 def encode_line(result: ResultLine) -> bytes:
-    """As one line, whatever blanks the answer's JSON has."""
+    """The JSON of a result as one line, whatever blanks the answer's has."""
     text = msgspec.json.encode(result)
     if b"\n" in text or b"\r" in text:
         body: Any = msgspec.json.decode(text)

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from firelane.api.batches import OPEN, Batch, BatchRequest
 from firelane.errors import FirelaneError, NotFoundError, QueueFullError, RequestError
-from firelane.gateway.batches.course import RETRY_S, Course, Life, wait_for
 from firelane.gateway.batches.records import INPUT, BatchRecord, BatchRecords
-from firelane.gateway.batches.runner import Runner
+from firelane.gateway.batches.runner import BatchRunner
+from firelane.gateway.batches.workflow import RETRY_S, BatchHandle, BatchWorkflow, wait_for
 from firelane.gateway.files.data_dir import DataDir
-from firelane.gateway.files.durable import link_whole
 from firelane.gateway.files.store import FileStore, unusable
+from firelane.storage import link_whole
 
 log = logging.getLogger(__name__)
 PAUSE_S = 5.0
@@ -43,8 +43,8 @@ class Batches:
         self._files = files
         self._line_bytes = line_bytes
         self._clock = clock
-        self._course: Course | None = None
-        self._lives: dict[str, Life] = {}
+        self._workflow: BatchWorkflow | None = None
+        self._handles: dict[str, BatchHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner_task: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
@@ -52,15 +52,15 @@ class Batches:
     @property
     def open(self) -> int:
         """Batches that have not ended."""
-        return len(self._lives)
+        return len(self._handles)
 
     @property
     def lines_in_flight(self) -> int:
-        return sum(life.run.in_flight for life in self._lives.values() if life.run is not None)
+        return sum(handle.job.in_flight for handle in self._handles.values() if handle.job is not None)
 
-    async def start(self, runner: Runner) -> None:
+    async def start(self, runner: BatchRunner) -> None:
         """Take up what an earlier server has left: now, or when the server that holds the directory ends."""
-        self._course = Course(
+        self._workflow = BatchWorkflow(
             self.records,
             self._files,
             runner,
@@ -76,14 +76,14 @@ class Batches:
             log.warning("data_dir_not_available dir=%s: files and batches have to wait", self._data.path)
             self._spawn(self._resume_later(runner))
 
-    async def _resume_later(self, runner: Runner) -> None:
+    async def _resume_later(self, runner: BatchRunner) -> None:
         while not self._ending.is_set():
             if self._data.acquire():
                 await self._resume(runner)
                 return
             await wait_for(self._ending, LOCK_S)
 
-    async def _resume(self, runner: Runner) -> None:
+    async def _resume(self, runner: BatchRunner) -> None:
         self._runner_task = asyncio.get_running_loop().create_task(runner.work())
         try:
             left = await asyncio.to_thread(self.records.load)
@@ -163,42 +163,42 @@ class Batches:
             await self.records.save(replace(record, batch=batch))
         except OSError as error:
             raise unusable(error) from error
-        if batch_id in self._lives:
-            self._lives[batch_id].halt()
+        if batch_id in self._handles:
+            self._handles[batch_id].cancel()
         return batch
 
     # The life of a batch.
 
     def _begin(self, record: BatchRecord) -> None:
-        life = self._lives[record.id] = Life()
+        handle = self._handles[record.id] = BatchHandle()
         left_s = max(0.0, record.batch.expires_at - self._clock())
-        life.timer = asyncio.get_running_loop().call_later(left_s, life.halt)
+        handle.timer = asyncio.get_running_loop().call_later(left_s, handle.cancel)
         if record.batch.status == "cancelling":
-            life.halt()
-        self._spawn(self._live(record.id, life))
+            handle.cancel()
+        self._spawn(self._live(record.id, handle))
 
-    async def _live(self, batch_id: str, life: Life) -> None:
-        assert self._course is not None
+    async def _live(self, batch_id: str, handle: BatchHandle) -> None:
+        assert self._workflow is not None
         while not self._ending.is_set():
             try:
-                await self._course.carry_out(batch_id, life)
+                await self._workflow.carry_out(batch_id, handle)
                 break
             except (OSError, FirelaneError) as error:
                 log.error("batch_held id=%s error=%s: it is tried again", batch_id, error)
             except Exception:
                 log.exception("batch_failed_unexpectedly id=%s: it is tried again", batch_id)
             await wait_for(self._ending, RETRY_S)
-        if life.timer is not None:
-            life.timer.cancel()
-        del self._lives[batch_id]
+        if handle.timer is not None:
+            handle.timer.cancel()
+        del self._handles[batch_id]
 
     # The end of the server.
 
     async def pause(self) -> None:
         """Break off the lines under way, keep what is done, and stop. The next server goes on from there."""
         self._ending.set()
-        for life in self._lives.values():
-            life.halt()
+        for handle in self._handles.values():
+            handle.cancel()
         if self._runner_task is not None:
             self._runner_task.cancel()
         if self._tasks:

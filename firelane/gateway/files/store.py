@@ -22,7 +22,7 @@ from firelane.api.files import FileObject
 from firelane.errors import NotFoundError, QueueFullError, StorageError, TooLargeError
 from firelane.gateway.config import FileLimits
 from firelane.gateway.files.data_dir import DataDir
-from firelane.gateway.files.durable import link_whole, sync_dir, write_whole
+from firelane.storage import link_whole, sync_directory, write_whole
 
 log = logging.getLogger(__name__)
 GROUP_BYTES = 1 << 20
@@ -103,14 +103,14 @@ class Shelf:
         return file
 
     def content(self, file_id: str) -> Path:
-        """Where the content lies. Raises NotFoundError."""
+        """The path of the content. Raises NotFoundError."""
         return self._path / f"{self.get(file_id).id}.data"
 
     def delete(self, file_id: str) -> None:
         """Raises NotFoundError."""
         file = self.get(file_id)
         (self._path / f"{file.id}.json").unlink(missing_ok=True)
-        sync_dir(self._path)
+        sync_directory(self._path)
         (self._path / f"{file.id}.data").unlink(missing_ok=True)
         del self._files[file.id]
         self._used_bytes -= file.bytes
@@ -176,7 +176,7 @@ class Shelf:
         """
         try:
             link_whole(source, self._path / f"{file.id}.data")
-            write_whole(self._path / f"{file.id}.json", msgspec.json.encode(file))
+            write_whole(self._path / f"{file.id}.json", msgspec.json.encode(file), durable=True)
         except OSError as error:
             raise unusable(error) from error
 

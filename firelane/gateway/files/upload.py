@@ -17,8 +17,8 @@ from firelane.api.files import (
     plain_name,
 )
 from firelane.errors import RequestError
-from firelane.gateway.exchange import Request
 from firelane.gateway.files.store import PendingFile, Shelf
+from firelane.gateway.http.exchange import Request
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -30,11 +30,11 @@ MAX_HEADER_BYTES = 8 << 10
 MAX_FIELD_BYTES = 4 << 10
 FIELDS = ("file", "purpose", "expires_after[anchor]", "expires_after[seconds]")
 FORM_BYTES = 64 << 10
-"""What the form may add to the file: boundaries, part headers, other fields."""
+"""Bytes that the form may add to the file: boundaries, part headers, other fields."""
 
 
 def boundary_of(request: Request) -> bytes | None:
-    """Of a request whose body is a form with files."""
+    """The boundary of a request whose body is a form with files."""
     kind, options = parse_options_header(request.headers.get(b"content-type"))
     return options.get(b"boundary") or None if kind == b"multipart/form-data" else None
 

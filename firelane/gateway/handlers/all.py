@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from firelane.gateway.generate import Generator
 from firelane.gateway.handlers.batches import Batches
 from firelane.gateway.handlers.chat import Chat
 from firelane.gateway.handlers.completions import Completions
@@ -17,27 +16,27 @@ from firelane.gateway.handlers.server import Server
 from firelane.gateway.handlers.stats import StatsReport
 from firelane.gateway.handlers.tokens import Tokens
 from firelane.gateway.handlers.workers_ai import WorkersAi, openai_routes
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Route
+from firelane.gateway.http.routes import Route
+from firelane.gateway.services import Services
 
 
-def all_routes(parts: Parts) -> Iterable[Route]:
-    routes = list(_own_routes(parts))
+def all_routes(services: Services) -> Iterable[Route]:
+    routes = list(_own_routes(services))
     routes += openai_routes(routes)
-    routes += OpenApi(parts, routes).routes()
+    routes += OpenApi(routes, services.version, services.replies).routes()
     return routes
 
 
-def _own_routes(parts: Parts) -> Iterable[Route]:
-    generator = Generator(parts)
-    yield from Completions(parts, generator).routes()
-    yield from Chat(parts, generator).routes()
-    yield from Responses(parts, generator).routes()
-    yield from WorkersAi(parts, generator).routes()
-    yield from Tokens(parts).routes()
-    yield from Embeddings(parts).routes()
-    yield from Files(parts).routes()
-    yield from Batches(parts).routes()
-    yield from Server(parts).routes()
-    yield from StatsReport(parts).routes()
-    yield from Page(parts).routes()
+def _own_routes(services: Services) -> Iterable[Route]:
+    models, replies = services.models, services.replies
+    yield from Completions(models).routes()
+    yield from Chat(models).routes()
+    yield from Responses(models, services.responses, replies).routes()
+    yield from WorkersAi(models).routes()
+    yield from Tokens(models, replies).routes()
+    yield from Embeddings(models).routes()
+    yield from Files(services.files, replies, services.metrics).routes()
+    yield from Batches(services.batches, replies).routes()
+    yield from Server(services).routes()
+    yield from StatsReport(services).routes()
+    yield from Page(replies).routes()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
 
 from firelane.api.batches import Batch, BatchList, BatchListQuery, BatchRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.paging import Page, read_query
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.batches.service import Batches as BatchService
+from firelane.gateway.handlers.replies import Replies
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
 
 PATH = "/v1/batches"
 
 
 class Batches:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._service = parts.batches
+    def __init__(self, service: BatchService, replies: Replies) -> None:
+        self._service = service
+        self._replies = replies
         self._decoder: BodyDecoder[BatchRequest] = BodyDecoder(BatchRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -35,23 +33,19 @@ class Batches:
     async def create(self, exchange: Exchange) -> None:
         request = self._decoder.decode(exchange.request.body)
         request.check()
-        self._reply(exchange, await self._service.create(exchange.request.tenant.name, request))
+        self._replies.json(exchange, await self._service.create(exchange.request.tenant.name, request))
 
     def list_all(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("after", "limit"))
         page = Page.read(fields, default=20, most=100)
         data, more = page.cut(self._service.records.of(exchange.request.tenant.name))
         first, last = (data[0].id, data[-1].id) if data else (None, None)
-        self._reply(exchange, BatchList(data=data, first_id=first, last_id=last, has_more=more))
+        self._replies.json(exchange, BatchList(data=data, first_id=first, last_id=last, has_more=more))
 
     def get(self, exchange: Exchange) -> None:
         tenant, batch_id = exchange.request.tenant.name, exchange.request.params["id"]
-        self._reply(exchange, self._service.records.get(tenant, batch_id).batch)
+        self._replies.json(exchange, self._service.records.get(tenant, batch_id).batch)
 
     async def cancel(self, exchange: Exchange) -> None:
         tenant, batch_id = exchange.request.tenant.name, exchange.request.params["id"]
-        self._reply(exchange, await self._service.cancel(tenant, batch_id))
-
-    def _reply(self, exchange: Exchange, answer: Any) -> None:
-        self._parts.accounting.responded(200)
-        exchange.respond(200, msgspec.json.encode(answer))
+        self._replies.json(exchange, await self._service.cancel(tenant, batch_id))

@@ -8,17 +8,21 @@ from dataclasses import replace
 from firelane.api.chat import ChatRequest
 from firelane.api.chat_answer import ChatResponse
 from firelane.api.decode import BodyDecoder
-from firelane.gateway.chat_form import ChatForm
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.generate import Generator, Job, new_identity, output_options
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.answers.chat_format import ChatFormat
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.models import Models
+from firelane.gateway.requests.generation import (
+    GenerationRequest,
+    new_identity,
+    output_options,
+    start_generation,
+)
 
 
 class Chat:
-    def __init__(self, parts: Parts, generator: Generator) -> None:
-        self._parts = parts
-        self._generator = generator
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._decoder: BodyDecoder[ChatRequest] = BodyDecoder(ChatRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -28,21 +32,25 @@ class Chat:
     async def create(self, exchange: Exchange) -> None:
         request = self._decoder.decode(exchange.request.body)
         request.check()
-        parts = self._parts
-        turn = parts.assistant.chat(request)
-        identity = new_identity("chatcmpl-", request, parts)
-        options = output_options(request, logprobs=bool(request.logprobs), kept_ids=turn.kept_ids)
-        job = Job(
-            exchange=exchange,
-            fields=request,
-            form=ChatForm(identity, parts.tokenizer),
-            options=replace(options, live_usage=identity.live_usage),
-            prompts=turn.prompts,
-            splitter=turn.splitter,
-            grammar=turn.grammar,
-            reports=(
-                request.top_logprobs or 0 if request.logprobs else -1,
-                -1 if request.prompt_logprobs is None else request.prompt_logprobs,
-            ),
-        )
-        await self._generator.start(job)
+        model = self._models.find(request.model, exchange.request.tenant)
+        draws = request.n or 1
+        with model.reserve(exchange, draws, request.options) as reservation:
+            chat = model.assistant.chat(request)
+            identity = new_identity("chatcmpl-", request, model)
+            options = output_options(
+                request, logprobs=bool(request.logprobs), visible_special_ids=chat.visible_special_ids
+            )
+            generation = GenerationRequest(
+                fields=request,
+                format=ChatFormat(identity, model.tokenizer),
+                options=replace(options, live_usage=identity.live_usage),
+                prompts=[await model.assistant.encode(chat)],
+                draws=draws,
+                splitter=chat.splitter,
+                grammar=chat.grammar,
+                reports=(
+                    request.top_logprobs or 0 if request.logprobs else -1,
+                    -1 if request.prompt_logprobs is None else request.prompt_logprobs,
+                ),
+            )
+            start_generation(model, reservation, generation)

@@ -7,21 +7,25 @@ from dataclasses import replace
 
 from firelane.api.completions import CompletionRequest, CompletionResponse
 from firelane.api.decode import BodyDecoder
-from firelane.gateway.best_of import BestOf
-from firelane.gateway.completion_form import CompletionForm
-from firelane.gateway.constraints import grammar_of
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import Identity
-from firelane.gateway.generate import Generator, Job, new_identity, output_options
-from firelane.gateway.outlets import OutputOptions
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.answers.best_of import BestOf
+from firelane.gateway.answers.completion_format import CompletionFormat
+from firelane.gateway.answers.formats import Identity
+from firelane.gateway.answers.sinks import OutputOptions
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.models import Models
+from firelane.gateway.requests.generation import (
+    GenerationRequest,
+    new_identity,
+    output_options,
+    start_generation,
+)
+from firelane.text.constraints import grammar_of
 
 
 class Completions:
-    def __init__(self, parts: Parts, generator: Generator) -> None:
-        self._parts = parts
-        self._generator = generator
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._decoder: BodyDecoder[CompletionRequest] = BodyDecoder(CompletionRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -31,19 +35,21 @@ class Completions:
     async def create(self, exchange: Exchange) -> None:
         request = self._decoder.decode(exchange.request.body)
         request.check()
-        parts = self._parts
-        identity = new_identity("cmpl-", request, parts)
-        job = Job(
-            exchange=exchange,
-            fields=request,
-            form=CompletionForm(identity, parts.tokenizer),
-            options=_options(request, identity),
-            prompts=lambda: parts.prompts.completion(request),
-            num_prompts=len(request.prompts()),
-            reports=_reports(request),
-            grammar=grammar_of(request),
-        )
-        await self._generator.start(job)
+        model = self._models.find(request.model, exchange.request.tenant)
+        draws = max(request.n or 1, request.best_of or 1)
+        sequences = len(request.prompts()) * draws
+        with model.reserve(exchange, sequences, request.options) as reservation:
+            identity = new_identity("cmpl-", request, model)
+            generation = GenerationRequest(
+                fields=request,
+                format=CompletionFormat(identity, model.tokenizer),
+                options=_options(request, identity),
+                prompts=await model.prompts.completion(request),
+                draws=draws,
+                reports=_reports(request),
+                grammar=grammar_of(request),
+            )
+            start_generation(model, reservation, generation)
 
 
 def _options(request: CompletionRequest, identity: Identity) -> OutputOptions:

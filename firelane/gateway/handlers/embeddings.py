@@ -8,20 +8,21 @@ from typing import cast
 
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
-from firelane.errors import ContextLengthError, EngineDeadError, RequestError
-from firelane.gateway.admission import cache_salt
-from firelane.gateway.embedding import EmbeddingJob, EmbeddingRun
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.parts import Parts
-from firelane.gateway.prompt import LONG_TEXT_CHARS
-from firelane.gateway.routes import Doc, Route
-from firelane.gateway.vectors import VectorForm
+from firelane.errors import ContextLengthError, RequestError
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.models import Models, ServedModel
+from firelane.gateway.requests.admission import cache_salt
+from firelane.gateway.requests.embedding import EmbeddingJob, start_embedding
+from firelane.gateway.requests.vectors import VectorFormat
+from firelane.text.prompt import LONG_TEXT_CHARS
+from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import Pooling, Ready
 
 
 class Embeddings:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._decoder: BodyDecoder[EmbeddingRequest] = BodyDecoder(EmbeddingRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -31,83 +32,75 @@ class Embeddings:
     async def create(self, exchange: Exchange) -> None:
         request = self._decoder.decode(exchange.request.body)
         request.check()
-        inputs, parts = request.inputs(), self._parts
-        if parts.draining:
-            raise EngineDeadError("the server is shutting down: try another one")
-        model = parts.gate.check_model(exchange, request.model)
-        link, ready = parts.router.choose()
-        form, pooling = _form(request, ready), self._pooling(request)
+        inputs, tenant = request.inputs(), exchange.request.tenant
+        model = self._models.find(request.model, tenant)
+        ready = model.serving()
+        form, pooling = _format(request, ready), _pooling(request, model)
         window = min(len(inputs), ready.max_num_seqs)
-        if request.options is not None and request.options.reject_if_busy:
-            parts.admission.check_free(window, ready.max_num_seqs)
-        background = exchange.request.background
-        ticket = parts.gate.admit(exchange, window, ready.max_num_seqs, background=background)
-        try:
-            prompts = await self._prompts(request, inputs, ready)
-            ticket.reserve(sum(map(len, prompts)), 0)
+        with model.reserve(exchange, window, request.options) as reservation:
+            prompts = await _prompts(request, inputs, model)
+            reservation.charge(sum(map(len, prompts)), 0)
             if exchange.gone:
-                ticket.refuse()
                 return
             job = EmbeddingJob(
                 prompts=prompts,
                 pooling=pooling,
-                form=form,
-                answer_model=request.model or parts.served_names[0],
-                model=model,
-                salt=cache_salt(exchange.request.tenant.salt, request.cache_salt),
+                format=form,
+                answer_model=request.model or model.name,
+                salt=cache_salt(tenant.salt, request.cache_salt),
                 window=window,
             )
-            EmbeddingRun(job, link, ticket, parts).start()
-        except BaseException:
-            ticket.refuse()
-            raise
-
-    def _pooling(self, request: EmbeddingRequest) -> Pooling:
-        """What the request asks for, else what the model was trained with."""
-        pooling = request.pooling or self._parts.prompts.pooling
-        if pooling is None:
-            raise RequestError(
-                "this model pools in a way that this server does not have: name one as `pooling`, "
-                "`last` or `mean`",
-                param="pooling",
-            )
-        return pooling
-
-    async def _prompts(
-        self, request: EmbeddingRequest, inputs: list[str] | list[list[int]], ready: Ready
-    ) -> list[list[int]]:
-        """Token ids, cut where the request wants that. Raises ContextLengthError and RequestError."""
-        if isinstance(inputs[0], str):
-            special = request.add_special_tokens is not False
-            prompts = await self._encode(cast(list[str], inputs), special=special)
-        else:
-            prompts = cast(list[list[int]], inputs)
-        limit, most = ready.max_model_len, request.truncate_prompt_tokens
-        if most is not None:
-            keep = limit if most == -1 else most
-            prompts = [ids[-keep:] for ids in prompts]
-        for index, ids in enumerate(prompts):
-            _check_ids(index, ids, ready)
-        return prompts
-
-    async def _encode(self, texts: list[str], *, special: bool) -> list[list[int]]:
-        """Off the event loop where it takes long."""
-
-        def encode() -> list[list[int]]:
-            return [self._parts.tokenizer.encode(text, add_special_tokens=special) for text in texts]
-
-        if sum(map(len, texts)) > LONG_TEXT_CHARS:
-            return await asyncio.to_thread(encode)
-        return encode()
+            start_embedding(model, reservation, job)
 
 
-def _form(request: EmbeddingRequest, ready: Ready) -> VectorForm:
+def _pooling(request: EmbeddingRequest, model: ServedModel) -> Pooling:
+    """The pooling that the request asks for, else the one that the model was trained with."""
+    pooling = request.pooling or model.prompts.pooling
+    if pooling is None:
+        raise RequestError(
+            "this model pools in a way that this server does not have: name one as `pooling`, "
+            "`last` or `mean`",
+            param="pooling",
+        )
+    return pooling
+
+
+async def _prompts(
+    request: EmbeddingRequest, inputs: list[str] | list[list[int]], model: ServedModel
+) -> list[list[int]]:
+    """Token ids, cut where the request wants that. Raises ContextLengthError and RequestError."""
+    if isinstance(inputs[0], str):
+        special = request.add_special_tokens is not False
+        prompts = await _encode(model.tokenizer, cast(list[str], inputs), special=special)
+    else:
+        prompts = cast(list[list[int]], inputs)
+    ready, most = model.serving(), request.truncate_prompt_tokens
+    if most is not None:
+        keep = ready.max_model_len if most == -1 else most
+        prompts = [ids[-keep:] for ids in prompts]
+    for index, ids in enumerate(prompts):
+        _check_ids(index, ids, ready)
+    return prompts
+
+
+async def _encode(tokenizer: Tokenizer, texts: list[str], *, special: bool) -> list[list[int]]:
+    """Off the event loop where it takes long."""
+
+    def encode() -> list[list[int]]:
+        return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
+
+    if sum(map(len, texts)) > LONG_TEXT_CHARS:
+        return await asyncio.to_thread(encode)
+    return encode()
+
+
+def _format(request: EmbeddingRequest, ready: Ready) -> VectorFormat:
     width = ready.embedding_width
     if request.dimensions is not None and request.dimensions > width:
         raise RequestError(
             f"`dimensions` is {request.dimensions}: this model's vectors have {width}", param="dimensions"
         )
-    return VectorForm(
+    return VectorFormat(
         dimensions=request.dimensions,
         normalize=request.normalize is not False,
         base64=request.encoding_format == "base64",

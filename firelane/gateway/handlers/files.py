@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
 
 from firelane.api.files import FileDeleted, FileForm, FileList, FileListQuery, FileObject
 from firelane.api.paging import Page, read_query
 from firelane.errors import RequestError
-from firelane.gateway.exchange import BodySink, Exchange, Request
-from firelane.gateway.files.store import Shelf
+from firelane.gateway.files.store import FileStore, Shelf
 from firelane.gateway.files.upload import Upload, boundary_of
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.handlers.replies import Replies
+from firelane.gateway.http.exchange import BodySink, Exchange, Request
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.requests.metrics import ServerMetrics
+from firelane.gateway.tenants.registry import Tenants
 
 PATH = "/v1/files"
 CONTENT_TYPE = b"application/octet-stream\r\nx-content-type-options: nosniff"
@@ -24,8 +23,8 @@ PIECE_BYTES = 256 << 10
 MAX_LIMIT = 10_000
 
 
-def open_upload(parts: Parts, request: Request) -> BodySink | None:
-    """Where the body of an upload goes, asked when its head is here; None for all other requests, and for
+def open_upload(store: FileStore, tenants: Tenants, request: Request) -> BodySink | None:
+    """The sink of an upload's body, asked for when its head is here; None for all other requests, and for
     those that `Files.create` will refuse whatever the body is.
     """
     if request.method != b"POST" or request.path.partition(b"?")[0] != PATH.encode():
@@ -34,16 +33,17 @@ def open_upload(parts: Parts, request: Request) -> BodySink | None:
     if boundary is None:
         return None
     try:
-        tenant = parts.tenants.identify(request.headers)
-        return Upload(parts.files.shelf(tenant.name), boundary, parts.files.limits.upload_bytes)
+        tenant = tenants.identify(request.headers)
+        return Upload(store.shelf(tenant.name), boundary, store.limits.upload_bytes)
     except RequestError:
         return None
 
 
 class Files:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._store = parts.files
+    def __init__(self, store: FileStore, replies: Replies, metrics: ServerMetrics) -> None:
+        self._store = store
+        self._replies = replies
+        self._metrics = metrics
 
     def routes(self) -> Iterable[Route]:
         form = "multipart/form-data"
@@ -63,7 +63,7 @@ class Files:
             self._shelf(exchange)  # tells why, where files are not kept at all
             raise RequestError("send the file as multipart/form-data, with a boundary", code="invalid_form")
         file = await sink.finish()
-        self._reply(exchange, file)
+        self._replies.json(exchange, file)
 
     def list_all(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("after", "limit", "order", "purpose"))
@@ -72,19 +72,19 @@ class Files:
         files = [f for f in self._shelf(exchange).all() if purpose is None or f.purpose == purpose]
         data, more = page.cut(files)
         first, last = (data[0].id, data[-1].id) if data else (None, None)
-        self._reply(exchange, FileList(data=data, first_id=first, last_id=last, has_more=more))
+        self._replies.json(exchange, FileList(data=data, first_id=first, last_id=last, has_more=more))
 
     def get(self, exchange: Exchange) -> None:
-        self._reply(exchange, self._shelf(exchange).get(exchange.request.params["id"]))
+        self._replies.json(exchange, self._shelf(exchange).get(exchange.request.params["id"]))
 
     def delete(self, exchange: Exchange) -> None:
         file_id = exchange.request.params["id"]
         self._shelf(exchange).delete(file_id)
-        self._reply(exchange, FileDeleted(id=file_id))
+        self._replies.json(exchange, FileDeleted(id=file_id))
 
     async def content(self, exchange: Exchange) -> None:
         path = self._shelf(exchange).content(exchange.request.params["id"])
-        self._parts.accounting.responded(200)
+        self._metrics.responded(200)
         if exchange.request.method == b"HEAD":
             exchange.respond(200, b"", content_type=CONTENT_TYPE)
             return
@@ -97,7 +97,3 @@ class Files:
 
     def _shelf(self, exchange: Exchange) -> Shelf:
         return self._store.shelf(exchange.request.tenant.name)
-
-    def _reply(self, exchange: Exchange, answer: Any) -> None:
-        self._parts.accounting.responded(200)
-        exchange.respond(200, msgspec.json.encode(answer))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import encode_json
-from firelane.gateway.openapi import document
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.answers.formats import encode_json
+from firelane.gateway.handlers.replies import Replies
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.openapi import document
+from firelane.gateway.http.routes import Doc, Route
 
 
 class OpenApi:
     """routes: all of the server's, this one included by the time that somebody asks."""
 
-    def __init__(self, parts: Parts, routes: list[Route]) -> None:
-        self._parts = parts
+    def __init__(self, routes: list[Route], version: str, replies: Replies) -> None:
+        self._version = version
+        self._replies = replies
         self._routes = routes
         self._document = b""
 
@@ -25,6 +26,5 @@ class OpenApi:
 
     def read(self, exchange: Exchange) -> None:
         if not self._document:
-            self._document = encode_json(document(self._routes, self._parts.version))
-        self._parts.accounting.responded(200)
-        exchange.respond(200, self._document)
+            self._document = encode_json(document(self._routes, self._version))
+        self._replies.send(exchange, self._document)

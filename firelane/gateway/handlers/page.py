@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Iterable
 from importlib.resources import files
 
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.handlers.replies import Replies
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
 
 TYPES = {
     ".html": b"text/html; charset=utf-8",
@@ -28,11 +28,11 @@ SECURITY = (
 """Only what this server sent runs, and it talks to this server alone (CSP level 3)."""
 
 
-class Asset:
+class StaticFile:
     """One file of the page. A browser keeps it and asks each time whether it has changed."""
 
-    def __init__(self, parts: Parts, body: bytes, content_type: bytes) -> None:
-        self._parts = parts
+    def __init__(self, replies: Replies, body: bytes, content_type: bytes) -> None:
+        self._replies = replies
         self._body = body
         self._type = content_type
         self._tag = b'"%b"' % hashlib.blake2b(body, digest_size=12).hexdigest().encode()
@@ -42,13 +42,12 @@ class Asset:
         """The file, or 304 when the client has it."""
         known = exchange.request.headers.get(b"if-none-match", b"")
         status = 304 if self._tag in known or known == b"*" else 200
-        self._parts.accounting.responded(status)
-        exchange.respond(status, self._body, content_type=self._type, headers=self._headers)
+        self._replies.send(exchange, self._body, status, content_type=self._type, headers=self._headers)
 
 
 class Page:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
 
     def routes(self) -> Iterable[Route]:
         """`/` is index.html; each file of the page lies below /page/."""
@@ -56,6 +55,6 @@ class Page:
             suffix = file.name[file.name.rfind(".") :]
             if suffix in TYPES:
                 path = "/" if file.name == "index.html" else f"/page/{file.name}"
-                asset = Asset(self._parts, file.read_bytes(), TYPES[suffix])
+                file_route = StaticFile(self._replies, file.read_bytes(), TYPES[suffix])
                 doc = Doc(summary="A file of the page", answer_type=TYPES[suffix].decode())
-                yield Route("GET", path, asset.send, public=True, doc=doc)
+                yield Route("GET", path, file_route.send, public=True, doc=doc)

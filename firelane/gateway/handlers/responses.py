@@ -19,14 +19,17 @@ from firelane.api.responses import (
     ResponsesRequest,
 )
 from firelane.errors import RequestError
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.forms import encode_json
-from firelane.gateway.generate import Generator, Job, output_options
-from firelane.gateway.parts import Parts
-from firelane.gateway.responses.conversation import as_chat
-from firelane.gateway.responses.form import ResponsesForm
-from firelane.gateway.responses.turn import Turn, begin_turn, draft_answer
-from firelane.gateway.routes import Doc, Route
+from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.answers.responses_format import ResponsesFormat
+from firelane.gateway.handlers.replies import Replies
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.models import Models, ServedModel
+from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
+from firelane.gateway.requests.response_turn import Turn, begin_turn, initial_answer
+from firelane.gateway.requests.responses_chat import as_chat
+from firelane.text.assistant import RenderedChat
+from firelane.text.prompt import Prompt
 
 DEFAULT_ITEMS, MOST_ITEMS = 20, 100
 INCLUDE = ("include", "include[]")
@@ -40,9 +43,10 @@ class _StoredItem:
 
 
 class Responses:
-    def __init__(self, parts: Parts, generator: Generator) -> None:
-        self._parts = parts
-        self._generator = generator
+    def __init__(self, models: Models, store: ResponseStore, replies: Replies) -> None:
+        self._models = models
+        self._store = store
+        self._replies = replies
         self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -79,86 +83,59 @@ class Responses:
         )
 
     async def create(self, exchange: Exchange) -> None:
-        request, turn = self._begin(exchange)
-        chat = await self._chat(request, turn)
-        parts, tenant = self._parts, exchange.request.tenant
-        answer = draft_answer(request, parts.served_names[0], parts.responses)
+        request, turn, model = self._begin(exchange)
+        tenant = exchange.request.tenant
+        answer = initial_answer(request, model.name, self._store)
 
         def keep(done: ResponseObject, body: bytes) -> None:
             if done.store:
-                turn.keep(parts.responses, tenant, done, body)
+                turn.keep(self._store, tenant, done, body)
 
-        assistant_turn = parts.assistant.chat(chat)
-        await self._generator.start(
-            Job(
-                exchange=exchange,
+        with model.reserve(exchange, 1, request.options) as reservation:
+            chat, rendered, prompt = await _fitting(model, request, turn)
+            generation = GenerationRequest(
                 fields=chat,
-                form=ResponsesForm(answer, parts.tokenizer, keep),
+                format=ResponsesFormat(answer, model.tokenizer, keep),
                 options=output_options(
-                    chat, logprobs=request.wants_logprobs, kept_ids=assistant_turn.kept_ids
+                    chat, logprobs=request.wants_logprobs, visible_special_ids=rendered.visible_special_ids
                 ),
-                prompts=assistant_turn.prompts,
-                splitter=assistant_turn.splitter,
-                grammar=assistant_turn.grammar,
+                prompts=[prompt],
+                splitter=rendered.splitter,
+                grammar=rendered.grammar,
                 reports=(request.top_logprobs or 0 if request.wants_logprobs else -1, -1),
             )
-        )
+            start_generation(model, reservation, generation)
 
-    def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn]:
+    def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
         request = self._decoder.decode(exchange.request.body)
         request.check()
-        self._parts.gate.check_model(exchange, request.model)
-        return request, begin_turn(request, self._parts.responses, exchange.request.tenant)
-
-    async def _chat(self, request: ResponsesRequest, turn: Turn) -> ChatRequest:
-        """With `truncation` "auto", without as many of the first items as it takes to fit the context."""
-        chat = as_chat(request, turn.earlier, turn.own)
-        max_model_len = self._parts.max_model_len
-        if request.truncation != "auto" or max_model_len is None:
-            return chat
-        room = max_model_len - (request.max_output_tokens or 1)
-        fits = await self._fits(chat, room)
-        fewest, most = 1, len(turn.earlier) + len(turn.own) - 1
-        while not fits and fewest <= most:
-            dropped = (fewest + most) // 2
-            kept = turn.without(dropped)
-            shorter = as_chat(request, kept.earlier, kept.own) if kept.own or kept.earlier else None
-            if shorter is not None and await self._fits(shorter, room):
-                chat, most = shorter, dropped - 1
-            else:
-                fewest = dropped + 1
-        return chat
-
-    async def _fits(self, chat: ChatRequest, room_tokens: int) -> bool:
-        (prompt,) = await self._parts.assistant.chat(chat).prompts()
-        return len(prompt.ids) <= room_tokens
+        model = self._models.find(request.model, exchange.request.tenant)
+        return request, begin_turn(request, self._store, exchange.request.tenant), model
 
     async def input_tokens(self, exchange: Exchange) -> None:
-        chat = await self._chat(*self._begin(exchange))
-        (prompt,) = await self._parts.assistant.chat(chat).prompts()
-        self._reply(exchange, InputTokens(input_tokens=len(prompt.ids)))
+        request, turn, model = self._begin(exchange)
+        _, _, prompt = await _fitting(model, request, turn)
+        self._replies.json(exchange, InputTokens(input_tokens=len(prompt.ids)))
 
     def read(self, exchange: Exchange) -> None:
         read_query(exchange.request.query, INCLUDE)
-        entry = self._parts.responses.get(exchange.request.tenant, _id(exchange))
-        self._parts.accounting.responded(200)
-        exchange.respond(200, entry.body)
+        self._replies.send(exchange, self._store.get(exchange.request.tenant, _id(exchange)).body)
 
     def delete(self, exchange: Exchange) -> None:
-        self._parts.responses.delete(exchange.request.tenant, _id(exchange))
-        self._reply(exchange, ResponseDeleted(id=_id(exchange)))
+        self._store.delete(exchange.request.tenant, _id(exchange))
+        self._replies.json(exchange, ResponseDeleted(id=_id(exchange)))
 
     def cancel(self, exchange: Exchange) -> None:
-        self._parts.responses.get(exchange.request.tenant, _id(exchange))
+        self._store.get(exchange.request.tenant, _id(exchange))
         raise RequestError("only an answer made in the background can be cancelled: there are none here")
 
     def input_items(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("limit", "order", "after", *INCLUDE))
         page = Page.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
-        entry = self._parts.responses.get(exchange.request.tenant, _id(exchange))
+        entry = self._store.get(exchange.request.tenant, _id(exchange))
         items = [_StoredItem(msgspec.json.decode(json)["id"], json) for json in entry.inputs]
         shown, more = page.cut(items)
-        self._reply(
+        self._replies.json(
             exchange,
             InputItemList(
                 data=[msgspec.Raw(item.json) for item in shown],
@@ -168,9 +145,38 @@ class Responses:
             ),
         )
 
-    def _reply(self, exchange: Exchange, answer: msgspec.Struct) -> None:
-        self._parts.accounting.responded(200)
-        exchange.respond(200, encode_json(answer))
+
+async def _fitting(
+    model: ServedModel, request: ResponsesRequest, turn: Turn
+) -> tuple[ChatRequest, RenderedChat, Prompt]:
+    """The request as a chat. With `truncation` "auto", without as many of the first items as it takes to fit
+    the context.
+    """
+    found = await _encoded(model, request, turn)
+    max_model_len = model.max_model_len
+    if request.truncation != "auto" or max_model_len is None:
+        return found
+    room = max_model_len - (request.max_output_tokens or 1)
+    if len(found[2].ids) <= room:
+        return found
+    fewest, most = 1, len(turn.earlier) + len(turn.own) - 1
+    while fewest <= most:
+        dropped = (fewest + most) // 2
+        kept = turn.without(dropped)
+        shorter = await _encoded(model, request, kept) if kept.own or kept.earlier else None
+        if shorter is not None and len(shorter[2].ids) <= room:
+            found, most = shorter, dropped - 1
+        else:
+            fewest = dropped + 1
+    return found
+
+
+async def _encoded(
+    model: ServedModel, request: ResponsesRequest, turn: Turn
+) -> tuple[ChatRequest, RenderedChat, Prompt]:
+    chat = as_chat(request, turn.earlier, turn.own)
+    rendered = model.assistant.chat(chat)
+    return chat, rendered, await model.assistant.encode(rendered)
 
 
 def _id(exchange: Exchange) -> str:

@@ -10,17 +10,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.parts import Parts
-from firelane.gateway.router import describe
-from firelane.gateway.routes import Doc, Route
+from firelane.api.models import ModelQuery
+from firelane.api.paging import read_query
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.models import ServedModel
+from firelane.gateway.services import Services
 from firelane.telemetry.metrics import Counter, Histogram
 
 NO_STORE = b"cache-control: no-store\r\n"
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine does before it serves; done and total are in `unit`s."""
+    """Progress of an engine that does not serve yet; done and total are in `unit`s."""
 
     stage: str
     done: float
@@ -29,7 +31,7 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """state: starting, ready, draining or dead. reason: why it does not serve. What follows is None until
+    """state: a ModelState. reason: why it does not serve. What follows is None until
     the engine has once been ready.
     """
 
@@ -53,7 +55,7 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     answers: dict[str, int]
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
+class HistogramSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A histogram since the start. counts: observations up to each of bounds_s and above the one before it;
     the last one counts those above all bounds.
     """
@@ -64,8 +66,8 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one tenant since the start. cached_tokens are among prompt_tokens. cost: in the currency of the
-    price file.
+    """Usage of one tenant with the model since the start; rejected: with any model. cached_tokens are among
+    prompt_tokens. cost: in the currency of the price file.
     """
 
     name: str
@@ -78,11 +80,12 @@ class TenantUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """now_s: the clock of this answer, to take differences by. started: Unix time; a new one means that all
-    counters began again.
+    """State of one model, and of the server. models: the reported names of all. now_s: the clock of this
+    answer, to take differences by. started: Unix time; a new one means that all counters began again.
     """
 
     version: str
+    model: str
     models: tuple[str, ...]
     started: int
     now_s: float
@@ -94,102 +97,98 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: dict[str, int]
     preemptions: int
     steps: int
-    ttft: Spread
-    itl: Spread
+    ttft: HistogramSnapshot
+    itl: HistogramSnapshot
     tenants: list[TenantUsage]
 
 
 class StatsReport:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._began_s = parts.now_s()
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._began_s = services.now_s()
 
     def routes(self) -> Iterable[Route]:
-        doc = Doc(summary="State and counters of the server, for a dashboard", answer=Stats)
+        doc = Doc(summary="State and counters of a model and the server", answer=Stats, query=ModelQuery)
         yield Route("GET", "/stats", self.stats, admin=True, doc=doc)
 
     def stats(self, exchange: Exchange) -> None:
-        exchange.respond(200, msgspec.json.encode(self._report()), headers=NO_STORE)
+        name = read_query(exchange.request.query, ("model",)).get("model")
+        model = self._services.models.find(name, exchange.request.tenant)
+        exchange.respond(200, msgspec.json.encode(self._report(model)), headers=NO_STORE)
 
-    def _report(self) -> Stats:
-        parts, now_s = self._parts, self._parts.now_s()
-        link = parts.link
+    def _report(self, model: ServedModel) -> Stats:
+        services, now_s = self._services, self._services.now_s()
+        stats, metrics = model.engines.stats, model.metrics
         return Stats(
-            version=parts.version,
-            models=parts.served_names,
-            started=parts.created,
+            version=services.version,
+            model=model.name,
+            models=tuple(one.name for one in services.models),
+            started=services.created,
             now_s=now_s,
             uptime_s=now_s - self._began_s,
-            engine=self._engine(),
+            engine=_engine(model),
             requests=Requests(
-                running=link.stats.running,
-                waiting=link.stats.waiting,
-                ended=self._by_label("vllm:request_success"),
-                answers=self._by_label("firelane:http_responses"),
+                running=stats.running,
+                waiting=stats.waiting,
+                ended=_whole(metrics.ends),
+                answers=_whole(services.metrics.responses),
             ),
-            tokens={
-                "prompt": self._count("vllm:prompt_tokens"),
-                "generated": self._count("vllm:generation_tokens"),
-            },
-            kv_blocks={"used": link.stats.kv_used_blocks, "total": link.stats.kv_total_blocks},
+            tokens={"prompt": metrics.prompt_tokens.total, "generated": metrics.generated.total},
+            kv_blocks={"used": stats.kv_used_blocks, "total": stats.kv_total_blocks},
             prefix_cache={
-                "queries": self._count("vllm:prefix_cache_queries"),
-                "hits": self._count("vllm:prefix_cache_hits"),
+                "queries": metrics.engine.prefix_queries.total,
+                "hits": metrics.engine.prefix_hits.total,
             },
-            preemptions=self._count("vllm:num_preemptions"),
-            steps=self._count("firelane:engine_steps"),
-            ttft=self._spread("vllm:time_to_first_token_seconds"),
-            itl=self._spread("vllm:inter_token_latency_seconds"),
-            tenants=self._tenants(),
+            preemptions=metrics.engine.preemptions.total,
+            steps=metrics.engine.steps.total,
+            ttft=_snapshot(metrics.ttft),
+            itl=_snapshot(metrics.itl),
+            tenants=self._tenants(model),
         )
 
-    def _engine(self) -> EngineState:
-        link, draining = self._parts.link, self._parts.draining
-        ready, progress = link.ready, link.progress
-        loading = None
-        if ready is None and progress is not None:
-            loading = Loading(
-                stage=progress.stage, done=progress.done, total=progress.total, unit=progress.unit
-            )
-        return EngineState(
-            state="draining" if draining else link.state.value,
-            reason="shutting down" if draining else describe(link),
-            loading=loading,
-            max_num_seqs=ready and ready.max_num_seqs,
-            max_model_len=ready and ready.max_model_len,
-            block_tokens=ready and ready.block_size,
-            weights_bytes=ready and ready.weights_bytes,
-            kv_bytes=ready and ready.kv_bytes,
-            load_s=ready and ready.load_s,
-        )
-
-    def _tenants(self) -> list[TenantUsage]:
-        """Those of which anything is counted, by name."""
-        whole = ("requests", "rejected", "prompt_tokens", "cached_tokens", "generated_tokens")
-        counts = {name: self._by_label(f"firelane:tenant_{name}") for name in whole}
-        costs = self._counter("firelane:tenant_cost").values
+    def _tenants(self, model: ServedModel) -> list[TenantUsage]:
+        """Usage of each tenant that anything was counted of, by name."""
+        usage = self._services.usage
+        counters = usage.model(model.name)
+        counts = {
+            "requests": _whole(counters.requests),
+            "rejected": _whole(usage.rejected),
+            "prompt_tokens": _whole(counters.prompt_tokens),
+            "cached_tokens": _whole(counters.cached_tokens),
+            "generated_tokens": _whole(counters.generated_tokens),
+        }
         names = sorted({tenant for values in counts.values() for tenant in values})
         return [
             TenantUsage(
                 name=tenant,
-                cost=costs.get(tenant, 0.0),
+                cost=counters.cost.values.get(tenant, 0.0),
                 **{name: values.get(tenant, 0) for name, values in counts.items()},
             )
             for tenant in names
         ]
 
-    def _counter(self, name: str) -> Counter:
-        counter = self._parts.accounting.registry.find(name)
-        assert isinstance(counter, Counter)
-        return counter
 
-    def _by_label(self, name: str) -> dict[str, int]:
-        return {label: int(count) for label, count in self._counter(name).values.items()}
+def _engine(model: ServedModel) -> EngineState:
+    ready, progress = model.engines.ready, model.engines.progress
+    loading = None
+    if ready is None and progress is not None:
+        loading = Loading(stage=progress.stage, done=progress.done, total=progress.total, unit=progress.unit)
+    return EngineState(
+        state=model.state.value,
+        reason=model.reason,
+        loading=loading,
+        max_num_seqs=ready and ready.max_num_seqs,
+        max_model_len=ready and ready.max_model_len,
+        block_tokens=ready and ready.block_size,
+        weights_bytes=ready and ready.weights_bytes,
+        kv_bytes=ready and ready.kv_bytes,
+        load_s=ready and ready.load_s,
+    )
 
-    def _count(self, name: str) -> int:
-        return sum(self._by_label(name).values())
 
-    def _spread(self, name: str) -> Spread:
-        histogram = self._parts.accounting.registry.find(name)
-        assert isinstance(histogram, Histogram)
-        return Spread(bounds_s=histogram.bounds, counts=histogram.counts, sum_s=histogram.sum)
+def _whole(counter: Counter) -> dict[str, int]:
+    return {label: int(count) for label, count in counter.values.items()}
+
+
+def _snapshot(histogram: Histogram) -> HistogramSnapshot:
+    return HistogramSnapshot(bounds_s=histogram.bounds, counts=histogram.counts, sum_s=histogram.sum)

@@ -10,22 +10,21 @@ from firelane.api.paging import read_query
 from firelane.api.sampling import RunOptions
 from firelane.api.workers_ai import RunAnswer, RunFailure, RunQuery, RunRequest
 from firelane.errors import RequestError
-from firelane.gateway.exchange import Exchange
-from firelane.gateway.generate import Generator, Job, output_options
-from firelane.gateway.parts import Parts
-from firelane.gateway.routes import Doc, Route
-from firelane.gateway.workers_ai.conversation import as_chat, as_completion
-from firelane.gateway.workers_ai.failure import workers_exchange
-from firelane.gateway.workers_ai.form import WorkersForm
+from firelane.gateway.answers.workers_failure import workers_exchange
+from firelane.gateway.answers.workers_format import WorkersFormat
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.models import Models, ServedModel
+from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
+from firelane.gateway.requests.workers_chat import as_chat, as_completion
 
 ACCOUNT = "/client/v4/accounts/{account}/ai"
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
 class WorkersAi:
-    def __init__(self, parts: Parts, generator: Generator) -> None:
-        self._parts = parts
-        self._generator = generator
+    def __init__(self, models: Models) -> None:
+        self._models = models
         self._decoder: BodyDecoder[RunRequest] = BodyDecoder(RunRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -44,37 +43,39 @@ class WorkersAi:
         request.check()
         if _rejects_if_busy(exchange.request.query):
             request.options = RunOptions(reject_if_busy=True)
-        model = exchange.request.params["model"]
-        job = self._raw_job(exchange, request, model) if request.raw else self._job(exchange, request, model)
-        await self._generator.start(job)
+        name = exchange.request.params["model"]
+        model = self._models.find(name, exchange.request.tenant)
+        with model.reserve(exchange, 1, request.options) as reservation:
+            make = _raw_generation if request.raw else _generation
+            start_generation(model, reservation, await make(model, request, name))
 
-    def _raw_job(self, exchange: Exchange, request: RunRequest, model: str) -> Job:
-        fields = as_completion(request, model)
-        return Job(
-            exchange=exchange,
-            fields=fields,
-            form=WorkersForm(as_json=False),
-            options=output_options(fields, logprobs=False),
-            prompts=lambda: self._parts.prompts.completion(fields),
-        )
 
-    def _job(self, exchange: Exchange, request: RunRequest, model: str) -> Job:
-        fields = as_chat(request, model)
-        turn = self._parts.assistant.chat(fields)
-        form = request.response_format
-        return Job(
-            exchange=exchange,
-            fields=fields,
-            form=WorkersForm(as_json=form is not None and form.type != "text"),
-            options=output_options(fields, logprobs=False, kept_ids=turn.kept_ids),
-            prompts=turn.prompts,
-            splitter=turn.splitter,
-            grammar=turn.grammar,
-        )
+async def _raw_generation(model: ServedModel, request: RunRequest, name: str) -> GenerationRequest:
+    fields = as_completion(request, name)
+    return GenerationRequest(
+        fields=fields,
+        format=WorkersFormat(as_json=False),
+        options=output_options(fields, logprobs=False),
+        prompts=await model.prompts.completion(fields),
+    )
+
+
+async def _generation(model: ServedModel, request: RunRequest, name: str) -> GenerationRequest:
+    fields = as_chat(request, name)
+    chat = model.assistant.chat(fields)
+    form = request.response_format
+    return GenerationRequest(
+        fields=fields,
+        format=WorkersFormat(as_json=form is not None and form.type != "text"),
+        options=output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids),
+        prompts=[await model.assistant.encode(chat)],
+        splitter=chat.splitter,
+        grammar=chat.grammar,
+    )
 
 
 def openai_routes(routes: Iterable[Route]) -> Iterable[Route]:
-    """Those of `routes` that Cloudflare has too, at its paths."""
+    """Routes that Cloudflare has too, at its paths."""
     for route in routes:
         if route.pattern in OPENAI_PATHS:
             yield dataclasses.replace(route, pattern=ACCOUNT + route.pattern)

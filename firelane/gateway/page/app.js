@@ -8,7 +8,7 @@ import { byId, setText } from "./dom.js";
 import { Settings } from "./settings.js";
 import { Poll } from "./stats.js";
 
-const STATES = { ready: "Ready", starting: "Loading", draining: "Shutting down", dead: "Engine down" };
+const STATES = { ready: "Ready", starting: "Loading", draining: "Shutting down", down: "Engine down" };
 const EMPTY = {
   chat: "Ask something, or start with one of these. Settings are sent with each message as they stand.",
   completion: "Give the beginning of a text; the model goes on from there.",
@@ -81,7 +81,7 @@ function showEngine(state, reason, loading = null) {
   const notices = {
     starting: `The model is loading: ${reason}. You can already write; sending works once it is ready.`,
     draining: "The server is shutting down.",
-    dead: `The engine does not run: ${reason}`,
+    down: `The engine does not run: ${reason}`,
   };
   showNotice(notices[state] ?? "", loading);
   refuse(state === "starting" ? "The model is still loading." : "");
@@ -91,7 +91,7 @@ function showModels(names) {
   if (names.join("\n") === models) return;
   models = names.join("\n");
   settings.setModels(names);
-  setText(byId("model-name"), names[0] ?? "");
+  poll.choose(byId("model").value);
 }
 
 function refuse(why) {
@@ -122,7 +122,7 @@ const watch = {
 
   silent(error) {
     refuse("");
-    showState("dead", "No answer");
+    showState("down", "No answer");
     showNotice(error.message);
   },
 };
@@ -134,6 +134,7 @@ setUpDialogs(() => {
 });
 window.addEventListener("hashchange", showView);
 byId("settings").addEventListener("change", showMode);
+byId("model").addEventListener("change", () => poll.choose(byId("model").value));
 byId("settings").addEventListener("reset", () => setTimeout(showMode));
 byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -91,7 +91,7 @@ function totals(stats) {
 function server(stats) {
   const { engine } = stats;
   return [
-    ["Model", stats.models.join(", ")],
+    ["Model", stats.model],
     ["Engine", engine.state],
     ["Up for", duration(stats.uptime_s)],
     ["Longest sequence", engine.max_model_len ? `${count(engine.max_model_len)} tokens` : NOTHING],

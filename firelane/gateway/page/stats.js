@@ -61,8 +61,8 @@ export class History {
 
   add(now) {
     const last = this.raw.at(-1) ?? null;
-    if (last && (last.started !== now.started || now.now_s < last.now_s)) {
-      this.raw = []; // another server: its counters have nothing to do with the old ones
+    if (last && (last.started !== now.started || last.model !== now.model || now.now_s < last.now_s)) {
+      this.raw = []; // another server or model: its counters have nothing to do with the old ones
       this.figures = [];
       this.add(now);
       return;
@@ -81,13 +81,21 @@ export class History {
 // watch.health({status, reason}, why), why being the error; watch.silent(error) when no answer comes.
 export class Poll {
   constructor(watch) {
-    Object.assign(this, { watch, history: new History(), timer: null, asking: false, denied: null });
+    Object.assign(this, { watch, history: new History(), timer: null, asking: false, denied: null, query: "" });
     document.addEventListener("visibilitychange", () => this.wake());
   }
 
   // The key is another one: what it may read is to be found out.
   renew() {
     this.denied = null;
+    this.wake();
+  }
+
+  // The model to ask about; "" for the first.
+  choose(model) {
+    const query = model && `?model=${encodeURIComponent(model)}`;
+    if (query === this.query) return;
+    this.query = query;
     this.wake();
   }
 
@@ -112,7 +120,9 @@ export class Poll {
 
   async _stats() {
     try {
-      const answer = await getJson("/stats");
+      const { query } = this;
+      const answer = await getJson(`/stats${query}`);
+      if (query !== this.query) return; // another model was chosen meanwhile
       this.history.add(answer);
       this.watch.stats(answer, this.history);
     } catch (error) {
@@ -123,7 +133,7 @@ export class Poll {
   }
 
   async _health() {
-    const response = await fetch("/health").catch(() => null);
+    const response = await fetch(`/health${this.query}`).catch(() => null);
     const answer = response && (await response.json().catch(() => null));
     if (!answer) throw new ApiError(0, NO_ANSWER);
     if (this.denied) this.watch.health(answer, this.denied);

@@ -17,13 +17,13 @@ class TokenBucket:
         self._at_s = now_s
 
     def level(self, now_s: float) -> float:
-        """What it holds; below 0 when overdrawn."""
+        """The amount that it holds; below 0 when overdrawn."""
         filled = self._level + (now_s - self._at_s) * self.per_minute / 60
         self._level, self._at_s = min(filled, float(self.per_minute)), now_s
         return self._level
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """How long until it holds `amount` (of at most `per_minute`); 0 when it does now."""
+        """Seconds until it holds `amount` (of at most `per_minute`); 0 when it does now."""
         return max(0.0, (amount - self.level(now_s)) * 60 / self.per_minute)
 
     def add(self, amount: float, now_s: float) -> None:

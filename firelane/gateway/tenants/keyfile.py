@@ -130,7 +130,7 @@ def new_key() -> str:
 
 
 def hashed(key: str) -> str:
-    """What the file holds of a key. Raises UsageError on one that could be found by trying."""
+    """The hash that the file holds of a key. Raises UsageError on one that could be found by trying."""
     if len(key) < SHORTEST_KEY_CHARS:
         raise UsageError(
             f"the key has {len(key)} characters, at least {SHORTEST_KEY_CHARS} are needed: "

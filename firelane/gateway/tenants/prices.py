@@ -1,4 +1,4 @@
-"""What tokens cost: a small TOML or JSON file, read again on SIGHUP. docs/tenants.md describes it."""
+"""Prices of tokens: a small TOML or JSON file, read again on SIGHUP. docs/tenants.md describes it."""
 
 from __future__ import annotations
 
@@ -42,15 +42,19 @@ class PriceFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Prices:
-    """By the model's served name, else those of `*`, else nothing is charged."""
+    """Prices by served name, else those of `*`, else nothing is charged."""
 
     def __init__(self, path: Path | None) -> None:
         """Raises UsageError on a file that cannot be used."""
         self._path = path
         self._models = {} if path is None else _read(path)
 
-    def of(self, model: str) -> Price:
-        return self._models.get(model) or self._models.get(ANY_MODEL) or FREE
+    def of(self, names: tuple[str, ...]) -> Price:
+        """The price of the first of a model's names that has one."""
+        for name in (*names, ANY_MODEL):
+            if name in self._models:
+                return self._models[name]
+        return FREE
 
     def reload(self) -> None:
         """Never raises; a file that cannot be used leaves the old prices."""

@@ -1,4 +1,4 @@
-"""What a tenant may still do: requests and tokens a minute, requests at a time."""
+"""Quotas of a tenant: requests and tokens a minute, requests at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from firelane.gateway.tenants.tenant import Tenant
 Clock = Callable[[], float]
 
 
-class Grant(Protocol):
-    """One admitted request's part of a quota."""
+class TenantQuota(Protocol):
+    """Limits of one tenant, as a Reservation uses them."""
 
-    def reserve(self, prompt_tokens: int, output_tokens: int) -> None:
-        """Hold what the request may need at most. Raises RateLimitError."""
+    def admit(self) -> None:
+        """Count one request, until its `end`. Raises RateLimitError."""
         ...
 
-    def settle(self, used_tokens: int) -> None:
-        """The request has ended, or did not start: what it did not use goes back. May be called again."""
+    def take_tokens(self, prompt: int, output: int) -> int:
+        """Hold what the request may need at most; returns how much is held. Raises RateLimitError."""
+        ...
+
+    def end(self, returned_tokens: int) -> None:
+        """An admitted request has ended, or did not start: what it held and did not use goes back."""
         ...
 
     def headers(self) -> bytes:
@@ -29,24 +33,27 @@ class Grant(Protocol):
         ...
 
 
-class FreeGrant:
-    """Of a tenant without limits."""
+class Unlimited:
+    """The TenantQuota of a tenant without limits."""
 
-    def reserve(self, prompt_tokens: int, output_tokens: int) -> None:
+    def admit(self) -> None:
         pass
 
-    def settle(self, used_tokens: int) -> None:
+    def take_tokens(self, prompt: int, output: int) -> int:  # noqa: ARG002
+        return 0
+
+    def end(self, returned_tokens: int) -> None:
         pass
 
     def headers(self) -> bytes:
         return b""
 
 
-FREE_GRANT = FreeGrant()
+UNLIMITED = Unlimited()
 
 
 class Quota:
-    """Of one tenant, over all its keys. Outlives a reload of the key file."""
+    """The TenantQuota of one tenant, over all its keys. Outlives a reload of the key file."""
 
     def __init__(self, tenant: Tenant, now_s: Clock) -> None:
         self._now_s = now_s
@@ -64,8 +71,7 @@ class Quota:
         self._requests = _resized(self._requests, tenant.requests_per_minute, now_s)
         self._tokens = _resized(self._tokens, tenant.tokens_per_minute, now_s)
 
-    def admit(self) -> Grant:
-        """Count one request. Raises RateLimitError."""
+    def admit(self) -> None:
         if self._max_concurrent is not None and self._running >= self._max_concurrent:
             raise RateLimitError(
                 f"tenant {self._name}: {self._max_concurrent} requests are in flight, which is all it may "
@@ -73,7 +79,6 @@ class Quota:
             )
         self._take(self._requests, 1, "requests")
         self._running += 1
-        return _Held(self)
 
     def _take(self, bucket: TokenBucket | None, amount: int, what: str) -> None:
         if bucket is None or amount == 0:
@@ -89,7 +94,7 @@ class Quota:
         bucket.add(-amount, now_s)
 
     def take_tokens(self, prompt: int, output: int) -> int:
-        """Returns what is held: no more than the bucket can, or a silent `max_tokens` could never pass."""
+        """No more is held than the bucket can hold, or a silent `max_tokens` could never pass."""
         bucket = self._tokens
         if bucket is None:
             return 0
@@ -111,28 +116,6 @@ class Quota:
     def headers(self) -> bytes:
         now_s = self._now_s()
         return _lines(b"requests", self._requests, now_s) + _lines(b"tokens", self._tokens, now_s)
-
-
-class _Held:
-    """A Grant against a Quota."""
-
-    __slots__ = ("_quota", "_reserved")
-
-    def __init__(self, quota: Quota) -> None:
-        self._quota: Quota | None = quota
-        self._reserved = 0
-
-    def reserve(self, prompt_tokens: int, output_tokens: int) -> None:
-        if self._quota is not None:
-            self._reserved = self._quota.take_tokens(prompt_tokens, output_tokens)
-
-    def settle(self, used_tokens: int) -> None:
-        quota, self._quota = self._quota, None
-        if quota is not None:
-            quota.end(self._reserved - used_tokens)
-
-    def headers(self) -> bytes:
-        return self._quota.headers() if self._quota is not None else b""
 
 
 def _resized(bucket: TokenBucket | None, per_minute: int | None, now_s: float) -> TokenBucket | None:
@@ -161,7 +144,7 @@ def _lines(what: bytes, bucket: TokenBucket | None, now_s: float) -> bytes:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: 120ms, 8.64s, 6m0s."""
+    """A duration as OpenAI writes it: 120ms, 8.64s, 6m0s."""
     if seconds <= 0.999:
         return f"{math.ceil(seconds * 1000)}ms"
     if seconds <= 59.99:

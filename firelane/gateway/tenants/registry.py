@@ -9,8 +9,8 @@ from typing import Protocol
 
 from firelane.errors import AuthenticationError, UsageError
 from firelane.gateway.tenants.keyfile import read_key_file
-from firelane.gateway.tenants.quota import FREE_GRANT, Grant, Quota
-from firelane.gateway.tenants.tenant import EVERYBODY, Tenant, salt_of
+from firelane.gateway.tenants.quota import UNLIMITED, Quota, TenantQuota
+from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, Tenant, salt_of
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +26,8 @@ class Tenants(Protocol):
         """The tenant of this name, None where there is none (any more)."""
         ...
 
-    def admit(self, tenant: Tenant) -> Grant:
-        """Count one request against its quota. Raises RateLimitError."""
-        ...
-
-    def limits(self, tenant: Tenant) -> bytes:
-        """The x-ratelimit header lines of a request that was not admitted."""
+    def quota(self, tenant: Tenant) -> TenantQuota:
+        """The limits of a tenant and what it has used of them."""
         ...
 
     def reload(self) -> None:
@@ -39,28 +35,25 @@ class Tenants(Protocol):
         ...
 
 
-class OpenServer:
+class NoAuth:
     """No key is needed. Who sends one still has cached prefixes of his own."""
 
     def identify(self, headers: dict[bytes, bytes]) -> Tenant:
         key = bearer(headers)
-        return Tenant(salt=salt_of(key), admin=True) if key else EVERYBODY
+        return Tenant(salt=salt_of(key), admin=True) if key else ANONYMOUS_ADMIN
 
     def named(self, name: str) -> Tenant | None:
-        return None if name else EVERYBODY
+        return None if name else ANONYMOUS_ADMIN
 
-    def admit(self, tenant: Tenant) -> Grant:  # noqa: ARG002
-        return FREE_GRANT
-
-    def limits(self, tenant: Tenant) -> bytes:  # noqa: ARG002
-        return b""
+    def quota(self, tenant: Tenant) -> TenantQuota:  # noqa: ARG002
+        return UNLIMITED
 
     def reload(self) -> None:
         pass
 
 
-class KeyedTenants:
-    """Those of a key file. Quotas belong to names and live as long as the server."""
+class ApiKeyAuth:
+    """Authentication by the keys of a file. Quotas belong to names and live as long as the server."""
 
     def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
         """Raises UsageError on a file that cannot be used."""
@@ -81,13 +74,7 @@ class KeyedTenants:
     def named(self, name: str) -> Tenant | None:
         return self._ring.tenants.get(name)
 
-    def admit(self, tenant: Tenant) -> Grant:
-        return self._quota(tenant).admit()
-
-    def limits(self, tenant: Tenant) -> bytes:
-        return self._quota(tenant).headers()
-
-    def _quota(self, tenant: Tenant) -> Quota:
+    def quota(self, tenant: Tenant) -> TenantQuota:
         quota = self._quotas.get(tenant.name)
         if quota is None:
             quota = self._quotas[tenant.name] = Quota(tenant, self._now_s)

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""Tenants: the identities that requests are made under."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass
 
 OPEN_NAME = "open"
-"""What metrics and logs call those who ask a server that wants no keys."""
+"""Name in metrics and logs of clients of a server that wants no keys."""
 UNKNOWN_NAME = "unknown"
 """The same of those who gave no known key."""
 OTHERS_NAME = "others"
-"""What metrics call all tenants beyond those that they tell apart."""
+"""Name in metrics of all tenants beyond those that they tell apart."""
 RESERVED = frozenset({OPEN_NAME, UNKNOWN_NAME, OTHERS_NAME})
 
 
@@ -41,10 +41,10 @@ class Tenant:
         return self.models is None or model in self.models
 
 
-EVERYBODY = Tenant(admin=True)
-"""Who asks an open server."""
-NOBODY = Tenant(name=UNKNOWN_NAME)
-"""Who has not said who he is."""
+ANONYMOUS_ADMIN = Tenant(admin=True)
+"""The tenant of requests without a key on a server that wants none."""
+UNAUTHENTICATED = Tenant(name=UNKNOWN_NAME)
+"""The tenant of requests that are not authenticated."""
 
 
 def salt_of(identity: bytes) -> bytes:

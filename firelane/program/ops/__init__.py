@@ -1,22 +1,26 @@
 """The op kinds. A new kind is a file here, a kernel in each backend, and a row in the kernel tests."""
 
 from firelane.program.ops.attention import Attention
-from firelane.program.ops.base import Op
+from firelane.program.ops.base import Op, Product
 from firelane.program.ops.embed import Embed
-from firelane.program.ops.gated_linear import GatedLinear
+from firelane.program.ops.gated_linear import SILU, Gate, GatedLinear
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.rms_norm import RMSNorm
-from firelane.program.ops.rope import HeadShape, RopeAndCache, Rotary
+from firelane.program.ops.rope import HeadNorm, HeadShape, RopeAndCache, Rotary
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
 
 __all__ = [
+    "SILU",
     "Attention",
     "Embed",
+    "Gate",
     "GatedLinear",
+    "HeadNorm",
     "HeadShape",
     "Linear",
     "Op",
+    "Product",
     "RMSNorm",
     "RopeAndCache",
     "Rotary",

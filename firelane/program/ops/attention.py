@@ -1,6 +1,4 @@
-"""Attention: causal softmax attention over the paged cache (Vaswani et al., 2017; Ainslie et al., "GQA",
-2023).
-"""
+"""Attention: softmax attention over the paged cache (Vaswani et al., 2017; Ainslie et al., "GQA", 2023)."""
 
 from __future__ import annotations
 
@@ -10,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.contract.span import CAUSAL, Span, reach
+from firelane.program.ops.base import Product
 from firelane.program.ops.rope import HeadShape
 from firelane.program.values import Cost, StepShape, Value, Weight
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """out = softmax(scale * q · Kᵀ) · V for each head, over positions p - window < j <= p (window 0: all j <=
-    p). Scores and sums in float32; exp(score - max) is rounded to out's dtype before the product with V, and
-    the product is divided by the sum of the unrounded exponentials."""
+    """out = softmax(scale * q · Kᵀ) · V for each head, over the positions span.first(p) .. p. Scores and
+    sums in float32; exp(score - max) is rounded to out's dtype before the product with V, and the product is
+    divided by the sum of the unrounded exponentials."""
 
     q: Value
     layer: int
     shape: HeadShape
     scale: float
-    window: int = 0
+    span: Span = CAUSAL
     out: Value
 
     def __post_init__(self) -> None:
@@ -49,11 +49,16 @@ class Attention:
     def weights(self) -> tuple[Weight, ...]:
         return ()
 
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return ()
+
     def cost(self, shape: StepShape) -> Cost:
         s, attended, context = self.shape, shape.attended, shape.context
-        if self.window:
-            attended = min(attended, shape.tokens * self.window)
-            context = min(context, shape.sequences * self.window + shape.tokens)
+        seen = reach(self.span)
+        if seen is not None:
+            attended = min(attended, shape.tokens * seen)
+            context = min(context, shape.sequences * seen + shape.tokens)
         read = 2 * s.kv_heads * s.head_dim * self.out.dtype.itemsize
         return Cost(flops=4.0 * attended * s.heads * s.head_dim, kv_bytes=float(context * read))
 
@@ -61,8 +66,8 @@ class Attention:
         q = step.read(self.q).reshape(-1, self.shape.kv_heads, self.shape.group, self.shape.head_dim)
         out = np.empty_like(q)
         for t, (slot, position) in enumerate(zip(step.slots, step.positions, strict=True)):
-            first = max(0, position - self.window + 1) if self.window else 0
-            keys, values = step.read_cache(self.layer, int(slot), int(first), int(position) + 1)
+            first = self.span.first(int(position))
+            keys, values = step.read_cache(self.layer, int(slot), first, int(position) + 1)
             out[t] = self._attend(q[t], keys, values, step)
         step.write(self.out, out.reshape(len(q), -1))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.program.recipes import WeightLayout
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -14,6 +16,20 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product of an op, for passes that place, pack and time those whatever the op is: rows of `x`
+    times `weight`, for `out`."""
+
+    x: Value
+    weight: Weight
+    out: Value
+
+    @property
+    def layout(self) -> WeightLayout:
+        return self.weight.layout
 
 
 class Op(Protocol):
@@ -29,6 +45,9 @@ class Op(Protocol):
 
     @property
     def weights(self) -> tuple[Weight, ...]: ...
+
+    @property
+    def products(self) -> tuple[Product, ...]: ...
 
     def cost(self, shape: StepShape) -> Cost: ...
 

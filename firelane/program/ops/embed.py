@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from firelane.program.ops.base import Product
 from firelane.program.values import Cost, Rows, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Embed:
     @property
     def weights(self) -> tuple[Weight, ...]:
         return (self.table,)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         return Cost(weight_bytes=float(shape.tokens * self.out.width * self.table.dtype.itemsize))

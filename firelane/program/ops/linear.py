@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from firelane.program.ops.base import Product
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Linear:
     @property
     def weights(self) -> tuple[Weight, ...]:
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return (Product(self.x, self.weight, self.out),)
 
     def cost(self, shape: StepShape) -> Cost:
         rows, (n, k) = shape.rows(self.x.rows), self.weight.shape

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from firelane.program.ops.base import Product
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class RMSNorm:
     @property
     def weights(self) -> tuple[Weight, ...]:
         return (self.weight,)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         return Cost(

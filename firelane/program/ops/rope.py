@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.program.ops.base import Product
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ class HeadShape:
             f"{self.heads} heads do not share {self.kv_heads} kv heads evenly"
         )
         assert self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd"
+
+    @property
+    def q_width(self) -> int:
+        """Of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Of all key heads together, or all value heads."""
+        return self.kv_heads * self.head_dim
 
     @property
     def group(self) -> int:
@@ -67,18 +78,30 @@ class Rotary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadNorm:
+    """An RMS norm of each query head and of each key head; q, k: [head_dim]."""
+
+    q: Weight
+    k: Weight
+    eps: float
+
+    def apply(self, x: NDArray[np.float32], weight: Weight, step: ReferenceStep) -> NDArray[np.float32]:
+        """x: float32 [tokens, heads, head_dim], each head normalised and times q or k."""
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + np.float32(self.eps)) * step.weight(weight)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RopeAndCache:
-    """qkv rows hold [q heads | k heads | v heads]. Optionally each q and k head is RMS-normalised (q_norm,
-    k_norm: [head_dim]), then rotated. q goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to
+    """qkv rows hold [q heads | k heads | v heads]. Each q and k head is normalised, if there is a norm, then
+    rotated. q goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to
     the cache of `layer`."""
 
     qkv: Value
     layer: int
     shape: HeadShape
     rotary: Rotary
-    q_norm: Weight | None = None
-    k_norm: Weight | None = None
-    norm_eps: float = 0.0
+    norm: HeadNorm | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -91,8 +114,8 @@ class RopeAndCache:
         assert len(self.rotary.inverse_frequencies) == s.head_dim // 2, (
             f"RopeAndCache {self.layer}: frequencies"
         )
-        for norm in (self.q_norm, self.k_norm):
-            assert norm is None or norm.shape == (s.head_dim,), f"RopeAndCache {self.layer}: norm"
+        for weight in self.weights:
+            assert weight.shape == (s.head_dim,), f"RopeAndCache {self.layer}: norm"
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -104,7 +127,11 @@ class RopeAndCache:
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        return tuple(w for w in (self.q_norm, self.k_norm) if w is not None)
+        return () if self.norm is None else (self.norm.q, self.norm.k)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         s, tokens = self.shape, shape.tokens
@@ -119,15 +146,8 @@ class RopeAndCache:
         s, qkv = self.shape, step.read(self.qkv)
         heads = qkv.reshape(len(qkv), -1, s.head_dim)
         q, k, v = np.split(heads, [s.heads, s.heads + s.kv_heads], axis=1)
-        q = self.rotary.rotate(self._normed(q, self.q_norm, step), step.positions)
-        k = self.rotary.rotate(self._normed(k, self.k_norm, step), step.positions)
+        if self.norm is not None:
+            q, k = self.norm.apply(q, self.norm.q, step), self.norm.apply(k, self.norm.k, step)
+        q, k = self.rotary.rotate(q, step.positions), self.rotary.rotate(k, step.positions)
         step.write(self.out, q.reshape(len(q), -1))
         step.write_cache(self.layer, k, v)
-
-    def _normed(
-        self, x: NDArray[np.float32], norm: Weight | None, step: ReferenceStep
-    ) -> NDArray[np.float32]:
-        if norm is None:
-            return x
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(mean_square + np.float32(self.norm_eps)) * step.weight(norm)

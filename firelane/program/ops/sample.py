@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from firelane.program.ops.base import Product
 from firelane.program.values import Cost, DType, Rows, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Sample:
 
     @property
     def weights(self) -> tuple[Weight, ...]:
+        return ()
+
+    @property
+    def products(self) -> tuple[Product, ...]:
         return ()
 
     def cost(self, shape: StepShape) -> Cost:

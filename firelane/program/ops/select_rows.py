@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from firelane.program.ops.base import Product
 from firelane.program.values import Cost, Rows, StepShape, Value, Weight
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class SelectRows:
 
     @property
     def weights(self) -> tuple[Weight, ...]:
+        return ()
+
+    @property
+    def products(self) -> tuple[Product, ...]:
         return ()
 
     def cost(self, shape: StepShape) -> Cost:  # noqa: ARG002 - activations stay in cache

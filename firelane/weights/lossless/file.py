@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.planes import Bytes
 from firelane.weights.lossless.table import ChunkTable
 from firelane.weights.reader import ReadBuffer
-from firelane.weights.safetensors import NUMPY_DTYPES, SafetensorsFile, TensorInfo
+from firelane.weights.safetensors import ITEM_BYTES, NUMPY_DTYPES, SafetensorsFile, TensorInfo
 
 FORMAT = "firelane-lossless"
 CONTROL = "firelane_lossless.control"
@@ -82,14 +83,26 @@ class PackedFile:
         return self._array(name, 0, info.end - info.begin).reshape(info.shape)
 
     def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
-        """Rows first .. last - 1 of tensor(name), decoded into `buffer` if there is one; only the chunks that
-        they lie in are read.
+        """Rows first .. last - 1 of tensor(name), as elements() reads them."""
+        shape = self.tensors[name].shape
+        row = prod(shape[1:])
+        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
+
+    def elements(
+        self,
+        name: str,
+        first: int,
+        last: int,
+        buffer: ReadBuffer | None = None,
+        *,
+        sparse: bool = False,  # noqa: ARG002 - whole chunks are decoded all the same
+    ) -> NDArray[Any]:
+        """Elements first .. last - 1 of the flat tensor, decoded into `buffer` if there is one; only the
+        chunks that they lie in are read.
         """
-        info = self.tensors[name]
-        row_bytes = (info.end - info.begin) // max(info.shape[0], 1)
-        out = None if buffer is None else buffer.pages[: (last - first) * row_bytes]
-        flat = self._array(name, first * row_bytes, last * row_bytes, out)
-        return flat.reshape((last - first, *info.shape[1:]))
+        item = ITEM_BYTES[self.tensors[name].dtype]
+        out = None if buffer is None else buffer.pages[: (last - first) * item]
+        return self._array(name, first * item, last * item, out)
 
     def read(self, name: str, begin: int, end: int, out: Bytes | None = None) -> Bytes:
         """Original bytes begin .. end - 1 of a tensor, both even for bf16, in `out` if it is given. Raises

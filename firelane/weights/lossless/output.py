@@ -1,7 +1,7 @@
 """OutputDirectory: a directory that is written file by file, looks whole only when it is, and can be resumed.
 
 A marker file lies in it while work is unfinished; a lock on the marker keeps a second writer out. Each file
-is written under a temporary name, synced, and renamed. The file without which the directory is no model
+is whole and durable under its name. The file without which the directory is no model
 (config.json) is for the caller to write last.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Generator, Mapping
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from firelane.errors import OutputError
+from firelane.storage import TEMPORARY_SUFFIX, replacing, sync_directory, try_lock
 
-TEMPORARY_SUFFIX = ".tmp"
 FLUSH_BYTES = 32 << 20
 BUFFERS_AT_ONCE = 512  # no system's IOV_MAX is below
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class OutputFile:
@@ -108,7 +106,7 @@ class OutputDirectory:
         with output_errors(self.path):
             if kind is None or self._was_whole:
                 self._marker.unlink(missing_ok=True)
-                self._sync()
+                sync_directory(self.path)
             os.close(self._lock)
 
     @contextlib.contextmanager
@@ -122,19 +120,12 @@ class OutputDirectory:
             raise OutputError(
                 f"{final}: was changed or is of another model; give a new or an empty directory"
             )
-        temporary = self.path / f"{name}{TEMPORARY_SUFFIX}"
-        with output_errors(final):
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        with output_errors(final), replacing(final, durable=True) as temporary:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 yield OutputFile(fd)
-                os.fsync(fd)
-                temporary.rename(final)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
             finally:
                 os.close(fd)
-            self._sync()
 
     def write(self, name: str, content: bytes) -> None:
         """A small file at once, unless it is there already. Raises OutputError."""
@@ -146,13 +137,8 @@ class OutputDirectory:
             file.write(content)
 
     def _claim(self, fd: int) -> None:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputError(f"{self.path}: another process is writing it; wait for that one") from error
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+        if not try_lock(fd):
+            raise OutputError(f"{self.path}: another process is writing it; wait for that one")
         task = os.pread(fd, 1 << 24, 0).decode(errors="replace")
         if not task:  # new, or the one that began it got no further than this
             os.pwrite(fd, self._task.encode(), 0)
@@ -160,14 +146,6 @@ class OutputDirectory:
             raise OutputError(
                 f"{self.path}: holds unfinished work on another model; delete it, or give another directory"
             )
-
-    def _sync(self) -> None:
-        """Names of files reach the disk."""
-        fd = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 @contextlib.contextmanager

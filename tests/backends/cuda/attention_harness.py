@@ -1,4 +1,5 @@
-"""Random steps of attention: the cache poisoned where nothing was written, its blocks in any order."""
+"""Random steps of attention: pages poisoned where nothing was written or the span has left it behind, and
+block tables where there is no page; the pages in any order."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
+from firelane.backends.cuda.kv_pages import LayerCache, layer_cache
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT, round_up
 from firelane.backends.cuda.tables import StepTables
+from firelane.contract import CAUSAL, Span, StepLimits, kept_from
+from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape
 from firelane.program.reference import ReferenceCache, ReferenceStep, rounded
 from firelane.program.values import DType, Rows, Value
@@ -23,6 +26,8 @@ from tests.backends.cuda.host_device import HostDevice, poison
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
 DEVICE = HostDevice()
+GROUP = 1  # of two cache groups
+PADDING = 24  # elements per token of a page that are another layer's
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Scene:
 
     shape: HeadShape
     dtype: DType = DType.BF16
-    window: int = 0
+    span: Span = CAUSAL
     block_size: int = 64
     slots: int = 1
     max_len: int = 600
@@ -70,7 +75,7 @@ class Scene:
         self.v = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
         width, scale = s.heads * s.head_dim, s.head_dim**-0.5
         q, out = (Value(name=n, rows=Rows.TOKEN, width=width, dtype=self.dtype) for n in ("q", "out"))
-        self.op = Attention(q=q, layer=0, shape=s, scale=scale, window=self.window, out=out)
+        self.op = Attention(q=q, layer=0, shape=s, scale=scale, span=self.span, out=out)
         per_slot = -(-self.max_len // self.block_size)
         self.num_blocks = self.first_block + self.slots * per_slot + 3
         used = self.first_block + rng.permutation(self.slots * per_slot + 3)
@@ -93,31 +98,34 @@ class Scene:
         return out[:tokens, :width].float().numpy()
 
     def launches(self, q: Tensor, out: Tensor, tables: StepTables, max_chunks: int):
-        keys = self.cache(self.k, tables)
-        values = keys if self.v is self.k else self.cache(self.v, tables)
+        cache = self.cache(tables)
         s, units = self.shape, tables.max_units
         partial = poison(torch.empty(units, s.heads, s.head_dim))
         stats = poison(torch.empty(units, s.heads, 2))
-        cache = {"op": self.op, "block_size": self.block_size}
         yield attend_splits(
-            q, keys, values, tables, partial=partial, stats=stats, programs=self.programs, **cache
+            q, cache, tables, op=self.op, partial=partial, stats=stats, programs=self.programs
         )
         yield merge_splits(tables, op=self.op, partial=partial, stats=stats, out=out, max_chunks=max_chunks)
-        yield attend_tiles(q, keys, values, tables, out, max_tiles=tables.tiles.shape[0], **cache)
+        yield attend_tiles(q, cache, tables, out, op=self.op, max_tiles=tables.tiles.shape[0])
 
     def queries(self, pieces: Sequence[Piece]) -> np.ndarray:
         return np.concatenate([self.q[p.slot, p.start : p.end] for p in pieces])
 
-    def cache(self, x: np.ndarray, tables: StepTables) -> Tensor:
-        """Each chunk's context written, and nothing else."""
+    def cache(self, tables: StepTables) -> LayerCache:
+        """The second of two layers of a page; each chunk's context written as far as its span sees it, and
+        nothing else."""
         s, size = self.shape, self.block_size
-        cache = torch.empty(self.num_blocks, s.kv_heads, size, s.head_dim, dtype=TORCH[self.dtype])
-        poison(cache[self.first_block :])
+        layer = CacheLayer(layer=0, shape=s, dtype=self.dtype, span=self.span)
+        width = 2 * s.kv_heads * s.head_dim
+        pool = torch.empty(self.num_blocks, (width + PADDING) * size, dtype=TORCH[self.dtype])
+        poison(pool[self.first_block :])
+        cache = layer_cache(pool, layer, PADDING * self.dtype.itemsize, size, GROUP)
         for chunk in tables.chunks[: tables.counts[t.CHUNKS]].tolist():
-            for first in range(0, chunk[t.START] + chunk[t.LENGTH], size):
-                end = min(first + size, chunk[t.START] + chunk[t.LENGTH])
-                block = cache[int(self.blocks[chunk[t.SLOT], first // size])]
-                block[:, : end - first] = torch.from_numpy(x[chunk[t.SLOT], first:end]).transpose(0, 1)
+            slot, start, end = chunk[t.SLOT], chunk[t.START], chunk[t.START] + chunk[t.LENGTH]
+            for position in range(kept_from(self.span, start), end):
+                place = int(self.blocks[slot, position // size]), slice(None), position % size
+                cache.keys[place] = torch.from_numpy(self.k[slot, position])
+                cache.values[place] = torch.from_numpy(self.v[slot, position])
         return cache
 
     def tables(self, pieces: Sequence[Piece], spare: int) -> StepTables:
@@ -130,6 +138,7 @@ class Scene:
             max_model_len=self.max_len,
             block_size=self.block_size,
             num_blocks=self.num_blocks,
+            spans=(CAUSAL, self.span),
         )
         per_tile = tile_tokens(self.shape.group)
         tables = StepTables.allocate(sizes, tile_tokens=per_tile, device=DEVICE)
@@ -141,8 +150,8 @@ class Scene:
             first_unit, first_tile = (len(units), -1) if p.in_units else (-1, len(tiles))
             row = [p.slot, p.start, p.length, token, first_unit, first_tile, 0, 0]
             tables.chunks[i] = torch.tensor(row, dtype=torch.int32)
-            needed = -(-p.end // self.block_size)
-            tables.block_tables[i, :needed] = torch.from_numpy(self.blocks[p.slot, :needed]).int()
+            kept = slice(kept_from(self.span, p.start) // self.block_size, -(-p.end // self.block_size))
+            tables.block_tables[GROUP, i, kept] = torch.from_numpy(self.blocks[p.slot, kept]).int()
             if p.in_units:
                 units += [(i, split) for split in range(-(-p.end // ATTENTION_SPLIT))]
             else:

@@ -21,9 +21,10 @@ from triton.backends.compiler import GPUTarget
 from firelane.backends.cuda.launch import Launch
 
 WGMMA, ASYNC_COPY, WIDE_LOADS, ONLY_WGMMA = "wgmma", "cp.async", "16 B loads", "wgmma alone"
+ONE_LAYOUT = "one layout of products"
 """What a case may need of its PTX: tensor cores by warp group, copies to shared memory behind the program's
 back, some loads of 16 bytes for each thread, and no tensor cores but by warp group: sums of others may have
-other bits."""
+other bits. ONE_LAYOUT: all products spread alike over the warps, so that sums stay in their registers."""
 
 _PATTERNS = {
     WGMMA: re.compile(r"wgmma\.mma_async"),
@@ -33,6 +34,7 @@ _PATTERNS = {
         r"ld\.global[\w.:]*\.v(4\.[bf]32|2\.[bf]64)|cp\.async\.cg\.\S+ .*, 0x10|cp\.async\.bulk"
     ),
 }
+_LAYOUTS = re.compile(r"nvidia_mma<\{[^}]*warpsPerCTA = \[([^\]]*)\]")
 # Of an sm_90 multiprocessor.
 MAX_SHARED_BYTES = 232448  # of a program
 _SHARED_BYTES, _RESERVED_BYTES = 233472, 1024  # of all programs; of each, for the system
@@ -116,7 +118,10 @@ def _read(kernel: Any, warps: int) -> Resources:
         local=usage["LOCAL"],
         shared=int(kernel.metadata.shared),
         warps=warps,
-        found=tuple(name for name, pattern in _PATTERNS.items() if pattern.search(ptx)),
+        found=(
+            *(name for name, pattern in _PATTERNS.items() if pattern.search(ptx)),
+            *([ONE_LAYOUT] if len(set(_LAYOUTS.findall(kernel.asm["ttgir"]))) == 1 else []),
+        ),
     )
 
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from matrices_harness import bits_of, matrix_without_window, original_bits, plain_matrix, window_matrix
 from numpy.typing import NDArray
 
-from firelane.backends.contract import StepInputs, StepLimits, StepOutputs
 from firelane.backends.cuda.assembly import assemble
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.models.dense import DenseSpec, dense_program
-from firelane.program.ops import GatedLinear
+from firelane.contract import Span, StepInputs, StepLimits, StepOutputs
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from tests.backends.cpu_harness import Chunk, fill, set_greedy
+from tests.backends.cpu_harness import Chunk, fill, set_greedy, with_spans
 from tests.backends.cuda.host_device import HostDevice
+from tests.models.dense import DenseSpec, dense_program
 from tests.weights.files import to_bf16
 
 
-def limits(**changes: int) -> StepLimits:
-    settings = {
+def limits(**changes: Any) -> StepLimits:
+    settings: dict[str, Any] = {
         "max_num_seqs": 6,
         "max_num_batched_tokens": 80,
         "max_output_rows": 24,
@@ -49,7 +49,6 @@ class RandomWeights:
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
-        gated = {op.weight for op in self.program.ops if isinstance(op, GatedLinear)}
         for weight in self.program.weights:
             values = draw(rng, weight)
             if len(weight.shape) == 1:
@@ -58,7 +57,7 @@ class RandomWeights:
                 continue
             bf16 = weight.dtype is DType.BF16
             bits = to_bf16(values) if bf16 else values
-            parts = np.split(bits, 2) if weight in gated else [bits]
+            parts = np.split(bits, 2) if weight.layout.is_gated else [bits]
             self.values[weight.name] = widen(bits) if bf16 else values
             self.matrices[weight.name] = self._matrix(parts, bf16=bf16)
 
@@ -104,10 +103,10 @@ class Machine:
         """Give the slots other blocks; what they have in the cache is lost."""
         sizes = self.executor.limits
         order = np.random.default_rng(seed).permutation(sizes.num_blocks)
-        per_slot = sizes.blocks_per_seq
-        for slot in range(sizes.num_blocks // per_slot):
-            if slot < sizes.max_num_seqs:
-                self.executor.state.block_tables[slot] = order[slot * per_slot : (slot + 1) * per_slot]
+        tables = self.executor.state.block_tables
+        groups, _, per_slot = tables.shape
+        slots = min(sizes.num_blocks // (groups * per_slot), sizes.max_num_seqs)
+        tables[:, :slots] = order[: groups * slots * per_slot].reshape(groups, slots, per_slot)
 
     def greedy(self, slot: int, prompt: Sequence[int], logprobs: int = 5) -> None:
         """Set up a slot for greedy decoding."""
@@ -130,11 +129,14 @@ def machine(
     window: bool = False,
     seed: int = 0,
     warm: bool = False,
+    spans: Sequence[Span] = (),
 ) -> Machine:
-    weights = RandomWeights(dense_program(spec), window=window, seed=seed)
+    """spans: of the attention layers, in place of those of the spec."""
+    program = dense_program(spec)
+    weights = RandomWeights(with_spans(program, spans) if spans else program, window=window, seed=seed)
     executor = assemble(
         weights.program,
-        limits=sizes or limits(),
+        limits=replace(sizes or limits(), spans=weights.program.spans),
         device=HostDevice(warm=warm),
         weights=weights.on_device,
     )

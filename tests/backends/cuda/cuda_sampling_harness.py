@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from firelane.backends.contract import MAX_LOGPROBS, SAMPLE, StepLimits
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch, sample
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import round_up
-from firelane.backends.cuda.tables import LOGIT_ROWS, StepTables
+from firelane.backends.cuda.tables import LOGIT_ROWS, PARITY, StepTables
+from firelane.contract import SAMPLE, StepLimits
 from tests.backends.cuda.host_device import HostDevice, poison
 from tests.backends.sampling_harness import Request, Row
 
@@ -31,23 +31,18 @@ class Sampler:
             num_blocks=1,
         )
         device = HostDevice()
-        self.vocab, self.max_rows = vocab, max_rows
+        self.vocab, self.max_rows, self.parity = vocab, max_rows, 1
         self.tables = StepTables.allocate(limits, tile_tokens=16, device=device)
         self.state = PinnedState.allocate(limits, vocab, device)
         self.scratch = SampleScratch.allocate(vocab, max_rows, device)
         self.logits = device.empty(max_rows, round_up(vocab, 64) + 64, dtype=torch.float32)
-        self.outputs = SampleOutputs(
-            tokens=device.pinned(max_rows),
-            logprobs=device.pinned(max_rows, dtype=torch.float32),
-            top_ids=device.pinned(max_rows, MAX_LOGPROBS),
-            top_logprobs=device.pinned(max_rows, MAX_LOGPROBS, dtype=torch.float32),
-        )
+        self.outputs = SampleOutputs.allocate(max_rows, device)
 
     def rows(self, cases: Sequence[Case]) -> list[Row]:
         self._clear()
         for row, (logits, request) in enumerate(cases):
             self._ask(row, logits, request)
-        self.tables.counts[LOGIT_ROWS] = len(cases)
+        self.tables.counts[LOGIT_ROWS], self.tables.counts[PARITY] = len(cases), self.parity
         logits, tokens = self.logits.clone(), self.state.tokens.clone()
         for launch in sample(
             self.logits,
@@ -62,7 +57,7 @@ class Sampler:
         assert torch.equal(self.logits.view(torch.int32), logits.view(torch.int32))
         for row, (_, request) in enumerate(cases):
             if request.kind == SAMPLE:
-                tokens[self.slot(row), request.position + 1] = self.outputs.tokens[row]
+                tokens[self.slot(row), request.position + 1] = self.outputs.tokens[self.parity, row]
         assert torch.equal(self.state.tokens, tokens)
         return [self._row(row) for row in range(len(cases))]
 
@@ -97,17 +92,17 @@ class Sampler:
             field[slot, : len(values)] = values
 
     def _row(self, row: int) -> Row:
-        out = self.outputs
+        out, at = self.outputs, (self.parity, row)
         parts = (
-            out.tokens[row : row + 1],
-            out.logprobs[row : row + 1],
-            out.top_ids[row],
-            out.top_logprobs[row],
+            out.tokens[at][None],
+            out.logprobs[at][None],
+            out.top_ids[at],
+            out.top_logprobs[at],
         )
         return Row(
-            token=int(out.tokens[row]),
-            logprob=float(out.logprobs[row]),
-            top_ids=out.top_ids[row].tolist(),
-            top_logprobs=out.top_logprobs[row].tolist(),
+            token=int(out.tokens[at]),
+            logprob=float(out.logprobs[at]),
+            top_ids=out.top_ids[at].tolist(),
+            top_logprobs=out.top_logprobs[at].tolist(),
             bits=b"".join(p.numpy().tobytes() for p in parts),
         )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from firelane.backends.cuda.device import WAIT_LIMIT_S
 
 _GARBAGE = {1: 0x7F, 2: 0x7F7F, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 
@@ -33,7 +36,7 @@ class HostGraph:
 class HostFence:
     """Of what is done already."""
 
-    def wait(self) -> None:
+    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
         pass
 
 
@@ -44,7 +47,6 @@ class HostDevice:
         """warm: capture() runs the work first, as the contract says."""
         self._num_sms = num_sms
         self._free_bytes = memory_bytes
-        self._marked = False
         self._warm = warm
 
     @property
@@ -54,6 +56,9 @@ class HostDevice:
     @property
     def num_sms(self) -> int:
         return self._num_sms
+
+    def on_stream(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return poison(self._take(torch.empty(shape, dtype=dtype)))
@@ -73,16 +78,16 @@ class HostDevice:
         target.copy_(source)
         return HostFence()
 
-    def mark(self) -> None:
-        self._marked = True
-
-    def wait(self) -> None:
-        assert self._marked, "wait() without a mark() before"
+    def mark(self) -> HostFence:
+        return HostFence()
 
     def free_bytes(self) -> int:
         return self._free_bytes
 
-    def release(self) -> None:
+    def drain(self) -> bool:
+        return True
+
+    def trim(self) -> None:
         pass
 
     def _take(self, tensor: Tensor) -> Tensor:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.pending import Pending
 from firelane.backends.cuda.shapes import round_up
 from firelane.backends.cuda.tables import StepTables
+from firelane.contract import StepLimits
 from tests.backends.cuda.host_device import HostDevice, poison
 
 TILE_TOKENS = 16
 
 
-def limits(**changes: int) -> StepLimits:
-    settings = {
+def limits(**changes: Any) -> StepLimits:
+    settings: dict[str, Any] = {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
         "max_output_rows": 16,

@@ -7,13 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from attention_harness import Piece, Scene, decoded
+from attention_harness import PADDING, Piece, Scene, decoded
 
+from firelane.contract import CAUSAL, Chunk, Span, Window
 from firelane.program.ops import HeadShape
 from firelane.program.values import DType
 
 BOUNDS = {DType.F32: 2e-5, DType.BF16: 2.0**-7}  # see tests/backends/test_cpu_ops.py
 CONTEXTS = (1, 63, 64, 65, 256, 257, 600)
+SPANS = pytest.mark.parametrize("span", [CAUSAL, Window(20), Window(300), Chunk(96), Chunk(256)], ids=str)
 BOTH = pytest.mark.parametrize("dtype", [DType.BF16, DType.F32], ids=["bf16", "f32"])
 
 
@@ -29,16 +31,16 @@ def check(scene: Scene, pieces: list[Piece], **options: int) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("window", [0, 20, 300])
-def test_decode_at_every_context(dtype: DType, window: int) -> None:
-    scene = Scene(shape=heads(kv_heads=2), dtype=dtype, window=window, slots=len(CONTEXTS), block_size=16)
+@SPANS
+def test_decode_at_every_context(dtype: DType, span: Span) -> None:
+    scene = Scene(shape=heads(kv_heads=2), dtype=dtype, span=span, slots=len(CONTEXTS), block_size=16)
     check(scene, [decoded(slot, context - 1) for slot, context in enumerate(CONTEXTS)])
 
 
 @BOTH
-@pytest.mark.parametrize("window", [0, 20, 300])
-def test_prompts_in_pieces(dtype: DType, window: int) -> None:
-    scene = Scene(shape=heads(kv_heads=2), dtype=dtype, window=window, slots=3, block_size=16)
+@SPANS
+def test_prompts_in_pieces(dtype: DType, span: Span) -> None:
+    scene = Scene(shape=heads(kv_heads=2), dtype=dtype, span=span, slots=3, block_size=16)
     check(scene, [Piece(0, 0, 65), Piece(1, 250, 40), Piece(2, 599, 1)])
 
 
@@ -56,22 +58,23 @@ def test_heads_of_any_width(head_dim: int, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256])
-@pytest.mark.parametrize("window", [0, 300])
-def test_blocks_of_any_size(block_size: int, window: int) -> None:
-    scene = Scene(shape=heads(), slots=2, block_size=block_size, window=window)
+@pytest.mark.parametrize("span", [CAUSAL, Window(300), Chunk(200)], ids=str)
+def test_blocks_of_any_size(block_size: int, span: Span) -> None:
+    scene = Scene(shape=heads(), slots=2, block_size=block_size, span=span)
     check(scene, [decoded(0, 517), Piece(1, 470, 48)])
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="four gigabytes to copy")
 def test_a_cache_of_more_than_int32_counts() -> None:
     """Four gigabytes of address space, of which only the last blocks are memory."""
-    scene = Scene(shape=heads(head_dim=32), slots=2, max_len=70, first_block=(1 << 31) // (64 * 32))
-    scene.v = scene.k
+    scene = Scene(
+        shape=heads(head_dim=32), slots=2, max_len=70, first_block=(1 << 31) // (64 * (2 * 32 + PADDING))
+    )
     check(scene, [decoded(0, 69), Piece(1, 0, 20)])
 
 
 def test_tokens_and_prompts_of_one_step() -> None:
-    scene = Scene(shape=heads(3, kv_heads=2), slots=5, window=300)
+    scene = Scene(shape=heads(3, kv_heads=2), slots=5, span=Window(300))
     pieces = [decoded(0, 300), Piece(1, 0, 50), decoded(2, 0), Piece(3, 400, 3), decoded(4, 599)]
     check(scene, pieces, spare=0)
     check(scene, pieces, spare=40)
@@ -88,13 +91,18 @@ def test_a_step_without_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "window", "group"),
-    [(DType.BF16, 0, 5), (DType.BF16, 100, 4), (DType.F32, 100, 5)],
-    ids=["bf16", "bf16-window", "f32-window"],
+    ("dtype", "span", "group"),
+    [
+        (DType.BF16, CAUSAL, 5),
+        (DType.BF16, Window(100), 4),
+        (DType.BF16, Chunk(300), 4),
+        (DType.F32, Window(100), 5),
+    ],
+    ids=["bf16", "bf16-window", "bf16-chunk", "f32-window"],
 )
-def test_a_token_has_the_same_bits_in_every_step(dtype: DType, window: int, group: int) -> None:
+def test_a_token_has_the_same_bits_in_every_step(dtype: DType, span: Span, group: int) -> None:
     """Decoded, alone or in company, or in a prompt's tile at any place."""
-    scene = Scene(shape=heads(group, 48), dtype=dtype, window=window, slots=3, block_size=32)
+    scene = Scene(shape=heads(group, 48), dtype=dtype, span=span, slots=3, block_size=32)
     at = [290, 319, 320, 321, 511, 512, 530]
     whole = scene.attend([Piece(0, 290, 241)])[[position - 290 for position in at]]
     alone = np.concatenate([scene.attend([decoded(0, position)]) for position in at])
@@ -115,10 +123,11 @@ def test_a_long_context_is_folded_from_its_first_split() -> None:
     np.testing.assert_array_equal(tile, scene.attend([decoded(0, last)]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_a_prompt_has_the_same_bits_however_it_is_cut(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    scene = Scene(shape=heads(3), max_len=330, window=(0, 90, 280)[seed], block_size=(16, 64, 128)[seed])
+    span = (CAUSAL, Window(90), Window(280), Chunk(100))[seed]
+    scene = Scene(shape=heads(3), max_len=330, span=span, block_size=(16, 64, 128, 16)[seed])
     cuts = np.unique([0, 330, *rng.integers(1, 330, 4), *(at := rng.integers(1, 329, 3)), *(at + 1)])
     pieces = [
         Piece(0, int(first), int(end - first), in_units=end - first == 1) for first, end in pairwise(cuts)

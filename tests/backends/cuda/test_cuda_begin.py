@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.contract import StepInputs
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.begin import PAIRS, WORDS, begin
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT
 from firelane.backends.cuda.staging import Stager
+from firelane.contract import CAUSAL, Chunk, StepInputs, Window, kept_from
 from tests.backends.cuda.host_device import HostDevice, poison
 from tests.backends.cuda.rows_harness import TILE_TOKENS, assert_untouched, limits, poisoned_tables
+
+PARITY = 1
+GARBAGE = 0x7F7F7F7F
 
 
 def run(sizes, chunks, rows=(), *, max_chunks=None, max_rows=None):
@@ -26,16 +29,16 @@ def run(sizes, chunks, rows=(), *, max_chunks=None, max_rows=None):
         inputs.row_token[i], inputs.row_slot[i], inputs.row_position[i], inputs.row_kind[i] = row
     inputs.num_chunks, inputs.num_rows = len(chunks), len(rows)
     inputs.num_tokens = sum(length for _, _, length in chunks)
-    poison(tables.staged.chunks)
-    poison(tables.staged.rows)
-    Stager(tables, tile_tokens=TILE_TOKENS).write(inputs)
+    poison(tables.staged[PARITY].chunks)
+    poison(tables.staged[PARITY].rows)
+    Stager(tables, tile_tokens=TILE_TOKENS, parity=PARITY).write(inputs)
     begin(
         tables,
         state,
+        parity=PARITY,
         block_size=sizes.block_size,
         tile_tokens=TILE_TOKENS,
         max_chunks=max_chunks or sizes.max_num_seqs,
-        max_tokens=sizes.max_num_batched_tokens,
         max_rows=max_rows or sizes.max_output_rows,
     ).run()
     return tables, state
@@ -63,16 +66,20 @@ def check(tables, state, sizes, chunks, rows=()):
         assert_untouched(column[:, None], tokens, 1)
     for i, (slot, start, length) in enumerate(chunks):
         needed = -(-(start + length) // sizes.block_size)
-        assert torch.equal(tables.block_tables[i, :needed], state.block_tables[slot, :needed])
-        assert_untouched(tables.block_tables[i][None], 1, needed)
-    assert_untouched(tables.block_tables, len(chunks), sizes.blocks_per_seq)
-    units, tiles = want_pairs(tables.staged.chunks[: len(chunks)].tolist())
+        for group, span in enumerate(sizes.spans):
+            kept = kept_from(span, start) // sizes.block_size
+            mine, slots_own = tables.block_tables[group, i], state.block_tables[group, slot]
+            assert torch.equal(mine[kept:needed], slots_own[kept:needed])
+            assert (mine[:kept] == GARBAGE).all()
+            assert (mine[needed:] == GARBAGE).all()
+    assert (tables.block_tables[:, len(chunks) :] == GARBAGE).all()
+    units, tiles = want_pairs(tables.staged[PARITY].chunks[: len(chunks)].tolist())
     assert tables.units[: len(units)].tolist() == units
     assert tables.tiles[: len(tiles)].tolist() == tiles
     assert_untouched(tables.units, len(units), 2)
     assert_untouched(tables.tiles, len(tiles), 2)
-    assert torch.equal(tables.counts, tables.staged.counts)
-    assert torch.equal(tables.chunks, tables.staged.chunks)  # poison behind the last one in both
+    assert torch.equal(tables.counts, tables.staged[PARITY].counts)
+    assert torch.equal(tables.chunks, tables.staged[PARITY].chunks)  # poison behind the last one in both
     assert tables.rows[: len(rows)].tolist() == [list(row) for row in rows]
     assert_untouched(tables.rows, len(rows), 4)
 
@@ -95,10 +102,14 @@ STEPS = {
 }
 
 
+GROUPS = {"causal": (CAUSAL,), "mixed": (Window(20), CAUSAL, Chunk(48), Window(130), Chunk(256))}
+
+
 @pytest.mark.parametrize("chunks", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("spans", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("block_size", [16, 64, 128])
-def test_tables_of_a_step(chunks, block_size):
-    sizes = limits(block_size=block_size)
+def test_tables_of_a_step(chunks, block_size, spans):
+    sizes = limits(block_size=block_size, spans=spans)
     rows = [(9, slot, start, slot % 3) for slot, start, _ in chunks]
     check(*run(sizes, chunks, rows), sizes, chunks, rows)
 

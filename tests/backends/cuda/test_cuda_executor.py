@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from cuda_harness import Machine, as_float, limits, machine
 
-from firelane.backends.contract import EMBED, SlotState
+from firelane.contract import CAUSAL, EMBED, SlotState, Window, kept_from
+from firelane.contract import Chunk as ChunkSpan
 from firelane.program.ops import HeadShape
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, small_spec
+from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.lean import lean
 
 # Widths of 128 give the matrices a window, 104 and 200 do not.
@@ -130,3 +132,40 @@ def test_a_step_without_rows_or_beyond_its_bucket_writes_nothing_else() -> None:
     m.step([Chunk(1, 9, 1)])
     changed = np.argwhere(m.executor.state.tokens != before).tolist()
     assert changed in ([[1, 10]], [])
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_pages_behind_a_span_are_never_read(block_size: int) -> None:
+    """They go to others, who leave anything in them, and their entries become stale."""
+    spans = (Window(20), CAUSAL, ChunkSpan(48), Window(20))
+    sizes = limits(block_size=block_size, num_blocks=4 * 320 // block_size, max_num_batched_tokens=104)
+    found = []
+    for is_released in (False, True):
+        m = machine(replace(WIDE, windows=(0,) * len(spans)), sizes=sizes, spans=spans)
+        m.executor.state.tokens[0, :120] = np.arange(120) % 199
+        hidden = []
+        for chunk in (Chunk(0, 0, 102), Chunk(0, 102, 1), Chunk(0, 103, 7), Chunk(0, 110, 1)):
+            if is_released:
+                release_pages(m, slot=chunk.slot, position=chunk.start)
+            hidden.append(last_hidden(m, chunk))
+        found.append(hidden)
+    assert found[0] == found[1]
+
+
+def last_hidden(m: Machine, chunk: Chunk) -> bytes:
+    inputs = m.fill([chunk])
+    inputs.row_kind[0] = EMBED
+    m.executor.submit(inputs)
+    hidden = m.executor.wait().hidden[0]
+    assert np.isfinite(hidden).all()
+    return hidden.tobytes()
+
+
+def release_pages(m: Machine, *, slot: int, position: int) -> None:
+    """Poison what no step from `position` on may read."""
+    size = m.executor.limits.block_size
+    for table, span in zip(m.executor.state.block_tables, m.executor.limits.spans, strict=True):
+        for index in range(kept_from(span, position) // size):
+            if table[slot, index] < m.executor.limits.num_blocks:
+                poison(m.executor.memory.pages.pool[int(table[slot, index])])
+            table[slot, index] = 0x7F7F7F7F

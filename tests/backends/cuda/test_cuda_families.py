@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.contract import SAMPLE, SCORE
 from firelane.backends.cuda import loader
-from firelane.backends.request import ExecutorRequest
+from firelane.contract import SAMPLE, SCORE
+from firelane.engine_config import ExecutorConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
@@ -54,8 +54,7 @@ def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
 
 def load(directory: Path) -> Batch:
     program = load_program(read_config(directory))
-    request = ExecutorRequest(cache_dir=Path("/nowhere"), threads=2, **SIZES)
-    settled = request.settled(block_size=16, max_num_batched_tokens=64)
+    config = ExecutorConfig(cache_dir=Path("/nowhere"), threads=2, **SIZES)
     device = HostDevice(warm=False, memory_bytes=2 << 30)
     checkpoint = Checkpoint.open(directory)
-    return Batch(loader.load_on(device, program, checkpoint, settled, lambda *_: None))
+    return Batch(loader.load_on(device, program, checkpoint, config, lambda *_: None))

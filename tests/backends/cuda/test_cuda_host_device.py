@@ -43,10 +43,3 @@ def test_free_memory_falls_by_what_is_taken() -> None:
     device = HostDevice(memory_bytes=1000)
     device.empty(10)
     assert device.free_bytes() == 960
-
-
-def test_a_wait_needs_a_mark(host_device: HostDevice) -> None:
-    with pytest.raises(AssertionError, match="mark"):
-        host_device.wait()
-    host_device.mark()
-    host_device.wait()

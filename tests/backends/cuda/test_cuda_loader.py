@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firelane.backends.contract import EMBED
 from firelane.backends.cuda import assembly, loader
 from firelane.backends.cuda.assembly import specialisation
 from firelane.backends.cuda.memory import RESERVE_BYTES
-from firelane.backends.request import ExecutorRequest, SettledRequest
+from firelane.contract import EMBED
+from firelane.engine_config import ExecutorConfig
 from firelane.errors import CheckpointError, CompilerError, OutOfMemoryError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
@@ -31,16 +31,15 @@ def model_dir(tmp_path_factory) -> Path:
     return make_checkpoint("llama3", "bfloat16", tmp_path_factory.mktemp("model") / "llama3")
 
 
-def settled(**changes) -> SettledRequest:
+def config_of(**changes) -> ExecutorConfig:
     sizes = {k: v for k, v in LIMITS.items() if k not in ("max_output_rows", "num_blocks")}
-    request = ExecutorRequest(cache_dir=Path("/nowhere"), threads=2, **(sizes | changes))
-    return request.settled(block_size=64, max_num_batched_tokens=64)
+    return ExecutorConfig(cache_dir=Path("/nowhere"), threads=2, **(sizes | changes))
 
 
 def load(model_dir: Path, *, device: HostDevice | None = None, progress=lambda *_: None, **changes):
     program = load_program(read_config(model_dir))
     device = device or HostDevice(memory_bytes=2 * GIB, warm=False)
-    return loader.load_on(device, program, Checkpoint.open(model_dir), settled(**changes), progress)
+    return loader.load_on(device, program, Checkpoint.open(model_dir), config_of(**changes), progress)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -132,10 +131,8 @@ def test_damaged_weights_are_said(model_dir, tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_what_is_compiled_ahead_is_what_is_launched(model_dir, monkeypatch, overlap):
-    """Stand-ins lead to the same kernels, with the same constants, as the weights that come after them."""
-    monkeypatch.setattr(loader, "OVERLAP", overlap)
+def test_what_is_compiled_ahead_is_what_is_launched(model_dir, monkeypatch):
+    """Placeholder weights lead to the same kernels, with the same constants, as the real weights."""
     ahead: set = set()
     monkeypatch.setattr(loader, "compile_all", lambda work, **_: ahead.update(map(specialisation, work)))
     launched: set = set()
@@ -157,11 +154,3 @@ def test_batches_of_the_contract_run_in_every_bucket(model_dir):
     executor = load(model_dir, device=HostDevice(memory_bytes=2 * GIB, warm=True))
     batch = Batch(executor)
     assert batch.generate(0, [5, 6, 7], 2) == batch.generate(1, [5, 6, 7], 2)
-
-
-def test_sizes_left_open_are_the_backends():
-    request = ExecutorRequest(cache_dir=Path("/nowhere"), max_num_seqs=16)
-    settled = request.settled(
-        block_size=loader.BLOCK_SIZE, max_num_batched_tokens=loader.MAX_NUM_BATCHED_TOKENS
-    )
-    assert (settled.block_size, settled.max_num_batched_tokens) == (64, 2048)

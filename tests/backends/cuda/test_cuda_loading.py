@@ -21,12 +21,12 @@ from firelane.backends.cuda.loading import load_weights, may_be_window, planned_
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placement import placements
-from firelane.backends.cuda.reading import PieceReader, pieces
+from firelane.backends.cuda.reading import PortionReader, portions
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.errors import CheckpointError
 from firelane.models.registry import load_program
-from firelane.program.ops import GatedLinear
 from firelane.program.program import Program
+from firelane.program.recipes import materialise, widened
 from firelane.program.values import DType, Weight
 from firelane.weights import reader as drive_reader
 from firelane.weights.checkpoint import Checkpoint
@@ -34,6 +34,7 @@ from firelane.weights.lossless.pack import pack
 from firelane.weights.lossless.writer import Rule
 from tests.backends.cuda.host_device import HostDevice
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
+from tests.weights import toy_recipes
 from tests.weights.files import to_bf16, write_safetensors
 
 Config = dict[str, Any]
@@ -74,7 +75,7 @@ def load(checkpoint: Checkpoint, mode: str, program: Program = PROGRAM) -> Devic
     return load_weights(program, checkpoint, HostDevice(), mode=mode, threads=2)
 
 
-def expected(checkpoint: Checkpoint, program: Program, weight: Weight) -> np.ndarray:
+def expected(checkpoint: Checkpoint, weight: Weight) -> np.ndarray:
     parts = [checkpoint.tensor(name) for name in weight.tensors]
     if weight.dtype is DType.F32 or len(weight.shape) == 1:
         parts = [
@@ -83,15 +84,14 @@ def expected(checkpoint: Checkpoint, program: Program, weight: Weight) -> np.nda
         ]
     if len(weight.shape) == 1:
         return np.concatenate(parts)
-    gated = any(isinstance(op, GatedLinear) and op.weight == weight for op in program.ops)
-    return padded(parts if gated else [np.concatenate(parts)])
+    return padded(parts if weight.layout.is_gated else [np.concatenate(parts)])
 
 
 def assert_same(loaded: DeviceWeights, checkpoint: Checkpoint, program: Program = PROGRAM) -> None:
     """Every weight is there, padding is zero."""
     assert {*loaded.matrices, *loaded.vectors} == {w.name for w in program.weights}
     for weight in program.weights:
-        true = expected(checkpoint, program, weight)
+        true = expected(checkpoint, weight)
         if len(weight.shape) == 1:
             np.testing.assert_array_equal(loaded.vector(weight.name).numpy(), true)
             continue
@@ -116,9 +116,38 @@ def test_families(tmp_path: Path, family: str, dtype: str) -> None:
     assert_same(load(checkpoint, "auto", program), checkpoint, program)
 
 
-@pytest.mark.parametrize("piece_bytes", [700, 1 << 20])
-def test_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    monkeypatch.setattr(pieces, "__defaults__", (piece_bytes,))
+@pytest.mark.parametrize("portion_bytes", [700, 1 << 20])
+@pytest.mark.parametrize("mode", ["bf16", "lossless"])
+def test_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, portion_bytes: int) -> None:
+    """Rearranged, cut and stacked, each matrix and each half of a gated one padded by itself."""
+    monkeypatch.setattr(portions, "__defaults__", (portion_bytes,))
+    stored = {name: to_bf16(random_tensor(shape)) for name, shape in toy_recipes.SHAPES.items()}
+    checkpoint = write(tmp_path, stored)
+    loaded = load(checkpoint, mode, toy_recipes.PROGRAM)
+    for place in placements(toy_recipes.PROGRAM, mode):
+        weight = place.weight
+        true = materialise(weight, checkpoint.tensor)
+        if not weight.is_matrix:
+            np.testing.assert_array_equal(loaded.vector(weight.name).numpy(), true)
+            continue
+        matrix = loaded.matrix(weight.name)
+        assert (matrix.rows, matrix.k) == (weight.height, weight.k)
+        found, true = widened(original_bits(matrix)), true.reshape(-1, weight.k)
+        for at in place.segments:
+            here = found[at.at : at.at + len(at.rows)]
+            np.testing.assert_array_equal(
+                here[:, : weight.k], true[at.rows.start : at.rows.stop], weight.name
+            )
+        assert np.count_nonzero(found) == np.count_nonzero(true)
+
+
+def random_tensor(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape, np.float32)
+
+
+@pytest.mark.parametrize("portion_bytes", [700, 1 << 20])
+def test_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion_bytes: int) -> None:
+    monkeypatch.setattr(portions, "__defaults__", (portion_bytes,))
     checkpoint = write(tmp_path, tensors())
     plain, window = load(checkpoint, "bf16"), load(checkpoint, "lossless")
     for mode, loaded in (("bf16", plain), ("lossless", window)):
@@ -243,20 +272,21 @@ class LateCopy:
 
     copy: Callable[[], object]
 
-    def wait(self) -> None:
+    def wait(self, limit_s: float = 0.0) -> None:
+        del limit_s
         self.copy()
 
 
 def test_slots_are_not_written_before_their_fence(tmp_path: Path) -> None:
     checkpoint = write(tmp_path, tensors())
     place = next(p for p in placements(PROGRAM, "bf16") if "embed" in p.weight.name)
-    wanted = list(pieces(place, 1000))
+    wanted = list(portions(place, 1000))
     target = torch.zeros(place.plain_bytes, dtype=torch.uint8)
-    read = PieceReader(checkpoint, HostDevice(), threads=2, longest=1000).read(wanted)
+    read = PortionReader(checkpoint, HostDevice(), threads=2, longest=1000).read(wanted)
     late: list[LateCopy] = []
     for filled in read:
-        at = filled.piece.offset
-        room = target[at : at + filled.piece.nbytes]
+        at = filled.portion.offset
+        room = target[at : at + filled.portion.nbytes]
         filled.slot.fence = LateCopy(lambda room=room, data=filled.data: room.copy_(data))
         late.append(filled.slot.fence)
     for fence in late[-6:]:  # 3 slots a thread: nobody waited for the last ones

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from firelane.backends.cuda.kernels.rope import rope_and_cache
+from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.tables import TOKENS
-from firelane.program.ops import HeadShape, RopeAndCache, Rotary
+from firelane.contract import CAUSAL, Window
+from firelane.program.cache import CacheLayer
+from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary
 from firelane.program.reference import ReferenceCache, ReferenceStep
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.host_device import poison
@@ -29,6 +32,8 @@ TORCH = {DType.BF16: torch.bfloat16, DType.F32: torch.float32}
 # Without norms the arithmetic is the reference's, operation by operation; a mean has an order of its own.
 BOUNDS = {DType.F32: 2e-6, DType.BF16: 2.0**-8}
 LAYER, MAX_LEN = 3, 300
+GROUP = 1  # of two cache groups
+PADDING = 24  # elements per token of a page that are another layer's
 # Token rows as (slot, position): parts of three chunks, over the edges of blocks.
 CHUNKS = [(2, range(14, 18)), (5, range(299, 300)), (0, range(126, 130))]
 
@@ -51,15 +56,13 @@ class Case:
 def case(heads, *, norms=False, dtype=DType.BF16, block_size=16):
     d = heads.head_dim
     rng = np.random.default_rng(d)
-    norm = [Weight(name=n, shape=(d,), dtype=dtype, tensors=(n,), parts=(d,)) for n in ("q", "k")]
+    norm = [Weight.stored(n, (d,), dtype) for n in ("q", "k")]
     op = RopeAndCache(
         qkv=Value("qkv", Rows.TOKEN, (heads.heads + 2 * heads.kv_heads) * d, DType.F32),
         layer=LAYER,
         shape=heads,
         rotary=Rotary(inverse_frequencies=tuple((10000.0 ** -(np.arange(0, d, 2) / d)).tolist()), scale=1.1),
-        q_norm=norm[0] if norms else None,
-        k_norm=norm[1] if norms else None,
-        norm_eps=1e-5,
+        norm=HeadNorm(q=norm[0], k=norm[1], eps=1e-5) if norms else None,
         out=Value("out", Rows.TOKEN, heads.heads * d, dtype),
     )
     weights = {
@@ -78,14 +81,14 @@ def rotary_table(op):
 
 def tables_of(chunks, block_size):
     """Block b of a chunk is one that no other chunk has."""
-    sizes = limits(block_size=block_size)
+    sizes = limits(block_size=block_size, spans=(Window(16), CAUSAL))
     tables = poisoned_tables(sizes)
     n = 0
     for i, (_, positions) in enumerate(chunks):
         tables.positions[n : n + len(positions)] = torch.tensor(list(positions), dtype=torch.int32)
         tables.token_chunk[n : n + len(positions)] = i
         used = range(min(positions) // block_size, max(positions) // block_size + 1)
-        tables.block_tables[i, list(used)] = torch.tensor(
+        tables.block_tables[GROUP, i, list(used)] = torch.tensor(
             [3 + 7 * i - j % 3 for j in used], dtype=torch.int32
         )
         n += len(positions)
@@ -103,10 +106,10 @@ class Result:
 
 def run(c, qkv, chunks=CHUNKS, *, max_tokens):
     s, tables = c.op.shape, tables_of(chunks, c.block_size)
-    cache = [
-        poison(torch.empty(24, s.kv_heads, c.block_size, s.head_dim, dtype=c.dtype))
-        for _ in ("keys", "values")
-    ]
+    layer = CacheLayer(layer=LAYER, shape=s, dtype=c.op.out.dtype, span=CAUSAL)
+    width = 2 * s.kv_heads * s.head_dim + PADDING
+    pool = poison(torch.empty(24, width * c.block_size, dtype=c.dtype))
+    cache = layer_cache(pool, layer, PADDING * c.dtype.itemsize, c.block_size, GROUP)
     out = rows_of(max_tokens, c.op.out.width, c.dtype)
     rope_and_cache(
         qkv,
@@ -115,13 +118,12 @@ def run(c, qkv, chunks=CHUNKS, *, max_tokens):
         rotary=rotary_table(c.op),
         q_norm=c.weights.get("q"),
         k_norm=c.weights.get("k"),
-        keys=cache[0],
-        values=cache[1],
+        cache=cache,
         out=out,
-        block_size=c.block_size,
         max_tokens=max_tokens,
     ).run()
-    return Result(out, *cache, tables)
+    assert pool[:, : PADDING * c.block_size].isnan().all(), "wrote to another layer"
+    return Result(out, cache.keys, cache.values, tables)
 
 
 def reference(c, qkv, chunks=CHUNKS):
@@ -155,7 +157,8 @@ def check(c, qkv, result, chunks=CHUNKS):
         rest = paged.clone()
         for i, (slot, positions) in enumerate(chunks):
             for p in positions:
-                place = int(result.tables.block_tables[i, p // c.block_size]), slice(None), p % c.block_size
+                page = int(result.tables.block_tables[GROUP, i, p // c.block_size])
+                place = page, slice(None), p % c.block_size
                 close(paged[place], plain[slot, p], bound)
                 poison(rest[place])
         assert rest.isnan().all()

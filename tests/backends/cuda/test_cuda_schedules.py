@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from firelane.backends.cuda import loader
-from firelane.backends.request import ExecutorRequest
+from firelane.engine_config import ExecutorConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
@@ -36,10 +36,9 @@ def model_dir(tmp_path_factory) -> Path:
 def load(model_dir: Path, *, blocks: int):
     program = load_program(read_config(model_dir))
     block_bytes = program.kv_bytes_per_token * SIZES["block_size"]
-    request = ExecutorRequest(cache_dir=Path("/nowhere"), kv_cache_bytes=blocks * block_bytes, **SIZES)
-    settled = request.settled(block_size=64, max_num_batched_tokens=64)
+    config = ExecutorConfig(cache_dir=Path("/nowhere"), kv_cache_bytes=blocks * block_bytes, **SIZES)
     device = HostDevice(warm=False, memory_bytes=2 << 30)
-    return loader.load_on(device, program, Checkpoint.open(model_dir), settled, lambda *_: None)
+    return loader.load_on(device, program, Checkpoint.open(model_dir), config, lambda *_: None)
 
 
 def test_company_preemption_and_a_cached_prefix_change_no_bit(model_dir):

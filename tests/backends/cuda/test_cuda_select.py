@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.contract import EMBED, SAMPLE, SCORE
 from firelane.backends.cuda.kernels.select import give_hidden, select_rows
-from firelane.backends.cuda.tables import ROW_KIND, ROW_TOKEN, ROWS
+from firelane.backends.cuda.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS
+from firelane.contract import EMBED, SAMPLE, SCORE
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.rows_harness import (
     assert_untouched,
@@ -25,7 +25,7 @@ from tests.backends.cuda.rows_harness import (
 
 def tables_of(tokens=(), kinds=()):
     tables = poisoned_tables(limits())
-    tables.counts[ROWS] = max(len(tokens), len(kinds))
+    tables.counts[ROWS], tables.counts[PARITY] = max(len(tokens), len(kinds)), 1
     tables.rows[: len(tokens), ROW_TOKEN] = torch.tensor(tokens, dtype=torch.int32)
     tables.rows[: len(kinds), ROW_KIND] = torch.tensor(kinds, dtype=torch.int32)
     return tables
@@ -56,21 +56,22 @@ def test_a_pending_value_that_others_read_is_refused():
 
 
 def test_no_rows_leave_everything_as_it_was():
-    out, hidden = rows_of(3, 80), rows_of(3, 80)
+    out, hidden = rows_of(3, 80), poison(torch.empty(2, 3, 80))
     select_rows(rows_of(4, 80), tables_of(), out, width=80, max_rows=3).run()
     give_hidden(rows_of(4, 80), tables_of(), hidden, width=80, max_rows=3).run()
     assert_untouched(out, 0, 0)
-    assert_untouched(hidden, 0, 0)
+    assert hidden.isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
 @pytest.mark.parametrize("width", [80, 1100])
 def test_hidden_states_are_given_of_rows_that_are_embedded(width, dtype):
     x = filled(np.random.default_rng(4).standard_normal((5, width)).astype(np.float32), 8, dtype)
-    hidden = poison(torch.empty(16, width))
+    hidden = poison(torch.empty(2, 16, width))
     kinds = [EMBED, SAMPLE, EMBED, SCORE, EMBED]
     give_hidden(x, tables_of(kinds=kinds), hidden, width=width, max_rows=8).run()
     given = [r for r, kind in enumerate(kinds) if kind == EMBED]
-    assert torch.equal(hidden[given], x[given, :width].float())
+    assert torch.equal(hidden[1, given], x[given, :width].float())
     others = [r for r in range(16) if r not in given]
-    assert hidden[others].isnan().all()
+    assert hidden[1, others].isnan().all()
+    assert hidden[0].isnan().all()

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firelane.backends.contract import EMBED, SAMPLE, SCORE, StepInputs, StepLimits
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.buckets import choose, make_buckets
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT, MIN_SEGMENT, segments
 from firelane.backends.cuda.staging import Stager
 from firelane.backends.cuda.tables import StepTables
+from firelane.contract import EMBED, SAMPLE, SCORE, StepInputs, StepLimits
 from tests.backends.cuda.host_device import HostDevice
 
 TILE_TOKENS = 16
@@ -45,7 +45,7 @@ def stage(chunks, rows=(), *, sizes=None, max_units=None):
     if max_units:
         stager._max_units = max_units
     decode = stager.write(inputs)
-    return decode, tables.staged.counts.tolist(), tables.staged.chunks.numpy()[: len(chunks)], tables
+    return decode, tables.staged[0].counts.tolist(), tables.staged[0].chunks.numpy()[: len(chunks)], tables
 
 
 def test_a_decode_step_has_a_unit_for_each_split():
@@ -73,7 +73,7 @@ def test_rows_are_copied_and_those_with_logits_counted():
     rows = [(0, 3, 0, SAMPLE), (4, 1, 3, EMBED), (5, 1, 4, SCORE), (6, 2, 9, EMBED), (7, 2, 10, EMBED)]
     _, counts, _, tables = stage([(3, 0, 1), (1, 0, 8)], rows)
     assert (counts[t.ROWS], counts[t.LOGIT_ROWS]) == (5, 3)
-    assert tables.staged.rows[:5].tolist() == [list(row) for row in rows]
+    assert tables.staged[0].rows[:5].tolist() == [list(row) for row in rows]
     assert stage([(0, 0, 2)], [(1, 0, 1, EMBED)])[1][t.LOGIT_ROWS] == 0
     assert stage([(0, 0, 2)])[1][t.LOGIT_ROWS] == 0
 

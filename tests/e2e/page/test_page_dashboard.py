@@ -83,7 +83,7 @@ def test_a_hidden_page_asks_nothing(visit: Open) -> None:
         )
 
     def second() -> None:
-        with tab.page.expect_response("**/stats"):
+        with tab.page.expect_response("**/stats*"):
             tab.page.clock.run_for(1000)
 
     tab = visit(prepare=prepare).ready()
@@ -93,7 +93,7 @@ def test_a_hidden_page_asks_nothing(visit: Open) -> None:
     before = len(asked)
     tab.page.clock.run_for(10_000)
     assert len(asked) == before
-    with tab.page.expect_response("**/stats"):
+    with tab.page.expect_response("**/stats*"):
         show("visible")
     assert len(asked) == before + 1
     second()
@@ -128,11 +128,11 @@ def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
 
 def test_a_server_that_has_gone(visit: Open) -> None:
     tab = visit(prepare=lambda page: page.clock.install()).ready()
-    tab.page.route("**/stats", lambda route: route.abort())
+    tab.page.route("**/stats*", lambda route: route.abort())
     tab.page.clock.run_for(1000)
-    tab.page.wait_for_selector('#state[data-state="dead"]')
+    tab.page.wait_for_selector('#state[data-state="down"]')
     assert "does not answer" in tab.page.text_content("#notice-text")
-    tab.page.unroute("**/stats")
+    tab.page.unroute("**/stats*")
     tab.page.clock.run_for(1000)
     tab.ready()
     tab.problems = [text for text in tab.problems if "ERR_FAILED" not in text]

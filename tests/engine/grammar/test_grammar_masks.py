@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from firelane.engine.grammar.constraint import Constraint
 from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.queue import GrammarQueue
 from firelane.wire.frames import Grammar
+from tests.engine.resume import resumed
 
 VOCAB = 50
 LETTERS = 'abcdefghijklmnopqrstuvwxyz0123456789 .,:"{}[]-_+!?'[:VOCAB]
@@ -60,15 +60,15 @@ class Instant(GrammarQueue):
         self.compiled, self.limits = compiled, limits
         self._waiting = {}
 
-    def add(self, sequence, grammar):
-        sequence.constraint = Constraint(self.compiled[grammar.text], self.limits)
+    def compile(self, sequence, grammar):
+        constrain(sequence, self.compiled[grammar.text], self.limits)
         return True
 
 
 @pytest.fixture(scope="module")
 def engine(driver, compiled):
     def make(limits=None, **sizes):
-        return driver(grammars=Instant(compiled, limits or GrammarLimits()), **sizes)
+        return driver(prerequisites=Instant(compiled, limits or GrammarLimits()), **sizes)
 
     return make
 
@@ -225,14 +225,38 @@ def test_a_dear_grammar_ends_its_sequence(engine, request_of) -> None:
     assert d.reasons == {1: "error", 2: "length"}
 
 
-def test_no_work_is_done_where_no_grammar_runs(engine, request_of, monkeypatch) -> None:
+def test_no_work_is_done_where_no_grammar_runs(engine, request_of) -> None:
     d = engine()
     d.submit(request_of(1, range(4), grammar=Grammar("regex", "a{4}")))
     d.run()
-    calls = []
-    advance = d.core._constraints.advance
-    monkeypatch.setattr(d.core._constraints, "advance", lambda *a: calls.append(1) or advance(*a))
     d.submit(request_of(2, range(4), max_tokens=9))
     d.run()
-    assert len(calls) <= 1  # the one that finds that none is left
-    assert not np.any(d.executor.state.sampling["masked"][list(d.core._constraints._slots)])
+    assert not d.core._masks._slots
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    "fields", [{}, {"stop_token_ids": [STOP]}, {"stop_token_ids": [STOP], "min_tokens": 5}]
+)
+def test_a_resumed_text_goes_on_from_its_place(engine, request_of, pattern, fields) -> None:
+    """The last cut is behind the last token: the engine died before it said that the text is complete."""
+    request = request_of(1, range(5), seed=5, max_tokens=12, grammar=Grammar("regex", pattern), **fields)
+    whole, d = engine(), engine(num_blocks=96)
+    whole.submit(request)
+    whole.run()
+    tokens, reason = whole.tokens[1], whole.reasons[1]
+    told = reason == "stop" and tokens[-1] != STOP  # the end has a frame of its own
+    cuts = range(1, len(tokens) + told)
+    d.submit(*(resumed(request, tokens[:cut], cut) for cut in cuts))
+    d.run()
+    assert {cut: (d.tokens.get(cut, []), d.reasons[cut]) for cut in cuts} == {
+        cut: (tokens[cut:], reason) for cut in cuts
+    }
+
+
+def test_output_that_its_grammar_forbids_is_an_error(engine, request_of) -> None:
+    d = engine()
+    request = request_of(1, range(5), grammar=Grammar("regex", "a{4}"))
+    d.submit(resumed(request, [LETTERS.index("x")], 1))
+    d.run()
+    assert d.reasons == {1: "error"}

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
-from firelane.wire.engine_config import EngineConfig
+from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
@@ -157,7 +157,7 @@ preemptions: list[int] = []
 def test_what_is_written_matches_in_any_company(driver, request_of, executors, queue, batch) -> None:
     single, small = executors
     sent = [request_of(i, **fields) for i, fields in enumerate(batch)]
-    d = driver(executor=small, grammars=queue)
+    d = driver(executor=small, prerequisites=queue)
     together = served(d, sent)
     preemptions.append(d.frames[-1].stats.preemptions)
     assert not d.rejected
@@ -166,7 +166,8 @@ def test_what_is_written_matches_in_any_company(driver, request_of, executors, q
             assert matches(request.grammar, text), (request.grammar.text, text)
         assert reason in ("stop", "length")
     alone = [
-        served(driver(executor=single, grammars=queue, prefix_cache=False), [request])[0] for request in sent
+        served(driver(executor=single, prerequisites=queue, prefix_cache=False), [request])[0]
+        for request in sent
     ]
     assert together == alone
 
@@ -200,7 +201,7 @@ def test_every_answer_to_a_schema_is_complete(
         request_of(i, prompt, grammar=grammar, temperature=temperature, max_tokens=280, stop_token_ids=stops)
         for i, prompt in enumerate(prompts)
     ]
-    for tokens, reason, text, _ in served(driver(executor=executors[1], grammars=queue), sent):
+    for tokens, reason, text, _ in served(driver(executor=executors[1], prerequisites=queue), sent):
         assert reason == "stop"
         assert matches(grammar, text)
         assert not set(tokens) & set(EOS)  # complete without a stop token

@@ -10,7 +10,7 @@ import pytest
 
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
-from firelane.engine.sequence import Claim
+from firelane.engine.sequence import TenantInfo
 from firelane.errors import RequestError, UsageError
 from firelane.wire.frames import Grammar
 
@@ -44,8 +44,9 @@ class GatedCompiler:
 class Sequence:
     def __init__(self, request_id: int, tenant: str = "") -> None:
         self.id = request_id
-        self.claim = Claim(tenant)
+        self.tenant = TenantInfo(tenant)
         self.constraint = None
+        self.tokens, self.prompt_len = np.zeros(1, np.int32), 1
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def regex(text: str) -> Grammar:
 
 
 def test_nothing_is_started_before_the_first_grammar(queue) -> None:
-    assert not queue.is_compiling
+    assert not queue.is_waiting
     assert queue.take() == []
     assert queue._worker is None
 
@@ -90,15 +91,15 @@ def test_nothing_is_started_before_the_first_grammar(queue) -> None:
 def test_a_grammar_is_compiled_once_for_all_that_ask(compiler, queue) -> None:
     sequences = [Sequence(i) for i in range(3)]
     for sequence in sequences:
-        assert not queue.add(sequence, regex("a"))
-    assert queue.is_compiling
+        assert not queue.compile(sequence, regex("a"))
+    assert queue.is_waiting
     assert queue.get(1) is sequences[1]
     assert queue.take() == []
     compiler.gate("a").set()
     assert taken(queue, 3) == {0: "", 1: "", 2: ""}
-    assert not queue.is_compiling
+    assert not queue.is_waiting
     late = Sequence(9)
-    assert queue.add(late, regex("a"))  # kept
+    assert queue.compile(late, regex("a"))  # kept
     assert all(s.constraint.compiled == {"text": "a"} for s in (*sequences, late))
     assert len({id(s.constraint) for s in (*sequences, late)}) == 4
     assert compiler.compiled == ["a"]
@@ -106,19 +107,19 @@ def test_a_grammar_is_compiled_once_for_all_that_ask(compiler, queue) -> None:
 
 def test_what_is_wrong_is_remembered(compiler, queue) -> None:
     compiler.gate("bad").set()
-    queue.add(Sequence(1), regex("bad"))
+    queue.compile(Sequence(1), regex("bad"))
     assert taken(queue, 1) == {1: "bad is wrong"}
     with pytest.raises(RequestError, match="bad is wrong"):
-        queue.add(Sequence(2), regex("bad"))
+        queue.compile(Sequence(2), regex("bad"))
     assert compiler.compiled == ["bad"]
-    assert not queue.is_compiling
+    assert not queue.is_waiting
 
 
 def test_a_defect_of_the_compiler_rejects_and_the_thread_goes_on(compiler, queue) -> None:
     for text in ("panic", "a"):
         compiler.gate(text).set()
-    queue.add(Sequence(1), regex("panic"))
-    queue.add(Sequence(2), regex("a"))
+    queue.compile(Sequence(1), regex("panic"))
+    queue.compile(Sequence(2), regex("a"))
     found = taken(queue, 2)
     assert "internal error: SystemExit: a panic" in found[1]
     assert found[2] == ""
@@ -128,41 +129,41 @@ def test_the_least_recently_used_is_forgotten(compiler, queue) -> None:
     for text in "abc":
         compiler.gate(text).set()
     for i, text in enumerate("abac"):
-        if not queue.add(Sequence(i), regex(text)):
+        if not queue.compile(Sequence(i), regex(text)):
             taken(queue, 1)
-    assert queue.add(Sequence(7), regex("a"))
-    assert not queue.add(Sequence(8), regex("b"))
+    assert queue.compile(Sequence(7), regex("a"))
+    assert not queue.compile(Sequence(8), regex("b"))
     assert taken(queue, 1) == {8: ""}
     assert compiler.compiled == ["a", "b", "c", "b"]
 
 
 def test_kinds_do_not_share(compiler, queue) -> None:
     compiler.gate("a").set()
-    queue.add(Sequence(1), regex("a"))
+    queue.compile(Sequence(1), regex("a"))
     taken(queue, 1)
-    assert not queue.add(Sequence(2), Grammar("lark", "a"))
+    assert not queue.compile(Sequence(2), Grammar("lark", "a"))
     taken(queue, 1)
 
 
 def test_a_request_that_left_is_not_answered_and_not_compiled(compiler, queue) -> None:
     first, second = Sequence(1), Sequence(2)
-    queue.add(first, regex("a"))
-    queue.add(second, regex("b"))
-    queue.remove(second)
+    queue.compile(first, regex("a"))
+    queue.compile(second, regex("b"))
+    queue.abort(second)
     assert queue.get(2) is None
     compiler.gate("a").set()
     assert taken(queue, 1) == {1: ""}
     third = Sequence(3)
     compiler.gate("b").set()
     assert compiler.compiled == ["a"]
-    queue.add(third, regex("b"))
+    queue.compile(third, regex("b"))
     assert taken(queue, 1) == {3: ""}
     assert compiler.compiled == ["a", "b"]
 
 
 def test_tenants_take_turns(compiler, queue) -> None:
     for i, (text, tenant) in enumerate([("a", "x"), ("b", "x"), ("d", "x"), ("c", "y")]):
-        queue.add(Sequence(i, tenant), regex(text))
+        queue.compile(Sequence(i, tenant), regex(text))
     for text in "abcd":
         compiler.gate(text).set()
     taken(queue, 4)
@@ -171,9 +172,9 @@ def test_tenants_take_turns(compiler, queue) -> None:
 
 def test_a_grammar_that_takes_too_long(compiler) -> None:
     queue = GrammarQueue(compiler, GrammarLimits(compile_s=0.0))
-    queue.add(Sequence(1), regex("a"))
+    queue.compile(Sequence(1), regex("a"))
     assert "not compiled within 0 s" in taken(queue, 1)[1]
-    assert not queue.is_compiling
+    assert not queue.is_waiting
     compiler.gate("a").set()
     worker = queue._worker
     queue.close()
@@ -182,10 +183,10 @@ def test_a_grammar_that_takes_too_long(compiler) -> None:
 
 def test_too_many_wait(compiler, queue) -> None:
     for i, text in enumerate("abcd"):
-        queue.add(Sequence(i), regex(text))
+        queue.compile(Sequence(i), regex(text))
     with pytest.raises(RequestError, match="4 grammars wait to be compiled: try again later"):
-        queue.add(Sequence(8), regex("e"))
-    assert not queue.add(Sequence(9), regex("a"))
+        queue.compile(Sequence(8), regex("e"))
+    assert not queue.compile(Sequence(9), regex("a"))
     for text in "abcd":
         compiler.gate(text).set()
     taken(queue, 5)
@@ -193,7 +194,7 @@ def test_too_many_wait(compiler, queue) -> None:
 
 def test_too_large_is_known_at_once(queue) -> None:
     with pytest.raises(RequestError, match="70000 bytes: at most 65536"):
-        queue.add(Sequence(1), regex("a" * 70_000))
+        queue.compile(Sequence(1), regex("a" * 70_000))
     assert queue._worker is None
 
 
@@ -228,7 +229,7 @@ class Compiled:
 def engine(driver, compiler, queue):
     compile_text = compiler.compile
     compiler.compile = lambda grammar: compile_text(grammar) and Compiled()
-    return driver(grammars=queue)
+    return driver(prerequisites=queue)
 
 
 def test_the_engine_serves_others_meanwhile(engine, compiler, request_of, alone) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from firelane.api.responses import ResponsesRequest
 from firelane.errors import RequestError
-from firelane.gateway.responses.conversation import as_chat
-from firelane.gateway.responses.store import ResponseStore
-from firelane.gateway.responses.turn import begin_turn
-from firelane.gateway.tenants.tenant import EVERYBODY
+from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.requests.response_turn import begin_turn
+from firelane.gateway.requests.responses_chat import as_chat
+from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
@@ -22,7 +22,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 def chat(**body: Any) -> Any:
     request = msgspec.convert(body, ResponsesRequest)
     request.check()
-    turn = begin_turn(request, ResponseStore(0), EVERYBODY)
+    turn = begin_turn(request, ResponseStore(0), ANONYMOUS_ADMIN)
     return as_chat(request, turn.earlier, turn.own)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firelane.errors import NotFoundError
-from firelane.gateway.responses.store import ENTRY_BYTES, ResponseStore, StoredResponse
-from firelane.gateway.tenants.tenant import EVERYBODY, Tenant
+from firelane.gateway.answers.response_store import ENTRY_BYTES, ResponseStore, StoredResponse
+from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, Tenant
 
 ANNE, BERT = Tenant(name="anne"), Tenant(name="bert")
 
@@ -38,7 +38,7 @@ def test_the_least_recently_used_goes_first():
 def test_nobody_reads_or_deletes_anothers():
     store = ResponseStore(2)
     store.put(ANNE, entry("a"))
-    for other in (BERT, EVERYBODY, Tenant(name="anne", salt=b"another key")):
+    for other in (BERT, ANONYMOUS_ADMIN, Tenant(name="anne", salt=b"another key")):
         with pytest.raises(NotFoundError):
             store.get(other, "a")
         with pytest.raises(NotFoundError):
@@ -74,7 +74,7 @@ def test_without_room_nothing_is_kept():
 
 OPS = st.tuples(
     st.sampled_from(("put", "get", "delete")),
-    st.sampled_from((ANNE, BERT, EVERYBODY)),
+    st.sampled_from((ANNE, BERT, ANONYMOUS_ADMIN)),
     st.sampled_from("abcdefgh"),
     st.integers(0, 600),
 )

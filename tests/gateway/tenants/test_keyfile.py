@@ -6,7 +6,7 @@ import pytest
 
 from firelane.errors import AuthenticationError, UsageError
 from firelane.gateway.tenants.keyfile import hashed, new_key, read_key_file
-from firelane.gateway.tenants.registry import KeyedTenants
+from firelane.gateway.tenants.registry import ApiKeyAuth
 
 KEY = "fl-0123456789abcdefghij"
 
@@ -79,7 +79,7 @@ def test_short_keys_are_refused():
 
 def test_identify_and_reload(tmp_path, caplog):
     path = write(tmp_path / "keys.toml", entry())
-    tenants = KeyedTenants(path, lambda: 0.0)
+    tenants = ApiKeyAuth(path, lambda: 0.0)
     bearer = {b"authorization": b"bearer " + KEY.encode()}
     assert tenants.identify(bearer).name == "acme"
     for headers in ({}, {b"authorization": b"Basic " + KEY.encode()}, {b"authorization": b"Bearer x"}):

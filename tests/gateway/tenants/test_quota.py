@@ -48,8 +48,9 @@ def test_a_resized_bucket_remembers_what_was_used():
 
 def test_requests_a_minute():
     quota, clock = make(requests_per_minute=2)
-    quota.admit().settle(0)
-    quota.admit().settle(0)
+    for _ in range(2):
+        quota.admit()
+        quota.end(0)
     with pytest.raises(RateLimitError, match="2 requests a minute") as caught:
         quota.admit()
     assert caught.value.retry_after_s == 30
@@ -59,11 +60,10 @@ def test_requests_a_minute():
 
 def test_requests_at_a_time():
     quota, _ = make(max_concurrent=1)
-    first = quota.admit()
+    quota.admit()
     with pytest.raises(RateLimitError, match="in flight"):
         quota.admit()
-    first.settle(0)
-    first.settle(0)  # again: nothing is given back twice
+    quota.end(0)
     quota.admit()
     with pytest.raises(RateLimitError):
         quota.admit()
@@ -71,43 +71,44 @@ def test_requests_at_a_time():
 
 def test_unused_tokens_go_back():
     quota, _ = make(tokens_per_minute=100)
-    first = quota.admit()
-    first.reserve(30, 60)
-    second = quota.admit()
+    quota.admit()
+    held = quota.take_tokens(30, 60)
+    assert held == 90
+    quota.admit()
     with pytest.raises(RateLimitError, match="100 tokens a minute"):
-        second.reserve(10, 10)
-    second.settle(0)
-    first.settle(40)
+        quota.take_tokens(10, 10)
+    quota.end(0)
+    quota.end(held - 40)
     assert b"x-ratelimit-remaining-tokens: 60\r\n" in quota.headers()
 
 
 def test_a_request_that_did_not_start_counts_but_its_tokens_do_not():
     quota, _ = make(requests_per_minute=5, tokens_per_minute=100, max_concurrent=1)
-    grant = quota.admit()
-    grant.reserve(1, 1)
-    grant.settle(0)
+    quota.admit()
+    quota.end(quota.take_tokens(1, 1))
     assert b"remaining-requests: 4\r\n" in quota.headers()
     assert b"remaining-tokens: 100\r\n" in quota.headers()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 90)), max_size=40))
 def test_whatever_the_order_nothing_is_lost(acts):
-    """Admit, reserve, settle and reload at random: at the end only what was used is missing."""
+    """Admit, hold, end and reload at random: at the end only what was used is missing."""
     quota, _ = make(tokens_per_minute=1000, max_concurrent=4)
-    open_grants, used = [], 0
+    held, used = [], 0
     for act, prompt, output in acts:
         if act == 0:
             with contextlib.suppress(RateLimitError):
-                open_grants.append(quota.admit())
-                open_grants[-1].reserve(prompt, output)
-        elif act == 1 and open_grants:
-            open_grants.pop().settle(prompt)
+                quota.admit()
+                held.append(0)
+                held[-1] = quota.take_tokens(prompt, output)
+        elif act == 1 and held:
+            quota.end(held.pop() - prompt)
             used += prompt
         elif act == 2:
             quota.update(Tenant(name="acme", tokens_per_minute=1000, max_concurrent=4))
-        assert len(open_grants) <= 4
-    for grant in open_grants:
-        grant.settle(0)
+        assert len(held) <= 4
+    for tokens in held:
+        quota.end(tokens)
     assert f"remaining-tokens: {max(0, 1000 - used)}\r\n".encode() in quota.headers()
     for _ in range(4):
         quota.admit()
@@ -117,12 +118,12 @@ def test_whatever_the_order_nothing_is_lost(acts):
 
 def test_a_silent_max_tokens_may_want_more_than_the_bucket_holds():
     quota, _ = make(tokens_per_minute=100)
-    grant = quota.admit()
-    grant.reserve(10, 100_000)
-    grant.settle(150)
+    quota.admit()
+    quota.end(quota.take_tokens(10, 100_000) - 150)
     assert b"remaining-tokens: 0\r\n" in quota.headers()
+    quota.admit()
     with pytest.raises(RateLimitError, match="make it shorter"):
-        quota.admit().reserve(101, 1)
+        quota.take_tokens(101, 1)
 
 
 def test_headers_have_openais_form():

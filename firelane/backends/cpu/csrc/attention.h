@@ -1,4 +1,4 @@
-// Causal attention over the paged cache, tiled with an online softmax (Milakov and Gimelshein, 2018; Dao et al.,
+// Attention over the paged cache, tiled with an online softmax (Milakov and Gimelshein, 2018; Dao et al.,
 // "FlashAttention", 2022).
 //
 // A work item is a run of query tokens of one chunk and one key/value head: (tokens x group) rows. Keys are walked in
@@ -8,10 +8,11 @@
 #pragma once
 
 #include "rope.h"
+#include "span.h"
 
 namespace firelane {
 
-constexpr int kKeys = 64;
+constexpr int kKeys = kKeyTile;
 constexpr int kItemRows = 48;  // rows of a work item that has several tokens
 
 template <class T, int M, int V, int LDX, int STRIDE>
@@ -24,7 +25,7 @@ FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const t
   }
 }
 
-template <class T, int HEADS, int KV_HEADS, int D, int BS, int LDQ, int LDO, int WINDOW>
+template <class T, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN>
 struct Attention {
   using word = typename T::word;
   using act = typename T::act;
@@ -45,7 +46,8 @@ struct Attention {
   };
 
   const act* q;
-  const typename T::cache *keys, *values;
+  const typename T::cache *keys, *values;  // in page 0
+  int group;                               // of the cache: whose block table names the pages
   float scale;  // of the exponent in base 2: softmax scale times log2(e)
   act* out;
 
@@ -55,11 +57,11 @@ struct Attention {
   };
 
   FL_INLINE const word* key_words(const Item& it, int position) const {
-    const auto base = keys + cache_block<KV_HEADS, D, BS>(it.blocks[position / BS], it.head);
+    const auto base = keys + cache_block<D, BS, PAGE>(it.blocks[position / BS], it.head);
     return reinterpret_cast<const word*>(base) + position % BS;
   }
   FL_INLINE const word* value_words(const Item& it, int position) const {
-    const auto base = values + cache_block<KV_HEADS, D, BS>(it.blocks[position / BS], it.head);
+    const auto base = values + cache_block<D, BS, PAGE>(it.blocks[position / BS], it.head);
     return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
   }
 
@@ -83,7 +85,7 @@ struct Attention {
   template <bool WHOLE>
   FL_INLINE void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     const int position = it.position + row / GROUP;
-    const i32x16 after = splat_i(position + 1), before_all = splat_i(WINDOW ? position - WINDOW : -1);
+    const i32x16 after = splat_i(position + 1), before_all = splat_i(SPAN::first(position) - 1);
     f32x16 x[kKeys / 16], top = splat(-1e30f);
     i32x16 seen[kKeys / 16];
     const int count = WHOLE ? kKeys / 16 : vectors;
@@ -112,7 +114,7 @@ struct Attention {
   // Whether rows row .. row + m - 1 may see all of the keys from `start` on.
   FL_INLINE bool whole(const Item& it, int row, int m, int start) const {
     const int first = it.position + row / GROUP, last = it.position + (row + m - 1) / GROUP;
-    return start + kKeys - 1 <= first && (WINDOW == 0 || start > last - WINDOW);
+    return start + kKeys - 1 <= first && start >= SPAN::first(last);
   }
 
   template <int M, int V>
@@ -171,10 +173,9 @@ struct Attention {
 
   void item(const Item& it, Scratch& s) const {
     const int rows = it.tokens * GROUP, newest = it.position + it.tokens - 1;
-    const int oldest = WINDOW ? std::max(0, it.position - WINDOW + 1) : 0;
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     begin(it, s, rows);
-    for (int start = oldest / kKeys * kKeys; start <= newest; start += kKeys) {
+    for (int start = SPAN::first(it.position) / kKeys * kKeys; start <= newest; start += kKeys) {
       const int count = std::min(kKeys, newest - start + 1);
       const int vectors = (count + 15) / 16, words = (count + P - 1) / P;
       for (int i = 0; i < tiles; ++i) {
@@ -193,7 +194,7 @@ struct Attention {
       const int length = c.step.chunk_len[i], runs = (length + TOKENS - 1) / TOKENS, items = runs * KV_HEADS;
       while (mine < first + items) {
         const int at = (mine - first) % runs * TOKENS;
-        item({c.block_table(c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at),
+        item({c.block_table(group, c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at),
               (mine - first) / runs},
              s);
         mine = c.next_item(op);

@@ -1,5 +1,4 @@
-// The arrays that cross from Python, and what every kernel sees of a step. Layouts mirror
-// firelane/backends/contract.py.
+// The arrays that cross from Python (native.py), and what every kernel sees of a step.
 #pragma once
 
 #include <atomic>
@@ -18,7 +17,7 @@ struct Limits {
 struct CreateArgs {
   Limits limits;
   const void* const* weights;  // by weight index of the generated code
-  void* const* cache;          // by layer: K then V
+  std::uint8_t* pages;         // the KV cache: num_blocks pages, each of all layers of one cache group
   const float* const* rotary;  // by table: [max_model_len][head_dim] = cos then sin of each frequency
   std::uint8_t* arena;         // activations
   const std::size_t* offsets;  // by value: where its rows begin in the arena
@@ -43,6 +42,7 @@ struct StepArgs {
   float* out_top_logprobs;
   float* out_hidden;
 };
+static_assert(sizeof(Limits) == kLimitsBytes && sizeof(CreateArgs) == kCreateBytes && sizeof(StepArgs) == kStepBytes);
 
 // The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.
 struct Range {
@@ -94,7 +94,9 @@ struct Context : CreateArgs {
     }
   }
 
-  const std::int32_t* block_table(int slot) const { return block_tables + std::size_t(slot) * limits.blocks_per_seq; }
+  const std::int32_t* block_table(int group, int slot) const {
+    return block_tables + (std::size_t(group) * limits.max_num_seqs + slot) * limits.blocks_per_seq;
+  }
   std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
   template <class T>
   T* at(int value) const {

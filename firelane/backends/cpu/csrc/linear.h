@@ -58,8 +58,7 @@ template <class T, int K, int LDX, class Store, int LEAST = 1, int M = kTileRows
 FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
                         const Store& store) {
   if constexpr (M >= LEAST) {
-    if constexpr (has_tiles(M))
-      if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, row, p, store);
+    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, row, p, store);
     tile_any<T, K, LDX, Store, LEAST, M - 1>(rows, x, panel, ahead, row, p, store);
   }
 }

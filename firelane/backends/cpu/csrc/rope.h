@@ -1,23 +1,24 @@
 // RopeAndCache: optional head norm, rotation by position, and the layout of the paged cache.
 //
-// Cache of a layer, bf16: K is [block][kv_head][D/2][BS][2], V is [block][kv_head][BS/2][D][2]; float: K is
-// [block][kv_head][D][BS], V is [block][kv_head][BS][D]. So both products of attention read words of 16 lanes as a
-// matrix product reads its panels.
+// A layer's part of a page is its K, then its V. In bf16 K is [kv_head][D/2][BS][2] and V is [kv_head][BS/2][D][2]; in
+// float K is [kv_head][D][BS] and V is [kv_head][BS][D]. So both products of attention read words of 16 lanes as a matrix
+// product reads its panels.
 #pragma once
 
 #include "rows.h"
 
 namespace firelane {
 
-template <int KV_HEADS, int D, int BS>
+// Where the keys or values of a head begin; PAGE: elements from one page to the next.
+template <int D, int BS, std::size_t PAGE>
 FL_INLINE std::size_t cache_block(int block, int head) {
-  return (std::size_t(block) * KV_HEADS + head) * D * BS;
+  return block * PAGE + std::size_t(head) * D * BS;
 }
 
-template <class T, int KV_HEADS, int D, int BS>
+template <class T, int D, int BS, std::size_t PAGE>
 FL_INLINE void write_key(typename T::cache* cache, int block, int head, int at, const float* x) {
   constexpr int P = T::kPerWord;
-  typename T::cache* base = cache + cache_block<KV_HEADS, D, BS>(block, head) + at * P;
+  typename T::cache* base = cache + cache_block<D, BS, PAGE>(block, head) + at * P;
   alignas(64) typename T::cache row[D];
   for (int i = 0; i < D; i += 16) T::store_cache(row + i, 1, load(x + i));
   for (int i = 0; i < D; i += P)
@@ -26,10 +27,10 @@ FL_INLINE void write_key(typename T::cache* cache, int block, int head, int at, 
 
 // The token after the last of a chunk shares its words: it is zeroed, so that what an earlier owner of the block left
 // there (it may be NaN) cannot reach this sequence through a product with zero.
-template <class T, int KV_HEADS, int D, int BS>
+template <class T, int D, int BS, std::size_t PAGE>
 FL_INLINE void write_value(typename T::cache* cache, int block, int head, int at, bool last, const float* x) {
   constexpr int P = T::kPerWord;
-  typename T::cache* base = cache + cache_block<KV_HEADS, D, BS>(block, head) + (at / P) * (D * P) + at % P;
+  typename T::cache* base = cache + cache_block<D, BS, PAGE>(block, head) + (at / P) * (D * P) + at % P;
   for (int i = 0; i < D; i += 16) T::store_cache(base + i * P, P, load(x + i));
   if (P == 2 && last && at % 2 == 0)
     for (int i = 0; i < D; ++i) base[i * P + 1] = 0;
@@ -52,13 +53,14 @@ FL_INLINE void rotate_head(const float* x, const float* norm, float eps, const f
   }
 }
 
-template <class T, int HEADS, int KV_HEADS, int D, int BS, int LDX, int LDO, bool Q_NORM, bool K_NORM>
+template <class T, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDX, int LDO, bool Q_NORM, bool K_NORM>
 struct Rope {
   const float* qkv;
   const float* rotary;
   const float *q_norm, *k_norm;
   float eps;
-  typename T::cache *keys, *values;
+  typename T::cache *keys, *values;  // in page 0
+  int group;                         // of the cache: whose block table names the pages
   typename T::act* out;
 
   FL_INLINE void head(const Context& c, int row, int h) const {
@@ -71,12 +73,12 @@ struct Rope {
       for (int i = 0; i < D; i += 16) T::store_act(out + std::size_t(row) * LDO + h * D + i, load(y + i));
       return;
     }
-    const int block = c.block_table(c.token_slot[row])[position / BS], at = position % BS;
+    const int block = c.block_table(group, c.token_slot[row])[position / BS], at = position % BS;
     if (h < HEADS + KV_HEADS) {
       rotate_head<D, K_NORM>(x, k_norm, eps, table, y);
-      write_key<T, KV_HEADS, D, BS>(keys, block, h - HEADS, at, y);
+      write_key<T, D, BS, PAGE>(keys, block, h - HEADS, at, y);
     } else {
-      write_value<T, KV_HEADS, D, BS>(values, block, h - HEADS - KV_HEADS, at, c.token_last[row], x);
+      write_value<T, D, BS, PAGE>(values, block, h - HEADS - KV_HEADS, at, c.token_last[row], x);
     }
   }
 

@@ -1,6 +1,7 @@
 // One output row: penalties, bias, bans, filters, the draw, and log-probabilities. The order is that of the op Sample.
 //
-// A row's result depends on its logits, its slot and its position alone.
+// A row's result depends on its logits, its slot and its position alone. SamplingParams and the limits of a request come
+// from the contract: contract_source.py writes them before this.
 #pragma once
 
 #include <algorithm>
@@ -15,18 +16,6 @@
 #include "sample_select.h"
 
 namespace firelane {
-
-constexpr int kMaxLogprobs = 20, kMaxBias = 300, kMaxStopIds = 16;
-constexpr std::int32_t kSample = 0, kScore = 1, kEmbed = 2;
-
-// SAMPLING_DTYPE of backends/contract.py.
-struct SamplingParams {
-  float temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
-  std::int32_t top_k, logprobs;
-  std::uint64_t seed;
-  std::int32_t prompt_len, stop_from, num_stop_ids, num_bias, masked;
-};
-static_assert(sizeof(SamplingParams) == 64 && offsetof(SamplingParams, seed) == 32);
 
 // What a slot asks for, and its tokens at positions 0 .. that of the row (SCORE reads one more).
 struct SamplingSlot {

@@ -263,15 +263,4 @@ constexpr int kTileRows = 3;
 constexpr int kTileRows = 2;
 #endif
 
-// Whether tiles of so many rows are compiled. A trial, which knows the rows of its steps, names those that it needs.
-constexpr bool has_tiles([[maybe_unused]] int rows) {
-#if defined(FIRELANE_TILE_HEIGHTS)
-  for (const int height : {FIRELANE_TILE_HEIGHTS})
-    if (height == rows) return true;
-  return false;
-#else
-  return true;
-#endif
-}
-
 }  // namespace firelane

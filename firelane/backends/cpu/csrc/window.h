@@ -236,8 +236,7 @@ template <class Window, Fetch F, int LEAST, int K, int LDX, class Store, int M =
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                           int row, int p, const Store& store) {
   if constexpr (M >= LEAST) {
-    if constexpr (has_tiles(M))
-      if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, row, p, store);
+    if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, row, p, store);
     decode_any<Window, F, LEAST, K, LDX, Store, M - 1>(rows, x, panel, ahead, kept, row, p, store);
   }
 }

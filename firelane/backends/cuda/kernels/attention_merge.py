@@ -10,10 +10,9 @@ from torch import Tensor
 
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, first_visible, fold, fresh
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.tables import StepTables, span_code
 from firelane.program.ops import Attention
 
 CHUNKS = tl.constexpr(t.CHUNKS)
@@ -36,11 +35,9 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     out_stride,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    WINDOW: tl.constexpr,
+    SPAN: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    begin_overlapped(OVERLAP)
     about = chunks + tl.program_id(0) * CHUNK_COLUMNS
     head = tl.program_id(1)
     num_chunks = tl.load(counts + CHUNKS)
@@ -51,7 +48,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
         return
     if first_unit < 0:
         return
-    first_split = first_visible(position, WINDOW) // SPLIT
+    first_split = first_visible(position, SPAN) // SPLIT
     row = tl.arange(0, 1)  # one head: a state of one row
     column = tl.arange(0, COLUMNS)[None, :]
     held = column < HEAD_DIM
@@ -86,7 +83,7 @@ def merge_splits(
             "out_stride": out.stride(0),
             "HEADS": shape.heads,
             "HEAD_DIM": shape.head_dim,
-            "WINDOW": op.window,
+            "SPAN": span_code(op.span),
             "COLUMNS": power_of_two(shape.head_dim),
         },
         warps=1,

@@ -26,10 +26,10 @@ from firelane.backends.cuda.kernels.online_softmax import (
     load_tile,
     products,
 )
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.query_tile import QueryTile
+from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.tables import StepTables, span_code
 from firelane.program.ops import Attention
 
 UNITS = tl.constexpr(t.UNITS)
@@ -54,13 +54,12 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
+    SPAN: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    begin_overlapped(OVERLAP)
     kv_head = tl.program_id(1)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
@@ -81,16 +80,16 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
         q_row = q + token.to(tl.int64) * q_stride
         queries = tl.load(q_row + head[:, None] * HEAD_DIM + column, mask=held, other=0.0)
         split_first = split * SPLIT
-        begin = tl.maximum(split_first, first_visible(position, WINDOW) // TILE * TILE)
+        begin = tl.maximum(split_first, first_visible(position, SPAN) // TILE * TILE)
         end = tl.minimum(split_first + SPLIT, position + 1)
         m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
         for first in tl.range(begin, end, TILE):
             written = first + tl.arange(0, TILE) < end
-            rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
+            rows = cache_rows(table, kv_head, first, end, PAGE, BLOCK_SIZE, HEAD_DIM)
             k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
             v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
             scores = products(queries, k)
-            scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, WINDOW)
+            scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, SPAN)
             m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
         about = chunks + next_chunk * CHUNK_COLUMNS
         next_position, next_token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
@@ -104,19 +103,17 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
 
 def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
     q: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    cache: LayerCache,
     tables: StepTables,
     *,
     op: Attention,
-    block_size: int,
     partial: Tensor,
     stats: Tensor,
     programs: int,
 ) -> Launch:
     """For each unit of `tables.units`: the state of its token's heads over its split.
 
-    q: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim], of q's dtype.
+    q: [max tokens, stride]; cache: of q's dtype.
     partial: float32 [max_units, heads, head_dim]: acc; stats: float32 [max_units, heads, 2]: (m, l).
     programs: over which the units are spread, for each KV head; see split_programs.
     """
@@ -126,22 +123,23 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
         grid=(min(programs, tables.max_units), shape.kv_heads),
         arguments={
             "q": q,
-            "keys": keys,
-            "values": values,
+            "keys": cache.keys,
+            "values": cache.values,
             "counts": tables.counts,
             "chunks": tables.chunks,
             "units": tables.units,
-            "block_tables": tables.block_tables,
+            "block_tables": tables.block_tables[cache.group],
             "partial": partial,
             "stats": stats,
             "scale": op.scale * LOG2_E,
             "q_stride": q.stride(0),
-            "table_stride": tables.block_tables.stride(0),
+            "table_stride": tables.block_tables.stride(1),
             "GROUP": shape.group,
             "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,
-            "BLOCK_SIZE": block_size,
-            "WINDOW": op.window,
+            "PAGE": cache.page_stride,
+            "BLOCK_SIZE": cache.block_size,
+            "SPAN": span_code(op.span),
             "ROWS": queries.rows,
             "COLUMNS": queries.columns,
         },

@@ -25,10 +25,10 @@ from firelane.backends.cuda.kernels.online_softmax import (
     load_tile,
     products,
 )
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.query_tile import QueryTile
+from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.tables import StepTables, span_code
 from firelane.program.ops import Attention
 
 TILES = tl.constexpr(t.TILES)
@@ -59,15 +59,13 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     TOKENS: tl.constexpr,
     PARTS: tl.constexpr,
     GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
+    SPAN: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    begin_overlapped(OVERLAP)
     kv_head = tl.program_id(1)
     tile = tl.load(counts + TILES) - 1 - tl.program_id(0) // PARTS  # a chunk's last tiles take the longest
     if tile < 0:
@@ -90,19 +88,19 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     position = (start + token)[:, None]
     tile_start = start + tile_first
     end = start + tl.minimum(tile_first + TOKENS, length)
-    begin = first_visible(tile_start, WINDOW) // TILE * TILE
+    begin = first_visible(tile_start, SPAN) // TILE * TILE
     total_m, total_l, total = fresh(ROWS, COLUMNS)
     m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
     for first in tl.range(begin, end, TILE):  # a loop for each split would run dry at the end of each
         written = first + tl.arange(0, TILE) < end
-        rows = cache_rows(table, kv_head, first, end, KV_HEADS, BLOCK_SIZE)
+        rows = cache_rows(table, kv_head, first, end, PAGE, BLOCK_SIZE, HEAD_DIM)
         k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
         v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
         scores = products(queries, k)
         if first // SPLIT * SPLIT == first:
             total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
             m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
-        scores = hide(scores, first, position, tile_start, end - 1, WINDOW)
+        scores = hide(scores, first, position, tile_start, end - 1, SPAN)
         m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
     total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
     total = finish(total_l, total)
@@ -111,18 +109,16 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
 
 def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
     q: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    cache: LayerCache,
     tables: StepTables,
     out: Tensor,
     *,
     op: Attention,
-    block_size: int,
     max_tiles: int,
 ) -> Launch:
     """The rows of `out` of the chunks that `tables.tiles` covers.
 
-    q, out: [max tokens, stride]; keys, values: [num_blocks, kv_heads, block_size, head_dim]; of one dtype.
+    q, out: [max tokens, stride]; cache: of their dtype.
     """
     shape, queries = op.shape, QueryTile.of_prompts(op)
     parts = max(1, TILE_ROWS // queries.rows)
@@ -131,24 +127,24 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
         grid=(max_tiles * parts, shape.kv_heads),
         arguments={
             "q": q,
-            "keys": keys,
-            "values": values,
+            "keys": cache.keys,
+            "values": cache.values,
             "counts": tables.counts,
             "chunks": tables.chunks,
             "tiles": tables.tiles,
-            "block_tables": tables.block_tables,
+            "block_tables": tables.block_tables[cache.group],
             "out": out,
             "scale": op.scale * LOG2_E,
             "q_stride": q.stride(0),
             "out_stride": out.stride(0),
-            "table_stride": tables.block_tables.stride(0),
+            "table_stride": tables.block_tables.stride(1),
             "TOKENS": tile_tokens(shape.group),
             "PARTS": parts,
             "GROUP": shape.group,
-            "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,
-            "BLOCK_SIZE": block_size,
-            "WINDOW": op.window,
+            "PAGE": cache.page_stride,
+            "BLOCK_SIZE": cache.block_size,
+            "SPAN": span_code(op.span),
             "ROWS": queries.rows,
             "COLUMNS": queries.columns,
         },

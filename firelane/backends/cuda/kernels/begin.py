@@ -14,10 +14,9 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda import tables as columns
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pinned_state import PinnedState
-from firelane.backends.cuda.shapes import ATTENTION_SPLIT
+from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE
 from firelane.backends.cuda.tables import StepTables
 
 WORDS = 256  # that a program reads at once: one a thread, so that a warp's are beside each other
@@ -35,6 +34,7 @@ FIRST_UNIT = tl.constexpr(columns.FIRST_UNIT)
 FIRST_TILE = tl.constexpr(columns.FIRST_TILE)
 CHUNK_COLUMNS = tl.constexpr(columns.CHUNK_COLUMNS)
 ROW_COLUMNS = tl.constexpr(4)
+TILE = tl.constexpr(ATTENTION_TILE)
 
 
 @triton.jit
@@ -66,6 +66,15 @@ def copy_rows(staged_counts, staged_rows, counts, rows, index, WORDS: tl.constex
 
 
 @triton.jit
+def first_kept(position, span):
+    """contract.kept_from of a span's code."""
+    size = tl.maximum(tl.abs(span), 1)
+    window = tl.maximum(position - size + 1, 0)
+    first = tl.where(span > 0, window, tl.where(span < 0, position // size * size, 0))
+    return first // TILE * TILE
+
+
+@triton.jit
 def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     staged_counts,
     staged_chunks,
@@ -73,6 +82,7 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     slot_tokens,
     slot_tokens_stride,
     slot_tables,
+    slot_tables_group,
     slot_tables_stride,
     counts,
     chunks,
@@ -81,7 +91,9 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     positions,
     token_chunk,
     block_tables,
+    block_tables_group,
     block_tables_stride,
+    spans,
     units,
     tiles,
     max_chunks,
@@ -90,13 +102,12 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     TILE_TOKENS: tl.constexpr,
     WORDS: tl.constexpr,
     PAIRS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    """A program a chunk; behind them those that copy rows."""
-    begin_overlapped(OVERLAP)
-    chunk = tl.program_id(0)
+    """A program a chunk and cache group; behind the chunks those that copy rows."""
+    chunk, group = tl.program_id(0), tl.program_id(1)
     if chunk >= max_chunks:
-        copy_rows(staged_counts, staged_rows, counts, rows, chunk - max_chunks, WORDS=WORDS)
+        if group == 0:
+            copy_rows(staged_counts, staged_rows, counts, rows, chunk - max_chunks, WORDS=WORDS)
         return
     some = chunk * CHUNK_COLUMNS + tl.arange(0, CHUNK_COLUMNS)
     record = tl.load(staged_chunks + some)
@@ -105,10 +116,12 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     start = field(record, START)
     length = tl.where(live, field(record, LENGTH), 0)
     context = tl.where(live, start + length, 0)
-    num_blocks = (context + BLOCK_SIZE - 1) // BLOCK_SIZE
+    kept = first_kept(start, tl.load(spans + group)) // BLOCK_SIZE
+    num_blocks = tl.where(live, (context + BLOCK_SIZE - 1) // BLOCK_SIZE - kept, 0)
     slot_tokens += slot * slot_tokens_stride + start
-    slot_tables += slot * slot_tables_stride
-    block_tables += chunk.to(tl.int64) * block_tables_stride
+    slot_tables += group.to(tl.int64) * slot_tables_group + slot * slot_tables_stride + kept
+    block_tables += group.to(tl.int64) * block_tables_group + chunk.to(tl.int64) * block_tables_stride + kept
+    length = tl.where(group == 0, length, 0)  # what has no group is copied once
     first_token = field(record, FIRST_TOKEN)
     for at in range(0, tl.maximum(length, num_blocks), WORDS):
         word = at + tl.arange(0, WORDS)
@@ -118,6 +131,8 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
         tl.store(block_tables + word, blocks, mask=word < num_blocks)
         tl.store(positions + first_token + word, start + word, mask=word < length)
         tl.store(token_chunk + first_token + word, chunk + word * 0, mask=word < length)
+    if group > 0:
+        return
     tl.store(chunks + some, record, mask=live)
     first_unit, first_tile = field(record, FIRST_UNIT), field(record, FIRST_TILE)
     if first_unit >= 0:
@@ -132,18 +147,19 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
     tables: StepTables,
     state: PinnedState,
     *,
+    parity: int = 0,
     block_size: int,
     tile_tokens: int,
     max_chunks: int,
-    max_tokens: int,  # noqa: ARG001 - a chunk's program takes as many turns as it has tokens
     max_rows: int,
 ) -> Launch:
-    """Fill the device's tables for one step, as far as its counts go; what lies behind stays as it was."""
-    staged = tables.staged
+    """Fill the device's tables for one step, as far as its counts go; what lies behind stays as it was.
+    parity: of the staged set that it is read from."""
+    staged = tables.staged[parity]
     row_programs = max(1, -(-staged.rows[:max_rows].numel() // WORDS))
     return Launch(
         kernel=begin_kernel,
-        grid=(max_chunks + row_programs,),
+        grid=(max_chunks + row_programs, len(tables.block_tables)),
         arguments={
             "staged_counts": staged.counts,
             "staged_chunks": staged.chunks,
@@ -151,7 +167,8 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
             "slot_tokens": state.tokens,
             "slot_tokens_stride": state.tokens.stride(0),
             "slot_tables": state.block_tables,
-            "slot_tables_stride": state.block_tables.stride(0),
+            "slot_tables_group": state.block_tables.stride(0),
+            "slot_tables_stride": state.block_tables.stride(1),
             "counts": tables.counts,
             "chunks": tables.chunks,
             "rows": tables.rows,
@@ -159,7 +176,9 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
             "positions": tables.positions,
             "token_chunk": tables.token_chunk,
             "block_tables": tables.block_tables,
-            "block_tables_stride": tables.block_tables.stride(0),
+            "block_tables_group": tables.block_tables.stride(0),
+            "block_tables_stride": tables.block_tables.stride(1),
+            "spans": tables.spans,
             "units": tables.units,
             "tiles": tables.tiles,
             "max_chunks": max_chunks,
@@ -170,5 +189,4 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
             "PAIRS": PAIRS,
         },
         warps=WARPS,
-        options={"launch_pdl": False},  # a step's first: there is nothing that it could overlap with
     )

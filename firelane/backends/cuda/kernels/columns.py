@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Escapes
 from firelane.backends.cuda.shapes import round_up
@@ -29,10 +28,8 @@ def turn_kernel(
     columns_stride,
     COUNT: tl.constexpr,
     TILE: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """One tile of x; columns of rows that a step does not have are left as they are."""
-    begin_overlapped(OVERLAP)
     first = tl.program_id(0) * TILE
     count = tl.load(counts + COUNT) - first
     if count <= 0:

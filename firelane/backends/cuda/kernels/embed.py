@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import columns_of
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
@@ -55,11 +54,9 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     ROW_BLOCK: tl.constexpr,
     ESCAPES: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """A program a token and BLOCK columns: it stores them, then puts those of the row's escapes that are
     its own in their places."""
-    begin_overlapped(OVERLAP)
     token = tl.program_id(0)
     row = tl.load(token_ids + token)
     if token >= tl.load(counts + COUNT):

@@ -14,10 +14,8 @@ from torch import Tensor
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.library import LibraryProduct
-from firelane.backends.cuda.kernels.overlap import start_next, wait_for_previous
-from firelane.backends.cuda.kernels.products import fetch_weights, halves, multiply_two, place_tile
+from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.tiling import (
-    ahead,
     escape_step,
     fitting,
     launch_of,
@@ -69,20 +67,13 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     RAGGED: tl.constexpr,
     SLICES: tl.constexpr,
     GROUP: tl.constexpr,
-    AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles. sums: where both
     products lie if they are made already, each row as a row of the matrix's rows. skipped: rows of the step
     before those of x and out, which have room for `most`."""
-    start_next(OVERLAP)
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     feature = feature_tile * FEATURES
     up_rows = feature_tiles * FEATURES
-    if OVERLAP and AHEAD:
-        fetch_weights(data, codes, feature, k_tiles, 0, FEATURES, AHEAD)
-        fetch_weights(data, codes, feature + up_rows, k_tiles, 0, FEATURES, AHEAD)
-    wait_for_previous(OVERLAP)
     count = min(tl.load(counts + COUNT) - skipped, most)
     if row_tile * ROW_TILE >= count:
         return
@@ -245,7 +236,6 @@ def _finish(
         "rows": matrix.rows // 2,
         "SLICES": slices,
         "STEP": escape_step(config.row_tile, turned) if slices == 1 else 32,
-        "AHEAD": ahead(matrix, tiles, matrices=2),
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
     return launch_of(gated_linear_kernel, grid, arguments, config)

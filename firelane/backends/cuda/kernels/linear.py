@@ -12,10 +12,8 @@ from torch import Tensor
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.library import LibraryProduct
-from firelane.backends.cuda.kernels.overlap import start_next, wait_for_previous
-from firelane.backends.cuda.kernels.products import again, fetch_weights, halves, multiply, place_tile
+from firelane.backends.cuda.kernels.products import again, halves, multiply, place_tile
 from firelane.backends.cuda.kernels.tiling import (
-    ahead,
     escape_step,
     fitting,
     launch_of,
@@ -66,19 +64,13 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     RAGGED: tl.constexpr,
     SLICES: tl.constexpr,
     GROUP: tl.constexpr,
-    AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """One tile of out = ((segment 0 + …) + escapes) + bias + residual.
 
     Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
     lie. SEGMENTS 0: all that matrix and rows give lies in `out` already.
     """
-    start_next(OVERLAP)
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
-    if OVERLAP and AHEAD:
-        fetch_weights(data, codes, feature_tile * FEATURES, k_tiles, 0, FEATURES, AHEAD)
-    wait_for_previous(OVERLAP)
     first = row_tile * ROW_TILE
     count = tl.load(counts + COUNT) - first
     if count <= 0:
@@ -231,19 +223,12 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
     GROUP: tl.constexpr,
-    AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """One tile of one part: parts[s] = segment s, parts[SEGMENTS] = escapes. Those are few and wait long for
     memory, so that programs of their own overlap them with the rest; they start last and fill gaps."""
-    start_next(OVERLAP)
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     part = tl.program_id(1)
     tiles = k_tiles // SEGMENTS
-    if OVERLAP and AHEAD:  # noqa: SIM102 (known to the compiler; what follows is not)
-        if part < SEGMENTS:
-            fetch_weights(data, codes, feature_tile * FEATURES, k_tiles, part * tiles, FEATURES, AHEAD)
-    wait_for_previous(OVERLAP)
     first = row_tile * ROW_TILE
     count = tl.load(counts + COUNT) - first
     if count <= 0:
@@ -311,7 +296,6 @@ def linear(
         "rows": matrix.rows,
         "SEGMENTS": num_segments,
         "STEP": escape_step(config.row_tile, turned),
-        "AHEAD": ahead(matrix, tiles, parts=num_segments),
         "bias": bias,
         "residual": residual,
         "out": out,
@@ -349,7 +333,6 @@ def linear_parts(
         "rows": matrix.rows,
         "SEGMENTS": num_segments,
         "STEP": escape_step(config.row_tile, turned),
-        "AHEAD": ahead(matrix, tiles, parts=num_segments),
         "parts": parts,
         "parts_stride": parts.stride(0),
         "out_stride": parts.stride(1),

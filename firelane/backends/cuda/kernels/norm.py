@@ -9,7 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import (
     EAGER_ROWS,
     eager_options,
@@ -42,11 +41,9 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     EAGER: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """A program a row, four columns beside each other a thread: then all it reads and writes lies in the
     registers alike, whatever its dtype, and the order of the sum follows from the width alone."""
-    begin_overlapped(OVERLAP)
     row = tl.program_id(0)
     live = row < tl.load(counts + COUNT)
     if not EAGER and not live:

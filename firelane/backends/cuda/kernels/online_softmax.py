@@ -38,17 +38,29 @@ def products(q, k):
 
 
 @triton.jit
-def hide(scores, first, position, lowest, highest, WINDOW: tl.constexpr):
+def first_visible(position, SPAN: tl.constexpr):
+    """Span.first: the first position that a token at `position` sees. SPAN: tables.span_code."""
+    if SPAN > 0:
+        first = tl.maximum(position - SPAN + 1, 0)
+    elif SPAN < 0:
+        first = position // -SPAN * -SPAN
+    else:
+        first = position * 0
+    return first
+
+
+@triton.jit
+def hide(scores, first, position, lowest, highest, SPAN: tl.constexpr):
     """Scores of the tile from `first` on, -inf where a row does not see a position. position: of the rows,
     int32 [ROWS, 1] or [1, 1], from `lowest` to `highest`."""
     partly = first + TILE - 1 > lowest
-    if WINDOW > 0:
-        partly = partly | (first <= highest - WINDOW)
+    if SPAN != 0:
+        partly = partly | (first < first_visible(highest, SPAN))
     if partly:
         at = first + tl.arange(0, TILE)[None, :]
         visible = at <= position
-        if WINDOW > 0:
-            visible = visible & (at > position - WINDOW)
+        if SPAN != 0:
+            visible = visible & (at >= first_visible(position, SPAN))
         scores = tl.where(visible, scores, float("-inf"))
     return scores
 
@@ -82,19 +94,21 @@ def finish(total_l, total):
 
 
 @triton.jit
-def cache_rows(block_table, kv_head, first, end, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """Where positions first .. first + TILE - 1 lie in the cache, in rows of head_dim elements: int64 [TILE].
+def cache_rows(
+    block_table, kv_head, first, end, PAGE: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """Offsets in the pages, in elements, of positions first .. first + TILE - 1: int64 [TILE].
 
     first: a multiple of TILE, so that a tile lies within one block if blocks are not smaller than it. Else a
     position from `end` on may have no block.
     """
     if BLOCK_SIZE // TILE * TILE == BLOCK_SIZE:
         block = tl.load(block_table + first // BLOCK_SIZE).to(tl.int64)
-        rows = (block * KV_HEADS + kv_head) * BLOCK_SIZE + first % BLOCK_SIZE + tl.arange(0, TILE)
+        rows = block * PAGE + (kv_head * BLOCK_SIZE + first % BLOCK_SIZE + tl.arange(0, TILE)) * HEAD_DIM
     else:
         position = first + tl.arange(0, TILE)
         blocks = tl.load(block_table + position // BLOCK_SIZE, mask=position < end, other=0).to(tl.int64)
-        rows = (blocks * KV_HEADS + kv_head) * BLOCK_SIZE + position % BLOCK_SIZE
+        rows = blocks * PAGE + (kv_head * BLOCK_SIZE + position % BLOCK_SIZE) * HEAD_DIM
     return rows
 
 
@@ -105,10 +119,4 @@ def load_tile(cache, rows, written, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexp
     mask = written[:, None]
     if HEAD_DIM != COLUMNS:
         mask = mask & (column < HEAD_DIM)
-    return tl.load(cache + rows[:, None] * HEAD_DIM + column, mask=mask, other=0.0)
-
-
-@triton.jit
-def first_visible(position, WINDOW: tl.constexpr):
-    """The first position that a token at `position` sees."""
-    return tl.maximum(position - WINDOW + 1, 0) if WINDOW > 0 else 0
+    return tl.load(cache + rows[:, None] + column, mask=mask, other=0.0)

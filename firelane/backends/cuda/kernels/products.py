@@ -13,7 +13,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.kernels.overlap import fetch_ahead
 from firelane.backends.cuda.kernels.window import decode_lower, decode_upper
 from firelane.backends.cuda.shapes import K_TILE
 
@@ -54,19 +53,6 @@ def load_rows(x_rows, valid, inputs, k, RAGGED: tl.constexpr):
     if RAGGED:
         mask = mask & (inputs < k)[:, None]
     return tl.load(x_rows[None, :] + inputs[:, None], mask=mask, other=0.0)
-
-
-@triton.jit
-def fetch_weights(  # limits: exempt (kernel: a tile of a matrix in either form)
-    data, codes, feature, k_tiles, first_tile, FEATURES: tl.constexpr, AHEAD: tl.constexpr
-):
-    """Start to bring into the L2 cache what multiply() reads first: AHEAD inputs of each feature."""
-    row = feature.to(tl.int64)
-    fetch_ahead(data + row * (k_tiles * _TILE) + first_tile * _TILE, k_tiles * _TILE, FEATURES, AHEAD)
-    if codes is not None:
-        fetch_ahead(
-            codes + row * (k_tiles * _HALF) + first_tile * _HALF, k_tiles * _HALF, FEATURES, AHEAD // 2
-        )
 
 
 @triton.jit

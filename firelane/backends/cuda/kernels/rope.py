@@ -9,7 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import (
     EAGER_ROWS,
     eager_options,
@@ -17,6 +16,7 @@ from firelane.backends.cuda.kernels.sums import (
     read,
     source_arguments,
 )
+from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pending import Source
 from firelane.backends.cuda.tables import TOKENS, StepTables
@@ -73,17 +73,16 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """A program a token and HEADS heads of one kind: first those of queries, then of keys, then of values.
 
     A pair of dimensions that rotate together lies half a head apart, so a program holds the two halves of
     its heads as two blocks [HEADS, BLOCK].
     """
-    begin_overlapped(OVERLAP)
     HALF: tl.constexpr = HEAD_DIM // 2
     Q_PROGRAMS: tl.constexpr = (Q_HEADS + HEADS - 1) // HEADS
     KV_PROGRAMS: tl.constexpr = (KV_HEADS + HEADS - 1) // HEADS
@@ -130,7 +129,7 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
         low, high = rotated(low, high, cos, sin, q_norm, at, at < HALF, eps, HEAD_DIM=HEAD_DIM)
         put(out, row64 * out_stride + head * HEAD_DIM + at, low, high, mask, HALF=HALF)
     else:
-        place = (block * KV_HEADS + head) * (BLOCK_SIZE * HEAD_DIM) + position % BLOCK_SIZE * HEAD_DIM + at
+        place = block * PAGE + (head * BLOCK_SIZE + position % BLOCK_SIZE) * HEAD_DIM + at
         if is_v:
             put(values, place, low, high, mask, HALF=HALF)
         else:
@@ -146,14 +145,12 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
     rotary: Tensor,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
+    cache: LayerCache,
     out: Tensor,
-    block_size: int,
     max_tokens: int,
 ) -> Launch:
-    """Rotated queries to `out` [rows, stride], keys and values to the layer's cache, each [num_blocks,
-    kv_heads, block_size, head_dim], rounded to their dtypes. rotary: float32 [max_len, head_dim], by position
+    """Rotated queries to `out` [rows, stride], keys and values to the layer's cache, rounded to their
+    dtypes. rotary: float32 [max_len, head_dim], by position
     the cosines, then the sines, of its head_dim / 2 angles."""
     assert isinstance(qkv, Tensor) or qkv.out is None, "rope_and_cache: its qkv is read elsewhere, too"
     shape = op.shape
@@ -166,15 +163,15 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
             **source_arguments(qkv),
             "positions": tables.positions,
             "token_chunk": tables.token_chunk,
-            "block_tables": tables.block_tables,
-            "block_tables_stride": tables.block_tables.stride(0),
+            "block_tables": tables.block_tables[cache.group],
+            "block_tables_stride": tables.block_tables.stride(1),
             "counts": tables.counts,
             "rotary": rotary,
             "q_norm": q_norm,
             "k_norm": k_norm,
-            "eps": op.norm_eps,
-            "keys": keys,
-            "values": values,
+            "eps": op.norm.eps if op.norm else 0.0,
+            "keys": cache.keys,
+            "values": cache.values,
             "out": out,
             "out_stride": out.stride(0),
             "COUNT": TOKENS,
@@ -182,7 +179,8 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
             "Q_HEADS": shape.heads,
             "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,
-            "BLOCK_SIZE": block_size,
+            "PAGE": cache.page_stride,
+            "BLOCK_SIZE": cache.block_size,
             "HEADS": heads,
             "BLOCK": power_of_two(shape.head_dim // 2),
         },

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import MAX_STOP_IDS
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.kernels.sample_finish import finish_kernel
 from firelane.backends.cuda.kernels.sample_layout import (
@@ -29,7 +28,8 @@ from firelane.backends.cuda.kernels.sample_slots import read_slots_kernel
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pinned_state import PinnedState
-from firelane.backends.cuda.tables import StepTables
+from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
+from firelane.contract import MAX_LOGPROBS, MAX_STOP_IDS
 
 _SLOTS_WARPS = 8
 _SCAN_WARPS = 8
@@ -37,13 +37,23 @@ _SCAN_WARPS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOutputs:
-    """Pinned host memory, as in contract.StepOutputs: tokens int32 [rows], logprobs float32 [rows], top_ids
-    int32 [rows, MAX_LOGPROBS], top_logprobs float32 [rows, MAX_LOGPROBS]."""
+    """Pinned host memory, as in contract.StepOutputs: tokens int32, logprobs float32 [sets, rows]; top_ids
+    int32, top_logprobs float32 [sets, rows, MAX_LOGPROBS]. A step writes the set of its parity."""
 
     tokens: Tensor
     logprobs: Tensor
     top_ids: Tensor
     top_logprobs: Tensor
+
+    @classmethod
+    def allocate(cls, max_rows: int, device: Device) -> SampleOutputs:
+        rows = (MAX_IN_FLIGHT, max_rows)
+        return cls(
+            tokens=device.pinned(*rows),
+            logprobs=device.pinned(*rows, dtype=torch.float32),
+            top_ids=device.pinned(*rows, MAX_LOGPROBS),
+            top_logprobs=device.pinned(*rows, MAX_LOGPROBS, dtype=torch.float32),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +197,7 @@ def _finish(  # limits: exempt (as sample())
         kernel=finish_kernel,
         grid=(max_rows,),
         arguments={
+            "counts": tables.counts,
             "rows": tables.rows,
             "asks": scratch.asks,
             "logits": logits,
@@ -198,6 +209,7 @@ def _finish(  # limits: exempt (as sample())
             **_notes(scratch),
             "tokens": state.tokens,
             "tokens_stride": state.tokens.stride(0),
+            "out_rows": outputs.tokens.shape[1],
             "out_tokens": outputs.tokens,
             "out_logprobs": outputs.logprobs,
             "out_top_ids": outputs.top_ids,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels import sample_layout as ask
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sample_logprobs import tell
 from firelane.backends.cuda.kernels.sample_notes import (
     DRAWN,
@@ -43,6 +43,7 @@ from firelane.backends.cuda.kernels.sample_slots import (
     ROW_SLOT,
 )
 
+PARITY = tl.constexpr(t.PARITY)
 _UNIFORM_UNIT = tl.constexpr(2.0**-24)
 
 
@@ -186,6 +187,7 @@ def draw(  # limits: exempt (kernel: a row, its record, its notes and room for i
 
 @triton.jit
 def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for lists, outputs)
+    counts,
     rows,
     asks,
     logits,
@@ -200,6 +202,7 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     peaks,
     tokens,
     tokens_stride,
+    out_rows,
     out_tokens,
     out_logprobs,
     out_top_ids,
@@ -210,10 +213,8 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     CHUNK: tl.constexpr,
     LANES: tl.constexpr,
     PEAKS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """A program a row. LANES, PEAKS: powers of two with room for all blocks, for all groups."""
-    begin_overlapped(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     work = ask_word(record, ask.WORK)
@@ -251,7 +252,8 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
         slot = tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
         position = tl.load(rows + row * ROW_COLUMNS + ROW_POSITION)
         tl.store(tokens + slot * tokens_stride + position + 1, token)
-    tl.store(out_tokens + row, token)
+    out_row = tl.load(counts + PARITY) * out_rows + row
+    tl.store(out_tokens + out_row, token)
     if (work & ask.TELLS) != 0:
         side = row * (2 * BLOCKS) + RAW * BLOCKS
         tell(
@@ -264,9 +266,9 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
             groups,
             ids,
             values,
-            out_logprobs + row,
-            out_top_ids + row * MAX_LOGPROBS,
-            out_top_logprobs + row * MAX_LOGPROBS,
+            out_logprobs + out_row,
+            out_top_ids + out_row * MAX_LOGPROBS,
+            out_top_logprobs + out_row * MAX_LOGPROBS,
             VOCAB=VOCAB,
             GROUP=GROUP,
             BLOCKS=BLOCKS,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from firelane.backends.contract import MAX_BIAS, MAX_LOGPROBS
 from firelane.backends.cuda.kernels.sums import power_of_two
+from firelane.contract import MAX_BIAS, MAX_LOGPROBS
 
 GROUPS = 32  # of a block
 MAX_BLOCK = 4096

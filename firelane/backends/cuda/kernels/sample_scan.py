@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels import sample_layout as ask
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sample_notes import DRAWN, GROUPS, RAW
 from firelane.backends.cuda.kernels.sample_numbers import INFINITY, LOG2_E, units_of, weight_of
 from firelane.backends.cuda.kernels.sample_slots import BIAS_LANES, STOP_LANES
@@ -139,10 +138,8 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """A program a block of a row."""
-    begin_overlapped(OVERLAP)
     row = tl.program_id(1).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     work = ask_word(record, ask.WORK)

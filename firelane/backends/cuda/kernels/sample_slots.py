@@ -12,10 +12,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from firelane.backends import contract
+from firelane import contract
 from firelane.backends.cuda import pinned_state, tables
 from firelane.backends.cuda.kernels import sample_layout as ask
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sample_numbers import LOG2_E, uniform_at
 
 LOGIT_ROWS = tl.constexpr(tables.LOGIT_ROWS)
@@ -234,10 +233,8 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     VOCAB: tl.constexpr,
     ROW: tl.constexpr,
     CHUNK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
     """A program a row. ROW: tokens that a row of `tally` has room for."""
-    begin_overlapped(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     record = asks + row * ask.ASK_WORDS
     if row >= tl.load(counts + LOGIT_ROWS):

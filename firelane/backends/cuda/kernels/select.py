@@ -9,12 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.contract import EMBED
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.kernels.sums import columns_of, read, source_arguments
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pending import Source
-from firelane.backends.cuda.tables import ROW_KIND, ROW_TOKEN, ROWS, StepTables
+from firelane.backends.cuda.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS, StepTables
+from firelane.contract import EMBED
 
 
 @triton.jit
@@ -35,9 +34,7 @@ def select_rows_kernel(  # limits: exempt (kernel: a Source in pointers and stri
     TOKEN: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    begin_overlapped(OVERLAP)
     row = tl.program_id(0)
     token = tl.load(rows + row * rows_stride + TOKEN)
     if row >= tl.load(counts + COUNT):
@@ -65,17 +62,17 @@ def give_hidden_kernel(  # limits: exempt (kernel: pointers and strides)
     x_stride,
     hidden,
     hidden_stride,
+    hidden_rows,
     counts,
     rows,
     rows_stride,
     COUNT: tl.constexpr,
+    PARITY: tl.constexpr,
     KIND: tl.constexpr,
     WANTED: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    begin_overlapped(OVERLAP)
     row = tl.program_id(0)
     kind = tl.load(rows + row * rows_stride + KIND)
     if row >= tl.load(counts + COUNT):
@@ -86,6 +83,7 @@ def give_hidden_kernel(  # limits: exempt (kernel: pointers and strides)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < WIDTH
     y = tl.load(x + row * x_stride + columns, mask=mask, other=0.0)
+    hidden += tl.load(counts + PARITY).to(tl.int64) * hidden_rows * hidden_stride
     tl.store(hidden + row * hidden_stride + columns, y.to(tl.float32), mask=mask)
 
 
@@ -113,7 +111,8 @@ def select_rows(x: Source, tables: StepTables, out: Tensor, *, width: int, max_r
 
 
 def give_hidden(x: Tensor, tables: StepTables, hidden: Tensor, *, width: int, max_rows: int) -> Launch:
-    """hidden[r] = x[r] for output rows of kind EMBED. hidden: pinned float32 [rows, width]."""
+    """hidden[r] = x[r] for output rows of kind EMBED. hidden: pinned float32 [sets, rows, width];
+    the set of the step's parity is written."""
     block = columns_of(width)
     return Launch(
         kernel=give_hidden_kernel,
@@ -122,11 +121,13 @@ def give_hidden(x: Tensor, tables: StepTables, hidden: Tensor, *, width: int, ma
             "x": x,
             "x_stride": x.stride(0),
             "hidden": hidden,
-            "hidden_stride": hidden.stride(0),
+            "hidden_stride": hidden.stride(1),
+            "hidden_rows": hidden.shape[1],
             "counts": tables.counts,
             "rows": tables.rows,
             "rows_stride": tables.rows.stride(0),
             "COUNT": ROWS,
+            "PARITY": PARITY,
             "KIND": ROW_KIND,
             "WANTED": EMBED,
             "WIDTH": width,

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pending import Pending, Source
 
@@ -62,9 +61,7 @@ def add_up_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
     COUNT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):
-    begin_overlapped(OVERLAP)
     row = tl.program_id(0)
     if row >= tl.load(counts + COUNT):
         return

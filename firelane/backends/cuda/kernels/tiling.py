@@ -11,7 +11,6 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.columns import are_worth, turn
-from firelane.backends.cuda.kernels.overlap import inputs_ahead
 from firelane.backends.cuda.launch import Grid, Launch, Work
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
@@ -49,20 +48,6 @@ def tiling(padded_rows: int, max_rows: int, config: LinearConfig) -> dict[str, A
         "K_TILE": config.k_tile,
         "GROUP": GROUP,
     }
-
-
-def ahead(matrix: Matrix, tiles: Mapping[str, Any], *, parts: int = 1, matrices: int = 1) -> int:
-    """Inputs of each of its features that a program fetches before it waits for its rows (overlap.py). parts:
-    programs that share a tile of features; matrices: tiles of features of one program. None where there are
-    several tiles of rows: the first to come fetches the weights for all."""
-    if tiles["row_tiles"] > 1 or not parts:
-        return 0
-    width = 1.5 if isinstance(matrix, WindowMatrix) else matrix.data.dtype.itemsize
-    return inputs_ahead(
-        input_bytes=int(width * tiles["FEATURES"] * matrices),
-        inputs=padded_k(matrix) // parts,
-        programs=tiles["feature_tiles"] * parts,
-    )
 
 
 def turned_for(

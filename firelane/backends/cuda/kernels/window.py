@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.overlap import begin_overlapped
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
@@ -56,11 +55,8 @@ def decode_upper(low, codes, base):
 
 
 @triton.jit
-def decode_matrix_kernel(
-    low, codes, bases, out, k_tiles, TILES: tl.constexpr, HALF: tl.constexpr, OVERLAP: tl.constexpr
-):
+def decode_matrix_kernel(low, codes, bases, out, k_tiles, TILES: tl.constexpr, HALF: tl.constexpr):
     """A row block's TILES tiles of inputs."""
-    begin_overlapped(OVERLAP)
     block = tl.program_id(1)
     base = tl.load(bases + block).to(tl.int32)
     rows = (tl.arange(0, _ROW_BLOCK) + block * _ROW_BLOCK).to(tl.int64)[:, None]

@@ -6,8 +6,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -16,6 +14,7 @@ import torch
 import triton
 
 from firelane.backends.cuda.config import LinearConfig, MeasuredTable, ProductShape
+from firelane.storage import write_whole
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 PRODUCTS = (
@@ -48,18 +47,11 @@ def read(cache_dir: Path, device_name: str) -> MeasuredTable | None:
 
 
 def write(cache_dir: Path, device_name: str, table: Mapping[ProductShape, LinearConfig]) -> Path:
-    """Into a temporary file, then renamed: the file is whole or not there. Raises OSError."""
+    """Raises OSError."""
     path = path_of(cache_dir, device_name)
     entries = [{"shape": dataclasses.asdict(s), "config": dataclasses.asdict(c)} for s, c in table.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write("[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, ("[\n" + ",\n".join(map(json.dumps, entries)) + "\n]\n").encode())
     return path
 
 

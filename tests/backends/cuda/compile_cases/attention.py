@@ -10,7 +10,10 @@ from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
 from firelane.backends.cuda.kernels.query_tile import split_programs
+from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.tables import CHUNK_COLUMNS, MAX_UNITS, NUM_COUNTS, Staged, StepTables
+from firelane.contract import CAUSAL, Chunk, Span, Window
+from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape
 from firelane.program.values import DType, Rows, Value
 from tests.backends.cuda.compile_driver import ASYNC_COPY, WGMMA, WIDE_LOADS, Case, untouched
@@ -23,7 +26,8 @@ LLAMA_8B = (32, 8, 128)
 def cases() -> Iterator[Case]:
     yield from both("8B", LLAMA_8B)
     yield from both("8B, blocks of 16", LLAMA_8B, block_size=16)
-    yield from both("8B, window", LLAMA_8B, window=4096, block_size=128)
+    yield from both("8B, window", LLAMA_8B, span=Window(4096), block_size=128)
+    yield from both("8B, chunks", LLAMA_8B, span=Chunk(8192))
     yield from both("70B", (64, 8, 128))
     yield from both("1B", (32, 8, 64))
     yield from both("one head a group", (32, 32, 128))
@@ -39,7 +43,7 @@ def both(
     shape: tuple[int, int, int],
     *,
     dtype: DType = DType.BF16,
-    window: int = 0,
+    span: Span = CAUSAL,
     block_size: int = 64,
 ) -> Iterator[Case]:
     heads, kv_heads, head_dim = shape
@@ -48,18 +52,18 @@ def both(
     is_f32 = dtype is DType.F32  # only has to work: what it takes differs much between Triton's versions
     needs = () if is_f32 else TENSOR_CORES
     q, out = (Value(name=n, rows=Rows.TOKEN, width=heads * head_dim, dtype=dtype) for n in ("q", "out"))
-    op = Attention(q=q, layer=0, shape=grouped, scale=head_dim**-0.5, window=window, out=out)
+    op = Attention(q=q, layer=0, shape=grouped, scale=head_dim**-0.5, span=span, out=out)
     tables = step_tables(tile_tokens(op.shape.group), 65536 // block_size)
-    keys, values = (untouched(BLOCKS, kv_heads, block_size, head_dim, dtype=torch_dtype) for _ in range(2))
+    layer = CacheLayer(layer=0, shape=grouped, dtype=dtype, span=span)
+    pool = untouched(BLOCKS, 4 * kv_heads * head_dim * block_size, dtype=torch_dtype)
+    cache = layer_cache(pool, layer, layer.bytes_per_token, block_size, 0)
     rows, result = (untouched(TOKENS, heads * head_dim, dtype=torch_dtype) for _ in range(2))
     partial = untouched(MAX_UNITS, heads, head_dim, dtype=torch.float32)
     stats = untouched(MAX_UNITS, heads, 2, dtype=torch.float32)
-    cache, programs = {"op": op, "block_size": block_size}, split_programs(op, SMS)
-    splits = attend_splits(
-        rows, keys, values, tables, partial=partial, stats=stats, programs=programs, **cache
-    )
+    programs = split_programs(op, SMS)
+    splits = attend_splits(rows, cache, tables, op=op, partial=partial, stats=stats, programs=programs)
     merge = merge_splits(tables, op=op, partial=partial, stats=stats, out=result, max_chunks=CHUNKS)
-    tiles = attend_tiles(rows, keys, values, tables, result, max_tiles=len(tables.tiles), **cache)
+    tiles = attend_tiles(rows, cache, tables, result, op=op, max_tiles=len(tables.tiles))
     yield Case(name=f"attend_splits {name}", launch=splits, needs=needs, may_spill=is_f32)
     yield Case(name=f"merge_splits {name}", launch=merge, needs=(ASYNC_COPY,))
     yield Case(name=f"attend_tiles {name}", launch=tiles, needs=needs, may_spill=is_f32)
@@ -71,14 +75,15 @@ def step_tables(per_tile: int, blocks_per_seq: int) -> StepTables:
 
     counts, chunks, rows = table(NUM_COUNTS), table(CHUNKS, CHUNK_COLUMNS), table(CHUNKS, 4)
     return StepTables(
-        staged=Staged(counts=counts, chunks=chunks, rows=rows),
+        staged=(Staged(counts=counts, chunks=chunks, rows=rows),),
         counts=counts,
         chunks=chunks,
         rows=rows,
         token_ids=table(TOKENS),
         positions=table(TOKENS),
         token_chunk=table(TOKENS),
-        block_tables=table(CHUNKS, blocks_per_seq),
+        block_tables=table(1, CHUNKS, blocks_per_seq),
+        spans=table(1),
         units=table(MAX_UNITS, 2),
         tiles=table(-(-TOKENS // per_tile) + CHUNKS, 2),
     )

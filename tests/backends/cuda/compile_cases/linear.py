@@ -15,10 +15,18 @@ from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
-from tests.backends.cuda.compile_driver import ASYNC_COPY, ONLY_WGMMA, WGMMA, WIDE_LOADS, Case, untouched
+from tests.backends.cuda.compile_driver import (
+    ASYNC_COPY,
+    ONE_LAYOUT,
+    ONLY_WGMMA,
+    WGMMA,
+    WIDE_LOADS,
+    Case,
+    untouched,
+)
 
 F32, I32, U8 = torch.float32, torch.int32, torch.uint8
-FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS)
+FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS, ONE_LAYOUT)
 
 
 def cases() -> Iterator[Case]:

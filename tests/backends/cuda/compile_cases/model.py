@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.assembly import lower_all, sizes_of, specialisation
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.memory import CountingDevice
+from firelane.backends.cuda.placeholder_weights import placeholder_weights
 from firelane.backends.cuda.product_plan import ProductPlan
-from firelane.backends.cuda.stand_ins import stand_ins
 from firelane.backends.cuda.step_memory import StepMemory
-from firelane.models.dense import DenseSpec, dense_program
+from firelane.contract import StepLimits
 from firelane.program.ops import HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType
 from tests.backends.cuda.compile_driver import Case
+from tests.models.dense import DenseSpec, dense_program
 
 LIMITS = StepLimits(
     max_num_seqs=256,
@@ -50,7 +50,7 @@ def _work(window: bool):
         program,
         limits=LIMITS,
         memory=StepMemory.allocate(sizes_of(program, LIMITS, plan), device),
-        weights=stand_ins(plan),
+        weights=placeholder_weights(plan),
         plan=plan,
         device=device,
     ).items()

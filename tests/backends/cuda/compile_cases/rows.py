@@ -8,19 +8,21 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import StepLimits
 from firelane.backends.cuda.kernels.begin import begin
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.select import give_hidden, select_rows
 from firelane.backends.cuda.kernels.sums import add_up
+from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.pending import Pending, Source
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import segments
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
-from firelane.program.ops import HeadShape, RopeAndCache, Rotary
+from firelane.contract import CAUSAL, StepLimits
+from firelane.program.cache import CacheLayer
+from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary
 from firelane.program.values import DType, Value, Weight
 from firelane.program.values import Rows as RowKind
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
@@ -68,7 +70,8 @@ def norm(x: Source, width: int, rows: int, dtype: torch.dtype = torch.bfloat16) 
 
 
 def rope(qkv: Source, tables: StepTables, rows: int, *, norms: bool) -> Case:
-    cache = untouched(LIMITS.num_blocks, HEADS.kv_heads, LIMITS.block_size, HEADS.head_dim)
+    layer = CacheLayer(layer=0, shape=HEADS, dtype=DType.BF16, span=CAUSAL)
+    pool = untouched(LIMITS.num_blocks, 2 * HEADS.kv_heads * HEADS.head_dim * LIMITS.block_size)
     op = rope_op(norms=norms)
     launch = rope_and_cache(
         qkv,
@@ -77,10 +80,8 @@ def rope(qkv: Source, tables: StepTables, rows: int, *, norms: bool) -> Case:
         rotary=untouched(LIMITS.max_model_len, HEADS.head_dim, dtype=F32),
         q_norm=untouched(HEADS.head_dim, dtype=F32) if norms else None,
         k_norm=untouched(HEADS.head_dim, dtype=F32) if norms else None,
-        keys=cache,
-        values=cache,
+        cache=layer_cache(pool, layer, 0, LIMITS.block_size, 0),
         out=untouched(rows, op.out.width),
-        block_size=LIMITS.block_size,
         max_tokens=rows,
     )
     what = f"{qkv.count} parts" if isinstance(qkv, Pending) else "final"
@@ -92,14 +93,13 @@ def rope(qkv: Source, tables: StepTables, rows: int, *, norms: bool) -> Case:
 def rope_op(*, norms: bool) -> RopeAndCache:
     d = HEADS.head_dim
     width = (HEADS.heads + 2 * HEADS.kv_heads) * d
-    norm = Weight(name="norm", shape=(d,), dtype=DType.BF16, tensors=("norm",), parts=(d,))
+    norm = Weight.stored("norm", (d,), DType.BF16)
     return RopeAndCache(
         qkv=Value("qkv", RowKind.TOKEN, width, DType.F32),
         layer=0,
         shape=HEADS,
         rotary=Rotary(inverse_frequencies=(1.0,) * (d // 2)),
-        q_norm=norm if norms else None,
-        k_norm=norm if norms else None,
+        norm=HeadNorm(q=norm, k=norm, eps=1e-5) if norms else None,
         out=Value("out", RowKind.TOKEN, HEADS.heads * d, DType.BF16),
     )
 
@@ -113,7 +113,6 @@ def _begin(tables: StepTables) -> Iterator[Case]:
             block_size=LIMITS.block_size,
             tile_tokens=16,
             max_chunks=chunks,
-            max_tokens=LIMITS.max_num_batched_tokens,
             max_rows=chunks,
         )
         yield Case(name=f"begin {chunks} chunks", launch=launch)
@@ -147,7 +146,7 @@ def _select(tables: StepTables) -> Iterator[Case]:
     for name, source in (("pending", x), ("final", untouched(256, HIDDEN, dtype=F32))):
         launch = select_rows(source, tables, out, width=HIDDEN, max_rows=256)
         yield Case(name=f"select_rows {name}", launch=launch, needs=(WIDE_LOADS,))
-    hidden = untouched(256, HIDDEN, dtype=F32)
+    hidden = untouched(2, 256, HIDDEN, dtype=F32)
     yield Case(
         name="give_hidden",
         launch=give_hidden(untouched(256, HIDDEN), tables, hidden, width=HIDDEN, max_rows=256),

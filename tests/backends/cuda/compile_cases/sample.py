@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from firelane.backends.contract import MAX_LOGPROBS, StepLimits
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch, sample
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.tables import StepTables
+from firelane.contract import StepLimits
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
 from tests.backends.cuda.host_device import HostDevice
 
@@ -41,12 +41,7 @@ def cases() -> Iterator[Case]:
             untouched(ROWS, -(-vocab // 64) * 64, dtype=torch.float32),
             StepTables.allocate(LIMITS, tile_tokens=16, device=device),
             PinnedState.allocate(LIMITS, vocab, device),
-            SampleOutputs(
-                tokens=device.empty(ROWS),
-                logprobs=device.empty(ROWS, dtype=torch.float32),
-                top_ids=device.empty(ROWS, MAX_LOGPROBS),
-                top_logprobs=device.empty(ROWS, MAX_LOGPROBS, dtype=torch.float32),
-            ),
+            SampleOutputs.allocate(ROWS, device),
             SampleScratch.allocate(vocab, ROWS, device),
             vocab=vocab,
             max_rows=ROWS,

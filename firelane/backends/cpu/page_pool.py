@@ -1,0 +1,70 @@
+"""The memory of the KV cache: equal pages, in private memory or in memory that another process can map."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.memory import shared_zeroed, zeroed
+
+FORMAT = 1
+"""Of keys and values inside of a page, as csrc/rope.h lays them out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPages:
+    """Description of a pool for another process that maps it. Page i begins at byte i * page_bytes of the
+    file `fd`, which the pool owns. Pages of two pools with one layout_id can be copied between them."""
+
+    fd: int
+    page_bytes: int
+    num_pages: int
+    layout_id: str
+
+
+class PagePool:
+    """Owner of the pages; `pages` is uint8 [num_pages, page_bytes], zeroed."""
+
+    def __init__(self, layout: Layout, *, shared: bool = False) -> None:
+        """Raises OutOfMemoryError."""
+        self._layout, self._fd = layout, -1
+        num_pages, page_bytes = layout.limits.num_blocks, layout.page_bytes
+        nbytes = num_pages * page_bytes
+        if shared:
+            self._fd, memory = shared_zeroed(nbytes)
+        else:
+            memory = zeroed(nbytes)
+        self.pages = memory[:nbytes].reshape(num_pages, page_bytes)
+
+    @property
+    def shared(self) -> SharedPages | None:
+        """None where the pages are private, or released."""
+        if self._fd < 0:
+            return None
+        num_pages, page_bytes = self.pages.shape
+        return SharedPages(
+            fd=self._fd, page_bytes=page_bytes, num_pages=num_pages, layout_id=layout_id(self._layout)
+        )
+
+    def release(self) -> None:
+        """Close the file; idempotent. The mapping goes with the last reference to `pages`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def layout_id(layout: Layout) -> str:
+    """Changes with all that the place of a key or value in a page depends on. Which model's they are it does
+    not say."""
+    groups = [
+        (
+            group.kind,
+            str(group.span),
+            [(c.layer, c.shape.kv_heads, c.shape.head_dim, c.dtype.name) for c in group.layers],
+        )
+        for group in layout.program.cache_groups
+    ]
+    described = ("cpu", FORMAT, layout.limits.block_size, layout.page_bytes, groups)
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]

@@ -1,0 +1,58 @@
+"""Options of `firelane serve` that say how many engines there are, and what becomes of requests whose engine
+dies."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from firelane.cli.options import positive_float, positive_int
+
+if TYPE_CHECKING:
+    from firelane.cli.engine_shares import EngineOptions
+    from firelane.engine_config import EngineConfig
+
+
+def add_replicas(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("replicas and recovery")
+    group.add_argument(
+        "--replicas",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="engines behind this gateway, each with its share of the cores and of the KV cache "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--no-recovery",
+        action="store_true",
+        help="requests fail when their engine dies, in place of going on with another one",
+    )
+    group.add_argument(
+        "--engine-timeout",
+        type=positive_float,
+        default=5.0,
+        metavar="S",
+        help="an engine that shows no life for so many seconds is replaced (default: %(default)s)",
+    )
+    group.add_argument(
+        "--step-deadline",
+        type=positive_float,
+        default=120.0,
+        metavar="S",
+        help="an engine whose step takes longer is replaced (default: %(default)s)",
+    )
+
+
+def engine_options(arguments: argparse.Namespace, engine: EngineConfig, models: int) -> EngineOptions:
+    """The EngineOptions that the options of `add_replicas` give."""
+    from firelane.cli.engine_shares import EngineOptions
+
+    return EngineOptions(
+        engine=engine,
+        replicas=arguments.replicas,
+        models=models,
+        recovery=not arguments.no_recovery,
+        engine_timeout_s=arguments.engine_timeout,
+        step_deadline_s=arguments.step_deadline,
+    )

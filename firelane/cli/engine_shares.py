@@ -1,0 +1,49 @@
+"""Configurations of the engines of one model: each replica's share of cores and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import msgspec
+
+from firelane.engine_config import EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """The engines of one model. engine: what all replicas have in common. models: those that share this
+    machine's memory. recovery: requests go on when their engine dies. engine_timeout_s: an engine that shows
+    no life for so long is replaced; step_deadline_s: one whose step takes longer.
+    """
+
+    engine: EngineConfig
+    replicas: int = 1
+    models: int = 1
+    recovery: bool = True
+    engine_timeout_s: float = 5.0
+    step_deadline_s: float = 120.0
+
+    def configs(self) -> list[EngineConfig]:
+        """One for each replica, with its share of the cores and of the memory."""
+        engine, number = self.engine, self.replicas
+        if number * self.models == 1:
+            return [engine]
+        kv_bytes = engine.kv_cache_bytes and max(1, engine.kv_cache_bytes // number)
+        cores = [None] * number
+        if engine.backend != "cuda" and number > 1:
+            cores = share_out(sorted(os.sched_getaffinity(0)), number)
+        return [
+            msgspec.structs.replace(engine, replicas=number * self.models, kv_cache_bytes=kv_bytes, cores=own)
+            for own in cores
+        ]
+
+
+def share_out(cores: Sequence[int], number: int) -> list[tuple[int, ...] | None]:
+    """Disjoint parts of the cores, neighbours together; None (all cores) where there are fewer than parts."""
+    if len(cores) < number:
+        return [None] * number
+    bounds = [i * len(cores) // number for i in range(number + 1)]
+    return [tuple(cores[begin:end]) for begin, end in pairwise(bounds)]

@@ -1,0 +1,40 @@
+"""The gateway's engines as the node sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firelane.cli.engine_shares import EngineOptions
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.recovery import NoRecovery, Resume
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.watch import Deadlines, Heartbeat
+from firelane.wire.frames import Progress
+
+
+class GatewayEngines:
+    """Makes a link for each engine; all belong to `replicas`."""
+
+    def __init__(self, options: EngineOptions, on_progress: Callable[[Progress], None]) -> None:
+        self.replicas = ReplicaSet(recovery=Resume() if options.recovery else NoRecovery())
+        self._deadlines = Deadlines(silence_s=options.engine_timeout_s, step_s=options.step_deadline_s)
+        self._on_progress = on_progress
+
+    @property
+    def unheard(self) -> int:
+        return self.replicas.unheard
+
+    def add(self, name: str) -> EngineLink:
+        link = EngineLink(name=name, watch=Heartbeat(self._deadlines))
+        link.on_progress = self._on_progress
+        self.replicas.add(link)
+        return link
+
+    def remove(self, link: EngineLink) -> None:
+        self.replicas.remove(link)
+
+    def retire(self, link: EngineLink, reason: str) -> None:
+        self.replicas.retire(link, reason)
+
+    def move(self, link: EngineLink, count: int) -> int:
+        return self.replicas.move(link, count)

@@ -1,0 +1,37 @@
+"""The interface between the engine and every backend. Imports no other package of Firelane."""
+
+from firelane.contract.executor import Executor, ProgressCallback
+from firelane.contract.limits import EMBED, SAMPLE, SCORE, StepLimits
+from firelane.contract.resolve import BackendDefaults, resolve_limits, smallest_limits
+from firelane.contract.slots import SAMPLING_DTYPE, SlotState, shared_memory
+from firelane.contract.span import CAUSAL, KEY_TILE, Causal, Chunk, Span, Window, kept_from, reach
+from firelane.contract.step import StepInputs, StepOutputs
+from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS
+
+__all__ = [
+    "CAUSAL",
+    "EMBED",
+    "KEY_TILE",
+    "MAX_BIAS",
+    "MAX_LOGPROBS",
+    "MAX_STOP_IDS",
+    "SAMPLE",
+    "SAMPLING_DTYPE",
+    "SCORE",
+    "BackendDefaults",
+    "Causal",
+    "Chunk",
+    "Executor",
+    "ProgressCallback",
+    "SlotState",
+    "Span",
+    "StepInputs",
+    "StepLimits",
+    "StepOutputs",
+    "Window",
+    "kept_from",
+    "reach",
+    "resolve_limits",
+    "shared_memory",
+    "smallest_limits",
+]

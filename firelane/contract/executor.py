@@ -1,0 +1,55 @@
+"""The executor interface: arrays in, arrays out, one native call or one graph launch per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.contract.limits import StepLimits
+from firelane.contract.slots import SlotState
+from firelane.contract.step import StepInputs, StepOutputs
+
+ProgressCallback = Callable[[str, float, float, str], None]
+"""progress(stage, done, total, unit) of a load, as in wire.Progress."""
+
+
+class Executor(Protocol):
+    """Steps of one program on one device. At most `max_in_flight` of them have been submitted and not yet
+    waited for; they run, and are waited for, in the order of their submission.
+    """
+
+    @property
+    def limits(self) -> StepLimits: ...
+
+    @property
+    def max_in_flight(self) -> int:
+        """Number of steps that may be submitted before the first of them is waited for: at least 1."""
+        ...
+
+    @property
+    def state(self) -> SlotState: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_width(self) -> int: ...
+
+    @property
+    def weights_bytes(self) -> int: ...
+
+    @property
+    def kv_bytes(self) -> int: ...
+
+    def submit(self, inputs: StepInputs) -> None:
+        """Start a step, behind those in flight; returns at once. `inputs` and its slots are the backend's
+        until the wait() of this step returns."""
+        ...
+
+    def wait(self) -> StepOutputs:
+        """Block until the oldest step in flight has ended (the GIL is released); returns its outputs."""
+        ...
+
+    def release(self) -> None:
+        """Free threads and memory; idempotent."""
+        ...

@@ -1,0 +1,60 @@
+"""Sizes fixed when an executor is made, and the constants that the engine and every backend share."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firelane.contract.span import CAUSAL, KEY_TILE, Span, reach
+
+SAMPLE, SCORE, EMBED = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLimits:
+    """Sizes fixed when the executor is made.
+
+    Pages 0 .. num_blocks - 1 are of equal size; one page holds block_size tokens of all layers of one cache
+    group. spans: one for each cache group of the Program, in their order.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_output_rows: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    spans: tuple[Span, ...] = (CAUSAL,)
+
+    @property
+    def blocks_per_seq(self) -> int:
+        return -(-self.max_model_len // self.block_size)
+
+    def pages_needed(self, tokens: int) -> int:
+        """See sequence_pages."""
+        return sequence_pages(self.spans, tokens, self.max_num_batched_tokens, self.block_size)
+
+
+def pages_needed(span: Span, tokens: int, chunk: int, block_size: int) -> int:
+    """Pages of one cache group that a sequence holds at a time, at most, while it grows to `tokens` tokens in
+    chunks of at most `chunk`, and pages before kept_from are given back when a chunk is planned."""
+    every = -(-tokens // block_size)
+    seen = reach(span)
+    if seen is None:
+        return every
+    return min(every, -(-(seen + chunk + KEY_TILE) // block_size) + 1)
+
+
+def sequence_pages(spans: Sequence[Span], tokens: int, chunk: int, block_size: int) -> int:
+    """Pages of all cache groups that a sequence of `tokens` tokens holds at a time, at most."""
+    return sum(pages_needed(span, tokens, chunk, block_size) for span in spans)
+
+
+def longest_sequence(
+    spans: Sequence[Span], num_blocks: int, chunk: int, block_size: int, *, at_most: int
+) -> int:
+    """The most tokens, up to `at_most`, that a sequence can have in `num_blocks` pages."""
+    return bisect_right(
+        range(1, at_most + 1), num_blocks, key=lambda n: sequence_pages(spans, n, chunk, block_size)
+    )

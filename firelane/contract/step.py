@@ -1,0 +1,88 @@
+"""The arrays of one step: its inputs, filled in place by the engine, and its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract.limits import StepLimits
+from firelane.request_limits import MAX_LOGPROBS
+
+
+@dataclass(kw_only=True)
+class StepInputs:
+    """Inputs of one step. Filled in place by the engine; not touched from submit() until wait() returns.
+
+    Chunk i runs positions chunk_start[i] .. + chunk_len[i] - 1 of slot chunk_slot[i]; a slot is in at most
+    one chunk. The chunks' tokens, in order, are the step's token rows. Output row r looks at token row
+    row_token[r] of slot row_slot[r], whose position is row_position[r]: kind SAMPLE draws the token of
+    position row_position[r] + 1 and writes it to `tokens`, kind SCORE gives the log-probability of the token
+    that stands there already, kind EMBED gives the hidden state and neither draws nor writes. Logits are
+    not computed for EMBED rows behind the last row of another kind.
+    Arrays: int32 [max_num_seqs] for chunk_*, int32 [max_output_rows] for row_*.
+    """
+
+    num_chunks: int
+    num_tokens: int
+    num_rows: int
+    chunk_slot: NDArray[np.int32]
+    chunk_start: NDArray[np.int32]
+    chunk_len: NDArray[np.int32]
+    row_token: NDArray[np.int32]
+    row_slot: NDArray[np.int32]
+    row_position: NDArray[np.int32]
+    row_kind: NDArray[np.int32]
+
+    @classmethod
+    def allocate(cls, limits: StepLimits) -> StepInputs:
+        chunks = [np.zeros(limits.max_num_seqs, np.int32) for _ in range(3)]
+        rows = [np.zeros(limits.max_output_rows, np.int32) for _ in range(4)]
+        return cls(
+            num_chunks=0,
+            num_tokens=0,
+            num_rows=0,
+            chunk_slot=chunks[0],
+            chunk_start=chunks[1],
+            chunk_len=chunks[2],
+            row_token=rows[0],
+            row_slot=rows[1],
+            row_position=rows[2],
+            row_kind=rows[3],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutputs:
+    """Results by output row; valid until the submit() that follows the next wait().
+
+    Executors own max_in_flight + 1 of them, which take turns.
+
+    tokens: int32 [rows]; logprobs: float32 [rows] of `tokens`, raw distribution, where the slot asked;
+    top_ids: int32 [rows, MAX_LOGPROBS], best first, -1 where the vocabulary has no more; top_logprobs:
+    float32, the same shape. hidden: float32 [rows, hidden_width] of EMBED rows: the input of the product that
+    makes the logits, after the model's last norm. What a kind does not give is undefined in its rows.
+    accepted: int32 [rows]: tokens that a SAMPLE row has added to `SlotState.tokens` from its next position
+    on; 1 in every row of an executor that does not speculate, and of slots that are masked or want
+    log-probabilities. K/V is computed of all but the last one, in no other block than that of the row.
+    """
+
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    top_ids: NDArray[np.int32]
+    top_logprobs: NDArray[np.float32]
+    hidden: NDArray[np.float32]
+    accepted: NDArray[np.int32]
+
+    @classmethod
+    def allocate(cls, limits: StepLimits, hidden_width: int) -> StepOutputs:
+        rows = limits.max_output_rows
+        return cls(
+            tokens=np.zeros(rows, np.int32),
+            logprobs=np.zeros(rows, np.float32),
+            top_ids=np.zeros((rows, MAX_LOGPROBS), np.int32),
+            top_logprobs=np.zeros((rows, MAX_LOGPROBS), np.float32),
+            hidden=np.zeros((rows, hidden_width), np.float32),
+            accepted=np.ones(rows, np.int32),
+        )

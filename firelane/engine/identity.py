@@ -1,0 +1,31 @@
+"""The identity of a served model: engines of equal identity draw the same tokens for the same request."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import firelane
+from firelane.contract import Executor
+from firelane.engine_config import EngineConfig
+from firelane.errors import ModelError
+from firelane.weights.checkpoint import Checkpoint
+
+
+def checkpoint_identity(model_dir: Path) -> str:
+    """Of config.json and of the names, sizes, times and headers of the weight files (the null backend needs
+    none). To be read before they are loaded: what replaces them later is another model."""
+    try:
+        weights = Checkpoint.open(model_dir).fingerprint
+    except ModelError:
+        weights = ""
+    config = (model_dir / "config.json").read_bytes()
+    return hashlib.blake2b(config, digest_size=16).hexdigest() + weights
+
+
+def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
+    """A hash over the checkpoint, the code that makes a program of it, the backend and its arithmetic. The
+    number of threads, the sizes and the format of the weights in memory make no difference to the tokens."""
+    backend = type(executor).__module__
+    parts = (firelane.__version__, checkpoint, backend, config.gemm, str(executor.vocab_size))
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

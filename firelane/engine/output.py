@@ -1,0 +1,247 @@
+"""The commit of a step: its outputs become the true lengths of sequences, and one frame for the gateway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract import EMBED, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
+from firelane.engine.apply import PlanApplier
+from firelane.engine.plan import StepPlan
+from firelane.engine.policies.policy import Policy
+from firelane.engine.sequence import Sequence, Status
+from firelane.engine.table import SequenceTable
+from firelane.kv import KvCache
+from firelane.wire.frames import (
+    Embedding,
+    EngineStats,
+    Finished,
+    FinishReason,
+    Started,
+    StepFrame,
+    TokenLogprobs,
+)
+
+
+class OutputProcessor:
+    """Commits steps in order. What happens between two steps (an abort) is reported in the next frame."""
+
+    def __init__(
+        self, table: SequenceTable, kv: KvCache, applier: PlanApplier, policy: Policy, state: SlotState
+    ) -> None:
+        self._table = table
+        self._kv = kv
+        self._applier = applier
+        self._policy = policy
+        self._state = state
+        self._started: list[Started] = []
+        self._finished: list[Finished] = []
+        self._completed: list[Finished] = []  # to be reported after the frame with their last token
+        self._embeddings: list[Embedding] = []
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._generated_tokens = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Something is to be reported without waiting for a step."""
+        return bool(self._finished or self._completed)
+
+    def commit(
+        self,
+        plan: StepPlan,
+        inputs: StepInputs,
+        outputs: StepOutputs,
+        by_grammar: Mapping[int, FinishReason] = MappingProxyType({}),
+    ) -> StepFrame:
+        """Append the tokens, publish full blocks, end what has ended. Tokens of ended sequences are dropped.
+
+        by_grammar: slots whose sequence ends by its grammar, and how. That is reported in the frame after:
+        with "stop", a token in the same frame would count as a stop token, which is no part of the text.
+        """
+        table = self._table
+        self._note_started(plan)
+        self._publish(inputs)
+        sampled = np.flatnonzero(inputs.row_kind[: inputs.num_rows] == SAMPLE)
+        slots = inputs.row_slot[sampled]
+        accepted = outputs.accepted[sampled]
+        table.length[slots] += accepted
+        table.in_flight[slots] -= 1
+        wanted = table.wants_output[slots] & (accepted > 0)
+        if not wanted.all():
+            sampled, slots, accepted = sampled[wanted], slots[wanted], accepted[wanted]
+        tokens, drawn, counts = outputs.tokens[sampled], None, list[int]()
+        if accepted.max(initial=1) > 1:
+            tokens, drawn, counts = self._runs(slots, accepted)
+        ids = table.ids[slots].tolist()
+        logprobs = self._logprobs(inputs, outputs, sampled[table.logprobs[slots] >= 0])
+        for slot, reason in by_grammar.items():
+            self._complete(slot, reason)
+        self._end_sequences(plan, slots, tokens)
+        if any(chunk.sequence.pool for chunk in plan.chunks):
+            self._pool(plan, inputs, outputs)
+        table.retire(plan.step)
+        self._steps += 1
+        drawn = drawn or tokens.tolist()
+        self._generated_tokens += len(drawn)
+        return self._frame(plan.step, ids, drawn, logprobs, counts)
+
+    def _runs(
+        self, slots: NDArray[np.int32], accepted: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], list[int], list[int]]:
+        """Several tokens of a row, up to the first stop token or the sequence's end: the last one of each
+        row, all tokens, and how many there are of each."""
+        table, drawn, counts, last = self._table, list[int](), list[int](), list[int]()
+        for slot, count in zip(slots.tolist(), accepted.tolist(), strict=True):
+            before = int(table.length[slot]) - count
+            stop = min(before + count, int(table.end[slot]))
+            tokens = self._state.tokens[slot, before:stop]
+            stops = np.flatnonzero(np.isin(tokens, self._state.stop_ids[slot]))
+            run = tokens[: stops[0] + 1 if stops.size else None].tolist()
+            table.length[slot] = before + len(run)
+            drawn += run
+            counts.append(len(run))
+            last.append(run[-1])
+        return np.array(last, np.int32), drawn, counts
+
+    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A live sequence ends now."""
+        self._table.finish(sequence)
+        self.note_end(sequence, reason)
+
+    def note_end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Report the end of a sequence that is not in the table."""
+        self._finished.append(Finished(sequence.id, reason))
+
+    def report(self) -> StepFrame:
+        """The news alone, while no step runs."""
+        return self._frame(self._steps, [], [], [], [])
+
+    def _note_started(self, plan: StepPlan) -> None:
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if chunk.writes_row and not sequence.started:
+                sequence.started = True
+                self._prompt_tokens += sequence.prompt_len
+                self._started.append(
+                    Started(sequence.id, chunk.start, time.monotonic() - sequence.scheduled_s)
+                )
+
+    def _publish(self, inputs: StepInputs) -> None:
+        """Give the prefix cache the blocks that this step has filled (all of their tokens are known by now),
+        and the pool what lies behind the spans."""
+        table, chunks = self._table, inputs.num_chunks
+        slots = inputs.chunk_slot[:chunks]
+        full = (inputs.chunk_start[:chunks] + inputs.chunk_len[:chunks]) // self._kv.block_size
+        for index in np.flatnonzero(full > table.published[slots]).tolist():
+            slot, num_blocks = int(slots[index]), int(full[index])
+            sequence = table.sequences[slot]
+            if sequence is not None and sequence.status is Status.RUNNING and sequence.blocks is not None:
+                self._kv.publish(sequence.blocks, sequence.chain, self._state.tokens[slot], num_blocks)
+                if self._kv.num_limited:
+                    self._kv.advance(sequence.blocks, num_blocks * self._kv.block_size)
+                table.published[slot] = num_blocks
+
+    def _end_sequences(self, plan: StepPlan, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+        """Stop tokens first: a stop token at the length's end is a stop."""
+        table = self._table
+        stopped = (self._state.stop_ids[slots] == tokens[:, None]).any(axis=1)
+        ended = table.length[slots] >= table.end[slots]
+        for row in np.flatnonzero(stopped | ended).tolist():
+            sequence = table.sequences[slots[row]]
+            assert sequence is not None
+            if sequence.status is not Status.FINISHED:
+                self.end(sequence, "stop" if stopped[row] else "length")
+        for chunk in plan.chunks:
+            scored_only = chunk.is_last and not chunk.samples
+            if scored_only and chunk.sequence.status is Status.RUNNING:
+                self.end(chunk.sequence, "length")
+
+    def _complete(self, slot: int, reason: FinishReason) -> None:
+        sequence = self._table.sequences[slot]
+        assert sequence is not None
+        self._table.finish(sequence)
+        self._completed.append(Finished(sequence.id, reason))
+
+    def _pool(self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs) -> None:
+        """Collect hidden states; a prompt that is through ends with its embedding."""
+        table = self._table
+        for row in np.flatnonzero(inputs.row_kind[: inputs.num_rows] == EMBED).tolist():
+            slot = int(inputs.row_slot[row])
+            sequence = table.sequences[slot]
+            if table.wants_output[slot] and sequence is not None and sequence.pool is not None:
+                sequence.pool.add(outputs.hidden[row])
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if sequence.pool is not None and chunk.is_last and table.wants_output[chunk.slot]:
+                self._embeddings.append(Embedding(sequence.id, sequence.pool.values()))
+                self.end(sequence, "stop")
+
+    def _logprobs(
+        self, inputs: StepInputs, outputs: StepOutputs, sampled: NDArray[np.int64]
+    ) -> list[TokenLogprobs]:
+        rows = inputs.num_rows
+        scored = np.flatnonzero(inputs.row_kind[:rows] == SCORE)
+        if not len(sampled) and not len(scored):
+            return []
+        scored = scored[self._table.wants_output[inputs.row_slot[scored]]]
+        return [self._row_logprobs(inputs, outputs, row) for row in [*scored.tolist(), *sampled.tolist()]]
+
+    def _row_logprobs(self, inputs: StepInputs, outputs: StepOutputs, row: int) -> TokenLogprobs:
+        sequence: Any = self._table.sequences[inputs.row_slot[row]]
+        sampling = sequence.sampling
+        count = sampling.logprobs if inputs.row_kind[row] == SAMPLE else sampling.prompt_logprobs
+        known = outputs.top_ids[row, :count] >= 0  # a small vocabulary may have fewer alternatives
+        return TokenLogprobs(
+            sequence.id,
+            int(inputs.row_position[row]) + 1,
+            int(outputs.tokens[row]),
+            float(outputs.logprobs[row]),
+            outputs.top_ids[row, :count][known].tolist(),
+            outputs.top_logprobs[row, :count][known].tolist(),
+        )
+
+    def _frame(
+        self,
+        step: int,
+        ids: list[int],
+        tokens: list[int],
+        logprobs: list[TokenLogprobs],
+        counts: list[int],
+    ) -> StepFrame:
+        started, self._started = self._started, []
+        finished, self._finished, self._completed = self._finished, self._completed, []
+        embeddings, self._embeddings = self._embeddings, []
+        return StepFrame(
+            step=step,
+            ids=ids,
+            tokens=tokens,
+            started=started,
+            finished=finished,
+            logprobs=logprobs,
+            stats=self._stats(),
+            embeddings=embeddings,
+            counts=counts,
+        )
+
+    def _stats(self) -> EngineStats:
+        table, applier = self._table, self._applier
+        return EngineStats(
+            running=len(table.running),
+            waiting=len(table.waiting),
+            kv_used_blocks=self._kv.num_used_pages,
+            kv_total_blocks=self._kv.num_pages,
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated_tokens,
+            prefix_queries=applier.prefix_queries,
+            prefix_hits=applier.prefix_hits,
+            preemptions=applier.preemptions,
+            steps=self._steps,
+            running_background=self._policy.num_running_background(),
+            waiting_background=table.waiting.num_background(),
+        )

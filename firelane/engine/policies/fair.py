@@ -1,0 +1,223 @@
+"""Fair sharing between tenants: the tenant that is behind comes first, over-share tenants and background work
+have a limited part of each step, and make room for arriving requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.engine.draft import PlanDraft
+from firelane.engine.plan import StepPlan
+from firelane.engine.policies.accounts import Accounts
+from firelane.engine.policies.fair_queue import FairQueue
+from firelane.engine.policies.step_share import StepShare
+from firelane.engine.policies.victims import VictimChoice
+from firelane.engine.sequence import Sequence, arrival
+from firelane.engine.step_time import StepTimeModel
+
+RESERVE = 8
+"""One in so many slots and pages is left free by the admission of low-priority work."""
+
+
+class FairQuota:
+    """Low-priority work gets `low_tokens` of the step; prefills and admissions are in order of virtual
+    time."""
+
+    def __init__(
+        self,
+        draft: PlanDraft,
+        accounts: Accounts,
+        waiting: FairQueue,
+        low: NDArray[np.bool_] | None = None,
+        low_tokens: int = 0,
+    ) -> None:
+        """low: mask of low-priority accounts; None where there are none."""
+        self._draft = draft
+        self._accounts = accounts
+        self._counter = accounts.counter.copy() if accounts.is_shared else accounts.counter
+        self._heads = waiting.heads(self._counter, draft.admitted)
+        self._low = low
+        self._low_tokens = low_tokens
+        self._skip: NDArray[np.bool_] | None = None
+
+    def choose_decodes(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Low-priority work takes turns, background work last."""
+        if self._low is None:
+            return slots
+        table = self._draft.table
+        is_low = self._low[table.account[slots]]
+        low = slots[is_low]
+        if len(low) <= self._low_tokens:
+            return slots
+        background = self._accounts.background[table.account[low]]
+        turns = np.lexsort((table.last_step[low], background))[: self._low_tokens]
+        return np.sort(np.concatenate([slots[~is_low], low[turns]]))
+
+    def spend_decodes(self, slots: NDArray[np.int64]) -> None:
+        accounts = self._draft.table.account[slots]
+        if self._accounts.is_shared:
+            self._accounts.charge_each(accounts, 1, self._counter)
+        if self._low is not None:
+            self._low_tokens = max(0, self._low_tokens - int(np.count_nonzero(self._low[accounts])))
+
+    def prefills(self) -> Iterator[Sequence]:
+        """Low-priority work last, each time that of the account that is most behind."""
+        prefilling = self._draft.prefilling()
+        if self._low is None:
+            yield from sorted(prefilling, key=arrival)
+            return
+        queues: dict[int, deque[Sequence]] = {}
+        for sequence in sorted(prefilling, key=arrival):
+            queues.setdefault(sequence.account, deque()).append(sequence)
+        turns: list[tuple[bool, bool, float, int]] = []
+        background = self._accounts.background
+        ranks = {a: (bool(background[a]), bool(self._low[a])) for a in queues}
+        for account in queues:
+            heappush(turns, (*ranks[account], self._counter[account], account))
+        while turns:
+            account = heappop(turns)[-1]
+            yield queues[account].popleft()
+            if queues[account]:
+                heappush(turns, (*ranks[account], self._counter[account], account))
+
+    def next_waiting(self) -> Sequence | None:
+        head = self._heads.best(self._skip)
+        while head is not None and self._is_low(head) and (not self._low_tokens or self._is_reserved()):
+            self._skip = self._low
+            head = self._heads.best(self._skip)
+        return head
+
+    def spare_pages(self, sequence: Sequence) -> int:
+        spare = self._draft.limits.num_blocks // RESERVE
+        return spare if self._is_low(sequence) and self._draft.has_running else 0
+
+    def tokens_for(self, sequence: Sequence) -> int:
+        tokens = self._draft.tokens
+        return min(tokens, self._low_tokens) if self._is_low(sequence) else tokens
+
+    def spend(self, sequence: Sequence, tokens: int) -> None:
+        if self._accounts.is_shared:
+            self._accounts.charge(sequence.account, tokens, self._counter)
+        if self._is_low(sequence):
+            self._low_tokens -= tokens
+
+    def _is_low(self, sequence: Sequence) -> bool:
+        return self._low is not None and bool(self._low[sequence.account])
+
+    def _is_reserved(self) -> bool:
+        """The free slots are left to those who come before low-priority work."""
+        reserve = self._draft.limits.max_num_seqs // RESERVE
+        return self._draft.has_running and self._draft.num_free_slots <= reserve
+
+
+class FairPolicy:
+    """Accounts of tenants, and the step times that tell how much low-priority work a step can take."""
+
+    def __init__(self, max_tokens: int) -> None:
+        """max_tokens: of a step."""
+        self.accounts = Accounts()
+        self.waiting = FairQueue(self.accounts)
+        self.times = StepTimeModel()
+        self._max_tokens = max_tokens
+        self._share = StepShare(self.accounts, self.times, max_tokens)
+
+    def open_step(self, draft: PlanDraft) -> FairQuota:
+        low = self._low_priority()
+        if low is None:
+            return FairQuota(draft, self.accounts, self.waiting)
+        self._admit_first(draft, low)
+        return FairQuota(draft, self.accounts, self.waiting, low, self._low_tokens(draft, low))
+
+    def victim(self, draft: PlanDraft) -> Sequence:
+        if not self.accounts.is_shared:
+            return max(draft.running(), key=arrival)
+        return VictimChoice(draft).for_growth()
+
+    def step_ended(self, tokens: int, seconds: float) -> None:
+        self.times.note(tokens, seconds)
+
+    def charge(self, plan: StepPlan, decode_accounts: NDArray[np.int64]) -> None:
+        accounts = self.accounts
+        if accounts.is_shared:
+            accounts.charge_each(decode_accounts, 1, accounts.counter)
+            for chunk in plan.chunks:
+                accounts.charge(chunk.sequence.account, chunk.length, accounts.counter)
+
+    def added(self, sequence: Sequence) -> None:
+        sequence.account = self.accounts.open(sequence.tenant)
+
+    def started(self, sequence: Sequence) -> None:
+        self.accounts.running[sequence.account] += 1
+
+    def stopped(self, sequence: Sequence) -> None:
+        self.accounts.running[sequence.account] -= 1
+
+    def finished(self, sequence: Sequence) -> None:
+        self.accounts.close(sequence.account)
+
+    def num_running_background(self) -> int:
+        return self.accounts.running_background()
+
+    def check_integrity(self, live: Iterable[Sequence], running: Iterable[Sequence]) -> None:
+        arrivals: dict[int, list[int]] = {}
+        for sequence in live:
+            arrivals.setdefault(sequence.account, []).append(sequence.arrival)
+        for account, order in arrivals.items():
+            assert order == sorted(order), "not first come, first served"
+            assert self.accounts.live[account] == len(order), "live sequences miscounted"
+        counts = np.bincount([s.account for s in running], minlength=len(self.accounts.running))
+        assert (counts == self.accounts.running).all(), "running sequences miscounted"
+
+    def _low_priority(self) -> NDArray[np.bool_] | None:
+        """Mask of low-priority accounts; None where there are none."""
+        if not self.accounts.is_shared:
+            return None
+        self.accounts.expire()
+        low = self.accounts.low_priority()
+        return low if low.any() else None
+
+    def _low_tokens(self, draft: PlanDraft, low: NDArray[np.bool_]) -> int:
+        """Low-priority tokens of this step, when all who come before it and can have a slot have it."""
+        table = draft.table
+        decodes = int(np.count_nonzero(draft.can_decode() & ~low[table.account]))
+        due = sum(
+            len(s.tokens) - draft.computed(s)
+            for s in draft.prefilling()
+            if not low[s.account] and self._share.comes_first(s.account, low)
+        )
+        return self._share.tokens(low, due, decodes)
+
+    def _admit_first(self, draft: PlanDraft, low: NDArray[np.bool_]) -> None:
+        """Admit those who come before low-priority work, if need be in the place of others; their chunks
+        follow in this step, or the next ones."""
+        if not self.waiting:
+            return
+        background = self.accounts.background
+        others_yield = bool(self.accounts.running[background].any())
+        skip = background if others_yield else low
+        heads = self.waiting.heads(self.accounts.counter, draft.admitted)
+        prefilling = [s for s in draft.prefilling() if not low[s.account]]
+        pending = sum(len(s.tokens) - draft.computed(s) for s in prefilling)
+        while pending < self._max_tokens:
+            head = heads.best(skip)
+            if head is None or not (others_yield or self._share.comes_first(head.account, low)):
+                return
+            if not self._make_room(draft, head):
+                return
+            pending += len(head.tokens) - draft.computed(head)
+
+    def _make_room(self, draft: PlanDraft, head: Sequence) -> bool:
+        """Admit this sequence, preempting what has to yield to it; False where it must wait."""
+        while not (draft.num_free_slots and draft.admit(head, spare_pages=0)):
+            lacks_slot = not draft.num_free_slots
+            if draft.slots_will_be_freed if lacks_slot else draft.pages_will_be_freed:
+                return False
+            victim = VictimChoice(draft).for_arrival(head, lacks_slot=lacks_slot)
+            if victim is None:
+                return False
+            draft.preempt(victim)
+        return True

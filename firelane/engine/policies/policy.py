@@ -1,0 +1,106 @@
+"""The interface between the scheduler and a scheduling policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.engine.draft import PlanDraft
+from firelane.engine.plan import StepPlan
+from firelane.engine.sequence import Sequence
+
+
+class StepQuota(Protocol):
+    """The part of one step that each sequence may take. Made for one draft of a plan; keeps what the draft
+    spends to itself."""
+
+    def choose_decodes(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of the slots that could decode, those that do."""
+        ...
+
+    def spend_decodes(self, slots: NDArray[np.int64]) -> None:
+        """One token for each of these slots is planned."""
+        ...
+
+    def prefills(self) -> Iterator[Sequence]:
+        """Sequences in a slot whose prompt is not computed yet, in order. Each is to be spent before the
+        next is taken."""
+        ...
+
+    def next_waiting(self) -> Sequence | None:
+        """The sequence to admit next; None where none may be."""
+        ...
+
+    def spare_pages(self, sequence: Sequence) -> int:
+        """Pages that must stay free when this one is admitted."""
+        ...
+
+    def tokens_for(self, sequence: Sequence) -> int:
+        """Token rows of the step that are left to this sequence."""
+        ...
+
+    def spend(self, sequence: Sequence, tokens: int) -> None:
+        """A prefill chunk of so many tokens is planned. The draft counts its tokens itself."""
+        ...
+
+
+class Waiting(Protocol):
+    """The waiting queue."""
+
+    def __len__(self) -> int: ...
+
+    def values(self) -> Iterator[Sequence]: ...
+
+    def get(self, request_id: int) -> Sequence | None: ...
+
+    def push(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Behind, or before, all others of its tenant."""
+        ...
+
+    def remove(self, sequence: Sequence) -> None: ...
+
+    def num_background(self) -> int: ...
+
+
+class Policy(Protocol):
+    """Order of the waiting queue, limit of tokens in a step, choice of whom to preempt, and the bill. Told of
+    each change in the life of a sequence; everything else only reads."""
+
+    @property
+    def waiting(self) -> Waiting: ...
+
+    def open_step(self, draft: PlanDraft) -> StepQuota:
+        """The quota of a step that is about to be planned. May first admit arriving requests, and preempt
+        others for them, in the draft."""
+        ...
+
+    def victim(self, draft: PlanDraft) -> Sequence:
+        """The running sequence to preempt when one lacks pages: it may be that one itself."""
+        ...
+
+    def step_ended(self, tokens: int, seconds: float) -> None:
+        """A step of so many tokens has taken so long."""
+        ...
+
+    def charge(self, plan: StepPlan, decode_accounts: NDArray[np.int64]) -> None:
+        """The plan's tokens are being computed; the decodes are of these accounts."""
+        ...
+
+    def added(self, sequence: Sequence) -> None: ...
+
+    def started(self, sequence: Sequence) -> None: ...
+
+    def stopped(self, sequence: Sequence) -> None:
+        """It runs no more: finished or preempted."""
+        ...
+
+    def finished(self, sequence: Sequence) -> None: ...
+
+    def num_running_background(self) -> int: ...
+
+    def check_integrity(self, live: Iterable[Sequence], running: Iterable[Sequence]) -> None:
+        """Raise AssertionError unless its counts are right."""
+        ...

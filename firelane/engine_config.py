@@ -1,0 +1,80 @@
+"""The configuration of an engine, from the command line to the backend: nothing is copied on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from firelane.errors import UsageError
+
+WEIGHTS = ("auto", "bf16", "lossless")
+GEMMS = ("invariant", "library")
+
+
+class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration of an executor. Sizes are wishes: contract.resolve_limits turns them into StepLimits.
+
+    Raises UsageError for values that no backend can serve.
+    """
+
+    cache_dir: Path
+    threads: int | None = None
+    """Compute threads; None: all cores of this process."""
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    """Tokens that one step may compute: at least max_num_seqs, so that every sequence can decode in every
+    step; None: the backend's default."""
+    max_model_len: int | None = None
+    """Longest sequence in tokens; None: the model's own, or less where the memory is too small for it."""
+    kv_cache_bytes: int | None = None
+    """Memory of the KV cache; None: what the backend has left."""
+    block_size: int | None = None
+    """Tokens in one page of the KV cache; None: the backend's default."""
+    replicas: int = 1
+    """Engines that share the memory of this machine."""
+    weights: str = "auto"
+    """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
+    format of each matrix, "auto" the fastest. Outputs are the same, bit for bit."""
+    gemm: str = "invariant"
+    """Products of many rows on a GPU, one of GEMMS: "invariant" gives a row the same bits whatever runs
+    beside it; "library" takes the vendor's, which does not."""
+    step_limit_s: float = 60.0
+    """Seconds after which a step on a GPU is taken to hang: the engine then ends with an error."""
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "replicas", "max_num_seqs", "max_model_len", "kv_cache_bytes", "block_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}: it must be at least 1")
+        for name, known in (("weights", WEIGHTS), ("gemm", GEMMS)):
+            if getattr(self, name) not in known:
+                given = str(getattr(self, name))[:40]
+                raise UsageError(f"{name} is {given!r}: it must be one of {', '.join(known)}")
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
+            raise UsageError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
+                f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
+            )
+
+
+class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
+    """Configuration of an engine process, which gets it as JSON on its command line."""
+
+    model_dir: Path
+    """A resolved directory in Hugging Face layout."""
+    backend: str = "auto"
+    """A name of firelane.backends.BACKENDS, or "auto": the GPU where one can be used, else the CPU."""
+    prefix_cache: bool = True
+    cores: tuple[int, ...] | None = None
+    """Processors that the process may use; None: those of its parent."""
+    log_format: str = "text"
+    """ "text" or "json"."""
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> EngineConfig:
+        """Raises msgspec.DecodeError."""
+        return msgspec.json.decode(text, type=cls, dec_hook=lambda kind, value: kind(value))

@@ -1,0 +1,149 @@
+"""Response formats: answers as one JSON object or as server-sent events, and what the APIs' formats share.
+
+Everything of an event that does not change from token to token is made once, as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from firelane.api.usage import Usage
+from firelane.text.deltas import Delta, ToolCall
+
+DONE = b"data: [DONE]\n\n"
+encode_json = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """Log-probability of one token, None for the first of an echoed prompt; alternatives best first."""
+
+    token: int
+    logprob: float | None
+    top: list[tuple[int, float]]
+
+
+@dataclass(slots=True)
+class ChoiceResult:
+    """One choice of an answer in one piece, or what one event adds to it. token_ids, prompt_ids,
+    prompt_reports: None where the client did not ask for them. echoed_tokens: reports of the prompt, at the
+    beginning of `reports`.
+    """
+
+    index: int
+    text: str = ""
+    reports: list[TokenReport] = field(default_factory=list[TokenReport])
+    reason: str | None = None
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    token_ids: list[int] | None = None
+    prompt_ids: list[int] | None = None
+    prompt_reports: list[TokenReport] | None = None
+    echoed_tokens: int = 0
+
+
+@dataclass(slots=True)
+class LiveUsage:
+    """The usage so far of an answer that is being made; `read` is set when it starts."""
+
+    read: Callable[[], Usage] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Fields that all chunks of one answer repeat. created: Unix time in seconds. fingerprint: stands for the
+    model and the program that serves it. usage_in_chunks: chunks say `usage: null` because the last one will
+    hold it; with live_usage they say how much it is so far. tokens_by_id: reports name tokens by their ids.
+    """
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str = ""
+    service_tier: str | None = None
+    usage_in_chunks: bool = False
+    live_usage: LiveUsage | None = None
+    tokens_by_id: bool = False
+
+
+class ResponseFormat(Protocol):
+    """Serializer of one kind of answer. `reports` is None when the client did not ask for logprobs;
+    `offset` counts the characters of the choice before these reports.
+    """
+
+    def opening(self, index: int) -> bytes:
+        """The event before a choice's first text, or b""."""
+        ...
+
+    def content_chunk(self, index: int) -> Callable[[str], bytes]:
+        """Makes the events that hold nothing but text, of one choice."""
+        ...
+
+    def event(self, part: ChoiceResult, offset: int | None) -> bytes:
+        """An event with reports (unless `offset` is None) or an end; b"" where it needs none."""
+        ...
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """An event that holds a piece which is not content; b"" where it comes later."""
+        ...
+
+    def closing(self, usage: Usage) -> bytes:
+        """The end of a stream that went well."""
+        ...
+
+    def failure(self, body: bytes) -> bytes:
+        """The end of a stream that failed; body: an error envelope."""
+        ...
+
+    def response(self, results: list[ChoiceResult], usage: Usage, with_logprobs: bool) -> bytes: ...
+
+
+class EventFrame:
+    """The bytes of an event before and after its choices."""
+
+    __slots__ = ("_fixed", "_live", "head")
+
+    def __init__(self, who: Identity, kind: str) -> None:
+        tier = b"" if who.service_tier is None else b'"service_tier":%b,' % encode_json(who.service_tier)
+        self.head = (
+            b'data: {"id":%b,"object":%b,"created":%d,"model":%b,"system_fingerprint":%b,%b"choices":['
+            % (
+                encode_json(who.id),
+                encode_json(kind),
+                who.created,
+                encode_json(who.model),
+                encode_json(who.fingerprint),
+                tier,
+            )
+        )
+        self._live = who.live_usage
+        self._fixed = b'],"usage":null}\n\n' if who.usage_in_chunks else b"]}\n\n"
+
+    @property
+    def tail(self) -> bytes:
+        if self._live is None or self._live.read is None:
+            return self._fixed
+        return b'],"usage":%b}\n\n' % encode_json(self._live.read())
+
+    def content_chunk(self, before: bytes, after: bytes) -> Callable[[str], bytes]:
+        """A writer of events that differ only in their text."""
+        if self._live is None:
+            return around(self.head + before, after + self._fixed)
+        return lambda text: around(self.head + before, after + self.tail)(text)
+
+    def closing(self, usage: Usage, *, with_usage: bool) -> bytes:
+        """The end of a stream."""
+        return b'%b],"usage":%b}\n\n%b' % (self.head, encode_json(usage), DONE) if with_usage else DONE
+
+
+def around(head: bytes, tail: bytes) -> Callable[[str], bytes]:
+    """A writer of a text's JSON between bytes that do not change."""
+    return lambda text: b"%b%b%b" % (head, encode_json(text), tail)
+
+
+def error_event(body: bytes) -> bytes:
+    return b"data: %b\n\n" % body

@@ -1,0 +1,62 @@
+"""OpenAI's error envelope as Workers AI's."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from firelane.api import workers_ai as api
+from firelane.api.errors import ErrorBody, ErrorEnvelope
+from firelane.gateway.answers.formats import encode_json
+from firelane.gateway.http.exchange import JSON, Exchange
+
+_ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelope)
+_BY_CODE = {
+    "model_not_found": (400, api.NO_SUCH_MODEL),
+    "queue_full": (429, api.OUT_OF_CAPACITY),
+}
+_BY_STATUS = {
+    401: api.AUTHENTICATION_ERROR,
+    403: api.NOT_ALLOWED,
+    405: api.LORA_UNSUPPORTED,
+    429: api.OUT_OF_QUOTA,
+    500: api.SERVER_ERROR,
+    503: api.SERVER_ERROR,
+}
+
+
+def failure(status: int, body: bytes) -> tuple[int, bytes]:
+    """Status and body of Workers AI's answer; body: an ErrorEnvelope."""
+    error = _ENVELOPES.decode(body).error
+    status, code = _BY_CODE.get(str(error.code), (status, _BY_STATUS.get(status, api.INVALID_INPUT)))
+    return status, encode_json(api.RunFailure(errors=[_body(error, code)]))
+
+
+def _body(error: ErrorBody, code: int) -> api.RunErrorBody:
+    return api.RunErrorBody(code=code, message=f"AiError: {error.message}")
+
+
+class _WorkersExchange:
+    """Passes everything on but the bodies of errors."""
+
+    _inner: Exchange
+
+    def __init__(self, inner: Exchange) -> None:
+        object.__setattr__(self, "_inner", inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._inner, name, value)
+
+    def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        if status >= 400:
+            status, body = failure(status, body)
+        self._inner.respond(status, body, content_type=content_type, headers=headers)
+
+
+def workers_exchange(inner: Exchange) -> Exchange:
+    """An exchange whose errors have Workers AI's form."""
+    return cast(Exchange, _WorkersExchange(inner))

@@ -1,0 +1,104 @@
+"""Bytes of one engine connection, and requests cut into frames of a bounded size."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from firelane.wire.codec import FrameReader, WireError
+from firelane.wire.frames import FromEngine, NewRequest, Submit
+
+log = logging.getLogger(__name__)
+SUBMIT_BYTES = 4 << 20
+"""Bytes of prompts and grammars in one Submit frame: far below what an engine takes, however many requests
+come at once.
+"""
+
+
+class Receiver(Protocol):
+    def receive(self, frame: FromEngine) -> None: ...
+    def lose(self, reason: str) -> None:
+        """The connection has ended by itself."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """Owns the socket. Reports to its receiver until one of them closes it. frames: how many have come."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.frames = 0
+        self._receiver: Receiver | None = receiver
+        self._reader: FrameReader[FromEngine] = FrameReader(FromEngine)
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def open(cls, sock: socket.socket, receiver: Receiver) -> Connection:
+        """Takes over a connected stream socket."""
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        make = loop.create_unix_connection if sock.family == socket.AF_UNIX else loop.create_connection
+        _, connection = await make(lambda: cls(receiver), sock=sock)  # pyright: ignore[reportCallIssue]
+        return connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._receiver is None:
+            return
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self._give_up(str(error))
+            return
+        for frame in frames:
+            self._receive(frame)
+
+    def _receive(self, frame: FromEngine) -> None:
+        if self._receiver is None:  # the frame before it ended the connection
+            return
+        self.frames += 1
+        try:
+            self._receiver.receive(frame)
+        except Exception:  # a defect in handling one frame must not cost the engine's other requests
+            log.exception("frame_failed kind=%s", type(frame).__name__)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._give_up(f"connection closed{f' ({exc})' if exc else ''}")
+
+    def _give_up(self, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if self._transport is not None:
+            self._transport.close()
+        if receiver is not None:
+            receiver.lose(reason)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.close()
+
+
+def submissions(requests: list[NewRequest]) -> Iterator[Submit]:
+    """The requests in order, cut where their prompts and grammars would be too much for one frame."""
+    begin, size = 0, 0
+    for index, request in enumerate(requests):
+        own = _size(request)
+        if index > begin and size + own > SUBMIT_BYTES:
+            yield Submit(requests[begin:index])
+            begin, size = index, 0
+        size += own
+    if begin < len(requests):
+        yield Submit(requests[begin:])
+
+
+def _size(request: NewRequest) -> int:
+    """Bytes of what has no bound of its own. Of one character UTF-8 makes four bytes at most."""
+    return len(request.prompt) + (0 if request.grammar is None else 4 * len(request.grammar.text))

@@ -1,0 +1,92 @@
+"""A request between its submission and its end, with all that another engine needs to go on with it."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import Protocol
+
+import msgspec
+
+from firelane.errors import FirelaneError
+from firelane.wire.frames import FinishReason, NewRequest, TokenLogprobs
+
+
+class Sink(Protocol):
+    """Receives what one engine request produces. Calls come from the event loop, in this order within a
+    frame: on_started, on_logprobs, on_embedding, ending, on_token, on_end. Nothing follows on_end or
+    on_failed. An engine's death between two calls is not seen, but for on_waiting.
+    """
+
+    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+        """Once. planned_s: when the first engine took it out of its queue, by the monotonic clock."""
+        ...
+
+    def on_logprobs(self, entry: TokenLogprobs) -> None: ...
+    def on_embedding(self, values: bytes) -> None:
+        """values: as in wire.Embedding."""
+        ...
+
+    def ending(self, reason: FinishReason) -> None: ...
+    def on_token(self, token: int, now_s: float) -> None: ...
+    def on_waiting(self) -> None:
+        """Every few seconds while the request has lost its engine and has no new token yet."""
+        ...
+
+    def on_end(self) -> None: ...
+    def on_failed(self, error: FirelaneError) -> None: ...
+
+
+class InFlight:
+    """One submitted request.
+
+    tokens: its output so far. reported: last position whose log-probability the sink has. told: the sink
+    knows that it has started. running: its present engine has begun it. deaths: of engines that were at
+    work on it; losses: of engines that had it; both without progress between them. kept: tokens at the last
+    loss. parked_s: since when it has no engine; resumed_at: tokens that it had when it lost its last one.
+    """
+
+    __slots__ = (
+        *(
+            "deaths",
+            "kept",
+            "losses",
+            "parked_s",
+            "reported",
+            "request",
+            "resumed_at",
+            "running",
+            "sink",
+            "told",
+        ),
+        "tokens",
+    )
+
+    def __init__(self, request: NewRequest, sink: Sink) -> None:
+        self.request = request
+        self.sink = sink
+        self.tokens = array("i")
+        self.reported = 0
+        self.told = self.running = False
+        self.deaths = self.losses = self.kept = self.resumed_at = 0
+        self.parked_s = 0.0
+
+    @property
+    def id(self) -> int:
+        return self.request.id
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of what the next engine has to compute before it draws: the prompt and the output so far."""
+        return len(self.request.prompt) // 4 + len(self.tokens)
+
+    def continuation(self) -> NewRequest:
+        """The request for the engine that goes on with it."""
+        request = self.request
+        if not self.tokens:
+            return request
+        output = self.tokens[:]
+        if sys.byteorder == "big":
+            output.byteswap()
+        prompt, start = request.prompt + output.tobytes(), len(request.prompt) // 4
+        return msgspec.structs.replace(request, prompt=prompt, output_start=start)

@@ -1,0 +1,396 @@
+"""The gateway's side of the frames to one engine process: one connection at a time, made again after a
+restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.errors import FirelaneError, RequestError
+from firelane.gateway.engines.connection import Connection, submissions
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.load import Load
+from firelane.gateway.engines.ragged import deliver_ragged
+from firelane.gateway.engines.watch import NO_WATCH, Watch
+from firelane.wire.codec import encode
+from firelane.wire.frames import (
+    PROTOCOL_VERSION,
+    Abort,
+    Beat,
+    Drain,
+    EngineStats,
+    Failed,
+    Finished,
+    FromEngine,
+    NewRequest,
+    Progress,
+    Ready,
+    Rejected,
+    StepFrame,
+    TokenLogprobs,
+)
+
+log = logging.getLogger(__name__)
+
+
+class LinkState(enum.Enum):
+    STARTING = "starting"
+    READY = "ready"
+    DEAD = "dead"
+
+
+class LinkOwner(Protocol):
+    """Whoever submits through a link."""
+
+    def on_ready(self, link: EngineLink, ready: Ready) -> str:
+        """Why this engine cannot be used; "" where it can."""
+        ...
+
+    def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
+        """After all sinks have seen the frame."""
+        ...
+
+    def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str) -> None:
+        """The engine has gone; nobody will answer these any more."""
+        ...
+
+    def on_returned(self, link: EngineLink, returned: list[InFlight]) -> None:
+        """The engine is ending and gives these back."""
+        ...
+
+
+class EngineLink:
+    """State of one engine as the gateway sees it, and the requests in flight there.
+
+    `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
+    calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
+    kill the process. A request that has left an engine never comes back to the same process: tokens that are
+    still on their way from there cannot be taken for those of its next life.
+    """
+
+    def __init__(
+        self, on_down: Callable[[str], None] | None = None, *, name: str = "0", watch: Watch = NO_WATCH
+    ) -> None:
+        """name: of the replica, in logs and metrics."""
+        self.name = name
+        self.state = LinkState.STARTING
+        self.reason = "the engine has not been started yet"
+        self.progress: Progress | None = None
+        self.ready: Ready | None = None
+        self.stats = EngineStats()
+        self.owner: LinkOwner | None = None
+        self.on_down = on_down
+        self.on_hang: Callable[[str], None] | None = None
+        self.on_progress: Callable[[Progress], None] | None = None
+        self.on_ready: Callable[[Ready], None] | None = None
+        self.failed: Failed | None = None
+        self.has_served = False
+        self.load = Load()
+        self._watch = watch
+        self._flights: dict[int, InFlight] = {}
+        self._new: list[NewRequest] = []
+        self._aborts: list[int] = []
+        self._flush_scheduled = False
+        self._connection: Connection | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is LinkState.READY
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def tokens_ahead(self) -> int:
+        """Work of this engine: prompt tokens that it has to compute, and a token for each request."""
+        return self.load.prompt_tokens(self._flights) + len(self._flights)
+
+    def holds(self, flight: InFlight) -> bool:
+        return flight.id in self._flights
+
+    async def attach(self, sock: socket.socket) -> None:
+        """Take over a connected stream socket to an engine that is loading. Owns and closes the socket.
+
+        What is still in flight on an older connection is lost.
+        """
+        if self._connection is not None:
+            self._detach()
+            self.lose("another engine takes its place")
+        self.state, self.reason = LinkState.STARTING, "the engine is starting"
+        self.progress = self.ready = self.failed = None
+        self.has_served = False
+        self._connection = await Connection.open(sock, self)
+        self._watch.begin(self._connection, self.hang)
+
+    def submit(self, flight: InFlight) -> None:
+        """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
+        flight.running = False
+        self._flights[flight.id] = flight
+        self._new.append(flight.continuation())
+        self.load.add(flight)
+        self._schedule_flush()
+
+    def abort(self, request_id: int) -> bool:
+        """Stop a request and forget its sink. False where it is not here."""
+        flight = self._flights.pop(request_id, None)
+        if flight is None:
+            return False
+        self._aborts.append(request_id)
+        self._schedule_flush()
+        return True
+
+    def take_back(self, count: int) -> list[InFlight]:
+        """The oldest requests leave this engine, to go on elsewhere."""
+        flights = list(self._flights.values())[:count]
+        for flight in flights:
+            self.abort(flight.id)
+        return flights
+
+    def take_waiting(self) -> list[InFlight]:
+        """Requests that the engine has not begun leave it."""
+        flights = [flight for flight in self._flights.values() if not flight.running]
+        for flight in flights:
+            self.abort(flight.id)
+        return flights
+
+    def retire(self, reason: str) -> None:
+        """No new requests go here; those in flight go on."""
+        if self.state is LinkState.READY:
+            self.state, self.reason, self.ready = LinkState.DEAD, reason, None
+
+    def drain(self, timeout_s: float) -> None:
+        """Ask the engine to end when it has nothing left, or at the latest after this time."""
+        self.retire("the engine is draining")
+        if self._connection is not None:
+            self._flush()
+            self._connection.write(encode(Drain(timeout_s)))
+
+    def close(self, reason: str = "the gateway is closing") -> None:
+        """Drop the connection; requests in flight are lost. `on_down` is not called."""
+        self.on_down = self.on_hang = None
+        self._detach()
+        self.lose(reason)
+
+    def hang(self, reason: str) -> None:
+        """The engine shows no life: it is given up at once, and its process killed."""
+        if self._connection is None:
+            return
+        log.error("engine_hangs replica=%s reason=%r", self.name, reason)
+        if self.on_hang is not None:
+            self.on_hang(reason)
+        self._detach()
+        self.lose(reason)
+
+    def _detach(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        new, self._new = self._new, []
+        aborts, self._aborts = self._aborts, []
+        if self._connection is None:
+            return
+        for submission in submissions(new):
+            self._connection.write(encode(submission))
+        if aborts:
+            self._connection.write(encode(Abort(aborts)))
+
+    def receive(self, frame: FromEngine) -> None:
+        """Act on one frame from the engine."""
+        if isinstance(frame, StepFrame):
+            self._on_step(frame)
+        elif isinstance(frame, Beat):
+            self._watch.note(frame, loading=self.ready is None)
+        elif isinstance(frame, Progress):
+            self.progress = frame
+            if self.on_progress is not None:
+                self.on_progress(frame)
+        elif isinstance(frame, Ready):
+            self._on_ready(frame)
+        elif isinstance(frame, Rejected):
+            self._on_rejected(frame)
+        else:
+            self.failed, self.reason = frame, frame.message
+
+    def _on_ready(self, ready: Ready) -> None:
+        problem = _protocol_problem(ready)
+        if not problem and self.owner is not None:
+            problem = self.owner.on_ready(self, ready)
+        if problem:
+            self.failed = Failed(problem, 1)
+            self._detach()
+            self.lose(problem)
+            return
+        if self.owner is None:
+            self.serve(ready)
+        if self.on_ready is not None and self.state is LinkState.READY:
+            self.on_ready(ready)
+
+    def serve(self, ready: Ready) -> None:
+        """The owner has accepted the engine."""
+        self.ready, self.state, self.reason = ready, LinkState.READY, ""
+
+    def _on_rejected(self, frame: Rejected) -> None:
+        flight = self._flights.pop(frame.id, None)
+        if flight is not None and frame.elsewhere:
+            self._give_back([flight])
+        elif flight is not None:
+            fail(flight, RequestError(frame.message, code="rejected_by_engine"))
+
+    def _on_step(self, frame: StepFrame) -> None:
+        now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
+        flights = self._flights
+        self.stats = frame.stats
+        self.has_served = True
+        if frame.counts:
+            deliver_ragged(frame, self, now_s)
+        else:
+            if frame.started or frame.logprobs or frame.finished:
+                self._before_tokens(frame, now_s)
+            for request_id, token in zip(frame.ids, frame.tokens, strict=True):
+                flight = flights.get(request_id)
+                if flight is None:
+                    continue
+                flight.tokens.append(token)
+                try:
+                    flight.sink.on_token(token, now_s)
+                except Exception:
+                    self._drop(request_id)
+        if frame.finished:
+            self._end(frame.finished)
+        if self.owner is not None:
+            self.owner.on_frame(self, frame, now_s)
+
+    def _before_tokens(self, frame: StepFrame, now_s: float) -> None:
+        self.tell_started(frame, now_s)
+        for entry in frame.logprobs:
+            self.tell_logprobs(entry)
+        self.tell_embeddings(frame)
+        for finished in frame.finished:
+            self.tell_ending(finished)
+
+    def tell_started(self, frame: StepFrame, now_s: float) -> None:
+        for started in frame.started:
+            flight = self._flights.get(started.id)
+            if flight is not None:
+                flight.running = True
+                first, flight.told = not flight.told, True
+                if first:
+                    at_s = now_s - started.age_s
+                    self._tell(started.id, flight.sink.on_started, started.cached_tokens, at_s)
+
+    def tell_logprobs(self, entry: TokenLogprobs) -> None:
+        """Each position once, however often the prompt was computed."""
+        flight = self._flights.get(entry.id)
+        if flight is not None and entry.position > flight.reported:
+            flight.reported = entry.position
+            self._tell(entry.id, flight.sink.on_logprobs, entry)
+
+    def tell_embeddings(self, frame: StepFrame) -> None:
+        for embedding in frame.embeddings:
+            flight = self._flights.get(embedding.id)
+            if flight is not None:
+                self._tell(embedding.id, flight.sink.on_embedding, embedding.values)
+
+    def tell_ending(self, finished: Finished) -> None:
+        """Not of those that the engine gives up because it ends: they go on elsewhere."""
+        flight = self._flights.get(finished.id)
+        if flight is not None and finished.reason != "abort":
+            self._tell(finished.id, flight.sink.ending, finished.reason)
+
+    def tell_token(self, request_id: int, token: int, now_s: float) -> None:
+        flight = self._flights.get(request_id)
+        if flight is not None:
+            flight.tokens.append(token)
+            self._tell(request_id, flight.sink.on_token, token, now_s)
+
+    def wants_logprobs(self, request_id: int) -> bool:
+        flight = self._flights.get(request_id)
+        return flight is not None and flight.request.sampling.logprobs >= 0
+
+    def _tell(self, request_id: int, method: Callable[..., None], *news: object) -> None:
+        try:
+            method(*news)
+        except Exception:
+            self._drop(request_id)
+
+    def _end(self, ended: list[Finished]) -> None:
+        returned: list[InFlight] = []
+        for finished in ended:
+            flight = self._flights.pop(finished.id, None)
+            if flight is None:
+                continue
+            if finished.reason == "abort":
+                returned.append(flight)
+            else:
+                _finish(flight)
+        if returned:
+            self._give_back(returned)
+
+    def _give_back(self, flights: list[InFlight]) -> None:
+        self.retire("the engine is ending")
+        if self.owner is not None:
+            self.owner.on_returned(self, flights)
+
+    def _drop(self, request_id: int) -> None:
+        """A defect in one stream must not end the others."""
+        log.exception("request_failed id=%d", request_id)
+        flight = self._flights.get(request_id)
+        self.abort(request_id)
+        if flight is not None:
+            fail(flight, FirelaneError("internal error in the token stream"))
+
+    def lose(self, reason: str) -> None:
+        """The connection is gone, and with it all that is in flight."""
+        self._connection = None
+        self._watch.end()
+        self.state, self.ready = LinkState.DEAD, None
+        self.reason = self.failed.message if self.failed else reason
+        self._new.clear()
+        self._aborts.clear()
+        lost, self._flights = list(self._flights.values()), {}
+        self.load = Load()
+        if self.owner is not None:
+            self.owner.on_lost(self, lost, self.reason)
+        self.stats = EngineStats()
+        if self.on_down is not None:
+            self.on_down(self.reason)
+
+
+def _protocol_problem(ready: Ready) -> str:
+    if ready.protocol == PROTOCOL_VERSION:
+        return ""
+    return (
+        f"the engine speaks protocol {ready.protocol}, this gateway {PROTOCOL_VERSION}: install the same "
+        "version of Firelane for both"
+    )
+
+
+def _finish(flight: InFlight) -> None:
+    try:
+        flight.sink.on_end()
+    except Exception:
+        log.exception("request_end_failed")
+        fail(flight, FirelaneError("internal error at the end of the request"))
+
+
+def fail(flight: InFlight, error: FirelaneError) -> None:
+    """Tell a request that it cannot be served."""
+    try:
+        flight.sink.on_failed(error)
+    except Exception:
+        log.exception("request_failure_not_reported")

@@ -1,0 +1,339 @@
+"""All engines of one model, as one: a request goes to the one with the least work, and on to another one
+when it loses its engine.
+
+    submitted -> at a link -> ended
+                   |  ^
+           lost or |  | as soon as a link serves
+          returned v  |
+                 parked (here) -> failed, when its time is over
+
+Tokens stay with the request (InFlight), so that any engine of the same identity can go on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from firelane.errors import EngineDeadError, QueueTimeoutError
+from firelane.gateway.engines.in_flight import InFlight, Sink
+from firelane.gateway.engines.link import EngineLink, LinkState, fail
+from firelane.gateway.engines.recovery import PROGRESS_TOKENS, NoRecovery, Recovery
+from firelane.gateway.engines.sizes import add_counters, add_stats, together
+from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
+
+log = logging.getLogger(__name__)
+TICK_S = 2.5
+"""Between two looks at the requests that have lost their engine, and two signs of life to their clients."""
+PARKED_S = 600.0
+
+
+class EngineEvents(Protocol):
+    """What the owner of the engines wants to know."""
+
+    def on_ready(self, ready: Ready) -> None: ...
+    def on_frame(self, frame: StepFrame, now_s: float) -> None:
+        """After all sinks have seen the frame."""
+        ...
+
+
+class ReplicaSet:
+    """Links may be added and removed at any time. All methods belong to one event loop.
+
+    deaths, resumed: engines that ended, and requests that went on elsewhere, since the start.
+    """
+
+    def __init__(
+        self,
+        links: Iterable[EngineLink] = (),
+        recovery: Recovery | None = None,
+        *,
+        parked_s: float = PARKED_S,
+    ) -> None:
+        """parked_s: how long a request may be without an engine. recovery: None = requests fail with it."""
+        self.links: list[EngineLink] = []
+        self.events: EngineEvents | None = None
+        self.deaths = self.resumed = 0
+        self._recovery: Recovery = recovery or NoRecovery()
+        self._parked_s = parked_s
+        self._next_id = 1
+        self._identity: str | None = None
+        self._sizes: Ready | None = None
+        self._before = EngineStats()  # counters of engines that have gone
+        self._parked: dict[int, InFlight] = {}
+        self._suspects: deque[InFlight] = deque()
+        self._on_trial: InFlight | None = None
+        self._unheard: dict[int, InFlight] = {}  # resumed or parked, without a token since
+        self._ticker: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._sibling: tuple[bytes, EngineLink] | None = None
+        for link in links:
+            self.add(link)
+
+    # ---- the engines
+
+    def add(self, link: EngineLink) -> None:
+        link.owner = self
+        self.links.append(link)
+
+    def remove(self, link: EngineLink) -> None:
+        """Its engine is ended; what is still in flight there goes on elsewhere."""
+        flights = link.take_back(link.in_flight)
+        self.links.remove(link)
+        self._before = add_counters(self._before, link.stats)
+        link.owner = None
+        link.close("the engine is replaced")
+        self._resize()
+        self._resume(flights)
+
+    def retire(self, link: EngineLink, reason: str) -> None:
+        """Requests that have not begun there go elsewhere; the others may end there."""
+        link.retire(reason)
+        self._resize()
+        self._resume(link.take_waiting())
+
+    def move(self, link: EngineLink, count: int) -> int:
+        """Its oldest requests go on elsewhere; returns how many there were."""
+        flights = link.take_back(count)
+        self._resume(flights)
+        return len(flights)
+
+    @property
+    def serving(self) -> list[EngineLink]:
+        return [link for link in self.links if link.state is LinkState.READY]
+
+    @property
+    def state(self) -> LinkState:
+        states = {link.state for link in self.links}
+        return next((s for s in (LinkState.READY, LinkState.STARTING) if s in states), LinkState.DEAD)
+
+    @property
+    def reason(self) -> str:
+        """Why none serves."""
+        if self.serving:
+            return ""
+        return next((link.reason for link in self.links if link.reason), "there is no engine")
+
+    @property
+    def progress(self) -> Progress | None:
+        """Of the first engine that loads."""
+        loading = (link for link in self.links if link.state is LinkState.STARTING)
+        return next((link.progress for link in loading if link.progress is not None), None)
+
+    @property
+    def ready(self) -> Ready | None:
+        """What the engines that serve can take together; None where there is none."""
+        return self._sizes if self.serving else None
+
+    @property
+    def takes(self) -> Ready | None:
+        """What the next request may count with; not None while an engine is only being replaced."""
+        return self._sizes if self.serving or (self._recovery.waits and not self._closed) else None
+
+    @property
+    def stats(self) -> EngineStats:
+        """Sums; counters with those of engines that have gone."""
+        total = self._before
+        for link in self.links:
+            total = add_stats(total, link.stats)
+        return total
+
+    # ---- requests
+
+    @property
+    def in_flight(self) -> int:
+        waiting = len(self._parked) + len(self._suspects)
+        return waiting + sum(link.in_flight for link in self.links)
+
+    @property
+    def parked(self) -> int:
+        """Requests without an engine."""
+        return len(self._parked) + len(self._suspects)
+
+    @property
+    def unheard(self) -> int:
+        """Requests that have lost or changed their engine, and have no token since."""
+        return sum(map(self._is_unheard, self._unheard.values()))
+
+    def next_id(self) -> int:
+        """A request id that has not been used before."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def submit(self, request: NewRequest, sink: Sink) -> None:
+        """Raises EngineDeadError where no engine serves, and none will soon."""
+        if self.takes is None:
+            raise EngineDeadError(f"the engine does not serve: {self.reason}")
+        self._send(InFlight(request, sink))
+
+    def abort(self, request_id: int) -> None:
+        """Stop a request and forget its sink. Unknown ids are ignored."""
+        for link in self.links:
+            if link.abort(request_id):
+                return
+        if self._parked.pop(request_id, None) is None:
+            self._suspects = deque(flight for flight in self._suspects if flight.id != request_id)
+
+    def close(self) -> None:
+        """Requests in flight fail."""
+        self._closed, self._recovery = True, NoRecovery()
+        for link in list(self.links):
+            link.close()
+        self._fail_parked("the gateway is closing")
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    def _send(self, flight: InFlight) -> None:
+        link = self._choose(flight)
+        if link is not None:
+            link.submit(flight)
+        else:
+            flight.parked_s = time.monotonic()
+            self._parked[flight.id] = flight
+            self._listen([flight])
+
+    def _choose(self, flight: InFlight) -> EngineLink | None:
+        """The serving engine with the least work; that of the last request for one with the same prompt."""
+        serving = self.serving
+        if len(serving) < 2:
+            return serving[0] if serving else None
+        prompt, sibling = self._sibling or (b"", None)
+        if prompt is not flight.request.prompt or sibling not in serving:
+            sibling = min(serving, key=lambda link: link.tokens_ahead)
+        self._sibling = flight.request.prompt, sibling
+        return sibling
+
+    def _resume(self, flights: list[InFlight]) -> None:
+        self.resumed += len(flights)
+        self._listen(flights)
+        for flight in flights:
+            self._send(flight)
+
+    # ---- called by links
+
+    def on_ready(self, link: EngineLink, ready: Ready) -> str:
+        others = [other for other in self.links if other is not link and other.state is LinkState.READY]
+        if self._identity not in (None, ready.identity):
+            if others:
+                return "the model has changed since the other engines loaded it: restart the server"
+            self._fail_parked("the engine came back with another model")
+        self._identity = ready.identity
+        link.serve(ready)
+        self._resize()
+        if self.events is not None:
+            self.events.on_ready(ready)
+        if link.state is LinkState.READY:
+            parked, self._parked = self._parked, {}
+            for flight in parked.values():
+                self._send(flight)
+            self._try_next()
+        return ""
+
+    def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
+        del link
+        if self._on_trial is not None or self._suspects:
+            self._try_next()
+        if self.events is not None:
+            self.events.on_frame(frame, now_s)
+
+    def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str) -> None:
+        self.deaths += 1
+        self._before = add_counters(self._before, link.stats)
+        self._resize()
+        if self._sibling is not None and self._sibling[1] is link:
+            self._sibling = None
+        verdict = self._recovery.judge(lost, self._on_trial, reason)
+        for flight, error in verdict.fail:
+            fail(flight, error)
+        if verdict.resume or verdict.alone:
+            log.warning(
+                "requests_resumed replica=%s count=%d one_by_one=%d failed=%d reason=%r",
+                *(link.name, len(verdict.resume), len(verdict.alone), len(verdict.fail), reason),
+            )
+        for flight in verdict.alone:
+            flight.parked_s = time.monotonic()
+        self._suspects.extend(verdict.alone)
+        self._listen(verdict.alone)
+        self._resume(verdict.resume)
+        self._try_next()
+
+    def on_returned(self, link: EngineLink, returned: list[InFlight]) -> None:
+        del link
+        self._resize()
+        if self._recovery.waits:
+            self._resume(returned)
+            return
+        error = EngineDeadError("the engine is shutting down: try again")
+        for flight in returned:
+            fail(flight, error)
+
+    # ---- requests that have lost their engine
+
+    def _try_next(self) -> None:
+        """The next suspect, once the one before has ended or gone on past the place of its deaths."""
+        trial = self._on_trial
+        if trial is not None and self._is_on_trial(trial):
+            return
+        self._on_trial = None
+        if self._suspects and self.serving:
+            self._on_trial = self._suspects.popleft()
+            self.resumed += 1
+            self._send(self._on_trial)
+
+    def _is_on_trial(self, flight: InFlight) -> bool:
+        if len(flight.tokens) - flight.kept > PROGRESS_TOKENS:
+            return False
+        return any(link.holds(flight) for link in self.links)
+
+    def _listen(self, flights: list[InFlight]) -> None:
+        """Their clients get a sign of life until tokens come."""
+        for flight in flights:
+            flight.resumed_at = len(flight.tokens)
+            self._unheard[flight.id] = flight
+        if self._unheard and self._ticker is None and not self._closed:
+            self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now_s = time.monotonic()
+        for flight in [*self._parked.values(), *self._suspects]:
+            if now_s - flight.parked_s > self._parked_s:
+                self.abort(flight.id)
+                fail(
+                    flight,
+                    QueueTimeoutError(f"no engine was there for {self._parked_s:g} s: try again later"),
+                )
+        unheard, self._unheard = self._unheard, {}
+        still = [flight for flight in unheard.values() if self._is_unheard(flight)]
+        for flight in still:
+            _wave(flight)
+        self._listen(still)
+
+    def _is_unheard(self, flight: InFlight) -> bool:
+        if flight.id in self._parked or flight in self._suspects:
+            return True
+        return len(flight.tokens) == flight.resumed_at and any(link.holds(flight) for link in self.links)
+
+    def _fail_parked(self, reason: str) -> None:
+        waiting = [*self._parked.values(), *self._suspects]
+        self._parked.clear()
+        self._suspects.clear()
+        for flight in waiting:
+            fail(flight, EngineDeadError(f"the request lost its engine: {reason}"))
+
+    def _resize(self) -> None:
+        """While none serves, the sizes of the last one count."""
+        ready = [link.ready for link in self.links if link.ready is not None]
+        self._sizes = together(ready) or self._sizes
+
+
+def _wave(flight: InFlight) -> None:
+    try:
+        flight.sink.on_waiting()
+    except Exception:
+        log.exception("request_not_told id=%d", flight.id)

@@ -1,0 +1,100 @@
+"""The watch over an engine that is connected: it must show life, and its loop must make progress.
+
+Silence is counted in turns of this event loop, not by the clock: after a pause of the gateway itself, or of
+the whole machine, what the engine has sent meanwhile is read before anything is concluded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from firelane.wire.frames import Beat
+
+TICK_S = 0.5
+
+
+class Connected(Protocol):
+    frames: int
+    """How many have come."""
+
+
+class Watch(Protocol):
+    def begin(self, connection: Connected, on_hang: Callable[[str], None]) -> None:
+        """Watch an engine that has just been started, in place of an older one."""
+        ...
+
+    def note(self, beat: Beat, *, loading: bool) -> None: ...
+    def end(self) -> None: ...
+
+
+class _NoWatch:
+    def begin(self, connection: Connected, on_hang: Callable[[str], None]) -> None:
+        pass
+
+    def note(self, beat: Beat, *, loading: bool) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+NO_WATCH: Watch = _NoWatch()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """silence_s: an engine that sends nothing for so long is stopped or stuck as a whole (it beats each
+    second). start_s: the same before its first frame: Python and its libraries may come from a slow drive.
+    step_s: the longest that one step may take. load_s: the longest between two reports of its load."""
+
+    silence_s: float = 5.0
+    start_s: float = 60.0
+    step_s: float = 120.0
+    load_s: float = 900.0
+
+
+class Heartbeat:
+    """The Watch of an engine that beats."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._connection: Connected | None = None
+        self._on_hang: Callable[[str], None] = lambda _: None
+        self._seen = self._silent_ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, connection: Connected, on_hang: Callable[[str], None]) -> None:
+        self.end()
+        self._connection, self._on_hang = connection, on_hang
+        self._seen = self._silent_ticks = 0
+        self._again()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._connection = None
+
+    def note(self, beat: Beat, *, loading: bool) -> None:
+        limit_s = self._deadlines.load_s if loading else self._deadlines.step_s
+        if beat.age_s > limit_s and self._connection is not None:
+            what = "its load has made no progress" if loading else "its step has not ended"
+            self._on_hang(f"the engine hangs: {what} for {beat.age_s:.0f} s")
+
+    def _again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        silent = connection.frames == self._seen
+        self._silent_ticks = self._silent_ticks + 1 if silent else 0
+        self._seen = connection.frames
+        limit_s = self._deadlines.silence_s if connection.frames else self._deadlines.start_s
+        if self._silent_ticks * TICK_S < limit_s:
+            self._again()
+            return
+        self._on_hang(f"the engine has shown no life for {limit_s:g} s")

@@ -1,0 +1,102 @@
+"""All open connections of a server: how many there may be, and the sweep that closes those that only wait."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.gateway.config import HttpLimits
+from firelane.gateway.http.exchange import BodySink, Exchange, Request
+
+Handler = Callable[[Exchange], None]
+OpenBody = Callable[[Request], BodySink | None]
+"""Decides, from its head, where a request's body goes; None: into memory, up to HttpLimits.body_bytes."""
+MOST_CONNECTIONS = 16384
+OWN_FILES = 128
+"""Descriptors that connections leave to the rest of the process: model files, the engine, logs, uploads."""
+REFUSALS = 64
+"""Connections beyond the limit that are told so at the same time; others are cut."""
+
+
+def connection_limit(asked: int) -> int:
+    """Connections that may be open: `asked`, 0: MOST_CONNECTIONS; no more than the process has files for."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(1, files - OWN_FILES - REFUSALS)
+    return min(asked or MOST_CONNECTIONS, room)
+
+
+class Connection(Protocol):
+    """An open connection, as the set of all sees it."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the client has not taken yet."""
+        ...
+
+    def reject(self, message: str) -> None:
+        """Refuse whatever the client is about to ask."""
+        ...
+
+    def sweep(self, now_s: float) -> None:
+        """Close when a deadline has passed."""
+        ...
+
+    def close_if_idle(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ConnectionSet:
+    """The connections, their handler and limits. max_open: see `connection_limit`. held_bytes: of bodies in
+    memory that no handler has yet.
+    """
+
+    def __init__(
+        self,
+        handle: Handler,
+        limits: HttpLimits,
+        now_s: Callable[[], float],
+        open_body: OpenBody = lambda _: None,
+        max_open: int = MOST_CONNECTIONS,
+    ) -> None:
+        self.handle = handle
+        self.open_body = open_body
+        self.limits = limits
+        self.now_s = now_s
+        self.max_open = max_open
+        self.closing = False
+        self.held_bytes = 0
+        self._open: set[Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(connection.unsent_bytes for connection in self._open)
+
+    def add(self, connection: Connection) -> None:
+        """Takes part in the sweep from now on. One too many is told so, far too many are cut."""
+        self._open.add(connection)
+        if len(self._open) > self.max_open + REFUSALS:
+            connection.abort()
+        elif len(self._open) > self.max_open:
+            connection.reject(f"all {self.max_open} connections are taken: try again later")
+
+    def discard(self, connection: Connection) -> None:
+        self._open.discard(connection)
+
+    def sweep(self) -> None:
+        now_s = self.now_s()
+        for connection in list(self._open):
+            connection.sweep(now_s)
+
+    def close_idle(self) -> None:
+        """No connection is kept alive from now on."""
+        self.closing = True
+        for connection in list(self._open):
+            connection.close_if_idle()
+
+    def abort_all(self) -> None:
+        for connection in list(self._open):
+            connection.abort()

@@ -1,0 +1,112 @@
+"""One request and the way to answer it, whoever carries the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.errors import EngineDeadError, RequestError
+from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
+
+JSON = b"application/json"
+EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
+RETRY_SOON = b"retry-after: 1\r\n"
+
+
+def retry_header(error: Exception) -> bytes:
+    """The Retry-After line of an error that passes by itself, b"" of one that does not."""
+    if isinstance(error, EngineDeadError):
+        return RETRY_SOON
+    wait_s = error.retry_after_s if isinstance(error, RequestError) else None
+    return b"" if wait_s is None else b"retry-after: %d\r\n" % wait_s
+
+
+class BodySink(Protocol):
+    """Takes a request's body as it comes, in place of memory. Whoever handles the request asks it for what
+    became of the body.
+    """
+
+    limit_bytes: int
+
+    def write(self, data: bytes) -> asyncio.Future[None] | None:
+        """The next piece. With a future: the next one may come when it is done. Never raises."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody will ask: the client has gone, or the body is over its limit."""
+        ...
+
+
+class Request:
+    """One request. Header names are in lower case; of a repeated header the last one counts. `params`: what
+    the route's pattern found in the path. `tenant` is set before a handler sees the request. `sink`: where
+    the body went, if not into `body`. `background`: to be run only where nothing else wants to.
+    """
+
+    __slots__ = (
+        "background",
+        "body",
+        "headers",
+        "keep_alive",
+        "method",
+        "params",
+        "path",
+        "query",
+        "refusal",
+        "sink",
+        "tenant",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.path = b""
+        self.query = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.params: dict[str, str] = {}
+        self.body = b""
+        self.version = "1.1"
+        self.keep_alive = False
+        self.refusal: tuple[int, str] | None = None
+        self.tenant: Tenant = UNAUTHENTICATED
+        self.sink: BodySink | None = None
+        self.background = False
+
+
+class Exchange(Protocol):
+    """`respond` once, or `start_stream`, `send` ..., `end`. Writes after the client has gone are ignored.
+
+    started: a part of the answer is out. gone: complete, or the client has gone. on_gone: called when the
+    client goes away before the end. extra_headers: header lines, each ended by CRLF, that go out with
+    whatever answers; handlers append to it. id: of the request, in the log and in `x-request-id`.
+    """
+
+    request: Request
+    id: str
+    started: bool
+    gone: bool
+    on_gone: Callable[[], None] | None
+    extra_headers: bytes
+
+    def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
+        """A whole response. `headers`: further header lines, each ended by CRLF."""
+        ...
+
+    def start_stream(self, content_type: bytes = EVENT_STREAM) -> None: ...
+
+    def send(self, data: bytes) -> None:
+        """One piece of a stream; not empty."""
+        ...
+
+    async def drained(self) -> None:
+        """Return when the client has taken most of what was sent, or has gone."""
+        ...
+
+    def end(self) -> None:
+        """The stream is complete."""
+        ...
+
+    def abort(self) -> None:
+        """Break off: the client must see that the response is not complete."""
+        ...

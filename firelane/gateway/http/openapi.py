@@ -1,0 +1,144 @@
+"""The OpenAPI 3.1 document of a gateway's routes, made from the types that decode and encode their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from firelane.api import chat, completions, responses, responses_items, sampling
+from firelane.gateway.http.routes import Doc, Route
+
+REF = "#/components/schemas/{name}"
+TITLE = "Firelane"
+ABOUT = "LLM inference with the API of OpenAI, the extras of vLLM and the native form of Workers AI."
+EVENT_STREAM = "text/event-stream"
+Json = dict[str, Any]
+
+REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "ChatRequest": sampling.NEUTRAL | chat.CHAT_NEUTRAL,
+    "CompletionRequest": sampling.NEUTRAL | completions.COMPLETION_NEUTRAL,
+    "ResponsesRequest": dict.fromkeys(responses.REFUSED, ()),
+    "RunRequest": {"lora": (), "functions": ([],)},
+    "TokenizeRequest": {"chat_template": (), "mm_processor_kwargs": ()},
+}
+"""Fields of requests whose types allow anything but whose checks allow only null and these values."""
+WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Message": {"role": chat.ROLES},
+    "ContentPart": {"type": ("text",)},
+    "ToolDefinition": {"type": ("function",)},
+    "FunctionTool": {"type": ("function",)},
+    "InputItem": {"type": responses_items.ITEM_TYPES},
+    "InputPart": {"type": responses_items.PART_TYPES},
+}
+"""Texts of which only these are understood. The types do not say so, so that the refusal can be clear."""
+
+
+def document(routes: Iterable[Route], version: str) -> Json:
+    """Every route is in it; one without a `doc` says only that it exists."""
+    routes = list(routes)
+    schemas, components = _schemas(routes)
+    paths: dict[str, Json] = {}
+    taken: set[str] = set()
+    for route in routes:
+        operation = _operation(route, route.doc or Doc(summary=""), schemas)
+        operation["operationId"] = _operation_id(route, taken)
+        paths.setdefault(_path(route), {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": version, "description": ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _schemas(routes: list[Route]) -> tuple[dict[Any, Json], dict[str, Json]]:
+    """Schema of each type that a route names, and what they refer to."""
+    docs = [route.doc for route in routes if route.doc is not None]
+    kinds = [kind for doc in docs for kind in (doc.body, doc.answer, doc.errors, doc.unready)]
+    types = [kind for kind in kinds if kind is not None]
+    unique = list({id(kind): kind for kind in types}.values())
+    made, components = msgspec.json.schema_components(unique, ref_template=REF)
+    for name, fields in REFUSED.items():
+        for field, neutral in fields.items():
+            _set(components, name, field, {"enum": [None, *neutral]})
+    for name, fields in WORDS.items():
+        for field, words in fields.items():
+            _set(components, name, field, {"enum": list(words)})
+    return {id(kind): schema for kind, schema in zip(unique, made, strict=True)}, components
+
+
+def _set(components: dict[str, Json], name: str, field: str, schema: Json) -> None:
+    """Say what a field takes; nothing where no route uses the type."""
+    if name in components:
+        components[name]["properties"][field] = schema
+
+
+def _operation(route: Route, doc: Doc, schemas: dict[Any, Json]) -> Json:
+    operation: Json = {"summary": doc.summary}
+    parameters = [*_path_parameters(route), *_query_parameters(doc)]
+    if parameters:
+        operation["parameters"] = parameters
+    if doc.body is not None or doc.body_type != "application/json":
+        schema = schemas[id(doc.body)] if doc.body is not None else {}
+        operation["requestBody"] = {"required": True, "content": {doc.body_type: {"schema": schema}}}
+    operation["responses"] = _responses(doc, schemas)
+    if not route.public:
+        operation["security"] = [{"key": []}, {}]  # an open server asks for none
+    return operation
+
+
+def _responses(doc: Doc, schemas: dict[Any, Json]) -> Json:
+    content: Json = {}
+    if doc.answer is not None:
+        content[doc.answer_type] = {"schema": schemas[id(doc.answer)]}
+    elif doc.answer_type != "application/json":
+        content[doc.answer_type] = {}
+    if doc.stream:
+        content[EVENT_STREAM] = {}
+    ok: Json = {"description": "Done"}
+    if content:
+        ok["content"] = content
+    error = {"application/json": {"schema": schemas.get(id(doc.errors), {})}}
+    unready = error if doc.unready is None else {"application/json": {"schema": schemas[id(doc.unready)]}}
+    return {
+        "200": ok,
+        "4XX": {"description": "The request cannot be served", "content": error},
+        "503": {"description": "The engine does not serve now", "content": unready},
+    }
+
+
+def _path(route: Route) -> str:
+    return route.pattern.replace("+}", "}")
+
+
+def _path_parameters(route: Route) -> list[Json]:
+    names = [part.strip("{}+") for part in route.pattern.split("/") if part.startswith("{")]
+    text = {"type": "string", "minLength": 1}
+    return [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
+
+
+def _query_parameters(doc: Doc) -> list[Json]:
+    if doc.query is None:
+        return []
+    _, components = msgspec.json.schema_components([doc.query], ref_template=REF)
+    schema = components[doc.query.__name__]
+    needed = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in needed, "schema": field}
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _operation_id(route: Route, taken: set[str]) -> str:
+    """The handler's name, with a number where several routes share it."""
+    name = getattr(route.handle, "__qualname__", route.pattern).replace(".", "_")
+    count = 1
+    while (chosen := name if count == 1 else f"{name}_{count}") in taken:
+        count += 1
+    taken.add(chosen)
+    return chosen

@@ -1,0 +1,151 @@
+"""Served models: what a gateway knows of each, and which of them a request means."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from firelane.api.sampling import RunOptions
+from firelane.errors import EngineDeadError, ModelNotServedError
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.requests.admission import AdmissionController, Reservation
+from firelane.gateway.requests.metrics import ModelMetrics
+from firelane.gateway.tenants.tenant import Tenant
+from firelane.text.assistant import Assistant
+from firelane.text.prompt import PromptBuilder
+from firelane.text.tokenizer import Tokenizer
+from firelane.wire.frames import Ready
+
+
+class ModelState(enum.Enum):
+    """State of a model. down: its engine has ended, and another one may be on its way."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    DOWN = "down"
+
+
+_STATES = {
+    LinkState.STARTING: ModelState.STARTING,
+    LinkState.READY: ModelState.READY,
+    LinkState.DEAD: ModelState.DOWN,
+}
+
+
+@dataclass(kw_only=True, eq=False)
+class ServedModel:
+    """One model of a gateway, which owns it: text side, engines, admission, metrics."""
+
+    names: tuple[str, ...]
+    """Served names; the first is reported."""
+    aliases: dict[str, str]
+    """Further names, to the served names that they mean."""
+    prompts: PromptBuilder
+    assistant: Assistant
+    engines: ReplicaSet
+    admission: AdmissionController
+    metrics: ModelMetrics
+    version: str
+    """Version of the program, a part of the fingerprint."""
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.prompts.tokenizer
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Tokens; None until an engine is ready."""
+        return None if self.engines.ready is None else self.engines.ready.max_model_len
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the model's name and the program's version: equal seeds give equal answers while it
+        stays.
+        """
+        digest = hashlib.blake2b(f"{self.name}\0{self.version}".encode(), digest_size=6)
+        return f"fp_{digest.hexdigest()}"
+
+    @property
+    def state(self) -> ModelState:
+        return ModelState.DRAINING if self.admission.draining else _STATES[self.engines.state]
+
+    @property
+    def reason(self) -> str:
+        """Why it does not answer, in words; "" where it does."""
+        if self.admission.draining:
+            return "shutting down"
+        progress = self.engines.progress
+        if self.engines.state is LinkState.STARTING and progress is not None:
+            unit = f" {progress.unit}" if progress.unit else ""
+            return f"{progress.stage} {progress.done:g} of {progress.total:g}{unit}"
+        return self.engines.reason
+
+    def serving(self) -> Ready:
+        """The limits of its engines. Raises EngineDeadError where none serves, and none will soon."""
+        ready = self.engines.takes
+        if ready is None:
+            raise EngineDeadError(f"the engine does not serve ({self.engines.state.value}): {self.reason}")
+        return ready
+
+    def reserve(self, exchange: Exchange, sequences: int, options: RunOptions | None = None) -> Reservation:
+        """Admit a request. Raises EngineDeadError, RateLimitError, QueueFullError and RequestError."""
+        busy = options is not None and options.reject_if_busy is True
+        return self.admission.reserve(exchange, sequences, self.serving().max_num_seqs, reject_if_busy=busy)
+
+    def open_to(self, tenant: Tenant, name: str) -> bool:
+        """Whether a tenant may ask for the model by this name of it."""
+        return tenant.may_use(name) or tenant.may_use(self.aliases.get(name, name))
+
+    def names_for(self, tenant: Tenant) -> list[str]:
+        return [name for name in (*self.names, *self.aliases) if self.open_to(tenant, name)]
+
+
+class Models:
+    """All models of a gateway, in the order of its configuration. Fixed once made."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = tuple(models)
+        self._by_name = {name: m for m in models for name in (*m.names, *m.aliases)}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    @property
+    def default(self) -> ServedModel:
+        return self._models[0]
+
+    def find(self, name: str | None, tenant: Tenant) -> ServedModel:
+        """The model of a name; without a name the first one. Raises ModelNotServedError, also where the
+        tenant has no access.
+        """
+        model = self.default if name is None else self._by_name.get(name)
+        if model is None or not model.open_to(tenant, name or model.name):
+            raise _not_served(name or self.default.name)
+        return model
+
+    def named(self, name: str) -> ServedModel:
+        """The model of a name, whoever asks. Raises ModelNotServedError."""
+        if name not in self._by_name:
+            raise _not_served(name)
+        return self._by_name[name]
+
+
+def _not_served(name: str) -> ModelNotServedError:
+    return ModelNotServedError(
+        f"The model `{name[:200]}` does not exist or you do not have access to it: see /v1/models",
+        param="model",
+        code="model_not_found",
+    )

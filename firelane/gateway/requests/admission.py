@@ -1,0 +1,205 @@
+"""Admission: room in a model's queue and a share of the tenant's quota, held by one Reservation from before
+any text is rendered to the end of the request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from types import TracebackType
+from typing import Protocol
+
+from firelane.errors import EngineDeadError, FirelaneError, QueueFullError, QueueTimeoutError, RequestError
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.requests.usage_log import Outcome, UsageLog
+from firelane.gateway.tenants.quota import UNLIMITED, TenantQuota
+from firelane.gateway.tenants.registry import Tenants
+
+QUEUE_SHARE = 8
+
+
+class Waiting(Protocol):
+    """A request with the engine, which may not have begun with it."""
+
+    @property
+    def began(self) -> bool:
+        """Its first step has been planned."""
+        ...
+
+    def fail(self, error: FirelaneError) -> None: ...
+
+
+class Reservation:
+    """Room for `sequences` and a part of the tenant's quota. Given back once, by `release` or `close`,
+    whichever comes first; as a context manager it releases what was not handed over to a running request.
+    """
+
+    __slots__ = (
+        *("_controller", "_held_tokens", "_open", "_quota"),
+        *("arrived_s", "background", "exchange", "handed_over", "sequences", "tenant"),
+    )
+
+    def __init__(
+        self, controller: AdmissionController, exchange: Exchange, quota: TenantQuota, sequences: int
+    ) -> None:
+        self.exchange = exchange
+        self.sequences = sequences
+        self.background = exchange.request.background
+        self.tenant = exchange.request.tenant.name
+        self.arrived_s = controller.usage.now_s()
+        self.handed_over = False
+        self._controller = controller
+        self._quota = quota
+        self._held_tokens = 0
+        self._open = True
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if not self.handed_over:
+            self.release()
+
+    def charge(self, prompt_tokens: int, output_tokens: int) -> None:
+        """Hold so many tokens of the quota, at most, now that the prompt's length is known, and tell the
+        client what is left. Raises RateLimitError.
+        """
+        try:
+            self._held_tokens = self._quota.take_tokens(prompt_tokens, output_tokens)
+        finally:
+            self.exchange.extra_headers += self._quota.headers()
+
+    def release(self) -> None:
+        """The request did not start: the tenant has made one, but used no tokens."""
+        self._end(used_tokens=0)
+
+    def close(self, outcome: Outcome) -> None:
+        """The request has ended: its usage is written down."""
+        if self._end(used_tokens=outcome.prompt_tokens + outcome.generated_tokens):
+            self._controller.usage.ended(self.exchange, outcome)
+
+    def _end(self, used_tokens: int) -> bool:
+        was_open, self._open = self._open, False
+        if was_open:
+            self._controller.release(self)
+            self._quota.end(self._held_tokens - used_tokens)
+        return was_open
+
+
+class AdmissionController:
+    """Counts the sequences of one model between admission and end. Room is what the engine runs at once plus
+    `max_queue` waiting, none of them for longer than `max_age_s`. held: sequences of clients; background:
+    those of batches, which take no room from clients. draining: nothing is admitted any more.
+
+    When all seats are taken, a named tenant may hold QUEUE_SHARE times what is then still free: one that
+    floods the server fills most of the queue, and never the places that others need. (Choudhury and Hahne,
+    "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
+    """
+
+    def __init__(self, tenants: Tenants, usage: UsageLog, max_queue: int, max_age_s: float) -> None:
+        self.usage = usage
+        self.draining = False
+        self._tenants = tenants
+        self._max_queue = max_queue
+        self._max_age_s = max_age_s
+        self._line: dict[Waiting, float] = {}  # by arrival
+        self._held_by: dict[str, int] = {}
+        self.held = self.background = 0
+
+    def reserve(
+        self, exchange: Exchange, sequences: int, max_num_seqs: int, *, reject_if_busy: bool = False
+    ) -> Reservation:
+        """Count the request against its tenant's quota, then take room. Background work, which takes only
+        what is idle, counts for no rate limit. Raises EngineDeadError while draining, RateLimitError,
+        QueueFullError when there is no room now, RequestError when there never will be.
+        """
+        if self.draining:
+            raise EngineDeadError("the server is shutting down: try another one")
+        if reject_if_busy and self.held + sequences > max_num_seqs:
+            raise QueueFullError("the engine is busy, and `rejectIfBusy` is true: try again later")
+        request = exchange.request
+        quota = UNLIMITED if request.background else self._tenants.quota(request.tenant)
+        try:
+            quota.admit()
+        except RequestError:
+            exchange.extra_headers += quota.headers()
+            raise
+        try:
+            if request.background:
+                self._take_idle(sequences, max_num_seqs)
+            else:
+                self._take_room(sequences, max_num_seqs, request.tenant.name)
+        except RequestError:
+            quota.end(0)
+            raise
+        return Reservation(self, exchange, quota, sequences)
+
+    def _take_room(self, sequences: int, max_num_seqs: int, tenant: str) -> None:
+        room = self._check_size(sequences, max_num_seqs)
+        held, own = self.held + sequences, self._held_by.get(tenant, 0) + sequences
+        if held > room:
+            raise QueueFullError(f"the queue is full ({self._max_queue} waiting requests): try again later")
+        if tenant and max_num_seqs < held and QUEUE_SHARE * (room - held) < own and own > sequences:
+            raise QueueFullError(
+                f"tenant {tenant} has {own - sequences} sequences here, and what is free is for others: "
+                "try again later"
+            )
+        self.held = held
+        if tenant:
+            self._held_by[tenant] = own
+
+    def _check_size(self, sequences: int, max_num_seqs: int) -> int:
+        room = max_num_seqs + self._max_queue
+        if sequences > room:
+            raise RequestError(
+                f"{sequences} sequences in one request: this server takes at most {room}", param="n"
+            )
+        return room
+
+    def _take_idle(self, sequences: int, max_num_seqs: int) -> None:
+        self._check_size(sequences, max_num_seqs)
+        if self.held + self.background >= max_num_seqs:
+            raise QueueFullError("no seat is idle: background work has to wait")
+        self.background += sequences
+
+    def release(self, reservation: Reservation) -> None:
+        """The room of a reservation that ends (called by it)."""
+        if reservation.background:
+            self.background -= reservation.sequences
+            return
+        self.held -= reservation.sequences
+        if reservation.tenant:
+            own = self._held_by.pop(reservation.tenant) - reservation.sequences
+            if own:
+                self._held_by[reservation.tenant] = own
+
+    def joined(self, request: Waiting, now_s: float) -> None:
+        """The request is in the engine's queue since `now_s`."""
+        self._line[request] = now_s
+
+    def left(self, request: Waiting) -> None:
+        """It has ended. Those that did not join are ignored."""
+        self._line.pop(request, None)
+
+    def sweep(self, now_s: float) -> None:
+        """Fail what has waited for too long."""
+        for request, since_s in list(self._line.items()):
+            if now_s - since_s <= self._max_age_s:
+                return
+            del self._line[request]
+            if not request.began:
+                request.fail(
+                    QueueTimeoutError(
+                        f"the request waited {self._max_age_s:g} s in the queue: try again later"
+                    )
+                )
+
+
+def cache_salt(tenant_salt: bytes, asked: str | None) -> bytes:
+    """Requests share cached prefixes only when they are of one tenant and name the same `cache_salt`."""
+    if asked is None:
+        return tenant_salt
+    digest = hashlib.blake2b(tenant_salt, digest_size=16, person=b"firelane.salt")
+    digest.update(b"\0" + asked.encode())
+    return digest.digest()

@@ -1,0 +1,226 @@
+"""One sequence of a request: its tokens to text, and to what the text is made of.
+
+A choice's tokens come straight from the frame handler and leave as one write; there is no task and no queue
+between.
+"""
+
+from __future__ import annotations
+
+from firelane.errors import EngineDeadError, FirelaneError
+from firelane.gateway.answers.formats import TokenReport
+from firelane.gateway.answers.sinks import OutputOptions, ResponseSink, Tokens
+from firelane.gateway.requests.run import RequestRun
+from firelane.text.deltas import CallStart, Splitter
+from firelane.text.detokenize import Detokenizer, SequenceText, make_detokenizer
+from firelane.text.prompt import Prompt
+from firelane.text.tokenizer import Tokenizer
+from firelane.wire.frames import FinishReason, TokenLogprobs
+
+
+class Choice:
+    """The Sink of one sequence's tokens. `splitter`: None where all text is content."""
+
+    __slots__ = (
+        *("_called", "_detokenizer", "_gaps", "_last_s", "_late", "_options", "_sink", "_plain", "_prompt"),
+        *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_splitter", "_tail", "_text"),
+        *("_tokenizer", "_tokens", "cached_tokens", "done", "first_of_prompt", "first_s", "generated", "id"),
+        *("planned_s", "reasoning_tokens"),
+    )
+
+    def __init__(
+        self,
+        request_id: int,
+        run: RequestRun[Choice],
+        prompt: Prompt,
+        sink: ResponseSink,
+        splitter: Splitter | None,
+        options: OutputOptions,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.id = request_id
+        self.done = False
+        self.first_of_prompt = True
+        self.generated = 0
+        self.cached_tokens = 0
+        self.reasoning_tokens = 0
+        self._run = run
+        self._prompt = prompt
+        self._sink = sink
+        self._options = options
+        self._tokenizer = tokenizer
+        self._gaps = run.gaps
+        self._detokenizer: Detokenizer = make_detokenizer(tokenizer, options.visible_special_ids)
+        self._text = SequenceText(
+            self._detokenizer,
+            list(options.stop),
+            keep_stop=options.keep_stop,
+            min_tokens=options.min_tokens,
+        )
+        self._splitter = splitter
+        self._called = False
+        special = bool(options.stop) or splitter is not None
+        self._plain = not (special or options.logprobs or options.hide_output or options.token_ids)
+        # Of an answer in one piece: tokens that become text all at once, at the end.
+        self._late: list[int] | None = [] if self._plain and not options.stream else None
+        self._tokens: list[int] = []
+        self._shown_tokens = 0
+        self._prompt_reports: list[TokenReport] = []
+        self._reports: list[TokenReport] = []
+        self._reason: FinishReason | None = None
+        self._tail = ""
+        self._last_s = 0.0
+        self.planned_s = self.first_s = 0.0
+
+    @property
+    def last_s(self) -> float:
+        """When its last token came; 0 before the first."""
+        return self._last_s
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._prompt.ids)
+
+    @property
+    def prompt_reports(self) -> list[TokenReport]:
+        """Reports of all tokens of the prompt; the first one has no log-probability."""
+        return [TokenReport(self._prompt.ids[0], None, []), *self._prompt_reports]
+
+    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+        self.cached_tokens, self.planned_s = cached_tokens, planned_s
+
+    def on_logprobs(self, entry: TokenLogprobs) -> None:
+        top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
+        report = TokenReport(entry.token, entry.logprob, top)
+        if entry.position >= len(self._prompt.ids):
+            self._reports.append(report)
+            return
+        if self._options.prompt_logprobs:
+            self._prompt_reports.append(report)
+        if self._options.echo and self._options.logprobs:
+            self._reports.append(report)
+
+    def on_embedding(self, values: bytes) -> None:
+        """Nobody asked for one."""
+
+    def ending(self, reason: FinishReason) -> None:
+        self._reason = reason
+
+    def on_waiting(self) -> None:
+        self._sink.waiting()
+
+    def on_token(self, token: int, now_s: float) -> None:
+        self.generated += 1
+        last_s, self._last_s = self._last_s, now_s
+        if last_s:
+            self._gaps[last_s] = self._gaps.get(last_s, 0) + 1
+        else:
+            self._begin(now_s)
+        if self._plain and self._reason is None:
+            if self._late is not None:
+                self._late.append(token)
+                return
+            text = self._detokenizer.push(token)
+            if text:
+                self._sink.text(text)
+        else:
+            self._catch_up()
+            self._on_special(token)
+
+    def _catch_up(self) -> None:
+        late, self._late = self._late, None
+        if late:
+            self._sink.text(self._detokenizer.push_all(late))
+
+    def _begin(self, now_s: float) -> None:
+        self.first_s = now_s
+        self._run.first_token(self, now_s)
+        self._sink.begin()
+        if not self._options.echo:
+            return
+        prompt = self._prompt
+        text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
+        if not self._options.logprobs:
+            self._sink.text(text)
+            return
+        split = len(prompt.ids) - 1  # the first prompt token has no log-probability
+        reports = [TokenReport(prompt.ids[0], None, []), *self._reports[:split]]
+        self._reports = self._reports[split:]
+        self._sink.reported(text, reports, None)
+
+    def _on_special(self, token: int) -> None:
+        """A token that needs a closer look: the last one, or one of an answer that is more than text."""
+        if self._options.token_ids and not self._options.hide_output:
+            self._tokens.append(token)
+        if self._options.hide_output or self._reason == "stop":
+            del self._reports[-1:]  # a stop token is not part of the answer
+            return
+        if self._splitter is not None and self._splitter.in_reasoning:
+            self.reasoning_tokens += 1
+        text, stopped = self._text.push(token)
+        if stopped:
+            self._finish(text, "stop", abort=True)
+        elif self._reason is not None:
+            self._tail = text
+        elif text:
+            self._emit(text)
+
+    def _emit(self, text: str) -> None:
+        """Text that is certain, and not the last."""
+        if self._splitter is not None:
+            text = self._split(text, self._splitter)
+            if self._splitter.done:
+                self._finish("", "stop", abort=True)
+                return
+        if self._options.logprobs or self._options.token_ids:
+            self._sink.reported(text, self._take_reports(), None, self._take_tokens())
+        elif text:
+            self._sink.text(text)
+
+    def _split(self, text: str, splitter: Splitter, *, last: bool = False) -> str:
+        """Hand on what the text is made of; "" is left of it."""
+        deltas = splitter.push(text) if text else []
+        if last:
+            deltas += splitter.flush()
+        if deltas:
+            self._called = self._called or any(isinstance(delta, CallStart) for delta in deltas)
+            self._sink.deltas(deltas)
+        return ""
+
+    def _take_reports(self) -> list[TokenReport]:
+        reports, self._reports = self._reports, []
+        return reports
+
+    def _take_tokens(self) -> Tokens | None:
+        if not self._options.token_ids:
+            return None
+        first = self._shown_tokens == 0
+        self._shown_tokens += len(self._tokens)
+        ids, self._tokens = self._tokens, []
+        return Tokens(ids, self._prompt.ids if first else None)
+
+    def on_end(self) -> None:
+        if self._reason in ("abort", "error"):
+            what = "is shutting down" if self._reason == "abort" else "failed on this request"
+            self.on_failed(EngineDeadError(f"the engine {what}: try again"))
+            return
+        self._catch_up()
+        rest, stopped = self._text.flush()
+        self._finish(self._tail + rest, "stop" if stopped else str(self._reason), abort=False)
+
+    def _finish(self, text: str, reason: str, *, abort: bool) -> None:
+        if self.done:
+            return
+        self.done = True
+        if self._options.hide_output:
+            self.generated = 0
+        if not self._last_s:  # ended without a token
+            self._sink.begin()
+        if self._splitter is not None:
+            text = self._split(text, self._splitter, last=True)
+            if self._called and reason == "stop":
+                reason = "tool_calls"
+        self._sink.reported(text, self._take_reports(), reason, self._take_tokens())
+        self._run.sequence_done(self, reason, abort=abort)
+
+    def on_failed(self, error: FirelaneError) -> None:
+        self._run.fail(error)

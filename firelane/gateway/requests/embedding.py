@@ -1,0 +1,152 @@
+"""Requests for embeddings: from tokenised inputs to the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from firelane.api.embeddings import EmbeddingResponse, EmbeddingUsage
+from firelane.errors import EngineDeadError, FirelaneError
+from firelane.gateway.models import ServedModel
+from firelane.gateway.requests.admission import Reservation
+from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.vectors import VectorFormat
+from firelane.text.prompt import pack_ids
+from firelane.wire.frames import FinishReason, NewRequest, Pooling, Sampling, TokenLogprobs
+
+NO_DATA = b'"data":[]'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingJob:
+    """A checked, admitted and tokenised request. prompts: token ids, one list a vector. answer_model: the
+    name that the answer repeats. salt: of the prefix cache. window: how many inputs are with the engine at a
+    time, at most.
+    """
+
+    prompts: list[list[int]]
+    pooling: Pooling
+    format: VectorFormat
+    answer_model: str
+    salt: bytes
+    window: int
+
+
+def start_embedding(model: ServedModel, reservation: Reservation, job: EmbeddingJob) -> None:
+    """Submit the first inputs; the others follow as those end. Raises EngineDeadError."""
+    answer = EmbeddingAnswer(model, job)
+    run: RequestRun[EmbeddingInput] = RequestRun(model, reservation, answer, len(job.prompts))
+    run.start(answer.next_input(run) for _ in range(job.window))
+
+
+class EmbeddingAnswer:
+    """Hands inputs to the engine, a few at a time, so that a long list leaves room for others; responds when
+    all vectors are there.
+    """
+
+    def __init__(self, model: ServedModel, job: EmbeddingJob) -> None:
+        self.job = job
+        self.now_s = model.admission.usage.now_s
+        self._new_id = model.engines.next_id
+
+    def next_input(self, run: RequestRun[EmbeddingInput]) -> tuple[EmbeddingInput, NewRequest]:
+        job, asked = self.job, run.exchange.request
+        one = EmbeddingInput(self._new_id(), len(run.sequences), run, self)
+        request = NewRequest(
+            id=one.id,
+            prompt=pack_ids(job.prompts[one.index]),
+            sampling=Sampling(),
+            salt=job.salt,
+            tenant=asked.tenant.name,
+            weight=asked.tenant.weight,
+            background=asked.background,
+            pooling=job.pooling,
+        )
+        return one, request
+
+    def input_done(self, run: RequestRun[EmbeddingInput]) -> None:
+        """One more vector is there."""
+        if not run.closed and len(run.sequences) < len(self.job.prompts):
+            try:
+                run.submit(*self.next_input(run))
+            except EngineDeadError as error:
+                run.fail(error)
+
+    def complete(self, run: RequestRun[EmbeddingInput]) -> None:
+        tokens = sum(map(len, self.job.prompts))
+        usage = EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
+        # Items are bytes already: each was written when its vector came, not all of them now.
+        empty = msgspec.json.encode(EmbeddingResponse(data=[], model=self.job.answer_model, usage=usage))
+        items = b",".join(one.item for one in run.sequences)
+        run.exchange.respond(200, empty.replace(NO_DATA, b'"data":[%b]' % items, 1))
+
+    def failure(self, body: bytes) -> bytes:
+        raise AssertionError(f"embeddings are not streamed: {body!r}")
+
+
+class EmbeddingInput:
+    """The Sequence of one input. item: the JSON of its vector, b"" until it is there."""
+
+    __slots__ = (
+        *("_answer", "_done_s", "_reason", "_run", "cached_tokens", "done", "first_of_prompt", "generated"),
+        *("id", "index", "item", "planned_s"),
+    )
+
+    def __init__(
+        self, request_id: int, index: int, run: RequestRun[EmbeddingInput], answer: EmbeddingAnswer
+    ) -> None:
+        self.id = request_id
+        self.index = index
+        self.item = b""
+        self.done = False
+        self.first_of_prompt = True
+        self.cached_tokens = self.generated = 0
+        self.planned_s = self._done_s = 0.0
+        self._run = run
+        self._answer = answer
+        self._reason: FinishReason | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._answer.job.prompts[self.index])
+
+    @property
+    def first_s(self) -> float:
+        return self._done_s
+
+    @property
+    def last_s(self) -> float:
+        return self._done_s
+
+    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+        self.cached_tokens, self.planned_s = cached_tokens, planned_s
+        self._run.started(self)
+
+    def on_logprobs(self, entry: TokenLogprobs) -> None:
+        """Nobody asked for them."""
+
+    def on_waiting(self) -> None:
+        """An answer in one piece has nothing to say meanwhile."""
+
+    def on_token(self, token: int, now_s: float) -> None:
+        """An embedding has none."""
+
+    def on_embedding(self, values: bytes) -> None:
+        self.item = self._answer.job.format.item(self.index, values)
+        self._done_s = self._answer.now_s()
+
+    def ending(self, reason: FinishReason) -> None:
+        self._reason = reason
+
+    def on_end(self) -> None:
+        if not self.item:
+            what = "is shutting down" if self._reason == "abort" else "failed on this request"
+            self._run.fail(EngineDeadError(f"the engine {what}: try again"))
+            return
+        self.done = True
+        self._run.sequence_done(self, "stop")
+        self._answer.input_done(self._run)
+
+    def on_failed(self, error: FirelaneError) -> None:
+        self._run.fail(error)

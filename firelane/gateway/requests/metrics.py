@@ -1,0 +1,175 @@
+"""Metrics of a gateway and of each model: latencies, tokens, ends. Names are vLLM's where the meaning is the
+same.
+"""
+
+from __future__ import annotations
+
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.telemetry.metrics import Histogram, Registry
+from firelane.wire.frames import EngineStats, StepFrame
+
+TTFT_BOUNDS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+ITL_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+E2E_BOUNDS_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+TOKEN_BOUNDS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+
+
+class ServerMetrics:
+    """Metrics of the gateway itself, whatever the model."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.responses = registry.counter("firelane:http_responses", "Answers by HTTP status.", "status")
+
+    def responded(self, status: int) -> None:
+        self.responses.add(1, str(status))
+
+
+class ModelMetrics:
+    """Metrics of one model, each with the label `model_name`.
+
+    `gaps` gathers, within a frame, how many sequences had their last token at which time: all tokens of a
+    frame come at one moment, so a frame costs a few observations, not one a token. Background work leaves its
+    own in `unseen_gaps`: latencies are those of clients.
+    """
+
+    def __init__(self, registry: Registry, engines: ReplicaSet, server: ServerMetrics) -> None:
+        """registry: its instruments carry the model's label."""
+        self.responded = server.responded
+        self.gaps: dict[float, int] = {}
+        self.unseen_gaps: dict[float, int] = {}
+        self.ttft = registry.histogram(
+            "vllm:time_to_first_token_seconds",
+            "From the request's arrival to its first token.",
+            TTFT_BOUNDS_S,
+        )
+        self.itl = registry.histogram(
+            "vllm:inter_token_latency_seconds", "Between two tokens of one sequence.", ITL_BOUNDS_S
+        )
+        self._e2e = registry.histogram(
+            "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", E2E_BOUNDS_S
+        )
+        self._prompt_sizes = registry.histogram(
+            "vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BOUNDS
+        )
+        self._output_sizes = registry.histogram(
+            "vllm:request_generation_tokens", "Generated tokens of a sequence.", TOKEN_BOUNDS
+        )
+        self._limits = registry.histogram(
+            "vllm:request_params_max_tokens", "Tokens that a sequence may generate.", TOKEN_BOUNDS
+        )
+        self._phases = _Phases(registry)
+        self.prompt_tokens = registry.counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
+        self.generated = registry.counter("vllm:generation_tokens", "Tokens that the engine generated.")
+        self.ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
+        self._engines = engines
+        self.engine = EngineCounters(registry)
+        _engine_gauges(registry, engines)
+
+    def started(self, prompt_tokens: int) -> None:
+        self.prompt_tokens.add(prompt_tokens)
+        self._prompt_sizes.observe(prompt_tokens)
+
+    def submitted(self, max_tokens: int) -> None:
+        self._limits.observe(max_tokens)
+
+    def first_token(self, after_s: float) -> None:
+        self.ttft.observe(after_s)
+
+    def ended(self, reason: str, after_s: float | None, generated_tokens: int) -> None:
+        """after_s: None for background work, which nobody waits for."""
+        self.ends.add(1, reason)
+        if after_s is not None:
+            self._e2e.observe(after_s)
+        self._output_sizes.observe(generated_tokens)
+
+    def phases(self, *, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
+        """Durations of the phases of a sequence that ended by itself."""
+        self._phases.observe(max(0.0, queue_s), max(0.0, prefill_s), decode_s, generated_tokens)
+
+    def on_frame(self, frame: StepFrame, now_s: float) -> None:
+        """Settle what the frame's tokens left in `gaps`."""
+        self.generated.add(len(frame.ids))
+        for last_s, times in self.gaps.items():
+            self.itl.observe(now_s - last_s, times)
+        self.gaps.clear()
+        self.unseen_gaps.clear()
+        self.engine.update(self._engines.stats)
+
+
+class _Phases:
+    """From submission to the plan of the first step, to the first token, to the last one."""
+
+    def __init__(self, registry: Registry) -> None:
+        def seconds(name: str, text: str) -> Histogram:
+            return registry.histogram(f"vllm:request_{name}_time_seconds", text, E2E_BOUNDS_S)
+
+        self._queue = seconds("queue", "In the queue, before the first step.")
+        self._prefill = seconds("prefill", "From the plan of the first step to the first token.")
+        self._decode = seconds("decode", "From the first token to the last one.")
+        self._inference = seconds("inference", "From the plan of the first step to the last token.")
+        self._per_token = registry.histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Mean time between the tokens of a sequence.",
+            ITL_BOUNDS_S,
+        )
+
+    def observe(self, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
+        self._queue.observe(queue_s)
+        self._prefill.observe(prefill_s)
+        self._decode.observe(decode_s)
+        self._inference.observe(prefill_s + decode_s)
+        if generated_tokens > 1:
+            self._per_token.observe(decode_s / (generated_tokens - 1))
+
+
+class EngineCounters:
+    """Counters that live in the engine, kept growing over its restarts."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.last = EngineStats()
+        self.prefix_queries = registry.counter(
+            "vllm:prefix_cache_queries", "Prompt tokens looked up in the cache."
+        )
+        self.prefix_hits = registry.counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.")
+        self.preemptions = registry.counter(
+            "vllm:num_preemptions", "Sequences put back for want of KV blocks."
+        )
+        self.steps = registry.counter("firelane:engine_steps", "Steps that the engine has run.")
+
+    def update(self, stats: EngineStats) -> None:
+        last, self.last = self.last, stats
+        self.prefix_queries.add(stats.prefix_queries - last.prefix_queries)
+        self.prefix_hits.add(stats.prefix_hits - last.prefix_hits)
+        self.preemptions.add(stats.preemptions - last.preemptions)
+        self.steps.add(stats.steps - last.steps)
+
+
+def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
+    def kv_usage() -> float:
+        stats = engines.stats
+        return stats.kv_used_blocks / stats.kv_total_blocks if stats.kv_total_blocks else 0.0
+
+    registry.gauge("vllm:num_requests_running", "Sequences in the batch.", lambda: engines.stats.running)
+    registry.gauge("vllm:num_requests_waiting", "Sequences in the queue.", lambda: engines.stats.waiting)
+    registry.gauge("vllm:kv_cache_usage_perc", "Used part of the KV blocks, 1 = all.", kv_usage)
+    registry.gauge("firelane:sequences_in_flight", "Submitted and not ended.", lambda: engines.in_flight)
+    registry.gauge("firelane:engine_up", "1 when an engine serves.", lambda: float(engines.ready is not None))
+    registry.gauge("firelane:replicas_up", "Engines that serve.", lambda: len(engines.serving))
+    registry.gauge("firelane:sequences_parked", "Sequences that wait for an engine.", lambda: engines.parked)
+    registry.gauge("firelane:engine_deaths", "Engines that ended.", lambda: engines.deaths, monotonic=True)
+    registry.gauge(
+        "firelane:sequences_resumed",
+        "Sequences that lost their engine.",
+        lambda: engines.resumed,
+        monotonic=True,
+    )

@@ -1,0 +1,156 @@
+"""Billing: the usage and cost of each ended request by tenant and model, its line in the log, its trace."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.tenants.prices import Prices
+from firelane.gateway.tenants.quota import Clock
+from firelane.gateway.tenants.tenant import OTHERS_NAME
+from firelane.telemetry.logs import event
+from firelane.telemetry.metrics import Counter, Registry
+from firelane.telemetry.traces import NO_TRACES, RequestTimes, Traces
+from firelane.text.prompt import Prompt
+
+log = logging.getLogger(__name__)
+CLIENT_GONE = 499
+"""Status, in the log alone, of a request whose client has left (nginx's number)."""
+MAX_TENANT_LABELS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Result of an admitted request. reason: a finish reason, "abort" or "error". names: of its model, the
+    reported one first. times: by the gateway's clock. cached_tokens are among prompt_tokens.
+    """
+
+    status: int
+    reason: str
+    names: tuple[str, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    times: RequestTimes
+
+
+class TenantCounters:
+    """Usage of one model by tenant."""
+
+    def __init__(self, registry: Registry) -> None:
+        def counter(name: str, text: str) -> Counter:
+            return registry.counter(f"firelane:tenant_{name}", text, "tenant")
+
+        self.requests = counter("requests", "Requests that were admitted and have ended.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, those from the prefix cache included.")
+        self.cached_tokens = counter("cached_tokens", "Prompt tokens that came from the prefix cache.")
+        self.generated_tokens = counter("generated_tokens", "Tokens generated, also for clients that left.")
+        self.cost = counter("cost", "Cost of the tokens, in the currency of the price file.")
+
+    def add(self, tenant: str, outcome: Outcome, cost: float) -> None:
+        self.requests.add(1, tenant)
+        self.prompt_tokens.add(outcome.prompt_tokens, tenant)
+        self.cached_tokens.add(outcome.cached_tokens, tenant)
+        self.generated_tokens.add(outcome.generated_tokens, tenant)
+        self.cost.add(cost, tenant)
+
+
+class UsageLog:
+    """Usage by model and tenant. The number of tenants that metrics tell apart is bounded."""
+
+    def __init__(self, registry: Registry, prices: Prices, now_s: Clock, traces: Traces = NO_TRACES) -> None:
+        self.log_prompts = False
+        self.now_s = now_s
+        self.prices = prices
+        self._registry = registry
+        self._traces = traces
+        self._labels: set[str] = set()
+        self._models: dict[str, TenantCounters] = {}
+        self.rejected = registry.counter(
+            "firelane:tenant_rejected",
+            "Requests that were answered with an error before their start.",
+            "tenant",
+        )
+        self._affinity = registry.counter(
+            "firelane:session_affinity_requests", "Admitted requests with an x-session-affinity header."
+        )
+
+    def model(self, name: str) -> TenantCounters:
+        """The counters of the model of this (reported) name."""
+        if name not in self._models:
+            self._models[name] = TenantCounters(self._registry.labelled(model_name=name))
+        return self._models[name]
+
+    def submitted(self, exchange: Exchange, prompts: list[Prompt]) -> None:
+        """Log the prompts that go to the engine, where the server was told to."""
+        if self.log_prompts:
+            for prompt in prompts:
+                text = prompt.ids if prompt.text is None else prompt.text
+                event(log, "request_prompt", {"id": exchange.id, "prompt": text})
+
+    def ended(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Once for each admitted request, however it ended."""
+        o = outcome
+        cost = self.prices.of(o.names).cost(o.prompt_tokens, o.cached_tokens, o.generated_tokens)
+        self.model(o.names[0]).add(self._label(exchange), o, cost)
+        if b"x-session-affinity" in exchange.request.headers:
+            self._affinity.add()
+        if self._traces is not NO_TRACES:
+            self._traces.ended(exchange.request.headers, exchange.id, o.times, _attributes(exchange, o))
+        if log.isEnabledFor(logging.INFO):
+            event(log, "request_ended", _line(exchange, o, cost))
+
+    def refused(self, exchange: Exchange, status: int, why: str) -> None:
+        """Once for each request to a model that was answered with an error before its start. `why`: a code,
+        never what the client wrote.
+        """
+        self.rejected.add(1, self._label(exchange))
+        if log.isEnabledFor(logging.INFO):
+            event(log, "request_refused", {**_who(exchange), "status": status, "code": why})
+
+    def _label(self, exchange: Exchange) -> str:
+        name = exchange.request.tenant.label
+        if name not in self._labels:
+            if len(self._labels) >= MAX_TENANT_LABELS:
+                return OTHERS_NAME
+            self._labels.add(name)
+        return name
+
+
+def _who(exchange: Exchange) -> dict[str, object]:
+    path = exchange.request.path.decode("ascii", "replace")
+    return {"id": exchange.id, "tenant": exchange.request.tenant.label, "path": path[:200]}
+
+
+def _line(exchange: Exchange, outcome: Outcome, cost: float) -> dict[str, object]:
+    times = outcome.times
+    return {
+        **_who(exchange),
+        "status": outcome.status,
+        "prompt_tokens": outcome.prompt_tokens,
+        "cached_tokens": outcome.cached_tokens,
+        "generated_tokens": outcome.generated_tokens,
+        "ttft_ms": _ms(times.ttft_s),
+        "total_ms": _ms(times.total_s),
+        "finish_reason": outcome.reason,
+        "cost": round(cost, 9),
+    }
+
+
+def _attributes(exchange: Exchange, outcome: Outcome) -> dict[str, str | int]:
+    """Attributes of a trace, by OpenTelemetry's names for generative AI where it has them."""
+    return {
+        "gen_ai.request.model": outcome.names[0],
+        "gen_ai.usage.input_tokens": outcome.prompt_tokens,
+        "gen_ai.usage.output_tokens": outcome.generated_tokens,
+        "gen_ai.response.finish_reason": outcome.reason,
+        "http.response.status_code": outcome.status,
+        "url.path": exchange.request.path.decode("ascii", "replace"),
+        "firelane.tenant": exchange.request.tenant.label,
+        "firelane.cached_tokens": outcome.cached_tokens,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,0 +1,34 @@
+"""Parts of a gateway that its handlers use, made once at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.batches.service import Batches
+from firelane.gateway.files.store import FileStore
+from firelane.gateway.handlers.replies import Replies
+from firelane.gateway.models import Models
+from firelane.gateway.requests.metrics import ServerMetrics
+from firelane.gateway.requests.usage_log import UsageLog
+from firelane.gateway.tenants.registry import Tenants
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """Owned by the Gateway. now_s: the monotonic clock, which frames are stamped with. created: Unix time of
+    the start.
+    """
+
+    models: Models
+    tenants: Tenants
+    usage: UsageLog
+    metrics: ServerMetrics
+    replies: Replies
+    responses: ResponseStore
+    files: FileStore
+    batches: Batches
+    version: str
+    now_s: Callable[[], float]
+    created: int

@@ -1,0 +1,202 @@
+"""The engines of one model on this machine: replicas, each with a supervisor, and their rolling restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from firelane.engine_config import EngineConfig
+from firelane.errors import MachineError
+from firelane.node.supervisor import EngineExit, EngineSupervisor
+from firelane.wire.frames import Failed, Ready
+
+log = logging.getLogger(__name__)
+FINISH_S = 5.0
+"""How long the requests of an engine that is replaced may go on there, before they are moved."""
+MOVED_TOGETHER = 2
+"""Requests that are computed anew at the same time: the others go on where they are meanwhile."""
+POLL_S = 0.01
+STOP_S = 2.0
+"""How long an engine may take to end after its connection, before it gets SIGTERM."""
+
+
+class Link(Protocol):
+    """The gateway's end of one engine."""
+
+    on_hang: Callable[[str], None] | None
+    on_ready: Callable[[Ready], None] | None
+    failed: Failed | None
+    has_served: bool
+
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def is_ready(self) -> bool: ...
+    async def attach(self, sock: socket.socket) -> None: ...
+
+
+LinkT = TypeVar("LinkT", bound=Link)
+
+
+class Engines(Protocol[LinkT]):
+    """The gateway's view of all engines."""
+
+    @property
+    def unheard(self) -> int:
+        """Requests that were moved and have no token since."""
+        ...
+
+    def add(self, name: str) -> LinkT:
+        """The link of one more engine."""
+        ...
+
+    def remove(self, link: LinkT) -> None: ...
+    def retire(self, link: LinkT, reason: str) -> None: ...
+    def move(self, link: LinkT, count: int) -> int: ...
+
+
+class FleetEvents(Protocol):
+    def on_ready(self, replica: str, ready: Ready) -> None: ...
+    def on_exit(self, replica: str, ended: EngineExit) -> None: ...
+    def on_given_up(self, ended: EngineExit, link: Link) -> None:
+        """This replica will have no other engine."""
+        ...
+
+
+class Replica(Generic[LinkT]):
+    """One engine's place. The first engine's socket comes before there is a link."""
+
+    def __init__(self, name: str, config: EngineConfig, events: FleetEvents) -> None:
+        self.name, self.config = name, config
+        self.link: LinkT | None = None
+        self._given_up: EngineExit | None = None
+        self._events = events
+        self._early: socket.socket | None = None
+        self.supervisor = EngineSupervisor(
+            config, self._take_socket, on_exit=self._on_exit, on_given_up=self._on_given_up
+        )
+
+    async def connect(self, link: LinkT) -> None:
+        self.link = link
+        link.on_hang = lambda _: self.supervisor.kill()
+        link.on_ready = self._on_ready
+        early, self._early = self._early, None
+        if early is not None:
+            await link.attach(early)
+        self._tell_given_up()
+
+    async def stop(self) -> None:
+        """An engine that serves ends by itself when its connection does; one that still loads would not hear
+        of it."""
+        serves = self.link is not None and self.link.is_ready
+        await self.supervisor.stop(STOP_S if serves else 0.0)
+
+    async def _take_socket(self, sock: socket.socket) -> None:
+        if self.link is None:
+            self._early = sock
+        else:
+            await self.link.attach(sock)
+
+    def _on_ready(self, ready: Ready) -> None:
+        self.supervisor.mark_ready()
+        self._events.on_ready(self.name, ready)
+
+    def _on_exit(self, ended: EngineExit) -> None:
+        if self.link is not None and self.link.has_served:
+            self.supervisor.mark_served()
+        self._events.on_exit(self.name, ended)
+
+    @property
+    def has_given_up(self) -> bool:
+        return self._given_up is not None
+
+    def _on_given_up(self, ended: EngineExit) -> None:
+        self._given_up = ended
+        self._tell_given_up()
+
+    def _tell_given_up(self) -> None:
+        """Only once there is a link: the last frame that is read through it says why the engine ended."""
+        if self._given_up is not None and self.link is not None:
+            self._events.on_given_up(self._given_up, self.link)
+
+
+class Fleet(Generic[LinkT]):
+    """Owns the replicas. Started first, connected when there is a gateway."""
+
+    def __init__(self, configs: Sequence[EngineConfig], events: FleetEvents) -> None:
+        self._events = events
+        self._engines: Engines[LinkT] | None = None
+        self._restarting = False
+        self.replicas: list[Replica[LinkT]] = [
+            Replica(str(i), config, events) for i, config in enumerate(configs)
+        ]
+
+    async def start(self) -> None:
+        """Raises MachineError where the system makes no process."""
+        for replica in self.replicas:
+            await replica.supervisor.start()
+
+    async def connect(self, engines: Engines[LinkT]) -> None:
+        self._engines = engines
+        for replica in self.replicas:
+            await replica.connect(engines.add(replica.name))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(replica.stop() for replica in self.replicas))
+
+    async def restart(self) -> None:
+        """Replace one engine after the other: the new one is ready before the old one is drained. Where a new
+        one does not become ready, the old ones stay."""
+        if self._engines is None or self._restarting:
+            return
+        self._restarting = True
+        try:
+            for place in range(len(self.replicas)):
+                if not await self._replace(place, self._engines):
+                    log.error("restart_given_up replica=%s: the engines that serve stay", place)
+                    return
+            log.info("restart_complete replicas=%d", len(self.replicas))
+        finally:
+            self._restarting = False
+
+    async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
+        old = self.replicas[place]
+        new: Replica[LinkT] = Replica(old.name, old.config, self._events)
+        if not await self._bring_up(new, engines):
+            return False
+        self.replicas[place] = new
+        if old.link is not None:
+            engines.retire(old.link, "the engine is replaced")
+            await self._empty(old.link, engines)
+            engines.remove(old.link)
+        await old.supervisor.stop(STOP_S)
+        return True
+
+    async def _bring_up(self, new: Replica[LinkT], engines: Engines[LinkT]) -> bool:
+        """Start a further engine; false, with nothing left of it, where it does not become ready."""
+        link = engines.add(new.name)
+        self.replicas.append(new)
+        try:
+            await new.supervisor.start()
+            await new.connect(link)
+            while not (link.is_ready or new.has_given_up):
+                await asyncio.sleep(POLL_S)
+        except MachineError as error:
+            log.error("engine_not_started error=%r", str(error))
+        self.replicas.remove(new)
+        if not link.is_ready:
+            engines.remove(link)
+            await new.supervisor.stop(0.0)
+        return link.is_ready
+
+    async def _empty(self, link: LinkT, engines: Engines[LinkT]) -> None:
+        """Requests end, or are moved a few at a time, each time when those before have a token again."""
+        loop = asyncio.get_running_loop()
+        finish_at_s = loop.time() + FINISH_S
+        while link.in_flight:
+            if loop.time() >= finish_at_s and not engines.unheard:
+                engines.move(link, MOVED_TOGETHER)
+            await asyncio.sleep(POLL_S)

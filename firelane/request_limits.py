@@ -1,0 +1,10 @@
+"""Limits of one request, which the API, the wire, the engine and the kernels share."""
+
+from __future__ import annotations
+
+MAX_LOGPROBS = 20
+"""Alternatives reported for each token."""
+MAX_BIAS = 300
+"""Entries of logit_bias."""
+MAX_STOP_IDS = 16
+"""Stop tokens: those that the request names and those that end any sequence of the model."""

@@ -1,0 +1,104 @@
+"""Files that are whole or absent: written under a temporary name beside their own, then renamed.
+
+A file under its final name is whole, whenever a process was killed. `durable` adds what a power loss needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".tmp"
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
+    """A new temporary name for the block to write a file under, which then takes the place of `path`. After
+    an exception nothing is left of it.
+
+    durable: bytes and name lie on the drive when the block has ended. A rename may reach the drive before the
+    bytes do: without it, a power loss can leave a file of zeros.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    try:
+        yield temporary
+        if durable:
+            _sync(temporary, os.O_RDONLY)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Put `data` in the place of `path`."""
+    with replacing(path, durable=durable) as temporary:
+        temporary.write_bytes(data)
+
+
+def link_whole(source: Path, target: Path) -> None:
+    """Give `source`, which is durable, a further durable name; a copy where the drive knows no such names."""
+    target.unlink(missing_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        with replacing(target, durable=True) as temporary:
+            shutil.copyfile(source, temporary)
+    sync_directory(target.parent)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove temporary files for `path` of processes that were killed. The caller holds a lock against others
+    that write it now."""
+    for stale in path.parent.glob(f"{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}"):
+        stale.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Generator[None]:
+    """An exclusive lock on the file `path`, which is made; waits for its holder. The kernel drops it when its
+    holder ends, however that ends. No lock where the file system has none."""
+    with path.open("w") as file:
+        _lock(file.fileno(), fcntl.LOCK_EX)
+        yield
+
+
+def try_lock(fd: int) -> bool:
+    """Lock the open file `fd` until it is closed; False where another process holds it. True without a lock
+    where the file system has none."""
+    try:
+        _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock(fd: int, how: int) -> None:
+    try:
+        fcntl.flock(fd, how)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

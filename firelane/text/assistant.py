@@ -1,0 +1,190 @@
+"""The chat side of a model, for whatever API a conversation comes by: the prompt that it becomes, what the
+answer must match, and what splits the answer's text.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from firelane.api.chat import ChatRequest
+from firelane.errors import RequestError
+from firelane.text.constraints import grammar_of, single_line
+from firelane.text.conversation import Conversation, chat_conversation
+from firelane.text.deltas import Splitter
+from firelane.text.prompt import Prompt, PromptBuilder
+from firelane.text.reasoning import CLOSE, begins_thinking, thinks, with_reasoning
+from firelane.text.reasoning import OPEN as THINK
+from firelane.text.template import ChatTemplate
+from firelane.text.tools.families import find_family
+from firelane.text.tools.family import Family
+from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer, all_content
+from firelane.text.tools.tool_fallback import ToolRendering
+from firelane.wire.frames import Grammar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RenderedChat:
+    """A conversation as the model reads it. special: the tokenizer adds its own special tokens. splitter:
+    makes what splits one answer's text, None where all of it is content. visible_special_ids: special tokens
+    whose names are part of that text.
+    """
+
+    text: str
+    special: bool
+    splitter: Callable[[], Splitter] | None
+    grammar: Grammar | None
+    visible_special_ids: frozenset[int]
+
+
+class Assistant:
+    """Knows how one model's templates and answers are written. tool_parser, reasoning_parser: the options of
+    `serve`.
+    """
+
+    def __init__(
+        self, prompts: PromptBuilder, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
+    ) -> None:
+        self._prompts = prompts
+        template = prompts.template
+        source = "" if template is None else template.source
+        self._family: Family | None = find_family(tool_parser, source)
+        self._thinks = thinks(reasoning_parser, source)
+        self._tools = None if template is None else ToolRendering(template)
+
+    def chat(self, request: ChatRequest) -> RenderedChat:
+        """A checked request, also of another API, put into these words. Raises RequestError."""
+        return self.render(chat_conversation(request, grammar_of(request)))
+
+    async def encode(self, chat: RenderedChat) -> Prompt:
+        """Raises RequestError where it has no tokens."""
+        ids = await self._prompts.encode(chat.text, special=chat.special, chars=len(chat.text))
+        return Prompt(ids, chat.text)
+
+    def render(self, conversation: Conversation) -> RenderedChat:
+        """Raises RequestError where the template, or this model's way of calling tools, does not allow it."""
+        grammar = self._grammar(conversation)
+        text = self._render(conversation, constrained=grammar is not None)
+        in_reasoning = self._thinks and begins_thinking(text)
+        if in_reasoning and grammar is not None:  # it covers all that the model writes: there is no reasoning
+            text, in_reasoning = f"{text.rstrip()}\n\n{CLOSE}\n\n", False
+        parser = self._parser(conversation, reasons=self._thinks and grammar is None)
+        return RenderedChat(
+            text=text,
+            special=conversation.special,
+            splitter=None
+            if parser is None
+            else self._splitters(conversation, parser, in_reasoning=in_reasoning),
+            grammar=grammar,
+            visible_special_ids=self._visible_special_ids(conversation)
+            if parser is not None
+            else frozenset(),
+        )
+
+    def _parser(self, conversation: Conversation, *, reasons: bool) -> Parser | None:
+        parser: Parser | None = None
+        if conversation.use.active and self._family is not None:
+            parser = self._family.parse
+        return with_reasoning(parser or all_content) if reasons else parser
+
+    def _splitters(
+        self, conversation: Conversation, parser: Parser, *, in_reasoning: bool
+    ) -> Callable[[], Splitter]:
+        use, family = conversation.use, self._family
+        new_id = str if family is None else family.new_id
+        known, max_calls = use.names, 0 if use.parallel else 1
+        hide = conversation.hide_reasoning
+
+        def make() -> Splitter:
+            buffer = StreamBuffer(
+                new_id, known=known, max_calls=max_calls, in_reasoning=in_reasoning, hide_reasoning=hide
+            )
+            return OutputParser(buffer, parser)
+
+        return make
+
+    def _visible_special_ids(self, conversation: Conversation) -> frozenset[int]:
+        delimiters: list[str] = [THINK, CLOSE] if self._thinks else []
+        if conversation.use.active and self._family is not None:
+            delimiters += self._family.delimiters
+        return frozenset(token for mark in delimiters if (token := self._special_id(mark)) is not None)
+
+    def _special_id(self, name: str) -> int | None:
+        tokenizer = self._prompts.tokenizer
+        token = tokenizer.id_of(name)
+        return token if token in tokenizer.special_ids else None
+
+    def _grammar(self, conversation: Conversation) -> Grammar | None:
+        use, grammar = conversation.use, conversation.grammar
+        tools = use.forced or (list(use.tools) if use.active and grammar is not None else [])
+        if not tools or (self._family is None and not use.forced):
+            return grammar
+        if self._family is None:
+            raise RequestError(
+                "`tool_choice` cannot be honoured: this server was started with --tool-parser none",
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+        rules = self._family.rules(tools, self._special_id, parallel=use.parallel)
+        if use.forced:  # no content: a format for it asks for nothing
+            return Grammar("lark", "start: calls\n" + rules)
+        assert grammar is not None
+        if grammar.kind != "json_schema":
+            raise RequestError(
+                "a regex, choice or grammar cannot hold together with `tools`: leave one of them out",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        body = json.dumps(single_line(json.loads(grammar.text)))
+        return Grammar("lark", f"start: calls | body\nbody: %json {body}\n{rules}")
+
+    def _render(self, conversation: Conversation, *, constrained: bool) -> str:
+        template = self._prompts.template
+        if template is None or self._tools is None:
+            raise RequestError(
+                "this model has no chat template: use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        variables = self._variables(conversation, template, constrained=constrained)
+        use = conversation.use
+        tools = [tool.definition() for tool in use.tools] if use.active else []
+        messages = conversation.messages
+        marker = secrets.token_hex(16) if conversation.continue_final else ""
+        if marker:
+            messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
+        text = self._tools.render(messages, tools, variables)
+        if not marker:
+            return text
+        head, found, _ = text.partition(marker)
+        if not found:
+            raise RequestError(
+                "this model's template does not show the final message: leave `continue_final_message` out",
+                param="continue_final_message",
+            )
+        return head
+
+    def _variables(
+        self, conversation: Conversation, template: ChatTemplate, *, constrained: bool
+    ) -> dict[str, Any]:
+        variables = dict(conversation.variables)
+        effort = conversation.reasoning_effort
+        if effort is not None:
+            if "reasoning_effort" in template.variables:
+                variables["reasoning_effort"] = effort
+            elif effort == "none" and "enable_thinking" in template.variables:
+                variables["enable_thinking"] = False
+            else:
+                raise RequestError(
+                    f"`reasoning_effort` '{effort}' is not known to this model's template: leave it out",
+                    param="reasoning_effort",
+                    code="unsupported_parameter",
+                )
+        if constrained and "enable_thinking" in template.variables:
+            variables["enable_thinking"] = False
+        final = conversation.generation_prompt and not conversation.continue_final
+        variables["add_generation_prompt"] = final
+        return variables

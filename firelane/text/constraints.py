@@ -1,0 +1,112 @@
+"""Constraints on the answer's text, as the one Grammar that the engine is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from firelane.api.formats import StructuredOutputs
+from firelane.api.sampling import SamplingFields, unsupported
+from firelane.api.schemas import check_schema
+from firelane.errors import RequestError
+from firelane.wire.frames import Grammar
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+
+
+def grammar_of(fields: SamplingFields) -> Grammar | None:
+    """None where the text is free. Raises RequestError on more than one constraint, and on what is too
+    large.
+    """
+    found = list(_constraints(fields))
+    if len(found) > 1:
+        names = ", ".join(f"`{name}`" for name, _ in found)
+        raise RequestError(f"{names} ask for different things: give one of them", param=found[0][0])
+    return found[0][1] if found else None
+
+
+def single_line(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema for a place inside a grammar, with JSON on one line, spaced as Python writes it: a model
+    that is made to write JSON could else go on with white space for ever. (llguidance, docs/json_schema.md)
+    Of a schema that is the whole grammar, the engine bounds the white space.
+    """
+    spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return {**schema, "x-guidance": spacing}
+
+
+def _constraints(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
+    yield from _response_format(fields)
+    if fields.structured_outputs is not None:
+        yield from _structured(fields.structured_outputs)
+    older = StructuredOutputs(
+        json=fields.guided_json,
+        regex=fields.guided_regex,
+        choice=fields.guided_choice,
+        grammar=fields.guided_grammar,
+    )
+    yield from _kinds(older, "guided_")
+
+
+def _response_format(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
+    form = fields.response_format
+    if form is None or form.type == "text":
+        return
+    if form.type == "json_object":
+        yield "response_format", _json(ANY_OBJECT, "response_format")
+        return
+    where = "response_format.json_schema"
+    if form.json_schema is None:
+        raise RequestError(f"`{where}` is missing", param=where, code="missing_parameter")
+    if form.json_schema.schema is None:
+        raise RequestError(f"`{where}.schema` is missing", param=f"{where}.schema", code="missing_parameter")
+    yield "response_format", _json(form.json_schema.schema, f"{where}.schema")
+
+
+def _structured(asked: StructuredOutputs) -> Iterator[tuple[str, Grammar]]:
+    for name in ("disable_additional_properties", "structural_tag", "whitespace_pattern"):
+        if getattr(asked, name):
+            raise unsupported(f"structured_outputs.{name}")
+    found = list(_kinds(asked, "structured_outputs."))
+    if not found:
+        raise RequestError(
+            "`structured_outputs` asks for nothing: give one of json, regex, choice, grammar, json_object",
+            param="structured_outputs",
+        )
+    yield from found
+
+
+def _kinds(asked: StructuredOutputs, prefix: str) -> Iterator[tuple[str, Grammar]]:
+    if asked.json is not None:
+        yield f"{prefix}json", _json(asked.json, f"{prefix}json")
+    if asked.regex is not None:
+        yield f"{prefix}regex", Grammar("regex", asked.regex)
+    if asked.choice is not None:
+        yield f"{prefix}choice", Grammar("lark", _alternatives(asked.choice))
+    if asked.grammar is not None:
+        kind = "gbnf" if _GBNF_RULE.search(asked.grammar) else "lark"
+        yield f"{prefix}grammar", Grammar(kind, asked.grammar)
+    if asked.json_object:
+        yield f"{prefix}json_object", _json(ANY_OBJECT, f"{prefix}json_object")
+
+
+def _json(schema: str | dict[str, Any], where: str) -> Grammar:
+    value: Any = schema
+    if isinstance(schema, str):
+        try:
+            value = msgspec.json.decode(schema)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise RequestError(f"`{where}` is not valid JSON: {error}", param=where) from None
+    if not isinstance(value, dict):
+        raise RequestError(f"`{where}` is not a JSON schema: give an object", param=where)
+    check_schema(value, where)
+    return Grammar("json_schema", json.dumps(value, ensure_ascii=False))
+
+
+def _alternatives(choices: list[str]) -> str:
+    """A Lark grammar of these texts and no others. A Lark literal is written as a JSON text is."""
+    return "start: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices)) + "\n"

@@ -1,0 +1,123 @@
+"""A conversation in the one form that chat templates take, whichever API it came by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from firelane.api.chat import ChatRequest, Message, ToolReference
+from firelane.api.sampling import unsupported
+from firelane.errors import RequestError
+from firelane.text.tools.tool import NO_TOOLS, Tool, ToolUse
+from firelane.wire.frames import Grammar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """messages: as Hugging Face templates expect them, the arguments of calls as objects. grammar: what the
+    answer must match. variables: further ones of the template. continue_final: the answer goes on with the
+    last message's text. special: the tokenizer adds its own special tokens. hide_reasoning: it is made, but
+    not given out.
+    """
+
+    messages: list[dict[str, Any]]
+    use: ToolUse = NO_TOOLS
+    grammar: Grammar | None = None
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    reasoning_effort: str | None = None
+    generation_prompt: bool = True
+    continue_final: bool = False
+    special: bool = False
+    hide_reasoning: bool = False
+
+
+def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversation:
+    """The conversation of a checked request. Raises RequestError."""
+    return Conversation(
+        messages=template_messages(request.messages),
+        use=tool_use(request),
+        grammar=grammar,
+        variables=dict(request.chat_template_kwargs or {}),
+        reasoning_effort=request.reasoning_effort,
+        generation_prompt=request.add_generation_prompt is not False,
+        continue_final=request.continue_final_message is True,
+        special=request.add_special_tokens is True,
+        hide_reasoning=request.include_reasoning is False,
+    )
+
+
+def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
+    """Checked messages for a template. Raises RequestError."""
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _template_message(message: Message, where: str) -> dict[str, Any]:
+    role = "system" if message.role == "developer" else message.role
+    entry: dict[str, Any] = {"role": role, "content": message.text(where)}
+    for name in ("name", "tool_call_id"):
+        if getattr(message, name) is not None:
+            entry[name] = getattr(message, name)
+    thought = message.reasoning_content or message.reasoning
+    if thought:
+        entry["reasoning_content"] = thought
+    if message.tool_calls:
+        entry["tool_calls"] = [
+            _template_call(message, i, f"{where}.tool_calls[{i}]") for i in range(len(message.tool_calls))
+        ]
+    return entry
+
+
+def _template_call(message: Message, index: int, where: str) -> dict[str, Any]:
+    assert message.tool_calls is not None
+    call = message.tool_calls[index]
+    if call.type != "function" or call.function is None:
+        raise unsupported(f"{where}.type", f"'{call.type[:40]}'")
+    arguments: Any = call.function.arguments or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            arguments = None
+    if not isinstance(arguments, dict):
+        name = f"{where}.function.arguments"
+        raise RequestError(f"`{name}` is not the JSON text of an object", param=name)
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def tool_use(request: ChatRequest) -> ToolUse:
+    """The tools of a checked request. Raises RequestError where `tool_choice` names another."""
+    tools = tuple(
+        Tool(f.name, f.description, f.parameters, strict=f.strict is True)
+        for f in (tool.function for tool in request.tools or ())
+        if f is not None
+    )
+    parallel = request.parallel_tool_calls is not False
+    choice = request.tool_choice
+    if isinstance(choice, ToolReference):
+        return _chosen(choice, tools, parallel)
+    return ToolUse(tools, choice or "auto", parallel=parallel)
+
+
+def _chosen(choice: ToolReference, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
+    if choice.allowed_tools is not None:
+        names = {_known_name(one, tools) for one in choice.allowed_tools.tools}
+        allowed = tuple(tool for tool in tools if tool.name in names)
+        return ToolUse(allowed, choice.allowed_tools.mode, parallel=parallel)
+    return ToolUse(tools, "required", _known_name(choice, tools), parallel=False)  # one call, as OpenAI's
+
+
+def _known_name(choice: ToolReference, tools: tuple[Tool, ...]) -> str:
+    if choice.type != "function" or choice.function is None:
+        raise unsupported("tool_choice.type", f"'{choice.type[:40]}'")
+    name = choice.function.name
+    if all(tool.name != name for tool in tools):
+        raise RequestError(
+            f"`tool_choice` names '{name[:64]}', which is none of `tools`", param="tool_choice"
+        )
+    return name

@@ -1,0 +1,158 @@
+"""Hop 3: messages and texts to token ids, and the request's fields to what the engine is told."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import secrets
+import sys
+from dataclasses import dataclass
+
+from firelane.api.chat import ChatRequest
+from firelane.api.completions import CompletionRequest
+from firelane.api.sampling import SamplingFields
+from firelane.errors import ContextLengthError, RequestError
+from firelane.request_limits import MAX_STOP_IDS
+from firelane.text.model_files import ModelFiles
+from firelane.text.sampling import wire_sampling
+from firelane.text.template import ChatTemplate
+from firelane.text.tokenizer import Tokenizer
+from firelane.wire.frames import Pooling, Ready, Sampling
+
+DEFAULT_COMPLETION_TOKENS = 16
+LONG_TEXT_CHARS = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of one prompt; `text` is what the client sent, None when it sent ids."""
+
+    ids: list[int]
+    text: str | None
+
+
+class PromptBuilder:
+    """Knows the model's tokenizer, chat template and generation defaults. eos_ids: tokens that end a
+    sequence. pooling: as in ModelFiles.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
+        self.tokenizer = tokenizer
+        self._files = files
+        self.pooling: Pooling | None = files.pooling
+        self.template: ChatTemplate | None = None
+        if files.template is not None:
+            self.template = ChatTemplate(files.template, files.specials, files.template_path)
+        own = tokenizer.id_of(files.specials.get("eos_token", ""))
+        self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
+
+    async def completion(self, request: CompletionRequest) -> list[Prompt]:
+        """One Prompt per prompt of the request."""
+        special = request.add_special_tokens is not False
+        items = request.prompts()
+        chars = sum(len(item) for item in items if isinstance(item, str))
+        prompts: list[Prompt] = []
+        for item in items:
+            if isinstance(item, str):
+                prompts.append(Prompt(await self.encode(item, special=special, chars=chars), item))
+            elif item:
+                prompts.append(Prompt(item, None))
+            else:
+                raise RequestError("`prompt` holds an empty list of token ids", param="prompt")
+        return prompts
+
+    async def encode(self, text: str, *, special: bool, chars: int) -> list[int]:
+        """Token ids of one text of a request that has `chars` characters to tokenise: where that takes
+        long, off the event loop. Raises RequestError where there are none.
+        """
+        if chars > LONG_TEXT_CHARS:
+            ids = await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=special)
+        else:
+            ids = self.tokenizer.encode(text, add_special_tokens=special)
+        if not ids:
+            raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
+        return ids
+
+    def truncated(self, fields: SamplingFields, prompt: Prompt, ready: Ready) -> Prompt:
+        """`truncate_prompt_tokens` tokens, the last or the first; with -1, as many as leave room for
+        `max_tokens`.
+        """
+        keep = fields.truncate_prompt_tokens
+        if keep is None:
+            return prompt
+        if keep < 0:
+            keep = max(1, ready.max_model_len - max(1, fields.max_tokens or 0))
+        if len(prompt.ids) <= keep:
+            return prompt
+        return Prompt(prompt.ids[:keep] if fields.truncation_side == "right" else prompt.ids[-keep:], None)
+
+    def sampling(
+        self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]
+    ) -> Sampling:
+        """The Sampling that the engine is told, with the seed of choice 0. `reports`: logprobs of output and
+        prompt, as in Sampling.
+
+        Raises ContextLengthError and RequestError when the engine could not take the request.
+        """
+        max_tokens = self._max_tokens(fields, prompt, ready.max_model_len)
+        self._check_ids(fields, prompt, ready.vocab_size)
+        return wire_sampling(
+            fields,
+            self._files.defaults,
+            seed=secrets.randbits(63) if fields.seed is None else fields.seed,
+            max_tokens=max_tokens,
+            stop_token_ids=self._stop_ids(fields),
+            reports=reports,
+        )
+
+    def _stop_ids(self, fields: SamplingFields) -> list[int]:
+        own = () if fields.ignore_eos else self.eos_ids
+        stop_ids = {*(fields.stop_token_ids or ()), *own}
+        if len(stop_ids) > MAX_STOP_IDS:
+            raise RequestError(
+                f"`stop_token_ids`: {len(stop_ids)} tokens would end the answer, the model's own included: "
+                f"at most {MAX_STOP_IDS} are taken",
+                param="stop_token_ids",
+            )
+        return sorted(stop_ids)
+
+    def _max_tokens(self, fields: SamplingFields, prompt: Prompt, max_model_len: int) -> int:
+        """A silent chat gets the rest of the context, a silent completion 16 tokens as with OpenAI."""
+        chat = isinstance(fields, ChatRequest)
+        used, room = len(prompt.ids), max_model_len - len(prompt.ids)
+        asked = fields.max_tokens
+        part = "messages" if chat else "prompt"
+        limit = f"This model's maximum context length is {max_model_len} tokens. However, "
+        if room < 1:
+            raise ContextLengthError(
+                f"{limit}your {part} resulted in {used} tokens. Please reduce the length of the {part}.",
+                param=part,
+            )
+        if asked is None:
+            return room if chat else min(room, DEFAULT_COMPLETION_TOKENS)
+        if asked > room:
+            raise ContextLengthError(
+                f"{limit}you requested {used + asked} tokens ({used} in the {part}, {asked} in the "
+                f"completion). Please reduce the length of the {part} or completion.",
+                param=part,
+            )
+        return max(asked, 1)  # 0 only with echo, whose one drawn token is not shown
+
+    def _check_ids(self, fields: SamplingFields, prompt: Prompt, vocab_size: int) -> None:
+        named = {"logit_bias": fields.logit_bias or (), "stop_token_ids": fields.stop_token_ids or ()}
+        if prompt.text is None:
+            named["prompt"] = prompt.ids
+        for name, ids in named.items():
+            if ids and max(ids) >= vocab_size:
+                raise RequestError(
+                    f"`{name}` has token id {max(ids)}, but the vocabulary has {vocab_size} entries",
+                    param=name,
+                )
+
+
+def pack_ids(ids: list[int]) -> bytes:
+    """Token ids as little-endian int32, the form of NewRequest.prompt."""
+    packed = array.array("i", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

@@ -1,0 +1,45 @@
+"""Reasoning that a model writes before its answer, between <think> and </think> (DeepSeek R1, Qwen 3)."""
+
+from __future__ import annotations
+
+from firelane.text.tools.stream_buffer import Parser, Reading, StreamBuffer, begins, skip_space, until
+
+OPEN = "<think>"
+CLOSE = "</think>"
+
+
+def thinks(name: str, template: str) -> bool:
+    """name: the value of --reasoning-parser."""
+    return name == "think" or (name == "auto" and (OPEN in template or CLOSE in template))
+
+
+def begins_thinking(prompt: str) -> bool:
+    """Whether the prompt ends where reasoning has begun."""
+    return prompt.rstrip().endswith(OPEN)
+
+
+def with_reasoning(answer: Parser) -> Parser:
+    """Reasoning first, unless the text begins otherwise and does not start in it; then `answer`."""
+
+    def parse(buffer: StreamBuffer) -> Reading[None]:
+        if not buffer.in_reasoning:
+            at = yield from skip_space(buffer, 0)
+            if (yield from begins(buffer, at, OPEN)):
+                buffer.take(at + len(OPEN))
+                buffer.in_reasoning = True
+        if buffer.in_reasoning:
+            yield from _reasoning(buffer)
+        yield from answer(buffer)
+
+    return parse
+
+
+def _reasoning(buffer: StreamBuffer) -> Reading[None]:
+    at = yield from skip_space(buffer, 0)
+    buffer.take(at)
+    mark = yield from until(buffer, (CLOSE,), buffer.reasoning)
+    buffer.in_reasoning = False
+    if mark:
+        buffer.take(len(CLOSE))
+        at = yield from skip_space(buffer, 0)
+        buffer.take(at)

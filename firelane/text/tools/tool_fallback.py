@@ -1,0 +1,96 @@
+"""Tools in a template's own way, or, where it knows none, told to the model in plain messages."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+from firelane.errors import RequestError
+from firelane.text.template import ChatTemplate
+from firelane.text.tools.hermes import CLOSE, OPEN
+
+Messages = list[dict[str, Any]]
+_PROBE: dict[str, Any] = {"name": "firelane_probe", "description": "", "parameters": {"type": "object"}}
+_INSTRUCTIONS = """You may call these functions, each given by a JSON schema:
+{tools}
+To call one, answer with its name and its arguments, and nothing else:
+<tool_call>
+{{"name": "function's name", "arguments": {{"argument": "value"}}}}
+</tool_call>"""
+
+
+class ToolRendering:
+    """Renders conversations with tools. What a template understands is found by trying it, once."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+
+    def render(self, messages: Messages, tools: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        """Raises RequestError where the template refuses the messages or fails on them."""
+        called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+        if tools or called:
+            if not self._knows_tools:
+                messages = [_in_plain_words(message) for message in messages]
+                messages = _instructed(messages, tools) if tools else messages
+            elif not self._takes_objects:
+                messages = [_with_text_arguments(message) for message in messages]
+            if self._knows_tools and tools:
+                variables = {**variables, "tools": tools}
+        return self._template.render(messages, variables)
+
+    @cached_property
+    def _knows_tools(self) -> bool:
+        tools = [{"type": "function", "function": _PROBE}]
+        return _PROBE["name"] in self._try([{"role": "user", "content": "?"}], tools)
+
+    @cached_property
+    def _takes_objects(self) -> bool:
+        """Whether the arguments of earlier calls may be objects; else they are JSON text."""
+        call = {"id": "abcdefghi", "type": "function"}
+        function = {"name": _PROBE["name"], "arguments": {"firelane_key": 1}}
+        messages = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call | {"function": function}]},
+            {"role": "tool", "content": "1", "tool_call_id": call["id"], "name": _PROBE["name"]},
+        ]
+        text = self._try(messages, [])
+        return bool(text) and "'firelane_key'" not in text  # as Python writes an object, not JSON
+
+    def _try(self, messages: Messages, tools: list[dict[str, Any]]) -> str:
+        variables = {"tools": tools} if tools else {}
+        try:
+            return self._template.render(messages, variables | {"add_generation_prompt": True})
+        except RequestError:
+            return ""
+
+
+def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    if not message.get("tool_calls"):
+        return message
+    calls: list[dict[str, Any]] = []
+    for call in message["tool_calls"]:
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        calls.append(call | {"function": call["function"] | {"arguments": arguments}})
+    return message | {"tool_calls": calls}
+
+
+def _in_plain_words(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of a call or of its result, for a template that has only users and assistants."""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if not message.get("tool_calls"):
+        return message
+    calls = [json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"]]
+    parts = [message["content"], *(f"{OPEN}\n{call}\n{CLOSE}" for call in calls)]
+    return {"role": "assistant", "content": "\n".join(filter(None, parts))}
+
+
+def _instructed(messages: Messages, tools: list[dict[str, Any]]) -> Messages:
+    """With the tools in the system message."""
+    listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    text = _INSTRUCTIONS.format(tools=listed)
+    if messages and messages[0]["role"] == "system":
+        own = messages[0]["content"]
+        return [messages[0] | {"content": f"{own}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]

@@ -1,0 +1,64 @@
+"""Reading the rows of a weight's pieces: only what they need, rearranged as their recipes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from firelane.program.recipes import Piece, widened
+from firelane.program.values import Weight
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.reader import ReadBuffer
+
+SPARSE = 4
+"""A range of a tensor of which fewer than one in so many elements is needed is not read as a whole."""
+
+
+def read_piece(
+    checkpoint: Checkpoint, piece: Piece, rows: range, buffer: ReadBuffer | None = None
+) -> NDArray[Any]:
+    """Those rows of the piece, [rows, k] or of a vector [rows]: in the tensor's dtype as Checkpoint.tensor()
+    gives it, in float32 where something is added. Safe from many threads. Rows that the tensor holds as they
+    are lie in `buffer`, if there is one, until it is used again. Raises CheckpointError.
+    """
+    if piece.is_as_stored:
+        first = rows.start + (piece.rows.start if piece.rows else 0)
+        flat = checkpoint.elements(
+            piece.tensor, first * piece.width, (first + len(rows)) * piece.width, buffer
+        )
+        return flat if piece.is_vector else flat.reshape(len(rows), piece.width)
+    values = _gathered(checkpoint, piece, rows)
+    values = widened(values) + np.float32(piece.plus) if piece.plus else values
+    return values[:, 0] if piece.is_vector else values
+
+
+def _gathered(checkpoint: Checkpoint, piece: Piece, rows: range) -> NDArray[Any]:
+    at = piece.offsets(rows.start, rows.stop)
+    reach = (piece.width - 1) * piece.grid.column_stride
+    low, high = int(at.min()), int(at.max()) + reach + 1
+    sparse = high - low > SPARSE * len(rows) * piece.width
+    flat = checkpoint.elements(piece.tensor, low, high, sparse=sparse)
+    size = flat.itemsize
+    starts = as_strided(
+        flat,
+        shape=(len(flat) - reach, piece.width),
+        strides=(size, piece.grid.column_stride * size),
+        writeable=False,
+    )
+    return starts[at - low]
+
+
+def contiguous(weight: Weight, rows: NDArray[np.int64]) -> Iterator[tuple[int, Piece, range]]:
+    """Where the rows of a weight (counted over all matrices, -1: none) are read from, in as few reads as
+    possible: the first row of each, and the rows of which piece.
+    """
+    wanted = np.unique(rows[rows >= 0])
+    for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
+        at, end = int(run[0]), int(run[-1]) + 1
+        for piece, within in weight.spans(at, end):
+            yield at, piece, within
+            at += len(within)

@@ -1,0 +1,119 @@
+"""The KV cache in memory that another process maps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, shared_zeroed
+from firelane.backends.cpu.page_pool import PagePool, layout_id
+from firelane.contract import StepLimits, Window
+from firelane.errors import OutOfMemoryError
+from firelane.program.program import Program
+from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
+from tests.models.dense import dense_program
+
+PROGRAM = dense_program(small_spec())
+READER = """
+import mmap, sys
+fd, start, size = map(int, sys.argv[1:])
+sys.stdout.buffer.write(mmap.mmap(fd, 0)[start : start + size])
+"""
+
+
+def layout_of(program: Program = PROGRAM, sizes: StepLimits | None = None) -> Layout:
+    return Layout(program=program, limits=sizes or limits(num_blocks=24), isa="portable")
+
+
+@pytest.fixture
+def pool() -> Iterator[PagePool]:
+    made = PagePool(layout_of(), shared=True)
+    yield made
+    made.release()
+
+
+def read_elsewhere(fd: int, start: int, size: int) -> bytes:
+    """Bytes of the file, as a process sees them that was given the descriptor."""
+    command = [sys.executable, "-c", READER, str(fd), str(start), str(size)]
+    return subprocess.run(command, pass_fds=[fd], capture_output=True, check=True).stdout
+
+
+def test_another_process_reads_a_page(pool: PagePool) -> None:
+    shared = pool.shared
+    assert shared is not None
+    assert (shared.num_pages, shared.page_bytes) == pool.pages.shape == (24, layout_of().page_bytes)
+    pool.pages[7] = np.random.default_rng(0).integers(0, 256, shared.page_bytes)
+    assert read_elsewhere(shared.fd, 7 * shared.page_bytes, shared.page_bytes) == pool.pages[7].tobytes()
+    assert not pool.pages[8].any()
+
+
+def test_the_file_cannot_be_cut_short(pool: PagePool) -> None:
+    """A peer that could would end this process with a bus error."""
+    assert pool.shared is not None
+    with pytest.raises(PermissionError):
+        os.ftruncate(pool.shared.fd, 0)
+
+
+def test_a_released_pool_has_no_file(pool: PagePool) -> None:
+    assert pool.shared is not None
+    fd = pool.shared.fd
+    pool.release()
+    pool.release()
+    assert pool.shared is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_private_pages_have_no_file() -> None:
+    pool = PagePool(layout_of())
+    assert pool.shared is None
+    assert not pool.pages.any()
+    pool.release()
+
+
+def test_the_layout_id_changes_with_the_layout() -> None:
+    ids = {
+        layout_id(layout)
+        for layout in (
+            layout_of(),
+            layout_of(sizes=limits(block_size=32)),
+            layout_of(with_spans(PROGRAM, (Window(8), Window(8)))),
+            layout_of(dense_program(small_spec(windows=(0,)))),
+        )
+    }
+    assert len(ids) == 4
+    assert layout_id(layout_of()) == layout_id(replace(layout_of(), isa="avx2", limits=limits(num_blocks=99)))
+
+
+def test_more_than_there_is_is_refused() -> None:
+    with pytest.raises(OutOfMemoryError, match="--kv-cache-gib"):
+        shared_zeroed(1 << 62)
+
+
+def test_whole_huge_pages() -> None:
+    fd, memory = shared_zeroed(HUGE_PAGE_BYTES + 1)
+    assert memory.size == 2 * HUGE_PAGE_BYTES
+    os.close(fd)
+    memory[-1] = 1
+
+
+def test_shared_pages_give_the_same_bits(kernel_cache) -> None:
+    def run(m: Machine) -> list[bytes]:
+        m.greedy(0, range(100, 170))
+        m.give_blocks(0, range(m.executor.limits.blocks_per_seq))
+        outputs = [m.step([Chunk(0, 0, 70)])] + [m.step([Chunk(0, 70 + i, 1)]) for i in range(5)]
+        drawn = [out.tokens[:1].tobytes() + out.logprobs[:1].tobytes() for out in outputs]
+        m.executor.release()
+        return drawn
+
+    private, shared = (machine(PROGRAM, kernel_cache, shared_pages=flag) for flag in (False, True))
+    assert private.executor.shared_pages is None
+    assert shared.executor.shared_pages is not None
+    assert run(private) == run(shared)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from firelane.contract import (
+    CAUSAL,
+    BackendDefaults,
+    Span,
+    StepLimits,
+    Window,
+    resolve_limits,
+    smallest_limits,
+)
+from firelane.contract.resolve import GIB
+from firelane.engine_config import ExecutorConfig
+from firelane.errors import OutOfMemoryError
+
+DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
+
+
+@dataclass
+class Model:
+    max_model_len: int = 512
+    kv_bytes_per_token: int = 1000
+    spans: tuple[Span, ...] = (CAUSAL,)
+
+
+PAGE_BYTES = 16 * Model.kv_bytes_per_token
+
+
+def config(**sizes) -> ExecutorConfig:
+    return ExecutorConfig(cache_dir=Path("/nowhere"), **{"max_num_seqs": 4} | sizes)
+
+
+def limits(free_bytes: int, default_kv_bytes: int | None = None, **sizes) -> StepLimits:
+    return resolve_limits(
+        Model(), config(**sizes), DEFAULTS, free_bytes=free_bytes, default_kv_bytes=default_kv_bytes
+    )
+
+
+def test_the_cache_takes_what_is_free_or_what_the_backend_gives_it() -> None:
+    assert limits(100 * PAGE_BYTES + 1).num_blocks == 100
+    assert limits(100 * PAGE_BYTES, 50 * PAGE_BYTES).num_blocks == 50
+    assert limits(100 * PAGE_BYTES, 50 * PAGE_BYTES, kv_cache_bytes=60 * PAGE_BYTES).num_blocks == 60
+
+
+def test_the_cache_takes_no_more_than_all_sequences_can_use() -> None:
+    assert limits(GIB).num_blocks == 4 * 512 // 16
+    assert limits(GIB, kv_cache_bytes=GIB // 2).num_blocks == 4 * 512 // 16
+
+
+def test_the_context_shrinks_to_what_fits_unless_it_was_asked_for() -> None:
+    assert limits(10 * PAGE_BYTES).max_model_len == 160
+    assert limits(10 * PAGE_BYTES, max_model_len=150).max_model_len == 150
+    with pytest.raises(OutOfMemoryError, match=r"room for 160 tokens in .* one sequence of 512 needs"):
+        limits(10 * PAGE_BYTES, max_model_len=512)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "default_kv_bytes"), [(-1, None), (0, None), (PAGE_BYTES - 1, None), (GIB, 0)]
+)
+def test_no_room_for_a_single_page(free_bytes: int, default_kv_bytes: int | None) -> None:
+    with pytest.raises(OutOfMemoryError, match="room for 0 tokens"):
+        limits(free_bytes, default_kv_bytes)
+
+
+def test_more_cache_than_memory_is_refused() -> None:
+    assert limits(40 * PAGE_BYTES, kv_cache_bytes=40 * PAGE_BYTES).num_blocks == 40
+    with pytest.raises(OutOfMemoryError, match=r"--kv-cache-gib .* free beside the weights"):
+        limits(40 * PAGE_BYTES, kv_cache_bytes=41 * PAGE_BYTES)
+
+
+def test_sizes_left_open_are_the_backends() -> None:
+    found = limits(GIB)
+    assert (found.block_size, found.max_num_batched_tokens, found.max_output_rows) == (16, 512, 36)
+    found = limits(GIB, max_num_seqs=600, block_size=32)
+    assert (found.block_size, found.max_num_batched_tokens, found.max_output_rows) == (32, 600, 600)
+
+
+def test_the_smallest_limits_hold_one_sequence() -> None:
+    assert smallest_limits(Model(), config(), DEFAULTS).num_blocks == 32
+    assert smallest_limits(Model(), config(max_model_len=33), DEFAULTS).num_blocks == 3
+
+
+def test_groups_share_the_pages_and_a_window_needs_few_of_them() -> None:
+    mixed = Model(max_model_len=4096, spans=(CAUSAL, Window(256)))
+    sizes = config(max_num_batched_tokens=128)
+    least = smallest_limits(mixed, sizes, DEFAULTS)
+    assert least.spans == mixed.spans
+    assert 256 < least.num_blocks < 256 + (256 + 128 + 64) // 16 + 2
+    free = least.num_blocks * PAGE_BYTES
+    assert resolve_limits(mixed, sizes, DEFAULTS, free_bytes=free).max_model_len == 4096
+    assert resolve_limits(mixed, sizes, DEFAULTS, free_bytes=free - 1).max_model_len < 4096

@@ -1,0 +1,256 @@
+"""Several engines as one: who gets a request, and where it goes when an engine ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_engine import FakeEngine
+
+from firelane.errors import EngineDeadError
+from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.wire.frames import EngineStats, NewRequest, Sampling
+
+ANSWER = list(range(10, 40))
+
+
+class Sink:
+    def __init__(self):
+        self.tokens = []
+        self.ended = False
+        self.error = None
+        self.started = 0
+
+    def on_started(self, *_):
+        self.started += 1
+
+    def on_token(self, token, _):
+        self.tokens.append(token)
+
+    def on_logprobs(self, entry):
+        pass
+
+    def on_waiting(self):
+        pass
+
+    def ending(self, reason):
+        pass
+
+    def on_end(self):
+        self.ended = True
+
+    def on_failed(self, error):
+        self.error = error
+
+
+class Scene:
+    """Two fake engines, stepped by hand, behind one ReplicaSet."""
+
+    def __init__(self, recovery=None, count=2):
+        self.set = ReplicaSet(recovery=recovery or Resume())
+        self.links, self.engines = [], []
+        for i in range(count):
+            self.add(str(i))
+
+    def add(self, name):
+        self.links.append(EngineLink(name=name))
+        self.engines.append(FakeEngine(lambda *_: ANSWER, 100, held=True))
+        self.set.add(self.links[-1])
+
+    async def bring_up(self, index, **changes):
+        link, engine = self.links[index], self.engines[index]
+        await link.attach(engine.connect())
+        engine.send(engine.ready(**changes))
+        await until(lambda: link.state is not LinkState.STARTING)
+
+    async def submit(self, tokens=4, prompt=b"", **sampling):
+        sink = Sink()
+        request = NewRequest(
+            id=self.set.next_id(),
+            prompt=prompt or b"\1\0\0\0" * tokens,
+            sampling=Sampling(**{"max_tokens": len(ANSWER)} | sampling),
+        )
+        self.set.submit(request, sink)
+        await asyncio.sleep(0.002)
+        return request.id, sink
+
+    def where(self):
+        return [sorted(engine.running) for engine in self.engines]
+
+    async def finish(self, *sinks):
+        while not all(sink.ended for sink in sinks):
+            for engine in self.engines:
+                if engine.sock is not None and engine.sock.fileno() >= 0 and engine.running:
+                    engine.step()
+            await asyncio.sleep(0.001)
+
+    def close(self):
+        self.set.close()
+        for engine in self.engines:
+            if engine.sock is not None:
+                engine.die()
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def play(scenario, **options):
+    async def run():
+        scene = Scene(**options)
+        for i in range(len(scene.links)):
+            await scene.bring_up(i)
+        try:
+            await asyncio.wait_for(scenario(scene), 20)
+        finally:
+            scene.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_goes_to_the_engine_with_the_least_work():
+    async def scenario(scene):
+        long, _ = await scene.submit(tokens=100)
+        ids = [(await scene.submit(tokens=10, prompt=bytes([i, 0, 0, 0]) * 10))[0] for i in range(3)]
+        assert scene.where() == [[long], ids]
+        for engine in scene.engines:
+            engine.step()  # prompts are computed: now each counts as one
+        await until(lambda: scene.links[0].tokens_ahead == 1)
+        assert [link.tokens_ahead for link in scene.links] == [1, 3]
+        last, _ = await scene.submit()
+        assert scene.where() == [[long, last], ids]
+
+    play(scenario)
+
+
+def test_requests_with_one_prompt_stay_together():
+    """The choices of one client request share their prefix."""
+
+    async def scenario(scene):
+        prompt = b"\1\0\0\0" * 50
+        ids = [(await scene.submit(prompt=prompt))[0] for _ in range(3)]
+        other, _ = await scene.submit()
+        assert scene.where() == [ids, [other]]
+
+    play(scenario)
+
+
+def test_requests_of_a_dead_engine_go_on_with_another_at_once():
+    async def scenario(scene):
+        _, one = await scene.submit()
+        _, two = await scene.submit(tokens=5)
+        for engine in scene.engines:
+            engine.step()
+            engine.step()
+        await until(lambda: len(one.tokens) == len(two.tokens) == 2)
+        scene.engines[0].die()
+        await until(lambda: len(scene.engines[1].running) == 2)
+        assert scene.set.state is LinkState.READY
+        await scene.finish(one, two)
+        assert one.tokens == two.tokens == ANSWER
+        assert one.started == 1
+        assert scene.set.deaths == scene.set.resumed == 1
+
+    play(scenario)
+
+
+def test_sizes_and_counters_are_those_of_all():
+    async def scenario(scene):
+        assert scene.set.ready.max_num_seqs == 16
+        assert scene.set.ready.num_blocks == 200
+        scene.links[0].stats = EngineStats(running=1, steps=5, prompt_tokens=7)
+        scene.links[1].stats = EngineStats(running=2, steps=8, prompt_tokens=1)
+        assert (scene.set.stats.running, scene.set.stats.steps) == (3, 13)
+        scene.engines[0].die()
+        await until(lambda: scene.links[0].state is LinkState.DEAD)
+        assert scene.set.ready.max_num_seqs == 8
+        assert (scene.set.stats.running, scene.set.stats.steps, scene.set.stats.prompt_tokens) == (2, 13, 8)
+        await scene.bring_up(0)
+        assert scene.set.ready.max_num_seqs == 16
+
+    play(scenario)
+
+
+def test_an_engine_of_another_model_is_not_mixed_in():
+    async def scenario(scene):
+        scene.add("2")
+        await scene.bring_up(2, identity="other")
+        assert scene.links[2].state is LinkState.DEAD
+        assert "model has changed" in scene.links[2].failed.message
+        assert len(scene.set.serving) == 2
+
+    play(scenario)
+
+
+def test_an_engine_is_replaced_under_its_requests():
+    """Those that have not begun leave at once, the others when they are moved; late tokens do not count."""
+
+    async def scenario(scene):
+        _, begun = await scene.submit()
+        scene.engines[0].step()
+        scene.engines[0].step()
+        await until(lambda: len(begun.tokens) == 2)
+        _, waiting = await scene.submit(tokens=5)
+        scene.add("0")
+        await scene.bring_up(1)
+        old, new = scene.links
+        scene.set.retire(old, "replaced")
+        await until(lambda: len(scene.engines[1].running) == 1)
+        assert old.in_flight == 1
+        late = dict(scene.engines[0].running)
+        assert scene.set.move(old, 5) == 1
+        assert scene.set.unheard == 2
+        await until(lambda: len(scene.engines[1].running) == 2)
+        scene.engines[0].running = late
+        scene.engines[0].step()
+        scene.set.remove(old)
+        await scene.finish(begun, waiting)
+        assert begun.tokens == waiting.tokens == ANSWER
+        assert scene.set.links == [new]
+        assert scene.set.unheard == scene.set.deaths == 0
+
+    play(scenario, count=1)
+
+
+def test_what_is_left_in_an_engine_that_is_removed_goes_on():
+    async def scenario(scene):
+        _, sink = await scene.submit()
+        scene.set.remove(scene.links[0])
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+
+    play(scenario)
+
+
+def test_closed_it_fails_what_is_in_flight_and_takes_nothing():
+    async def scenario(scene):
+        _, sink = await scene.submit()
+        scene.set.close()
+        assert isinstance(sink.error, EngineDeadError)
+        with pytest.raises(EngineDeadError):
+            await scene.submit()
+
+    play(scenario)
+
+
+def test_parked_requests_fail_when_it_is_closed():
+    async def scenario(scene):
+        scene.engines[0].die()
+        await until(lambda: scene.set.state is LinkState.DEAD)
+        _, sink = await scene.submit()
+        scene.set.close()
+        assert "closing" in str(sink.error)
+        assert scene.set.in_flight == 0
+
+    play(scenario, count=1)
+
+
+def test_without_engines_it_says_so():
+    empty = ReplicaSet()
+    assert (empty.state, empty.reason, empty.ready) == (LinkState.DEAD, "there is no engine", None)
+    with pytest.raises(EngineDeadError):
+        empty.submit(NewRequest(id=1, prompt=b"", sampling=Sampling()), Sink())

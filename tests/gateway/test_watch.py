@@ -1,0 +1,127 @@
+"""The watch over an engine: what it takes for a hang, and what not."""
+
+from __future__ import annotations
+
+import pytest
+
+from firelane.gateway.engines import watch
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.watch import Deadlines, Heartbeat
+from firelane.wire.frames import Beat
+
+DEADLINES = Deadlines(silence_s=5.0, start_s=60.0, step_s=30.0, load_s=100.0)
+
+
+class Loop:
+    """Timers that are run by hand."""
+
+    def __init__(self):
+        self.callback = None
+
+    def call_later(self, delay_s, callback):
+        assert delay_s == watch.TICK_S
+        self.callback = callback
+        return self
+
+    def cancel(self):
+        self.callback = None
+
+    def tick(self):
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
+
+
+class Connection:
+    frames = 0
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    loop, connection, hangs = Loop(), Connection(), []
+    monkeypatch.setattr(watch.asyncio, "get_running_loop", lambda: loop)
+    heartbeat = Heartbeat(DEADLINES)
+    heartbeat.begin(connection, hangs.append)
+    return loop, connection, hangs, heartbeat
+
+
+def ticks(loop, seconds):
+    for _ in range(round(seconds / watch.TICK_S)):
+        loop.tick()
+
+
+def test_an_engine_that_falls_silent_is_noticed_in_time(watched):
+    loop, connection, hangs, _ = watched
+    connection.frames = 3
+    loop.tick()
+    ticks(loop, 4.5)
+    assert hangs == []
+    ticks(loop, 0.5)
+    assert hangs == ["the engine has shown no life for 5 s"]
+    assert loop.callback is None
+
+
+def test_any_frame_is_a_sign_of_life(watched):
+    loop, connection, hangs, _ = watched
+    for _ in range(30):
+        connection.frames += 1
+        ticks(loop, 4.5)
+    assert hangs == []
+
+
+def test_a_process_that_has_not_said_anything_yet_gets_longer(watched):
+    loop, _, hangs, _ = watched
+    ticks(loop, 59.5)
+    assert hangs == []
+    ticks(loop, 0.5)
+    assert hangs == ["the engine has shown no life for 60 s"]
+
+
+def test_a_pause_of_the_gateway_is_no_silence(watched):
+    """However long it was: one turn of its loop has passed."""
+    loop, connection, hangs, _ = watched
+    connection.frames = 1
+    loop.tick()
+    loop.tick()
+    connection.frames = 2  # read right after the pause
+    ticks(loop, 5.0)
+    assert hangs == []
+
+
+@pytest.mark.parametrize(
+    ("age_s", "loading", "hangs"), [(29, False, 0), (31, False, 1), (31, True, 0), (101, True, 1)]
+)
+def test_a_loop_without_progress(watched, age_s, loading, hangs):
+    *_, found, heartbeat = watched
+    heartbeat.note(Beat(age_s), loading=loading)
+    assert len(found) == hangs
+    assert not hangs or ("load" in found[0]) is loading
+
+
+def test_the_end_of_a_connection_ends_its_watch(watched):
+    loop, _, hangs, heartbeat = watched
+    heartbeat.end()
+    heartbeat.note(Beat(1000), loading=False)
+    assert loop.callback is None
+    assert hangs == []
+
+
+def test_another_engine_begins_anew(watched):
+    loop, connection, hangs, heartbeat = watched
+    connection.frames = 1
+    ticks(loop, 4.5)
+    other = Connection()
+    heartbeat.begin(other, hangs.append)
+    ticks(loop, 59.5)
+    assert hangs == []
+
+
+def test_an_engine_that_hangs_is_killed_and_its_requests_are_lost(service):
+    killed = []
+    service.run(setattr, service.replica, "on_hang", killed.append)
+    service.run(service.replica.hang, "no life")
+    assert killed == ["no life"]
+    assert service.link.state is LinkState.DEAD
+    assert service.http.get("/health").json()["reason"] == "no life"
+    service.run(service.replica.hang, "again")
+    assert killed == ["no life"]

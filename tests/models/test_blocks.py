@@ -1,0 +1,123 @@
+"""Blocks: the ops that each adds, what they read, and the tensors that their weights are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from firelane.contract.span import CAUSAL, Window
+from firelane.models.blocks import Decoder, Layer, attention, embed, head, mlp
+from firelane.program.ops import (
+    SILU,
+    Attention,
+    GatedLinear,
+    HeadShape,
+    Linear,
+    RMSNorm,
+    RopeAndCache,
+    Rotary,
+    Sample,
+)
+from firelane.program.recipes import WeightLayout
+from firelane.program.values import DType, Weight
+
+HEADS = HeadShape(heads=4, kv_heads=2, head_dim=8)
+ROTARY = Rotary(inverse_frequencies=(1.0, 0.5, 0.25, 0.125))
+
+
+def decoder(*, tied: bool = False) -> Decoder:
+    return Decoder(
+        name="toy", vocab_size=50, max_model_len=64, width=24, eps=1e-6, dtype=DType.BF16, tied=tied
+    )
+
+
+def kinds(made: Decoder) -> list[str]:
+    return [type(op).__name__ for op in made.ops]
+
+
+def tensors(weight: Weight | None) -> list[tuple[str, tuple[int, ...]]]:
+    assert weight is not None
+    return [(piece.tensor, piece.shape) for piece in weight.pieces]
+
+
+def test_attention_adds_to_the_stream() -> None:
+    made = decoder()
+    x = embed(made)
+    out = attention(Layer(made, 3), x, HEADS, ROTARY)
+    assert kinds(made)[1:] == ["RMSNorm", "Linear", "RopeAndCache", "Attention", "Linear"]
+    norm, qkv, rope, attend, output = made.ops[1:]
+    assert isinstance(qkv, Linear)
+    assert isinstance(rope, RopeAndCache)
+    assert isinstance(attend, Attention)
+    assert isinstance(output, Linear)
+    assert norm.inputs == (x,)
+    assert (output.residual, output.out, output.bias) == (x, out, None)
+    assert (rope.layer, attend.layer, rope.norm, attend.span) == (3, 3, None, CAUSAL)
+    assert attend.scale == 8**-0.5
+    at = "model.layers.3.self_attn"
+    assert tensors(qkv.weight) == [
+        (f"{at}.q_proj.weight", (32, 24)),
+        (f"{at}.k_proj.weight", (16, 24)),
+        (f"{at}.v_proj.weight", (16, 24)),
+    ]
+    assert tensors(output.weight) == [(f"{at}.o_proj.weight", (24, 32))]
+
+
+@pytest.mark.parametrize(
+    ("bias", "qkv", "output"), [("", False, False), ("qkv", True, False), ("qkvo", True, True)]
+)
+def test_biases_of_projections(bias: str, qkv: bool, output: bool) -> None:
+    made = decoder()
+    attention(Layer(made, 0), embed(made), HEADS, ROTARY, bias=bias)  # pyright: ignore[reportArgumentType]
+    products = [op for op in made.ops if isinstance(op, Linear)]
+    assert [op.bias is not None for op in products] == [qkv, output]
+    if qkv:
+        assert [name.split(".")[-2:] for name, _ in tensors(products[0].bias)] == [
+            [f"{p}_proj", "bias"] for p in "qkv"
+        ]
+
+
+def test_head_norms_and_spans() -> None:
+    made = decoder()
+    attention(Layer(made, 0), embed(made), HEADS, ROTARY, span=Window(16), head_norm=True)
+    rope = next(op for op in made.ops if isinstance(op, RopeAndCache))
+    assert rope.norm is not None
+    assert (rope.norm.q.shape, rope.norm.k.shape, rope.norm.eps) == ((8,), (8,), 1e-6)
+    assert rope.weights == (rope.norm.q, rope.norm.k)
+    assert next(op for op in made.ops if isinstance(op, Attention)).span == Window(16)
+
+
+def test_mlp_stacks_gate_and_up() -> None:
+    made = decoder()
+    x = embed(made)
+    out = mlp(Layer(made, 1), x, 40, bias=True)
+    _, norm, gated, down = made.ops
+    assert isinstance(norm, RMSNorm)
+    assert isinstance(gated, GatedLinear)
+    assert isinstance(down, Linear)
+    assert (gated.gate, gated.weight.layout, gated.bias and gated.bias.layout) == (
+        SILU,
+        WeightLayout.GATED,
+        WeightLayout.GATED,
+    )
+    at = "model.layers.1.mlp"
+    assert tensors(gated.weight) == [(f"{at}.gate_proj.weight", (40, 24)), (f"{at}.up_proj.weight", (40, 24))]
+    assert tensors(down.bias) == [(f"{at}.down_proj.bias", (24,))]
+    assert (down.residual, down.out) == (x, out)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_head_is_named(tied: bool) -> None:
+    made = decoder(tied=tied)
+    x = embed(made)
+    for layer in made.layers(2):
+        x = mlp(layer, attention(layer, x, HEADS, ROTARY), 40)
+    program = made.program(head(made, x))
+    assert program.head is program.ops[-2]
+    assert isinstance(program.ops[-1], Sample)
+    assert program.hidden_width == 24
+    assert (program.head.weight is made.table) == tied
+    assert len(program.weights) == 1 + 2 * 6 + (1 if tied else 2)
+    assert [product.weight.name for product in program.products[-2:]] == [
+        "layers.1.down",
+        "embed" if tied else "lm_head",
+    ]

@@ -1,0 +1,238 @@
+"""Replicas and their rolling restart, with engines that are no processes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+import pytest
+
+from firelane.cli.engine_shares import EngineOptions, share_out
+from firelane.engine_config import EngineConfig
+from firelane.errors import MachineError
+from firelane.node import fleet
+from firelane.node.fleet import Fleet
+from firelane.node.supervisor import EngineExit
+
+
+class Supervisor:
+    """Hands over a socket when it is started; its link decides when it is ready."""
+
+    made: ClassVar[list[Supervisor]] = []
+    refuse = False
+
+    def __init__(self, config, on_socket, *, on_exit, on_given_up):
+        self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
+        self.calls = []
+        Supervisor.made.append(self)
+
+    async def start(self):
+        if Supervisor.refuse:
+            raise MachineError("no process")
+        self.calls.append("start")
+        await self.on_socket(object())
+
+    async def stop(self, timeout_s):
+        self.calls.append(("stop", timeout_s))
+
+    def kill(self):
+        self.calls.append("kill")
+
+    def mark_ready(self):
+        self.calls.append("ready")
+
+    def mark_served(self):
+        self.calls.append("served")
+
+
+class Link:
+    def __init__(self, log, name):
+        self.log, self.name = log, name
+        self.on_hang = self.on_ready = self.failed = None
+        self.has_served = self.is_ready = False
+        self.in_flight = 0
+
+    async def attach(self, _):
+        self.log.append(f"attach {self.name}")
+
+    def serve(self):
+        self.is_ready = True
+        self.on_ready(None)
+
+
+class Engines:
+    """Notes what the fleet does; moved requests are heard of one turn later."""
+
+    def __init__(self, log):
+        self.log, self.links = log, []
+        self.unheard = 0
+
+    def add(self, name):
+        self.links.append(Link(self.log, name))
+        return self.links[-1]
+
+    def remove(self, link):
+        self.log.append(f"remove {self.links.index(link)}")
+
+    def retire(self, link, _):
+        self.log.append(f"retire {self.links.index(link)}")
+
+    def move(self, link, count):
+        moved = min(count, link.in_flight)
+        link.in_flight -= moved
+        self.unheard = moved
+        asyncio.get_running_loop().call_soon(setattr, self, "unheard", 0)
+        self.log.append(f"move {moved}")
+        return moved
+
+
+class Events:
+    def __init__(self, log):
+        self.log = log
+
+    def on_ready(self, replica, _):
+        self.log.append(f"ready {replica}")
+
+    def on_exit(self, replica, _):
+        self.log.append(f"exit {replica}")
+
+    def on_given_up(self, *_):
+        self.log.append("given up")
+
+
+@pytest.fixture
+def scene(monkeypatch, tmp_path):
+    """A function that plays a scenario with a fleet of two that serves."""
+    Supervisor.made, Supervisor.refuse = [], False
+    monkeypatch.setattr(fleet, "EngineSupervisor", Supervisor)
+    monkeypatch.setattr(fleet, "FINISH_S", 0.0)
+    monkeypatch.setattr(fleet, "POLL_S", 0.0)
+    config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+
+    def play(scenario):
+        async def run():
+            log = []
+            engines, own = Engines(log), Fleet([config, config], Events(log))
+            await own.start()
+            await own.connect(engines)
+            for link in engines.links:
+                link.serve()
+            log.clear()
+            await asyncio.wait_for(scenario(own, engines, log), 10)
+
+        asyncio.run(run())
+
+    return play
+
+
+def serve_next(engines):
+    """The link that is added next becomes ready."""
+    add = engines.add
+
+    def wrapped(name):
+        link = add(name)
+        asyncio.get_running_loop().call_later(0.001, link.serve)
+        return link
+
+    engines.add = wrapped
+
+
+def test_the_first_sockets_wait_for_their_links(scene):
+    async def scenario(own, _engines, _log):
+        assert [replica.name for replica in own.replicas] == ["0", "1"]
+        assert [s.calls for s in Supervisor.made] == [["start", "ready"]] * 2
+
+    scene(scenario)
+
+
+def test_each_engine_is_replaced_by_one_that_is_ready(scene):
+    async def scenario(own, engines, log):
+        serve_next(engines)
+        engines.links[0].in_flight = 3
+        await own.restart()
+        assert log == [
+            *("attach 0", "ready 0", "retire 0", "move 2", "move 1", "remove 0"),
+            *("attach 1", "ready 1", "retire 1", "remove 1"),
+        ]
+        assert [s.calls[-1] for s in Supervisor.made[:2]] == [("stop", fleet.STOP_S)] * 2
+        assert [r.link for r in own.replicas] == engines.links[2:]
+
+    scene(scenario)
+
+
+def test_where_the_new_engine_does_not_come_up_the_old_ones_stay(scene):
+    async def scenario(own, _engines, log):
+        old = list(own.replicas)
+        restart = asyncio.ensure_future(own.restart())
+        while len(Supervisor.made) < 3 or not Supervisor.made[2].calls:
+            await asyncio.sleep(0)
+        Supervisor.made[2].on_given_up(EngineExit(pid=1, return_code=1, lived_s=0.1))
+        await restart
+        assert own.replicas == old
+        assert log == ["attach 0", "given up", "remove 2"]
+
+    scene(scenario)
+
+
+def test_where_there_is_no_process_the_old_ones_stay(scene):
+    async def scenario(own, _engines, log):
+        old = list(own.replicas)
+        Supervisor.refuse = True
+        await own.restart()
+        assert own.replicas == old
+        assert log == ["remove 2"]
+
+    scene(scenario)
+
+
+def test_one_restart_at_a_time(scene):
+    async def scenario(own, engines, _log):
+        serve_next(engines)
+        await asyncio.gather(own.restart(), own.restart())
+        assert len(Supervisor.made) == 4
+
+    scene(scenario)
+
+
+def test_a_hang_kills_and_a_death_after_service_counts_as_sound(scene):
+    async def scenario(_own, engines, _log):
+        link, supervisor = engines.links[1], Supervisor.made[1]
+        link.on_hang("no life")
+        assert supervisor.calls[-1] == "kill"
+        ended = EngineExit(pid=1, return_code=-9, lived_s=1.0)
+        supervisor.on_exit(ended)
+        assert "served" not in supervisor.calls
+        link.has_served = True
+        supervisor.on_exit(ended)
+        assert supervisor.calls[-1] == "served"
+
+    scene(scenario)
+
+
+def test_engines_that_load_are_not_waited_for_at_the_end(scene):
+    async def scenario(own, engines, _log):
+        engines.links[1].is_ready = False
+        await own.stop()
+        assert [s.calls[-1] for s in Supervisor.made] == [("stop", fleet.STOP_S), ("stop", 0.0)]
+
+    scene(scenario)
+
+
+@pytest.mark.parametrize(
+    ("cores", "number", "parts"),
+    [
+        (range(4), 2, [(0, 1), (2, 3)]),
+        (range(5), 2, [(0, 1), (2, 3, 4)]),
+        ([1, 3, 5], 3, [(1,), (3,), (5,)]),
+        (range(2), 3, [None] * 3),
+    ],
+)
+def test_cores_are_shared_out(cores, number, parts):
+    assert share_out(list(cores), number) == parts
+
+
+def test_replicas_share_cores_and_memory(tmp_path):
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, kv_cache_bytes=1000)
+    assert EngineOptions(engine=engine).configs() == [engine]
+    configs = EngineOptions(engine=engine, replicas=2).configs()
+    assert [(c.replicas, c.kv_cache_bytes) for c in configs] == [(2, 500)] * 2

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from firelane.storage import (
+    link_whole,
+    locked,
+    remove_leftovers,
+    replacing,
+    try_lock,
+    write_whole,
+)
+
+OLD, NEW = b"old" * 1000, b"new" * 5000
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("before", [None, OLD])
+def test_a_file_takes_its_place(tmp_path: Path, before: bytes | None, durable: bool) -> None:
+    path = tmp_path / "file.json"
+    if before is not None:
+        path.write_bytes(before)
+    write_whole(path, NEW, durable=durable)
+    assert path.read_bytes() == NEW
+    assert names(tmp_path) == ["file.json"]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    write_whole(tmp_path / "whole", b"")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_an_exception_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_whole(path, OLD)
+    with contextlib.suppress(ZeroDivisionError), replacing(path) as temporary:
+        temporary.write_bytes(NEW)
+        raise ZeroDivisionError
+    assert path.read_bytes() == OLD
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "file"):
+        pass
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_bytes_are_synced_before_the_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    path, synced = tmp_path / "file", []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_ino, path.exists())))
+    write_whole(path, NEW, durable=durable)
+    expected = [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    assert synced == (expected if durable else [])
+
+
+def test_a_drive_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "file"
+    write_whole(path, OLD)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="Input/output"):
+        write_whole(path, NEW, durable=True)
+    assert path.read_bytes() == OLD
+    assert names(tmp_path) == ["file"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from firelane.storage import replacing
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_killed_between_write_and_rename(tmp_path: Path) -> None:
+    path, other = tmp_path / "file[1].so", tmp_path / "file[1].so2"
+    write_whole(path, OLD)
+    for target in (path, path, other):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(target)])
+        assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == OLD
+    assert not other.exists()
+    assert len(names(tmp_path)) == 4
+    remove_leftovers(path)
+    left = names(tmp_path)
+    assert len(left) == 2  # of the other file
+    assert path.name in left
+    assert path.read_bytes() == OLD
+
+
+def test_concurrent_writers_and_a_reader_that_sees_whole_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    contents = [bytes([n]) * (10_000 + n) for n in range(6)]
+    write_whole(path, contents[0])
+
+    def write(content: bytes) -> None:
+        for _ in range(50):
+            write_whole(path, content)
+
+    writers = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert path.read_bytes() in contents
+    assert path.read_bytes() in contents
+    assert names(tmp_path) == ["file"]
+
+
+def _count(path: Path, counter: Path) -> None:
+    for _ in range(50):
+        with locked(path):
+            counter.write_text(str(int(counter.read_text()) + 1))
+
+
+def test_a_lock_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_count, args=(tmp_path / "lock", counter)) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert counter.read_text() == "100"
+
+
+def test_try_lock(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as first, (tmp_path / "lock").open("w") as second:
+        assert try_lock(first.fileno())
+        assert not try_lock(second.fileno())
+        first.close()
+        assert try_lock(second.fileno())
+
+
+@pytest.mark.parametrize(("number", "held"), [(errno.ENOLCK, True), (errno.EIO, False)])
+def test_a_file_system_without_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, held: bool
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    if held:
+        with locked(tmp_path / "lock"):
+            assert try_lock(0)
+    else:
+        with pytest.raises(OSError, match="Input/output"), locked(tmp_path / "lock"):
+            pass
+
+
+def test_a_further_name_is_a_link_or_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, link, copy = tmp_path / "source", tmp_path / "link", tmp_path / "copy"
+    source.write_bytes(NEW)
+    link.write_bytes(OLD)
+    link_whole(source, link)
+    assert link.samefile(source)
+
+    def refuse(*_: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    link_whole(source, copy)
+    assert copy.read_bytes() == NEW
+    assert not copy.samefile(source)
+    assert names(tmp_path) == ["copy", "link", "source"]
