@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import ExitStack
 
 import openai
 import pytest
@@ -308,20 +309,27 @@ def test_uploads_at_the_same_time_are_bounded(kept, tmp_path):
 
 
 def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
-    """No time but for what comes at 64 KiB/s: 200 kB are worth three seconds, a byte nothing."""
-    service = make_service(data_dir=tmp_path / "data", limits=HttpLimits(receive_s=-1))
+    """A second for any upload, and more at 64 KiB/s: 200 kB are worth three seconds, a byte nothing."""
+    service = make_service(data_dir=tmp_path / "data", limits=HttpLimits(receive_s=1))
+    now_s = 1000.0
+    service.gateway._connections.now_s = lambda: now_s  # stands still, whatever the machine does
     head = HEAD.replace(b"9000", b"900000")
-    clients = [socket.create_connection(("127.0.0.1", service.gateway.port)) for _ in range(2)]
-    for client, size in zip(clients, (200_000, 1), strict=True):
-        client.sendall(head + PART + b"x" * size + b"\r")  # the parser holds back what could be a boundary
     shelf = service.gateway.services.files.shelf("")
-    service.wait_for(lambda: shelf._used_bytes == 200_001)
-    service.run(service.gateway._connections.sweep)
-    service.wait_for(lambda: shelf._used_bytes == 200_000)
-    assert clients[1].recv(100).startswith(b"HTTP/1.1 408")
-    assert len(stored(tmp_path)) == 1
-    for client in clients:
-        client.close()
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.gateway.port)))
+            for _ in range(2)
+        ]
+        for client, size in zip(clients, (200_000, 1), strict=True):
+            client.sendall(
+                head + PART + b"x" * size + b"\r"
+            )  # the parser holds back what could be a boundary
+        service.wait_for(lambda: shelf._used_bytes == 200_001)
+        now_s += 2
+        service.run(service.gateway._connections.sweep)
+        service.wait_for(lambda: shelf._used_bytes == 200_000)
+        assert clients[1].recv(100).startswith(b"HTTP/1.1 408")
+        assert len(stored(tmp_path)) == 1
     service.wait_for(lambda: stored(tmp_path) == [])
 
 
