@@ -9,7 +9,7 @@ from firelane.contract import StepLimits
 from firelane.engine.plan import Admission, PrefillChunk, StepPlan
 from firelane.engine.sequence import Sequence
 from firelane.engine.table import SequenceTable
-from firelane.kv import KvCache
+from firelane.kv import KvCache, PageBudget
 
 
 class PlanDraft:
@@ -21,7 +21,7 @@ class PlanDraft:
         self.limits = limits
         self.tokens = limits.max_num_batched_tokens
         self.rows = limits.max_output_rows
-        self.pages = kv.budget()
+        self.pages = PageBudget(kv)
         self.admitted: dict[int, Admission] = {}
         self.preempted: dict[int, Sequence] = {}
         self.has_preempted = False

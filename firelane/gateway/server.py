@@ -32,7 +32,7 @@ from firelane.gateway.services import Services
 from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth
 from firelane.telemetry.metrics import Registry
-from firelane.telemetry.traces import make_traces
+from firelane.telemetry.tracer import make_traces
 from firelane.text.assistant import Assistant
 from firelane.text.model_files import read_model_files
 from firelane.text.prompt import PromptBuilder

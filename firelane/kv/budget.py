@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from firelane.kv.cache import KvCache
 from firelane.kv.tables import BlockTables, PrefixHit
-
-if TYPE_CHECKING:
-    from firelane.kv.cache import KvCache
 
 
 class PageBudget:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from firelane.contract import CAUSAL, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
-from firelane.kv.budget import PageBudget
 from firelane.kv.pool import BlockPool
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.tables import RELEASED, BlockTables, PrefixHit
@@ -80,9 +79,6 @@ class KvCache:
 
     def num_users(self, page: int) -> int:
         return self._pool.references(page)
-
-    def budget(self) -> PageBudget:
-        return PageBudget(self)
 
     def chain(self, salt: bytes) -> PrefixChain:
         return PrefixChain(salt, self.block_size)

@@ -14,18 +14,14 @@ differences between recipes; kernels know none of them. Cases, for a matrix [n, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from firelane.program.values import Weight
 
 F32 = NDArray[np.float32]
 
@@ -158,24 +154,6 @@ class Grid:
     row_strides: tuple[int, ...]
     columns: int
     column_stride: int
-
-
-def materialise(weight: Weight, tensor: Callable[[str], NDArray[Any]]) -> F32:
-    """The weight in float32, from tensors by name (float32, float16, or bf16 bits as uint16): plainly, the
-    reference of what packing does."""
-    pieces = [_materialised(piece, widened(tensor(piece.tensor))) for piece in weight.pieces]
-    return np.concatenate(pieces).reshape(weight.shape)
-
-
-def _materialised(piece: Piece, tensor: F32) -> F32:
-    seen = tensor.reshape(piece.view or piece.shape)
-    seen = seen.transpose(piece.order) if piece.order else seen
-    for axis, kept in enumerate(piece.take):
-        seen = seen if kept is None else seen.take(kept, axis)
-    flat = seen.reshape(-1) if piece.is_vector else seen.reshape(-1, seen.shape[-1])
-    flat = flat if piece.rows is None else flat[piece.rows.start : piece.rows.stop]
-    flat = flat if piece.columns is None else flat[:, piece.columns.start : piece.columns.stop]
-    return flat + np.float32(piece.plus) if piece.plus else flat
 
 
 def widened(tensor: NDArray[Any]) -> F32:

@@ -8,110 +8,18 @@ where nothing was written yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import EMBED, MAX_LOGPROBS, SAMPLE, SlotState, StepInputs
+from firelane.contract import SlotState, StepInputs
 from firelane.program.program import Program
-from firelane.program.recipes import materialise
-from firelane.program.sampling_reference import RowSampling, sample_row
-from firelane.program.values import DType, Rows, Value, Weight
+from firelane.program.recipes import Piece, widened
+from firelane.program.reference_step import ReferenceCache, ReferenceStep
+from firelane.program.values import Weight
 
 F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class ReferenceOutputs:
-    """As contract.StepOutputs, with logprobs of every row that is drawn or scored; top_ids and
-    top_logprobs: [rows, MAX_LOGPROBS]; hidden: of every row."""
-
-    tokens: I32
-    logprobs: F32
-    top_ids: I32
-    top_logprobs: F32
-    hidden: F32
-
-
-@dataclass
-class ReferenceCache:
-    """Keys and values by layer: float32 [slots, positions, kv_heads, head_dim], holding values of the cache
-    dtype.
-    """
-
-    keys: dict[int, F32]
-    values: dict[int, F32]
-    dtypes: dict[int, DType]
-
-    @classmethod
-    def allocate(cls, program: Program, *, slots: int, positions: int) -> ReferenceCache:
-        def empty() -> dict[int, F32]:
-            shapes = {
-                c.layer: (slots, positions, c.shape.kv_heads, c.shape.head_dim) for c in program.cache_layers
-            }
-            return {layer: np.full(shape, np.nan, np.float32) for layer, shape in shapes.items()}
-
-        dtypes = {c.layer: c.dtype for c in program.cache_layers}
-        return cls(keys=empty(), values=empty(), dtypes=dtypes)
-
-
-@dataclass(kw_only=True)
-class ReferenceStep:
-    """What an op sees while it runs: the token rows, the weights, the cache, and all values made so far.
-
-    token_ids, slots, positions: int64 [tokens]; row_token: int64 [rows]; weights: float32 by name, as the
-    Program shapes them. inputs, state and hidden (the input of the program's head) are needed by Sample
-    alone.
-    """
-
-    token_ids: I64
-    slots: I64
-    positions: I64
-    row_token: I64
-    weights: Mapping[str, F32]
-    cache: ReferenceCache
-    inputs: StepInputs | None = None
-    state: SlotState | None = None
-    hidden: Value | None = None
-    values: dict[Value, F32] = field(default_factory=dict[Value, F32])
-    outputs: ReferenceOutputs | None = None
-
-    def read(self, value: Value) -> F32:
-        return self.values[value]
-
-    def write(self, value: Value, array: F32) -> None:
-        """Round to the value's dtype and keep."""
-        rows = len(self.token_ids) if value.rows is Rows.TOKEN else len(self.row_token)
-        assert array.shape == (rows, value.width), f"{value.name}: {array.shape} is not {(rows, value.width)}"
-        self.values[value] = rounded(array, value.dtype)
-
-    def weight(self, weight: Weight) -> F32:
-        return self.weights[weight.name]
-
-    def rounded(self, array: F32, dtype: DType) -> F32:
-        return rounded(array, dtype)
-
-    def write_cache(self, layer: int, keys: F32, values: F32) -> None:
-        """keys, values: [tokens, kv_heads, head_dim], to each token's slot and position."""
-        dtype = self.cache.dtypes[layer]
-        self.cache.keys[layer][self.slots, self.positions] = rounded(keys, dtype)
-        self.cache.values[layer][self.slots, self.positions] = rounded(values, dtype)
-
-    def read_cache(self, layer: int, slot: int, start: int, stop: int) -> tuple[F32, F32]:
-        """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, head_dim] each."""
-        return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
-
-    def sample(self, logits: F32) -> None:
-        """Draw or score each output row, unless it is to be embedded; drawn tokens go to the slots'
-        tokens."""
-        assert self.inputs is not None
-        assert self.state is not None
-        hidden = self.read(self.hidden) if self.hidden else np.zeros((len(logits), 0), np.float32)
-        self.outputs = _sample(logits, hidden, self.inputs, self.state)
 
 
 class ReferenceExecutor:
@@ -122,7 +30,7 @@ class ReferenceExecutor:
     def __init__(self, program: Program, weights: Mapping[str, F32], *, slots: int, max_len: int) -> None:
         self.program = program
         self.weights = weights
-        self.cache = ReferenceCache.allocate(program, slots=slots, positions=max_len)
+        self.cache = empty_cache(program, slots=slots, positions=max_len)
 
     def step(self, inputs: StepInputs, state: SlotState) -> ReferenceStep:
         """Run one step; `outputs` of the result holds what was sampled, `values` every intermediate."""
@@ -160,40 +68,32 @@ def reference_weights(program: Program, tensor: Callable[[str], NDArray[Any]]) -
     return {w.name: materialise(w, tensor) for w in program.weights}
 
 
-def rounded(array: F32, dtype: DType) -> F32:
-    """Float32 holding only values of `dtype`: to nearest, ties to even; NaN stays NaN."""
-    array = np.ascontiguousarray(array, np.float32)
-    if dtype is not DType.BF16:
-        return array
-    bits = array.view(np.uint32)
-    upper = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-    return np.where(np.isnan(array), array, upper.view(np.float32))
+def materialise(weight: Weight, tensor: Callable[[str], NDArray[Any]]) -> F32:
+    """The weight in float32, from tensors by name (float32, float16, or bf16 bits as uint16): plainly, the
+    reference of what packing does."""
+    pieces = [_materialised(piece, widened(tensor(piece.tensor))) for piece in weight.pieces]
+    return np.concatenate(pieces).reshape(weight.shape)
 
 
-def _sample(logits: F32, hidden: F32, inputs: StepInputs, state: SlotState) -> ReferenceOutputs:
-    rows = len(logits)
-    out = ReferenceOutputs(
-        tokens=np.zeros(rows, np.int32),
-        logprobs=np.zeros(rows, np.float32),
-        top_ids=np.zeros((rows, MAX_LOGPROBS), np.int32),
-        top_logprobs=np.zeros((rows, MAX_LOGPROBS), np.float32),
-        hidden=hidden,
-    )
-    for r in np.flatnonzero(inputs.row_kind[:rows] != EMBED).tolist():
-        slot, position = int(inputs.row_slot[r]), int(inputs.row_position[r])
-        row = RowSampling(
-            position=position + 1,
-            draws=int(inputs.row_kind[r]) == SAMPLE,
-            tokens=state.tokens[slot],
-            params=state.sampling[slot],
-            bias_ids=state.bias_ids[slot],
-            bias_values=state.bias_values[slot],
-            stop_ids=state.stop_ids[slot],
-            mask=state.masks[slot],
-        )
-        result = sample_row(logits[r], row)
-        state.tokens[slot, position + 1] = out.tokens[r] = result.token
-        out.logprobs[r] = result.logprob
-        count = len(result.top_ids)
-        out.top_ids[r, :count], out.top_logprobs[r, :count] = result.top_ids, result.top_logprobs
-    return out
+def _materialised(piece: Piece, tensor: F32) -> F32:
+    seen = tensor.reshape(piece.view or piece.shape)
+    seen = seen.transpose(piece.order) if piece.order else seen
+    for axis, kept in enumerate(piece.take):
+        seen = seen if kept is None else seen.take(kept, axis)
+    flat = seen.reshape(-1) if piece.is_vector else seen.reshape(-1, seen.shape[-1])
+    flat = flat if piece.rows is None else flat[piece.rows.start : piece.rows.stop]
+    flat = flat if piece.columns is None else flat[:, piece.columns.start : piece.columns.stop]
+    return flat + np.float32(piece.plus) if piece.plus else flat
+
+
+def empty_cache(program: Program, *, slots: int, positions: int) -> ReferenceCache:
+    """A cache in which nothing was written yet."""
+
+    def empty() -> dict[int, F32]:
+        shapes = {
+            c.layer: (slots, positions, c.shape.kv_heads, c.shape.head_dim) for c in program.cache_layers
+        }
+        return {layer: np.full(shape, np.nan, np.float32) for layer, shape in shapes.items()}
+
+    dtypes = {c.layer: c.dtype for c in program.cache_layers}
+    return ReferenceCache(keys=empty(), values=empty(), dtypes=dtypes)

@@ -7,11 +7,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import firelane
 from firelane.errors import ModelNotFoundError
 from firelane.weights.progress import Progress, silent
 
-EMBEDDED = Path(firelane.__file__).parent / "models" / "embedded"
+EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # Nothing else is fetched: no pickled weights, no code.
 HUB_FILES = [

@@ -20,7 +20,8 @@ from firelane.contract import Chunk as ChunkSpan
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Sample
-from firelane.program.reference import ReferenceExecutor, ReferenceStep
+from firelane.program.reference import ReferenceExecutor
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import DType, Rows, Value
 from tests.backends.cpu_harness import (
     HERE,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, Chunk, Window, kept_from
-from firelane.kv import KvCache, PrefixChain
+from firelane.kv import KvCache, PageBudget, PrefixChain
 
 
 def tokens(count: int, first: int = 0) -> np.ndarray:
@@ -25,7 +25,7 @@ def fill(kv: KvCache, salt: bytes, prompt: np.ndarray):
 def reserve(kv: KvCache, chain: PrefixChain, prompt: np.ndarray, reusable_tokens: int):
     """As an admission does; None where there is no room."""
     hit = kv.lookup(chain, prompt, reusable_tokens)
-    if not kv.budget().admit(len(prompt), hit, headroom=0):
+    if not PageBudget(kv).admit(len(prompt), hit, headroom=0):
         return None
     tables = kv.share(len(prompt), hit)
     kv.reserve(tables, hit)
@@ -232,7 +232,7 @@ def turn(data, kv, content, live):
     stop = min(start + data.draw(st.integers(1, 4)), len(reference.prompt))
     tables = reference.tables
     if tables.prefill_tokens:
-        stop = min(stop, kv.budget().room(tables.num_blocks, tables.set_aside))
+        stop = min(stop, PageBudget(kv).room(tables.num_blocks, tables.set_aside))
     if stop > start:
         run_to_with_content(kv, reference, content, start, stop)
     return live
@@ -258,7 +258,7 @@ def test_a_budget_counts_and_changes_nothing():
     chain, prompt = kv.chain(b""), tokens(16)
     tables = reserve(kv, chain, prompt, 16)
     kv.publish(tables, chain, prompt, 4)
-    budget = kv.budget()
+    budget = PageBudget(kv)
     hit = kv.lookup(kv.chain(b""), prompt, 12)
     assert not budget.admit(20, kv.no_hit, headroom=0)
     assert budget.admit(16, hit, headroom=0)

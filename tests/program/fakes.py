@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firelane.program.ops import Product
+from firelane.program.ops import Op, Product
 from firelane.program.program import Program
-from firelane.program.reference import ReferenceStep
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fake:
+class Fake(Op):
     inputs: tuple[Value, ...] = ()
     out: Value
     weights: tuple[Weight, ...] = ()
     products: tuple[Product, ...] = ()
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
 
     def cost(self, shape: StepShape) -> Cost:
         return Cost(flops=float(shape.tokens))

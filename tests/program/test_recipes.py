@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.recipes import Code, Piece, WeightLayout, materialise
+from firelane.program.recipes import Code, Piece, WeightLayout
+from firelane.program.reference import materialise
 from firelane.program.values import DType, Weight
 
 HEADS, D, K, E, N = 3, 8, 5, 4, 6

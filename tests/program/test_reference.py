@@ -33,13 +33,8 @@ from firelane.program.ops import (
     Rotary,
 )
 from firelane.program.recipes import WeightLayout, widened
-from firelane.program.reference import (
-    ReferenceCache,
-    ReferenceExecutor,
-    ReferenceStep,
-    reference_weights,
-    rounded,
-)
+from firelane.program.reference import ReferenceExecutor, reference_weights
+from firelane.program.reference_step import ReferenceCache, ReferenceStep, rounded
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.models.families import FAMILIES, random_tensors
 from tests.weights.files import to_bf16

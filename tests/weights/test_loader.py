@@ -18,7 +18,8 @@ from firelane.errors import CacheError, CheckpointError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
-from firelane.program.recipes import materialise, widened
+from firelane.program.recipes import widened
+from firelane.program.reference import materialise
 from firelane.weights import loader
 from firelane.weights.checkpoint import SINGLE, Checkpoint
 from firelane.weights.formats import Format, pack, unpack

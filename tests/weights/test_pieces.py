@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError
-from firelane.program.recipes import WeightLayout, materialise, widened
+from firelane.program.recipes import WeightLayout, widened
+from firelane.program.reference import materialise
 from firelane.weights import pieces as reading
 from firelane.weights import reader as drive_reader
 from firelane.weights.census import census

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract.span import CAUSAL, Span, reach
-from firelane.program.ops.base import Product
+from firelane.program.ops.base import Op
 from firelane.program.ops.rope import HeadShape
-from firelane.program.values import Cost, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
+from firelane.program.reference_step import ReferenceStep
+from firelane.program.values import Cost, StepShape, Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class Attention(Op):
     """out = softmax(scale * q · Kᵀ) · V for each head, over the positions span.first(p) .. p. Scores and
     sums in float32; exp(score - max) is rounded to out's dtype before the product with V, and the product is
     divided by the sum of the unrounded exponentials."""
@@ -36,22 +33,6 @@ class Attention:
             f"Attention {self.layer}: q {self.q.width}, out {self.out.width}"
         )
         assert self.q.dtype is self.out.dtype, f"Attention {self.layer}: q and out differ in dtype"
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.q,)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return ()
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         s, attended, context = self.shape, shape.attended, shape.context

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.recipes import WeightLayout
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
@@ -32,27 +31,35 @@ class Product:
         return self.weight.layout
 
 
-class Op(Protocol):
+class Op(ABC):
     """One operation over named values. Its constructor checks shapes (AssertionError names the op and the
     shapes).
     """
 
     @property
-    def inputs(self) -> tuple[Value, ...]: ...
+    def inputs(self) -> tuple[Value, ...]:
+        """Its fields of that type, but for `out`."""
+        return tuple(v for name, v in vars(self).items() if isinstance(v, Value) and name != "out")
 
     @property
-    def outputs(self) -> tuple[Value, ...]: ...
+    def outputs(self) -> tuple[Value, ...]:
+        """Its field `out`, if it has one."""
+        return tuple(v for name, v in vars(self).items() if isinstance(v, Value) and name == "out")
 
     @property
-    def weights(self) -> tuple[Weight, ...]: ...
+    def weights(self) -> tuple[Weight, ...]:
+        """Its fields of that type."""
+        return tuple(v for v in vars(self).values() if isinstance(v, Weight))
 
     @property
-    def products(self) -> tuple[Product, ...]: ...
+    def products(self) -> tuple[Product, ...]:
+        return ()
 
+    @abstractmethod
     def cost(self, shape: StepShape) -> Cost: ...
 
+    @abstractmethod
     def reference(self, step: ReferenceStep) -> None:
         """Compute the outputs from the inputs in NumPy, slowly and plainly, in float32; the oracle of kernel
         tests.
         """
-        ...

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from firelane.program.ops.base import Product
+from firelane.program.ops.base import Op
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, Rows, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed:
+class Embed(Op):
     """out[t] = table[token id of row t]. table: [vocab, width]; out: TOKEN rows, F32."""
 
     table: Weight
@@ -22,22 +19,6 @@ class Embed:
     def __post_init__(self) -> None:
         assert self.out.rows is Rows.TOKEN, "Embed: out has one row a token"
         assert self.table.shape[1] == self.out.width, f"Embed: table {self.table.shape}, out {self.out.width}"
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return (self.table,)
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         return Cost(weight_bytes=float(shape.tokens * self.out.width * self.table.dtype.itemsize))

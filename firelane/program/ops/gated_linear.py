@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.program.ops.base import Product
+from firelane.program.ops.base import Op, Product
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ SILU = Gate()
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedLinear:
+class GatedLinear(Op):
     """out = gate(x · gateᵀ + gate bias, x · upᵀ + up bias), where weight = [gate; up]: [2 * out.width,
     x.width] and bias (if any) = [gate bias; up bias]. Sums and the gate's function in float32, then rounded
     to out's dtype."""
@@ -50,18 +48,6 @@ class GatedLinear:
             assert self.bias.shape == (2 * self.out.width,), (
                 f"GatedLinear {self.out.name}: bias {self.bias.shape}"
             )
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     @property
     def products(self) -> tuple[Product, ...]:

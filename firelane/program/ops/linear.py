@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from firelane.program.ops.base import Product
+from firelane.program.ops.base import Op, Product
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class Linear(Op):
     """out = x · weightᵀ + bias + residual. weight: [out.width, x.width]; x has the weight's dtype; out and
     residual are F32 (accumulated in float32, in increasing order of k). `residual` may be the same value as a
     former input: a new value is made.
@@ -36,18 +33,6 @@ class Linear:
             assert self.residual.width == self.out.width, (
                 f"Linear {self.out.name}: residual {self.residual.width}"
             )
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.x,) if self.residual is None else (self.x, self.residual)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     @property
     def products(self) -> tuple[Product, ...]:

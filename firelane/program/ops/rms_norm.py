@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from firelane.program.ops.base import Product
+from firelane.program.ops.base import Op
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm:
+class RMSNorm(Op):
     """out = x / sqrt(mean(x^2) + eps) * weight, computed in float32. x: F32; weight: [width]; same rows and
     width.
     """
@@ -30,22 +27,6 @@ class RMSNorm:
             f"RMSNorm {self.out.name}: widths differ"
         )
         assert self.x.rows is self.out.rows, f"RMSNorm {self.out.name}: row kinds differ"
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return (self.weight,)
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         return Cost(

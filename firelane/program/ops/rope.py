@@ -5,16 +5,13 @@ to the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.program.ops.base import Product
+from firelane.program.ops.base import Op
+from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +89,7 @@ class HeadNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RopeAndCache:
+class RopeAndCache(Op):
     """qkv rows hold [q heads | k heads | v heads]. Each q and k head is normalised, if there is a norm, then
     rotated. q goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to
     the cache of `layer`."""
@@ -118,20 +115,8 @@ class RopeAndCache:
             assert weight.shape == (s.head_dim,), f"RopeAndCache {self.layer}: norm"
 
     @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.qkv,)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
     def weights(self) -> tuple[Weight, ...]:
         return () if self.norm is None else (self.norm.q, self.norm.k)
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         s, tokens = self.shape, shape.tokens

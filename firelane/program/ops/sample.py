@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from firelane.program.ops.base import Product
-from firelane.program.values import Cost, DType, Rows, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
+from firelane.program.ops.base import Op
+from firelane.program.reference_step import ReferenceStep
+from firelane.program.values import Cost, DType, Rows, StepShape, Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(Op):
     """Draws one token for each row of logits (F32, OUTPUT rows), as the row's slot asks. Log-probabilities
     are those of the raw logits.
 
@@ -38,22 +35,6 @@ class Sample:
     def __post_init__(self) -> None:
         assert self.logits.rows is Rows.OUTPUT, "Sample: logits have OUTPUT rows"
         assert self.logits.dtype is DType.F32, "Sample: logits are F32"
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.logits,)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return ()
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        return ()
 
     def cost(self, shape: StepShape) -> Cost:
         return Cost(flops=4.0 * shape.outputs * self.logits.width)

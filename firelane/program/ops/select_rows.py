@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from firelane.program.ops.base import Product
-from firelane.program.values import Cost, Rows, StepShape, Value, Weight
-
-if TYPE_CHECKING:
-    from firelane.program.reference import ReferenceStep
+from firelane.program.ops.base import Op
+from firelane.program.reference_step import ReferenceStep
+from firelane.program.values import Cost, Rows, StepShape, Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectRows:
+class SelectRows(Op):
     """out[r] = x[row_token[r]]."""
 
     x: Value
@@ -25,22 +22,6 @@ class SelectRows:
         assert (self.x.width, self.x.dtype) == (self.out.width, self.out.dtype), (
             "SelectRows: x and out differ"
         )
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
-    def weights(self) -> tuple[Weight, ...]:
-        return ()
-
-    @property
-    def products(self) -> tuple[Product, ...]:
-        return ()
 
     def cost(self, shape: StepShape) -> Cost:  # noqa: ARG002 - activations stay in cache
         return Cost()

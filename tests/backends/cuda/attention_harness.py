@@ -20,7 +20,7 @@ from firelane.backends.cuda.tables import StepTables
 from firelane.contract import CAUSAL, Span, StepLimits, kept_from
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape
-from firelane.program.reference import ReferenceCache, ReferenceStep, rounded
+from firelane.program.reference_step import ReferenceCache, ReferenceStep, rounded
 from firelane.program.values import DType, Rows, Value
 from tests.backends.cuda.host_device import HostDevice, poison
 

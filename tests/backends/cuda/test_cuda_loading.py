@@ -26,7 +26,8 @@ from firelane.backends.cuda.weights import DeviceWeights
 from firelane.errors import CheckpointError
 from firelane.models.registry import load_program
 from firelane.program.program import Program
-from firelane.program.recipes import materialise, widened
+from firelane.program.recipes import widened
+from firelane.program.reference import materialise
 from firelane.program.values import DType, Weight
 from firelane.weights import reader as drive_reader
 from firelane.weights.checkpoint import Checkpoint

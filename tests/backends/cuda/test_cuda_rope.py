@@ -14,7 +14,7 @@ from firelane.backends.cuda.tables import TOKENS
 from firelane.contract import CAUSAL, Window
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary
-from firelane.program.reference import ReferenceCache, ReferenceStep
+from firelane.program.reference_step import ReferenceCache, ReferenceStep
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.rows_harness import (

@@ -1,0 +1,134 @@
+"""A step of the NumPy reference, as its ops see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract import EMBED, MAX_LOGPROBS, SAMPLE, SlotState, StepInputs
+from firelane.program.sampling_reference import RowSampling, sample_row
+from firelane.program.values import DType, Rows, Value, Weight
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class ReferenceOutputs:
+    """As contract.StepOutputs, with logprobs of every row that is drawn or scored; top_ids and
+    top_logprobs: [rows, MAX_LOGPROBS]; hidden: of every row."""
+
+    tokens: I32
+    logprobs: F32
+    top_ids: I32
+    top_logprobs: F32
+    hidden: F32
+
+
+@dataclass
+class ReferenceCache:
+    """Keys and values by layer: float32 [slots, positions, kv_heads, head_dim], holding values of the cache
+    dtype.
+    """
+
+    keys: dict[int, F32]
+    values: dict[int, F32]
+    dtypes: dict[int, DType]
+
+
+@dataclass(kw_only=True)
+class ReferenceStep:
+    """What an op sees while it runs: the token rows, the weights, the cache, and all values made so far.
+
+    token_ids, slots, positions: int64 [tokens]; row_token: int64 [rows]; weights: float32 by name, as the
+    Program shapes them. inputs, state and hidden (the input of the program's head) are needed by Sample
+    alone.
+    """
+
+    token_ids: I64
+    slots: I64
+    positions: I64
+    row_token: I64
+    weights: Mapping[str, F32]
+    cache: ReferenceCache
+    inputs: StepInputs | None = None
+    state: SlotState | None = None
+    hidden: Value | None = None
+    values: dict[Value, F32] = field(default_factory=dict[Value, F32])
+    outputs: ReferenceOutputs | None = None
+
+    def read(self, value: Value) -> F32:
+        return self.values[value]
+
+    def write(self, value: Value, array: F32) -> None:
+        """Round to the value's dtype and keep."""
+        rows = len(self.token_ids) if value.rows is Rows.TOKEN else len(self.row_token)
+        assert array.shape == (rows, value.width), f"{value.name}: {array.shape} is not {(rows, value.width)}"
+        self.values[value] = rounded(array, value.dtype)
+
+    def weight(self, weight: Weight) -> F32:
+        return self.weights[weight.name]
+
+    def rounded(self, array: F32, dtype: DType) -> F32:
+        return rounded(array, dtype)
+
+    def write_cache(self, layer: int, keys: F32, values: F32) -> None:
+        """keys, values: [tokens, kv_heads, head_dim], to each token's slot and position."""
+        dtype = self.cache.dtypes[layer]
+        self.cache.keys[layer][self.slots, self.positions] = rounded(keys, dtype)
+        self.cache.values[layer][self.slots, self.positions] = rounded(values, dtype)
+
+    def read_cache(self, layer: int, slot: int, start: int, stop: int) -> tuple[F32, F32]:
+        """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, head_dim] each."""
+        return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
+
+    def sample(self, logits: F32) -> None:
+        """Draw or score each output row, unless it is to be embedded; drawn tokens go to the slots'
+        tokens."""
+        assert self.inputs is not None
+        assert self.state is not None
+        hidden = self.read(self.hidden) if self.hidden else np.zeros((len(logits), 0), np.float32)
+        self.outputs = _sample(logits, hidden, self.inputs, self.state)
+
+
+def rounded(array: F32, dtype: DType) -> F32:
+    """Float32 holding only values of `dtype`: to nearest, ties to even; NaN stays NaN."""
+    array = np.ascontiguousarray(array, np.float32)
+    if dtype is not DType.BF16:
+        return array
+    bits = array.view(np.uint32)
+    upper = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(array), array, upper.view(np.float32))
+
+
+def _sample(logits: F32, hidden: F32, inputs: StepInputs, state: SlotState) -> ReferenceOutputs:
+    rows = len(logits)
+    out = ReferenceOutputs(
+        tokens=np.zeros(rows, np.int32),
+        logprobs=np.zeros(rows, np.float32),
+        top_ids=np.zeros((rows, MAX_LOGPROBS), np.int32),
+        top_logprobs=np.zeros((rows, MAX_LOGPROBS), np.float32),
+        hidden=hidden,
+    )
+    for r in np.flatnonzero(inputs.row_kind[:rows] != EMBED).tolist():
+        slot, position = int(inputs.row_slot[r]), int(inputs.row_position[r])
+        row = RowSampling(
+            position=position + 1,
+            draws=int(inputs.row_kind[r]) == SAMPLE,
+            tokens=state.tokens[slot],
+            params=state.sampling[slot],
+            bias_ids=state.bias_ids[slot],
+            bias_values=state.bias_values[slot],
+            stop_ids=state.stop_ids[slot],
+            mask=state.masks[slot],
+        )
+        result = sample_row(logits[r], row)
+        state.tokens[slot, position + 1] = out.tokens[r] = result.token
+        out.logprobs[r] = result.logprob
+        count = len(result.top_ids)
+        out.top_ids[r, :count], out.top_logprobs[r, :count] = result.top_ids, result.top_logprobs
+    return out
