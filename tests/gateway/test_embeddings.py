@@ -10,9 +10,9 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from conftest import write_model
 
 from firelane.wire.frames import StepFrame
+from tests.text.toy_model import write_model
 
 
 def embed(service, **fields):

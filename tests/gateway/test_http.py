@@ -6,6 +6,7 @@ import json
 import socket
 
 import pytest
+from service import PATIENCE_S
 
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.http import connections
@@ -26,7 +27,7 @@ class Raw:
     """A plain socket to the server."""
 
     def __init__(self, service):
-        self.sock = socket.create_connection(("127.0.0.1", service.gateway.port), timeout=5)
+        self.sock = socket.create_connection(("127.0.0.1", service.gateway.port), timeout=PATIENCE_S)
         self.buffer = b""
 
     def send(self, data: bytes) -> None:
