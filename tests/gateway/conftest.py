@@ -15,6 +15,7 @@ import tokenizers
 import uvloop
 from service import Service
 
+from firelane.gateway import server
 from firelane.gateway.config import GatewayConfig, HttpLimits, ModelConfig
 from firelane.gateway.engines.recovery import Recovery
 from tests.text.toy_model import byte_tokenizer, write_model
@@ -41,6 +42,12 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine's speed, what is late is found when a test looks for it."""
+    monkeypatch.setattr(server, "SWEEP_S", 3600.0)
 
 
 @pytest.fixture

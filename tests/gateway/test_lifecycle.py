@@ -258,8 +258,8 @@ def test_phases_of_a_request(service):
         for name in ("queue_time_seconds", "prefill_time_seconds", "decode_time_seconds", "params_max_tokens")
     }
     assert sums["queue_time_seconds"] == 0
-    assert 999 < sums["prefill_time_seconds"] < 1001
-    assert 0 <= sums["decode_time_seconds"] < 10
+    assert 999 < sums["prefill_time_seconds"] < 1100
+    assert 0 <= sums["decode_time_seconds"] < 100
     assert sums["params_max_tokens"] == 3
     for name in ("inference_time_seconds", "time_per_output_token_seconds"):
         assert f'vllm:request_{name}_count{{model_name="toy"}} 1.0' in text
