@@ -1,4 +1,5 @@
-"""What all tests share: where compiled kernels are kept, and whether CUDA kernels are interpreted or run."""
+"""What all tests share: where compiled kernels are kept, whether CUDA kernels are interpreted or run, and how
+property tests draw."""
 
 from __future__ import annotations
 
@@ -6,6 +7,19 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+# Each worker has a directory of its own: one would read what another is about to replace.
+set_hypothesis_home_dir(
+    Path(__file__).parents[1] / ".hypothesis" / os.environ.get("PYTEST_XDIST_WORKER", "one")
+)
+# The same examples each time, so that a change breaks the tests or does not. `--hypothesis-profile explore`
+# draws others; what it finds becomes an @example.
+HERE = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", HERE)
+settings.register_profile("same", HERE, derandomize=True)
+settings.load_profile("same")
 
 # Triton decides when it is imported whether kernels are interpreted or compiled, and other tests' libraries
 # (transformers) import it, too: so it must be said before any test module is. TRITON_INTERPRET=0 runs the
@@ -34,3 +48,12 @@ def _gpu_is_used() -> bool:
 def kernel_cache(pytestconfig: pytest.Config) -> Path:
     """Compiled CPU kernels are kept in pytest's cache directory: a second run does not compile them again."""
     return Path(pytestconfig.cache.mkdir("firelane-kernels"))
+
+
+@pytest.fixture(scope="session")
+def cache_dir(kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A worker's own cache directory, for processes that it starts; its kernels are those of all workers."""
+    directory = tmp_path_factory.mktemp("firelane-cache")
+    (kernel_cache / "kernels").mkdir(exist_ok=True)
+    (directory / "kernels").symlink_to(kernel_cache / "kernels")
+    return directory

@@ -33,7 +33,7 @@ class ServerProcess:
         arguments: Sequence[str] = (),
         *,
         environ: Mapping[str, str] | None = None,
-        timeout_s: float = 120.0,
+        timeout_s: float = 600.0,
     ) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self.started_s = time.perf_counter()

@@ -179,6 +179,9 @@ def _decode4(data: Bytes, k: int) -> Words:
     if filling.any():
         raise ValueError("what lies between the escapes of pairs and the first pair is not zero")
     high[listed] = data[at : at + count]
+    found = _shared_escapes(*(x.reshape(k // 4, -1) for x in (high, escaped)))
+    if not np.array_equal(shared, found) or not high[escaped].all():
+        raise ValueError("a pair's byte is not what its escapes have in common")
     words: Words = high.astype(np.uint16) << np.uint16(8) | pairs[:, 1:]
     return words.reshape(-1, STEP_WORDS)
 

@@ -12,9 +12,8 @@ from tests.models.families import make_checkpoint
 
 class TestCpu(ExecutorContract):
     @pytest.fixture(autouse=True)
-    def _model(self, tmp_path_factory):
-        base = tmp_path_factory.getbasetemp() / "cpu-contract"
-        self.model_dir, self.cache_dir = base / "model", base / "cache"
+    def _model(self, tmp_path_factory, kernel_cache):
+        self.model_dir, self.cache_dir = tmp_path_factory.getbasetemp() / "cpu-contract", kernel_cache
         if not self.model_dir.exists():
             make_checkpoint("llama3", "bfloat16", self.model_dir)
 

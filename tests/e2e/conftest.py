@@ -1,4 +1,4 @@
-"""Real `firelane serve` processes on the embedded model. One cache directory serves the whole run."""
+"""Real `firelane serve` processes on the embedded model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ import openai
 import pytest
 
 from firelane.bench.server import ServerProcess
-
-
-@pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("firelane-cache")
 
 
 @pytest.fixture(scope="session")

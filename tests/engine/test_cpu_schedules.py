@@ -79,7 +79,7 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
 
 
 @pytest.fixture(scope="module")
-def load(tmp_path_factory):
+def load(tmp_path_factory, kernel_cache):
     base = tmp_path_factory.mktemp("schedules")
     make_checkpoint("llama3", "bfloat16", base / "model")
     executors = []
@@ -87,7 +87,7 @@ def load(tmp_path_factory):
     def load(max_num_seqs, max_num_batched_tokens, kv_cache_bytes):
         config = EngineConfig(
             model_dir=base / "model",
-            cache_dir=base / "cache",
+            cache_dir=kernel_cache,
             threads=2,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,

@@ -32,7 +32,7 @@ def test_reports_of_two_threads_arrive_whole() -> None:
             thread.start()
         reader: FrameReader[FromEngine] = FrameReader(FromEngine)
         frames: list[FromEngine] = []
-        ours.settimeout(10)
+        ours.settimeout(60)
         while len(frames) < 2 * REPORTS and not failures:
             frames += reader.feed(ours.recv(1 << 16))
             if not any(t.is_alive() for t in threads) and len(frames) < 2 * REPORTS:

@@ -7,9 +7,9 @@ import math
 
 import openai
 import pytest
-from conftest import write_model
 
 from firelane.wire.frames import StepFrame
+from tests.text.toy_model import write_model
 
 USER = [{"role": "user", "content": "hi"}]
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"

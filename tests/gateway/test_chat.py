@@ -4,7 +4,8 @@ import array
 
 import openai
 import pytest
-from conftest import write_model
+
+from tests.text.toy_model import write_model
 
 USER = [{"role": "user", "content": "hi"}]
 

@@ -119,7 +119,7 @@ def test_a_slow_drive_holds_up_its_client_alone(make_service, tmp_path, monkeypa
     go, write, content = threading.Event(), PendingFile._write, os.urandom(1 << 20) * 24
 
     def slow(self, pieces):
-        assert go.wait(10)
+        assert go.wait(60)
         write(self, pieces)
 
     monkeypatch.setattr(PendingFile, "_write", slow)

@@ -33,8 +33,8 @@ def test_body(service, path):
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_template(path):
-    start_s, start_kib = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start_s, start_kib = time.thread_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises((RequestError, TokenizerError)):
         ChatTemplate(path.read_text(), {}).render([{"role": "user", "content": "x"}], {})
-    assert time.perf_counter() - start_s < 5
+    assert time.thread_time() - start_s < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start_kib < 512 << 10

@@ -6,7 +6,9 @@ import json
 import socket
 
 import pytest
+from service import PATIENCE_S
 
+from firelane.gateway import server
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.http import connections
 
@@ -26,7 +28,7 @@ class Raw:
     """A plain socket to the server."""
 
     def __init__(self, service):
-        self.sock = socket.create_connection(("127.0.0.1", service.gateway.port), timeout=5)
+        self.sock = socket.create_connection(("127.0.0.1", service.gateway.port), timeout=PATIENCE_S)
         self.buffer = b""
 
     def send(self, data: bytes) -> None:
@@ -248,6 +250,13 @@ def test_slow_request_and_idle_connection_are_cut(make_service):
         assert (status, headers["connection"]) == (408, "close")
         assert f"request's {part} did not" in json.loads(answer)["error"]["message"]
         client.sock.close()
+    idle.sock.close()
+
+
+def test_the_gateway_looks_for_what_is_late(make_service, monkeypatch):
+    monkeypatch.setattr(server, "SWEEP_S", 0.001)
+    idle = Raw(make_service(limits=HttpLimits(idle_s=-1)))
+    assert idle.rest() == b""
     idle.sock.close()
 
 

@@ -8,6 +8,7 @@ import re
 from importlib.resources import files
 
 import pytest
+from service import PATIENCE_S
 
 from firelane.gateway.tenants.keyfile import hashed
 from firelane.wire.frames import Progress
@@ -97,7 +98,7 @@ def test_no_path_leads_out(service, path):
 
 def raw_status(service, path: str) -> int:
     """The path as it stands: httpx would tidy it."""
-    connection = http.client.HTTPConnection("127.0.0.1", service.gateway.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", service.gateway.port, timeout=PATIENCE_S)
     connection.request("GET", path)
     status = connection.getresponse().status
     connection.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import array
 
 import pytest
-from conftest import write_model
+
+from tests.text.toy_model import write_model
 
 USER = [{"role": "user", "content": "hi"}]
 QWEN = (

@@ -94,7 +94,7 @@ class Scene:
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -105,7 +105,7 @@ def play(scenario, **options):
         for i in range(len(scene.links)):
             await scene.bring_up(i)
         try:
-            await asyncio.wait_for(scenario(scene), 20)
+            await asyncio.wait_for(scenario(scene), 120)
         finally:
             scene.close()
 

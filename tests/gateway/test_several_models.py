@@ -9,8 +9,8 @@ import openai
 import pytest
 import tokenizers
 from batch_support import hurry, results, start, wait
-from conftest import byte_tokenizer, write_model
 from fake_engine import FakeEngine
+from service import PATIENCE_S
 
 from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -18,6 +18,7 @@ from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.server import Gateway
 from firelane.gateway.tenants.keyfile import hashed
+from tests.text.toy_model import byte_tokenizer, write_model
 
 TEMPLATE = "{% for m in messages %}SMALL {{ m.content }}{% endfor %}"
 CHAT = {"messages": [{"role": "user", "content": "hey"}], "max_tokens": 3}
@@ -38,7 +39,7 @@ class TwoModels:
         )
         self.call(self._start(GatewayConfig(models=models, port=0, **changes)))
         url = f"http://127.0.0.1:{self.gateway.port}"
-        self.http = httpx.Client(base_url=url, timeout=30, trust_env=False)
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
         self.openai = openai.OpenAI(
             base_url=f"{url}/v1", api_key="k", max_retries=0, http_client=httpx.Client(trust_env=False)
         )
@@ -61,7 +62,7 @@ class TwoModels:
             await asyncio.sleep(0)
 
     def call(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def run(self, function, *args):
         async def inner():
@@ -71,7 +72,7 @@ class TwoModels:
 
     def wait_for(self, condition):
         async def poll():
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while not condition():
                     await asyncio.sleep(0.001)
 

@@ -7,9 +7,10 @@ import json
 
 import pytest
 import tokenizers
-from conftest import Service, byte_tokenizer, write_model
+from service import Service
 
 from firelane.gateway.config import GatewayConfig, ModelConfig
+from tests.text.toy_model import byte_tokenizer, write_model
 
 USER = [{"role": "user", "content": "weather?"}]
 TOOL = {

@@ -118,7 +118,7 @@ def scene(monkeypatch, tmp_path):
             for link in engines.links:
                 link.serve()
             log.clear()
-            await asyncio.wait_for(scenario(own, engines, log), 10)
+            await asyncio.wait_for(scenario(own, engines, log), 120)
 
         asyncio.run(run())
 

@@ -154,7 +154,7 @@ def test_serves_and_drains(config):
             assert (len(tokens), reason) == (6, "length")
             rejected = await gateway.next(Rejected)
             assert rejected is None or "draining" in rejected.message
-            await asyncio.wait_for(gateway.supervisor.stop(10.0), 10.0)
+            await gateway.supervisor.stop(60.0)
             assert gateway.exits == []
 
     asyncio.run(scenario())
@@ -166,7 +166,7 @@ def test_drain_aborts_what_takes_too_long(config):
             await gateway.connect()
             gateway.writer.write(encode(Submit([request(1, max_tokens=200)])) + encode(Drain(0.0)))
             assert (await gateway.tokens_of(1))[1] == "abort"
-            await asyncio.wait_for(gateway.supervisor.stop(10.0), 10.0)
+            await gateway.supervisor.stop(60.0)
             assert gateway.exits == []
 
     asyncio.run(scenario())
@@ -192,7 +192,7 @@ def test_stop_kills_an_engine_that_does_not_react(config):
         async with Gateway(config) as gateway:
             ready = await gateway.connect()
             os.kill(ready.pid, signal.SIGSTOP)
-            await asyncio.wait_for(gateway.supervisor.stop(0.0, patience_s=0.05), 5.0)
+            await gateway.supervisor.stop(0.0, patience_s=0.05)
             assert gateway.supervisor.pid is None
 
     asyncio.run(scenario())
@@ -248,7 +248,7 @@ def test_what_an_engine_has_started_ends_with_it(config, monkeypatch, tmp_path):
             while is_running(child):
                 await asyncio.sleep(0.002)
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def is_running(pid):

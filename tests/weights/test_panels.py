@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,8 +24,8 @@ KINDS = ("normal", "any", "zeros", "mixed")
 
 
 @pytest.fixture(scope="module", params=supported_isas(cpu_identity()))
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WindowLibrary:
-    return build(tmp_path_factory.mktemp("cache"), env.read({"HOME": "/"}), request.param)
+def library(request: pytest.FixtureRequest, kernel_cache: Path) -> WindowLibrary:
+    return build(kernel_cache, env.read({"HOME": "/"}), request.param)
 
 
 def weights(kind: str, rows: int, k: int, seed: int = 0) -> NDArray[np.uint16]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import Any
 
 import numpy as np
@@ -227,28 +229,14 @@ def test_damaged_panels(format_: Format) -> None:
 
 
 @BOTH
-@settings(deadline=None, max_examples=60)
-@given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_flipped_bits_are_told_or_change_a_weight(format_: Format, at: int, bit: int) -> None:
+def test_each_flipped_bit_is_told_or_changes_a_weight(format_: Format) -> None:
     panel = panels(16)["mixed"]
-    data = encode_panel(panel, format_)
-    at %= len(data)
-    before = int(data[at])
-    data[at] ^= np.uint8(1 << bit)
-    try:
-        again = decode_panel(data, format_, 16)
-    except ValueError:
-        return
-    if np.array_equal(again, panel):
-        assert format_ is W4
-        assert says_the_same(at, before, bit)
-
-
-def says_the_same(at: int, before: int, bit: int) -> bool:
-    """Of a panel of 16 inputs in 12 bits: the byte of a pair without escapes, which nobody reads, or a zero
-    that became an escape of such a pair, which is zero as well."""
-    no_escape = 64 <= at < 64 + 16 // 4 and before == 0
-    return no_escape or (bit in (3, 7) and before >> (bit - 3) & 15 == 15)
+    good = encode_panel(panel, format_)
+    for at, bit in itertools.product(range(len(good)), range(8)):
+        data = good.copy()
+        data[at] ^= np.uint8(1 << bit)
+        with contextlib.suppress(ValueError):
+            assert not np.array_equal(decode_panel(data, format_, 16), panel), f"byte {at}, bit {bit}"
 
 
 def test_tables() -> None:

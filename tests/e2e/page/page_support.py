@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-TIMEOUT_MS = 15_000
+TIMEOUT_MS = 60_000
 
 
 class Visit:

@@ -107,7 +107,7 @@ def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
     now = {"stats": stats_of(server, state="starting", reason="compile 3 of 12", loading=loading, **unknown)}
 
     def prepare(page: Any) -> None:
-        page.route("**/stats", lambda route: route.fulfill(json=now["stats"]))
+        page.route("**/stats*", lambda route: route.fulfill(json=now["stats"]))
 
     tab = visit(prepare=prepare)
     bar = tab.page.get_by_role("progressbar")

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from conftest import write_model
+
+from tests.text.toy_model import write_model
 
 TEMPLATE = (
     "{%- if tools %}<|system|>{{ tools | tojson }}\n{% endif %}"

@@ -83,7 +83,7 @@ struct Attention {
   // Scales a row of scores, masks it unless WHOLE says that all its positions may be seen, updates its running maximum
   // and sum, and leaves its probabilities.
   template <bool WHOLE>
-  FL_INLINE void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
+  FL_KERNEL void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     const int position = it.position + row / GROUP;
     const i32x16 after = splat_i(position + 1), before_all = splat_i(SPAN::first(position) - 1);
     f32x16 x[kKeys / 16], top = splat(-1e30f);

@@ -39,27 +39,44 @@ struct Ahead {
   }
 };
 
-template <class T, int M, int K, int LDX, class Store>
-FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
-                         const Store& store) {
+// The sums of a tile: of each row 32 outputs. They pass through memory, so that all products of one K share their code,
+// whatever becomes of the sums.
+using Sums = f32x16[kTileRows][2];
+
+template <int M>
+FL_INLINE void leave(const f32x16 (&acc)[M][2], Sums& sums) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    sums[m][0] = acc[m][0];
+    sums[m][1] = acc[m][1];
+  }
+}
+
+template <class T, int M, int K, int LDX>
+FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
   f32x16 acc[M][2] = {};
-  x += std::size_t(row) * LDX;
 #pragma GCC unroll 4
   for (int k = 0; k < K / T::kPerWord; ++k) {
     const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
     ahead.fetch();
     step_from<T, M, 2, LDX>(acc, x + k * T::kPerWord, w);
   }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) store(row + m, p, acc[m][0], acc[m][1]);
+  leave(acc, sums);
 }
 
-template <class T, int K, int LDX, class Store, int LEAST = 1, int M = kTileRows>
-FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, Ahead ahead, int row, int p,
-                        const Store& store) {
+template <class T, int K, int LDX, int LEAST = 1, int M = kTileRows>
+FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, row, p, store);
-    tile_any<T, K, LDX, Store, LEAST, M - 1>(rows, x, panel, ahead, row, p, store);
+    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, sums);
+    tile_any<T, K, LDX, LEAST, M - 1>(rows, x, panel, ahead, sums);
+  }
+}
+
+template <class Store>
+FL_INLINE void store_rows(const Sums& sums, Range rows, int p, const Store& store) {
+  for (int row = rows.begin; row < rows.end; ++row) {
+    const auto& sum = sums[row - rows.begin];
+    store(row, p, sum[0], sum[1]);
   }
 }
 
@@ -78,6 +95,7 @@ struct PlainPanels {
   template <int LDX, class Store>
   FL_INLINE void multiply(int p0, int p1, int rows, const typename T::act* x, void*, const Store& store) const {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
+    Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       for (int p = p0; p < p1; ++p) {
@@ -86,7 +104,8 @@ struct PlainPanels {
         const auto* next = bytes + std::size_t(p1 - p0) * kPanelBytes;
         const Ahead ahead = tiles == 1 ? Ahead{bytes + kAheadBytes, 128}
                                        : Ahead::share(next, next + kPanelBytes, i, tiles, K / T::kPerWord);
-        tile_any<T, K, LDX>(r.end - r.begin, x, panel(p), ahead, r.begin, p, store);
+        tile_any<T, K, LDX>(r.end - r.begin, x + std::size_t(r.begin) * LDX, panel(p), ahead, sums);
+        store_rows(sums, r, p, store);
       }
     }
   }

@@ -209,13 +209,12 @@ enum class Fetch {
   kKeep,  // the same, and it leaves the words in `kept`
 };
 
-template <class Window, Fetch F, int M, int K, int LDX, class Store>
-FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept, int row,
-                           int p, const Store& store) {
+template <class Window, Fetch F, int M, int K, int LDX>
+FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
+                           Sums& sums) {
   constexpr int near = F == Fetch::kFar ? kAheadBytes : kNearBytes;
   f32x16 acc[M][2] = {};
   Window window(panel, K / 2);
-  x += std::size_t(row) * LDX;
   for (int k = 0; k < K / 2; k += Window::kSteps) {
     for (int at = 0; at < Window::kBlockBytes; at += 64) __builtin_prefetch(window.block + near + at, 0, 3);
     window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
@@ -227,17 +226,16 @@ FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead 
       Bf16::step<M, 2, LDX>(acc, x + (k + s) * 2, words);
     });
   }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) store(row + m, p, acc[m][0], acc[m][1]);
+  leave(acc, sums);
 }
 
 // LEAST: with several tiles, none has fewer rows than half a tile.
-template <class Window, Fetch F, int LEAST, int K, int LDX, class Store, int M = kTileRows>
+template <class Window, Fetch F, int LEAST, int K, int LDX, int M = kTileRows>
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
-                          int row, int p, const Store& store) {
+                          Sums& sums) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, row, p, store);
-    decode_any<Window, F, LEAST, K, LDX, Store, M - 1>(rows, x, panel, ahead, kept, row, p, store);
+    if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, sums);
+    decode_any<Window, F, LEAST, K, LDX, M - 1>(rows, x, panel, ahead, kept, sums);
   }
 }
 
@@ -259,7 +257,9 @@ struct WindowPanels {
     for (int p = p0; p < p1; ++p) {
       if constexpr (kWindowRegisters)
         if (tiles == 1) {
-          decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, 0, p, store);
+          Sums sums;
+          decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
+          store_rows(sums, {0, rows}, p, store);
           continue;
         }
       multiply_tiles<LDX>(p, rows, tiles, x, static_cast<std::uint32_t*>(scratch), store);
@@ -273,16 +273,19 @@ struct WindowPanels {
     const bool once = !kWindowRegisters || tiles >= weight.decode_once_from;
     const auto* next = reinterpret_cast<const char*>(panel(p + 1));
     const auto* after = next + (next - reinterpret_cast<const char*>(panel(p)));  // about
+    Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
+      const auto* from = x + std::size_t(r.begin) * LDX;
       const Ahead ahead = Ahead::share(next, after, i, tiles, K / 2);
       const int count = r.end - r.begin;
       if (once && i > 0)
-        tile_any<Bf16, K, LDX, Store, kLeast>(count, x, kept, ahead, r.begin, p, store);
+        tile_any<Bf16, K, LDX, kLeast>(count, from, kept, ahead, sums);
       else if (once)
-        decode_any<Window, Fetch::kKeep, kLeast, K, LDX>(count, x, panel(p), ahead, kept, r.begin, p, store);
+        decode_any<Window, Fetch::kKeep, kLeast, K, LDX>(count, from, panel(p), ahead, kept, sums);
       else if constexpr (kWindowRegisters)
-        decode_any<Window, Fetch::kNear, kLeast, K, LDX>(count, x, panel(p), ahead, nullptr, r.begin, p, store);
+        decode_any<Window, Fetch::kNear, kLeast, K, LDX>(count, from, panel(p), ahead, nullptr, sums);
+      store_rows(sums, r, p, store);
     }
   }
 };

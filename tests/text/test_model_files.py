@@ -102,29 +102,3 @@ def test_tokenizer_missing_or_damaged(tmp_path):
     with pytest.raises(TokenizerError, match="is not a tokenizer") as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_generation_defaults_fill_silent_fields(make_service, core, tmp_path):
-    from conftest import write_model
-
-    write_model(tmp_path, core)
-    write(tmp_path, generation_config_json={"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9})
-    service = make_service(model_dir=tmp_path)
-    service.http.post("/v1/completions", json={"prompt": "a"})
-    service.http.post("/v1/completions", json={"prompt": "a", "temperature": 0})
-    first, second = (request.sampling for request in service.engine.submitted)
-    assert (first.temperature, first.top_p) == (0.6, 0.9)
-    assert (second.temperature, second.top_p) == (0.0, 0.9)
-
-
-def test_end_of_the_tokenizer_ends_a_sequence_too(make_service, core, tmp_path):
-    from conftest import write_model
-
-    write_model(tmp_path, core)
-    write(tmp_path, generation_config_json={"eos_token_id": 4})
-    service = make_service(model_dir=tmp_path)
-    service.http.post("/v1/completions", json={"prompt": "a"})
-    service.http.post("/v1/completions", json={"prompt": "a", "ignore_eos": True})
-    first, second = (request.sampling for request in service.engine.submitted)
-    assert first.stop_token_ids == [1, 4]
-    assert second.stop_token_ids == []

@@ -1,0 +1,230 @@
+"""A model whose tokens depend on every token before them, as an executor that reads them through the block
+tables, and computed without an engine."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from firelane.contract import CAUSAL, EMBED, SAMPLE, SlotState, StepLimits, StepOutputs, kept_from
+from firelane.wire.frames import NewRequest
+
+VOCAB = 50
+HIDDEN = 3
+MASK = (1 << 62) - 1
+
+
+def chain_hash(before: int, token: int) -> int:
+    return ((before * 6364136223846793005) ^ (token * 1442695040888963407 + 11)) & MASK
+
+
+def draw(history: int, seed: int) -> int:
+    return ((history ^ (seed * 2654435761)) >> 7) % VOCAB
+
+
+def hidden(history: int) -> np.ndarray:
+    return np.array([history % 997, history % 1013, history % 2**30], np.float32) / np.float32(7)
+
+
+def embedded(request: NewRequest) -> bytes:
+    """The embedding of this request, computed without an engine."""
+    history, states = 0, []
+    for token in np.frombuffer(request.prompt, np.int32).tolist():
+        history = chain_hash(history, token)
+        states.append(hidden(history))
+    if request.pooling == "last":
+        return states[-1].tobytes()
+    total = np.zeros(HIDDEN, np.float64)
+    for state in states:
+        total += state
+    return (total / len(states)).astype(np.float32).tobytes()
+
+
+def own_value(group: int, position: int, token: int) -> int:
+    """What a group with a limited span stores of a token: nothing of the tokens before it."""
+    return chain_hash(group + 1, token * 1000 + position)
+
+
+class History:
+    """What the model makes of the tokens so far: of all of them in a causal group, of those within its span
+    in another."""
+
+    def __init__(self, spans) -> None:
+        self.spans = spans
+        self.causal = 0
+        self.tokens: list[int] = []
+
+    def add(self, token: int) -> None:
+        self.causal = chain_hash(self.causal, token)
+        self.tokens.append(token)
+
+    def value(self) -> int:
+        position = len(self.tokens) - 1
+        return combined([self._of(group, span, position) for group, span in enumerate(self.spans)])
+
+    def _of(self, group, span, position) -> int:
+        if span == CAUSAL:
+            return self.causal
+        visible = range(span.first(position), position + 1)
+        return functools.reduce(chain_hash, [own_value(group, p, self.tokens[p]) for p in visible], 0)
+
+
+def combined(values: list[int]) -> int:
+    return functools.reduce(chain_hash, values[1:], values[0])
+
+
+def expected(
+    request: NewRequest, max_model_len: int, seed: int | None = None, spans=(CAUSAL,)
+) -> tuple[list[int], str]:
+    """What the model says to this request, computed without an engine."""
+    sampling = request.sampling
+    seed = sampling.seed if seed is None else seed
+    prompt = np.frombuffer(request.prompt, np.int32).tolist()
+    history, out = History(spans), []
+    for token in prompt:
+        history.add(token)
+    while len(out) < min(sampling.max_tokens, max_model_len - len(prompt)):
+        token = draw(history.value(), seed)
+        while token in sampling.stop_token_ids and len(out) < sampling.min_tokens:
+            token = (token + 1) % VOCAB
+        out.append(token)
+        if token in sampling.stop_token_ids:
+            return out, "stop"
+        history.add(token)
+    return out, "length"
+
+
+class ChainExecutor:
+    """The K/V of a position is the hash of all tokens up to it, stored in its page and read from there; in a
+    group with a limited span that of its own token, and all positions that a kernel may read are read.
+
+    A wrong block table, a block given out too early or shared wrongly, or a wrong token changes what is
+    drawn. All of a step runs inside wait(), so that what the engine touches too early is seen.
+    """
+
+    weights_bytes = 0
+    kv_bytes = 0
+    vocab_size = VOCAB
+    hidden_width = HIDDEN
+
+    def __init__(self, limits: StepLimits, max_in_flight: int = 1) -> None:
+        self.limits = limits
+        self.max_in_flight = max_in_flight
+        self.state = SlotState.allocate(limits, VOCAB)
+        self.kv = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
+        self.outputs = [StepOutputs.allocate(limits, HIDDEN) for _ in range(max_in_flight + 1)]
+        self.queue = []
+        self.steps = 0
+        self.most_in_flight = 0
+        self.computed_tokens = 0
+
+    @property
+    def pending(self):
+        """The step submitted last, while it is in flight."""
+        return self.queue[-1][0] if self.queue else None
+
+    def submit(self, inputs):
+        assert len(self.queue) < self.max_in_flight
+        assert all(inputs is not other for other, _ in self.queue), "inputs were filled in flight"
+        assert 0 < inputs.num_tokens <= self.limits.max_num_batched_tokens
+        assert inputs.num_rows <= self.limits.max_output_rows
+        chunks = inputs.chunk_slot[: inputs.num_chunks]
+        assert len(set(chunks.tolist())) == inputs.num_chunks, "a slot has two chunks"
+        assert inputs.chunk_len[: inputs.num_chunks].sum() == inputs.num_tokens
+        stops = (inputs.chunk_start + inputs.chunk_len)[: inputs.num_chunks]
+        blocks = -(-stops // self.limits.block_size)
+        frozen = {s: self._row(s, n) for s, n in zip(chunks.tolist(), blocks.tolist(), strict=True)}
+        self.queue.append((inputs, frozen))
+        self.most_in_flight = max(self.most_in_flight, len(self.queue))
+
+    def _row(self, slot, blocks):
+        """What a step with so many blocks reads of a slot."""
+        state = self.state
+        return blocks, (
+            state.block_tables[:, slot, :blocks].tolist(),
+            state.sampling[slot].tolist(),
+            state.masks[slot].tolist(),
+        )
+
+    def wait(self):
+        inputs, frozen = self.queue.pop(0)
+        for slot, (blocks, row) in frozen.items():
+            assert self._row(slot, blocks)[1] == row, "a slot was rewritten in flight"
+        token_rows = []
+        for i in range(inputs.num_chunks):
+            token_rows += self._chunk(
+                int(inputs.chunk_slot[i]), int(inputs.chunk_start[i]), int(inputs.chunk_len[i])
+            )
+        self.steps += 1
+        outputs = self.outputs[self.steps % len(self.outputs)]
+        outputs.tokens.fill(-7)
+        outputs.hidden.fill(np.nan)
+        for r in range(inputs.num_rows):
+            self._draw(inputs, outputs, r, token_rows)
+        self.computed_tokens += inputs.num_tokens
+        return outputs
+
+    def _chunk(self, slot, start, length):
+        rows = []
+        for position in range(start, start + length):
+            assert position < self.limits.max_model_len
+            values = [
+                self._attend(group, span, slot, position) for group, span in enumerate(self.limits.spans)
+            ]
+            rows.append((slot, position, combined(values)))
+        return rows
+
+    def _attend(self, group, span, slot, position):
+        table, token = self.state.block_tables[group, slot], int(self.state.tokens[slot, position])
+        if span == CAUSAL:
+            before = self._read(table, position - 1) if position else 0
+            assert before >= 0, "reads K/V that was never computed"
+            self._write(table, position, chain_hash(before, token))
+            return self._read(table, position)
+        self._write(table, position, own_value(group, position, token))
+        read = range(kept_from(span, position), position + 1)
+        values = [self._read(table, p) for p in read]
+        tokens = self.state.tokens[slot].tolist()
+        assert values == [own_value(group, p, tokens[p]) for p in read], "reads the K/V of others"
+        return functools.reduce(chain_hash, values[span.first(position) - read[0] :], 0)
+
+    def _read(self, table, position):
+        size = self.limits.block_size
+        return int(self.kv[table[position // size], position % size])
+
+    def _write(self, table, position, value):
+        size = self.limits.block_size
+        self.kv[table[position // size], position % size] = value
+
+    def _draw(self, inputs, outputs, r, token_rows):
+        slot, position, history = token_rows[inputs.row_token[r]]
+        assert (slot, position) == (inputs.row_slot[r], inputs.row_position[r])
+        sampling = self.state.sampling[slot]
+        if inputs.row_kind[r] == EMBED:
+            outputs.hidden[r] = hidden(history)
+            return
+        if inputs.row_kind[r] == SAMPLE:
+            token = draw(history, int(sampling["seed"]))
+            stops = self.state.stop_ids[slot, : sampling["num_stop_ids"]].tolist()
+            while token in stops and position + 1 < sampling["stop_from"]:
+                token = (token + 1) % VOCAB
+            if sampling["masked"]:
+                token = self._allowed(slot, token, stops if position + 1 < sampling["stop_from"] else ())
+            self.state.tokens[slot, position + 1] = token
+        else:
+            token = int(self.state.tokens[slot, position + 1])
+        outputs.tokens[r] = token
+        outputs.logprobs[r] = -(history % 1000) / 100
+        outputs.top_ids[r] = (history + np.arange(20)) % VOCAB
+        outputs.top_logprobs[r] = -np.arange(20)
+
+    def _allowed(self, slot, token, banned):
+        """The first token from this one on that the slot's mask allows, if need be a banned one; or 0."""
+        mask = self.state.masks[slot]
+        onward = [(token + i) % VOCAB for i in range(VOCAB)]
+        allowed = [t for t in onward if mask[t // 32] >> np.uint32(t % 32) & 1]
+        return next((t for t in allowed if t not in banned), allowed[0] if allowed else 0)
+
+    def release(self):
+        pass

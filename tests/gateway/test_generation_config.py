@@ -1,0 +1,31 @@
+"""What a model's files say of sampling and of ends reaches the engine."""
+
+from __future__ import annotations
+
+import json
+
+from tests.text.toy_model import write_model
+
+
+def test_generation_defaults_fill_silent_fields(make_service, core, tmp_path):
+    write_model(tmp_path, core)
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": 1, "temperature": 0.6, "top_p": 0.9})
+    )
+    service = make_service(model_dir=tmp_path)
+    service.http.post("/v1/completions", json={"prompt": "a"})
+    service.http.post("/v1/completions", json={"prompt": "a", "temperature": 0})
+    first, second = (request.sampling for request in service.engine.submitted)
+    assert (first.temperature, first.top_p) == (0.6, 0.9)
+    assert (second.temperature, second.top_p) == (0.0, 0.9)
+
+
+def test_end_of_the_tokenizer_ends_a_sequence_too(make_service, core, tmp_path):
+    write_model(tmp_path, core)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 4}))
+    service = make_service(model_dir=tmp_path)
+    service.http.post("/v1/completions", json={"prompt": "a"})
+    service.http.post("/v1/completions", json={"prompt": "a", "ignore_eos": True})
+    first, second = (request.sampling for request in service.engine.submitted)
+    assert first.stop_token_ids == [1, 4]
+    assert second.stop_token_ids == []
