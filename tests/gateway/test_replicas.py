@@ -158,6 +158,27 @@ def test_requests_of_a_dead_engine_go_on_with_another_at_once():
     play(scenario)
 
 
+@pytest.mark.parametrize("count", [1, 40])
+def test_requests_of_engines_that_are_killed_together_go_on(count):
+    """The second one has got what the first one had, and not begun it."""
+
+    async def scenario(scene):
+        sinks = [(await scene.submit(prompt=bytes([i, 1, 0, 0]) * 4))[1] for i in range(count)]
+        for engine in scene.engines:
+            engine.max_num_seqs = count
+            engine.step()
+        await until(lambda: all(len(sink.tokens) == 1 for sink in sinks))
+        scene.engines[0].die()
+        await until(lambda: len(scene.engines[1].running) == count)
+        scene.engines[1].die()
+        await until(lambda: scene.set.state is LinkState.DEAD)
+        await scene.bring_up(0)
+        await scene.finish(*sinks)
+        assert all(sink.error is None and sink.tokens == ANSWER for sink in sinks)
+
+    play(scenario)
+
+
 def test_sizes_and_counters_are_those_of_all():
     async def scenario(scene):
         assert scene.set.ready.max_num_seqs == 16
