@@ -26,12 +26,13 @@ OnGivenUp = Callable[["EngineExit"], None]
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
     """Waits double from first_delay_s to max_delay_s while engines die young. An engine that has served a
-    request, or lived for stable_after_s, counts as sound: after its death the next one starts at once. After
-    max_deaths deaths in a row of others the supervisor gives up."""
+    request, or was ready for stable_after_s, counts as sound: after its death the next one starts at once.
+    However long a load takes, it proves nothing. After max_deaths deaths in a row of engines that were not
+    sound the supervisor gives up."""
 
     first_delay_s: float = 0.2
     max_delay_s: float = 10.0
-    stable_after_s: float = 60.0
+    stable_after_s: float = 5.0
     max_deaths: int = 8
 
 
@@ -79,7 +80,8 @@ class EngineSupervisor:
         self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
-        self._was_ready = self._is_sound = False
+        self._was_ready = self._has_served = False
+        self._ready_s: float | None = None
         self.restarts = 0
 
     @property
@@ -104,11 +106,11 @@ class EngineSupervisor:
 
     def mark_ready(self) -> None:
         """The engine has said Ready: from now on a death leads to a restart, not to giving up."""
-        self._was_ready = True
+        self._was_ready, self._ready_s = True, time.monotonic()
 
     def mark_served(self) -> None:
         """The engine has answered something: it is not one that dies young."""
-        self._is_sound = True
+        self._has_served = True
 
     def kill(self) -> None:
         """End an engine that hangs, with all that it has started; another one follows."""
@@ -137,6 +139,13 @@ class EngineSupervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
 
+    @property
+    def _is_sound(self) -> bool:
+        """Of the engine that ended last."""
+        if self._has_served or self._ready_s is None:
+            return self._has_served
+        return time.monotonic() - self._ready_s >= self._policy.stable_after_s
+
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
         ours, theirs = socket.socketpair()
@@ -147,7 +156,7 @@ class EngineSupervisor:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
             on_error.pop_all()
         self._ended.clear()
-        self._is_sound = False
+        self._has_served, self._ready_s = False, None
         return ours
 
     async def _hand_over(self, ours: socket.socket) -> None:
@@ -163,7 +172,7 @@ class EngineSupervisor:
                 return
             if self._on_exit is not None:
                 self._on_exit(ended)
-            sound = self._is_sound or ended.lived_s >= self._policy.stable_after_s
+            sound = self._is_sound
             if sound:
                 deaths, delay_s = 0, self._policy.first_delay_s
             deaths += 1
