@@ -186,6 +186,7 @@ def test_sizes_and_counters_are_those_of_all():
         scene.links[0].stats = EngineStats(running=1, steps=5, prompt_tokens=7)
         scene.links[1].stats = EngineStats(running=2, steps=8, prompt_tokens=1)
         assert (scene.set.stats.running, scene.set.stats.steps) == (3, 13)
+        assert {name: stats.steps for name, stats in scene.set.stats_by_replica.items()} == {"0": 5, "1": 8}
         scene.engines[0].die()
         await until(lambda: scene.links[0].state is LinkState.DEAD)
         assert scene.set.ready.max_num_seqs == 8
@@ -218,6 +219,7 @@ def test_an_engine_is_replaced_under_its_requests():
         _, waiting = await scene.submit(tokens=5)
         scene.add("0")
         await scene.bring_up(1)
+        assert list(scene.set.stats_by_replica) == ["0"]
         old, new = scene.links
         scene.set.retire(old, "replaced")
         await until(lambda: len(scene.engines[1].running) == 1)

@@ -142,6 +142,14 @@ class ReplicaSet:
             total = add_stats(total, link.stats)
         return total
 
+    @property
+    def stats_by_replica(self) -> dict[str, EngineStats]:
+        """Of the engines that there are; for a while there may be two in one place."""
+        found: dict[str, EngineStats] = {}
+        for link in self.links:
+            found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
+        return found
+
     # ---- requests
 
     @property
