@@ -260,8 +260,9 @@ class ReplicaSet:
             fail(flight, error)
         if verdict.resume or verdict.alone:
             log.warning(
-                "requests_resumed replica=%s count=%d one_by_one=%d failed=%d reason=%r",
-                *(link.name, len(verdict.resume), len(verdict.alone), len(verdict.fail), reason),
+                "requests_resumed replica=%s count=%d tokens=%d one_by_one=%d failed=%d reason=%r",
+                *(link.name, len(verdict.resume), sum(flight.prompt_tokens for flight in verdict.resume)),
+                *(len(verdict.alone), len(verdict.fail), reason),
             )
         for flight in verdict.alone:
             flight.parked_s = time.monotonic()
