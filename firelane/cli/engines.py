@@ -23,6 +23,10 @@ class GatewayEngines:
         self._on_progress = on_progress
 
     @property
+    def serves(self) -> bool:
+        return bool(self.replicas.serving)
+
+    @property
     def unheard(self) -> int:
         return self.replicas.unheard
 

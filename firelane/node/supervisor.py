@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
@@ -21,6 +22,7 @@ from firelane.errors import MachineError
 log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
 OnGivenUp = Callable[["EngineExit"], None]
+BeforeRestart = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class EngineSupervisor:
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
+    before_restart: waited for before another engine is started in the place of one that died.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class EngineSupervisor:
         *,
         on_exit: Callable[[EngineExit], None] | None = None,
         on_given_up: OnGivenUp | None = None,
+        before_restart: BeforeRestart | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
         self._config = config
         self._on_socket = on_socket
         self._on_exit = on_exit
         self._on_given_up = on_given_up
+        self._before_restart = before_restart
         self._policy = policy or RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
@@ -116,6 +121,14 @@ class EngineSupervisor:
         """End an engine that hangs, with all that it has started; another one follows."""
         if self._process is not None:
             self._process.kill()
+
+    def is_stopped(self) -> bool:
+        """Whether the system does not run the engine: SIGSTOP, or a debugger. Only Linux tells."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state in "Tt"
 
     async def restart(self, timeout_s: float = 5.0) -> None:
         """Another engine in the place of this one, which gets `timeout_s` to end by itself."""
@@ -180,6 +193,8 @@ class EngineSupervisor:
                 if self._on_given_up is not None:
                     self._on_given_up(ended)
                 return
+            if self._before_restart is not None:
+                await self._before_restart()
             delay_s = await self._start_again(delay_s, at_once=sound)
             began_s = time.monotonic()
 

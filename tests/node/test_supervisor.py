@@ -109,6 +109,19 @@ def is_running(pid):
         return False
 
 
+def test_it_knows_whether_its_engine_is_stopped(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            ready = await gateway.connect()
+            assert not gateway.supervisor.is_stopped()
+            os.kill(ready.pid, signal.SIGSTOP)
+            while not gateway.supervisor.is_stopped():
+                await asyncio.sleep(0.002)
+        assert not gateway.supervisor.is_stopped()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
 def test_crash_loop_is_bounded(config):
     async def scenario():
         async with Gateway(config) as gateway:
