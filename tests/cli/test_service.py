@@ -58,7 +58,7 @@ def test_a_model_that_cannot_start_ends_the_server(service) -> None:
     service._models[0].replicas.serving.append("link")
     service._models[0].on_ready("0", READY)
     service.on_given_up(service._models[1], FirelaneError("no such file"))
-    assert service._stop.is_set()
+    assert service._shutdown.has_begun
     assert str(service._failure) == "no such file"
 
 
