@@ -7,12 +7,15 @@ fixed set (greedy, seeded, with penalties, with log-probabilities), whose answer
 undisturbed. Parts:
 
     kill1, kill2     kill -9 of an engine, with one replica and with two
+    all2             kill -9 of both of two at the same instant
     stop1, stop2     SIGSTOP of an engine
     restart2         SIGUSR2, with two replicas
 
-The pause is the longest time between two events of a stream. "Beyond it" is the pause less the time that a
-burst of as many prompts, as long as the streams are on average, takes to its last first token. An engine is
-killed when every stream has had an event since the last kill.
+The pause is the longest time between two events of a stream, over one disturbance. "Beyond re-prefill" is the
+pause less the time that the engines that are left take to compute again what was lost, at the rate at which
+they compute a burst of prompts otherwise; the lost tokens are in the server's log. With one replica the time
+until an engine serves again counts, too. The next disturbance comes when every stream has had an event since
+the last one. A row is printed as soon as its part is done.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +41,7 @@ import msgspec
 
 from firelane.bench.server import ServerProcess
 
+RESUMED = re.compile(r"requests_resumed .* tokens=(\d+) one_by_one=(\d+)")
 EVENT = re.compile(rb"data: (\{.*?\})\n\n", re.DOTALL)
 PROMPT_TOKENS = 48
 KINDS: tuple[dict[str, Any], ...] = (
@@ -46,7 +51,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0, "logprobs": 1},
 )
 SETTLE_S = 1.0
-"""Of streaming between two disturbances."""
+"""Of streaming before a disturbance, at least; at most twice as long."""
 
 
 class Choice(msgspec.Struct):
@@ -62,7 +67,8 @@ class Event(msgspec.Struct):
 
 @dataclass
 class Answer:
-    """parts: text and log-probabilities, in order. last_s: of the last event."""
+    """parts: text and log-probabilities, in order. last_s: of the last event. longest_s: between two events,
+    since it began or was set back."""
 
     parts: list[bytes] = field(default_factory=list)
     error: str = ""
@@ -131,7 +137,7 @@ class Load:
         self._stopping = False
         self.requests = self.different = 0
         self.errors: list[str] = []
-        self.longest_s = 0.0
+        self._ended_longest_s = 0.0
         self._live: dict[int, Answer] = {}
         self._tasks = [asyncio.ensure_future(self._stream(i)) for i in range(len(specs))]
 
@@ -145,17 +151,43 @@ class Load:
         while any(answer.last_s < now_s for answer in self._live.values()):
             await asyncio.sleep(0.05)
 
+    def mark(self) -> None:
+        """Pauses count from now."""
+        self._ended_longest_s = 0.0
+        for answer in self._live.values():
+            answer.longest_s = 0.0
+
+    @property
+    def longest_s(self) -> float:
+        return max([self._ended_longest_s, *(answer.longest_s for answer in self._live.values())])
+
     async def _stream(self, index: int) -> None:
         while not self._stopping:
             answer = self._live[index] = Answer()
             await ask(self._port, self._specs[index], answer)
             del self._live[index]
             self.requests += 1
-            self.longest_s = max(self.longest_s, answer.longest_s)
+            self._ended_longest_s = max(self._ended_longest_s, answer.longest_s)
             if answer.error:
                 self.errors.append(answer.error)
             elif answer.content != self._reference[index]:
                 self.different += 1
+
+
+@dataclass(kw_only=True)
+class Disturbance:
+    """tokens: that were computed again; prefill_s: the time that this takes. alone: requests that went on one
+    by one. up_s: until all engines served again."""
+
+    pause_s: float
+    tokens: int
+    prefill_s: float
+    alone: int
+    up_s: float
+
+    @property
+    def beyond_s(self) -> float:
+        return max(0.0, self.pause_s - self.prefill_s)
 
 
 @dataclass(kw_only=True)
@@ -164,15 +196,10 @@ class Row:
     requests: int
     failed: int
     different: int
-    pause_s: float
-    prefill_s: float
     quiet_s: float
-    noticed_s: float = 0.0
+    disturbances: list[Disturbance]
+    took_s: float
     errors: list[str] = field(default_factory=list)
-
-    @property
-    def beyond_s(self) -> float:
-        return max(0.0, self.pause_s - self.prefill_s)
 
 
 class Bench:
@@ -180,7 +207,7 @@ class Bench:
         self.server, self.replicas, self.args = server, replicas, args
         self.port = urlsplit(server.url).port or 0
         self.specs = [spec_of(i, args.tokens) for i in range(args.streams)]
-        self.noticed_s = 0.0
+        self.tokens_per_s = 0.0
 
     def engines(self) -> list[int]:
         return [pid for pid in self.server.engine_pids if is_engine(pid)]
@@ -194,32 +221,47 @@ class Bench:
                     return
                 await asyncio.sleep(0.05)
 
-    async def part(self, what: str, disturb: Callable[[Load], Awaitable[None]]) -> Row:
+    async def part(self, what: str, disturb: Callable[[], Awaitable[None]], times: int) -> Row:
+        began_s = time.perf_counter()
         await self.up()
         answers = await asyncio.gather(*(ask(self.port, spec) for spec in self.specs))
         assert not any(answer.error for answer in answers), answers[0].error
-        reference = [answer.content for answer in answers]
-        quiet_s = max(answer.longest_s for answer in answers)
-        prefill_s = await self.prefill_s()
-        load = Load(self.port, self.specs, reference)
+        self.tokens_per_s = await self.prefill_rate()
+        load = Load(self.port, self.specs, [answer.content for answer in answers])
         await load.heard()
-        await disturb(load)
-        await load.heard()
+        disturbances = [await self.measured(load, disturb) for _ in range(times)]
         await load.stop()
         return Row(
             what=what,
             requests=load.requests,
             failed=len(load.errors),
             different=load.different,
-            pause_s=load.longest_s,
-            prefill_s=prefill_s,
-            quiet_s=quiet_s,
-            noticed_s=self.noticed_s,
+            quiet_s=max(answer.longest_s for answer in answers),
+            disturbances=disturbances,
+            took_s=time.perf_counter() - began_s,
             errors=load.errors[:3],
         )
 
-    async def prefill_s(self) -> float:
-        """For as many prompts as there are streams, each as long as a stream is on average."""
+    async def measured(self, load: Load, disturb: Callable[[], Awaitable[None]]) -> Disturbance:
+        await asyncio.sleep(SETTLE_S * (1 + random.random()))
+        seen, began_s = len(self.server.log), time.perf_counter()
+        load.mark()
+        await disturb()
+        await self.up()
+        up_s = time.perf_counter() - began_s
+        await load.heard()
+        resumed = [tuple(map(int, found)) for found in RESUMED.findall(self.server.log[seen:])]
+        tokens = sum(found[0] for found in resumed)
+        return Disturbance(
+            pause_s=load.longest_s,
+            tokens=tokens,
+            prefill_s=tokens / self.tokens_per_s,
+            alone=sum(found[1] for found in resumed),
+            up_s=up_s,
+        )
+
+    async def prefill_rate(self) -> float:
+        """Tokens of prompts that one engine computes in a second, of a burst to all of them."""
         length = PROMPT_TOKENS + self.args.tokens // 2
         draw = random.Random()
         bodies = [
@@ -227,49 +269,45 @@ class Bench:
             for _ in self.specs
         ]
         answers = await asyncio.gather(*(ask(self.port, body) for body in bodies))
-        return max(answer.first_s for answer in answers)
+        return length * len(bodies) / self.replicas / max(answer.first_s for answer in answers)
 
-    async def kill(self, load: Load) -> None:
-        for _ in range(self.args.kills):
-            pid = random.choice(self.engines())
-            os.kill(pid, signal.SIGKILL)
-            while pid in self.engines():
-                await asyncio.sleep(0.02)
-            await self.up()
-            await load.heard()
-            await asyncio.sleep(SETTLE_S * random.random())
+    async def signal(self, pids: list[int], number: signal.Signals) -> None:
+        """Returns when all of these processes have ended."""
+        for pid in pids:
+            os.kill(pid, number)
+        while set(pids) & set(self.engines()):
+            await asyncio.sleep(0.02)
 
-    async def stop(self, load: Load) -> None:
-        del load
-        pid = random.choice(self.engines())
-        began_s = time.perf_counter()
-        os.kill(pid, signal.SIGSTOP)
-        while pid in self.engines():
-            await asyncio.sleep(0.05)
-        await self.up()
-        self.noticed_s = time.perf_counter() - began_s
+    async def kill(self) -> None:
+        await self.signal([random.choice(self.engines())], signal.SIGKILL)
 
-    async def restart(self, load: Load) -> None:
-        del load
+    async def kill_all(self) -> None:
+        await self.signal(self.engines(), signal.SIGKILL)
+
+    async def stop(self) -> None:
+        await self.signal([random.choice(self.engines())], signal.SIGSTOP)
+
+    async def restart(self) -> None:
         before = set(self.engines())
-        began_s = time.perf_counter()
         self.server.process.send_signal(signal.SIGUSR2)
         while before & set(self.engines()):
             await asyncio.sleep(0.1)
-        self.noticed_s = time.perf_counter() - began_s
 
 
 def is_engine(pid: int) -> bool:
+    """Whether it is one that lives; helpers that an engine forks look alike, but lead no process group."""
     try:
         command, state = Path(f"/proc/{pid}/cmdline").read_bytes(), Path(f"/proc/{pid}/stat").read_text()
+        leads = os.getpgid(pid) == pid
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return b"firelane.engine\0" in command and state.rpartition(")")[2].split()[0] != "Z"
+    return leads and b"firelane.engine\0" in command and state.rpartition(")")[2].split()[0] != "Z"
 
 
 PARTS: dict[str, tuple[int, str]] = {
     "kill1": (1, "kill"),
     "kill2": (2, "kill"),
+    "all2": (2, "kill_all"),
     "stop1": (1, "stop"),
     "stop2": (2, "stop"),
     "restart2": (2, "restart"),
@@ -278,27 +316,31 @@ PARTS: dict[str, tuple[int, str]] = {
 
 def run_part(name: str, args: argparse.Namespace) -> Row:
     replicas, action = PARTS[name]
+    times = args.kills if "kill" in action else 1
     options = ["--backend", args.backend, "--replicas", str(replicas), "--max-num-seqs", "256"]
     with ServerProcess(options) as server:
         bench = Bench(server, replicas, args)
-        row = asyncio.run(bench.part(name, getattr(bench, action)))
+        row = asyncio.run(bench.part(name, getattr(bench, action), times))
         if row.failed or row.different:
             print(*row.errors, *server.log.splitlines()[-20:], sep="\n", file=sys.stderr)
         return row
 
 
-def report(rows: list[Row]) -> str:
-    lines = [
-        "| part | requests | failed | bytes differ | longest pause s | re-prefill s | beyond it s "
-        "| undisturbed s | done after s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row.what} | {row.requests} | {row.failed} | {row.different} | {row.pause_s:.2f} "
-        f"| {row.prefill_s:.2f} | {row.beyond_s:.2f} | {row.quiet_s:.2f} | {row.noticed_s:.1f} |"
-        for row in rows
-    ]
-    return "\n".join(lines)
+HEAD = """\
+| part | requests | failed | bytes differ | disturbed | longest pause s | its re-prefill s | beyond it s \
+| most beyond s | median beyond s | up again s | one by one | undisturbed s | part took s |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def line_of(row: Row) -> str:
+    worst = max(row.disturbances, key=lambda each: each.pause_s)
+    beyond = [each.beyond_s for each in row.disturbances]
+    return (
+        f"| {row.what} | {row.requests} | {row.failed} | {row.different} | {len(row.disturbances)} "
+        f"| {worst.pause_s:.2f} | {worst.prefill_s:.2f} | {worst.beyond_s:.2f} "
+        f"| {max(beyond):.2f} | {median(beyond):.2f} | {max(each.up_s for each in row.disturbances):.1f} "
+        f"| {sum(each.alone for each in row.disturbances)} | {row.quiet_s:.2f} | {row.took_s:.0f} |"
+    )
 
 
 def main() -> int:
@@ -310,8 +352,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows = [run_part(name, args) for name in args.only]
-    print(report(rows))
+    print(HEAD)
+    rows: list[Row] = []
+    for name in args.only:
+        rows.append(run_part(name, args))
+        print(line_of(rows[-1]), flush=True)
     if args.json is not None:
         args.json.write_bytes(msgspec.json.encode(rows))
     return int(any(row.failed or row.different for row in rows))

@@ -10,6 +10,8 @@ from firelane.errors import UsageError
 
 WEIGHTS = ("auto", "bf16", "lossless")
 GEMMS = ("invariant", "library")
+KV_CACHE_MEMORY = ("private", "shared")
+SCHEDULING_POLICIES = ("fair", "fcfs")
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +41,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     gemm: str = "invariant"
     """Products of many rows on a GPU, one of GEMMS: "invariant" gives a row the same bits whatever runs
     beside it; "library" takes the vendor's, which does not."""
-    step_limit_s: float = 60.0
+    kv_cache_memory: str = "private"
+    """Memory of the KV cache on a CPU, one of KV_CACHE_MEMORY: "shared" is a file in memory that another
+    process can map."""
+    step_limit_s: float = 8.0
     """Seconds after which a step on a GPU is taken to hang: the engine then ends with an error."""
 
     def __post_init__(self) -> None:
@@ -47,15 +52,18 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
-        for name, known in (("weights", WEIGHTS), ("gemm", GEMMS)):
-            if getattr(self, name) not in known:
-                given = str(getattr(self, name))[:40]
-                raise UsageError(f"{name} is {given!r}: it must be one of {', '.join(known)}")
+        self._check_choices(weights=WEIGHTS, gemm=GEMMS, kv_cache_memory=KV_CACHE_MEMORY)
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
             )
+
+    def _check_choices(self, **choices: tuple[str, ...]) -> None:
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                given = str(getattr(self, name))[:40]
+                raise UsageError(f"{name} is {given!r}: it must be one of {', '.join(known)}")
 
 
 class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
@@ -66,10 +74,17 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     backend: str = "auto"
     """A name of firelane.backends.BACKENDS, or "auto": the GPU where one can be used, else the CPU."""
     prefix_cache: bool = True
+    scheduling_policy: str = "fair"
+    """One of SCHEDULING_POLICIES: "fair" shares between tenants, and leaves to background work what nobody
+    else wants; "fcfs" takes the requests in the order in which they come."""
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"
     """ "text" or "json"."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_choices(scheduling_policy=SCHEDULING_POLICIES)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

@@ -24,6 +24,7 @@ BACKENDS = {
     "null": "firelane.backends.null",
 }
 AUTO = "auto"
+MAX_ENGINES_PER_GPU = 8
 log = logging.getLogger(__name__)
 
 
@@ -34,10 +35,27 @@ def create_executor(
 
     Raises UsageError for an unknown name, else what the backend raises.
     """
-    module = BACKENDS.get(choose() if backend == AUTO else backend)
-    if module is None:
+    name = choose() if backend == AUTO else backend
+    if name not in BACKENDS:
         raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted([AUTO, *BACKENDS]))}")
-    return import_module(module).load(program, model_dir, config, progress)
+    if name == "cuda":
+        _check_for_gpu(config)
+    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
+
+
+def _check_for_gpu(config: ExecutorConfig) -> None:
+    if config.kv_cache_memory == "shared":
+        raise UsageError("--kv-cache-memory shared: a GPU's KV cache is private, leave it out")
+    if config.replicas > MAX_ENGINES_PER_GPU:
+        raise UsageError(
+            f"{config.replicas} engines on one GPU: it takes {MAX_ENGINES_PER_GPU} at most, as each keeps "
+            "weights of its own; lower --replicas, or serve fewer models"
+        )
+    if config.replicas > 1 and config.kv_cache_bytes is None:
+        raise UsageError(
+            f"{config.replicas} engines on one GPU: each would take all memory that is left; say with "
+            "--kv-cache-gib what the replicas of a model share, or serve one model with --replicas 1"
+        )
 
 
 def choose() -> str:

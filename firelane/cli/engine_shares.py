@@ -16,7 +16,7 @@ from firelane.engine_config import EngineConfig
 class EngineOptions:
     """The engines of one model. engine: what all replicas have in common. models: those that share this
     machine's memory. recovery: requests go on when their engine dies. engine_timeout_s: an engine that shows
-    no life for so long is replaced; step_deadline_s: one whose step takes longer.
+    no life for so long is replaced; step_deadline_s: one whose step takes longer (None: the default).
     """
 
     engine: EngineConfig
@@ -24,7 +24,7 @@ class EngineOptions:
     models: int = 1
     recovery: bool = True
     engine_timeout_s: float = 5.0
-    step_deadline_s: float = 120.0
+    step_deadline_s: float | None = None
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""

@@ -17,8 +17,14 @@ class GatewayEngines:
 
     def __init__(self, options: EngineOptions, on_progress: Callable[[Progress], None]) -> None:
         self.replicas = ReplicaSet(recovery=Resume() if options.recovery else NoRecovery())
-        self._deadlines = Deadlines(silence_s=options.engine_timeout_s, step_s=options.step_deadline_s)
+        self._deadlines = Deadlines(
+            silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
+        )
         self._on_progress = on_progress
+
+    @property
+    def serves(self) -> bool:
+        return bool(self.replicas.serving)
 
     @property
     def unheard(self) -> int:

@@ -75,6 +75,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     _add_sizes(group)
     add_weights(group)
     group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
+    group.add_argument(
+        "--scheduling-policy",
+        choices=("fair", "fcfs"),
+        default="fair",
+        help="whose requests come first: tenants share, or first come, first served (default: %(default)s)",
+    )
     _add_backend(group)
 
 
@@ -99,6 +105,12 @@ def _add_sizes(group: Any) -> None:
         type=positive_float,
         metavar="X",
         help="memory of the KV cache in GiB (default: what is left)",
+    )
+    group.add_argument(
+        "--kv-cache-memory",
+        choices=("private", "shared"),
+        default="private",
+        help="shared: a file in memory that another process can map; on a CPU (default: %(default)s)",
     )
     group.add_argument(
         "--block-size",
@@ -140,6 +152,8 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
         "gemm": arguments.gemm,
+        "scheduling_policy": arguments.scheduling_policy,
+        "kv_cache_memory": arguments.kv_cache_memory,
     }
     return settings | {name: value for name, value in given.items() if value is not None}
 

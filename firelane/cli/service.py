@@ -17,6 +17,7 @@ from firelane.cli.gateway_options import is_loopback
 from firelane.cli.progress import Progress as Display
 from firelane.errors import FirelaneError
 from firelane.node.fleet import Fleet, Link
+from firelane.node.shutdown import Shutdown
 from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from firelane.wire.frames import Progress, Ready
 
 log = logging.getLogger(__name__)
-DRAIN_S = 10.0
-"""Seconds for which requests in flight may go on after the first SIGINT or SIGTERM."""
 LAST_FRAMES_S = 0.5
 GC_ALLOCATIONS = 50_000
 """Between two collections, in place of the library's 700: requests leave no cycles behind."""
@@ -128,16 +127,13 @@ class _Service:
         ]
         self._gateway: Gateway | None = None
         self._served = False
-        self._signals = 0
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
+        self._shutdown = Shutdown()
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal)
+        self._shutdown.listen()
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
         loop.add_signal_handler(signal.SIGUSR2, self._on_restart)
         raise_file_limit()
@@ -146,9 +142,9 @@ class _Service:
             for model in self._models:
                 await model.fleet.start()
             gateway = await self._start_gateway()
-            await self._stop.wait()
+            await self._shutdown.wait()
             if self._failure is None:
-                await self._drain(gateway)
+                await self._shutdown.drain(gateway)
         finally:
             self._display.close()
             if self._restart is not None:
@@ -172,26 +168,11 @@ class _Service:
             await model.fleet.connect(own)
         return gateway
 
-    async def _drain(self, gateway: Gateway) -> None:
-        if gateway.in_flight:
-            log.info("draining requests=%d timeout_s=%g", gateway.in_flight, DRAIN_S)
-        draining = asyncio.ensure_future(gateway.drain(DRAIN_S))
-        at_once = asyncio.ensure_future(self._stop_now.wait())
-        await asyncio.wait((draining, at_once), return_when=asyncio.FIRST_COMPLETED)
-        for task in (draining, at_once):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    def _on_signal(self) -> None:
-        self._signals += 1
-        (self._stop if self._signals == 1 else self._stop_now).set()
-
     def _on_reload(self) -> None:
         """Keys and prices are read again. A terminal that goes away sends the same signal: without a file to
         read, it ends the server as ever."""
         if self._config.api_keys is None and self._config.prices is None:
-            self._on_signal()
+            self._shutdown.ask()
         elif self._gateway is not None:
             self._gateway.reload()
 
@@ -260,4 +241,4 @@ class _Service:
 
     def _fail(self, error: FirelaneError) -> None:
         self._failure = self._failure or error
-        self._stop.set()
+        self._shutdown.begin()

@@ -17,6 +17,7 @@ from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.heartbeat import Heartbeat, Pulse
 from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor
+from firelane.engine.policies import make_policy
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
 from firelane.wire.frames import (
@@ -128,7 +129,13 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, pulse: Pulse, 
     executor = load_executor(config, _progress_to(channel, pulse))
     grammars = grammar_queue(config.model_dir, executor.vocab_size)
     try:
-        core = EngineCore(executor, port, prefix_cache=config.prefix_cache, prerequisites=grammars)
+        core = EngineCore(
+            executor,
+            port,
+            prefix_cache=config.prefix_cache,
+            prerequisites=grammars,
+            policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
+        )
         identity = model_identity(checkpoint, executor, config)
         channel.send(_ready(executor, config, identity, time.monotonic() - began_s))
         port.is_loading = False

@@ -19,6 +19,7 @@ from firelane.api.chat import ChatRequest
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
+from firelane.engine.policies import make_policy
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
 from firelane.llm.choice import Choice, PromptRun
@@ -60,7 +61,11 @@ class LLM:
         self._port = LocalPort()
         self._grammars = grammar_queue(model_dir, self._executor.vocab_size)
         self._core = EngineCore(
-            self._executor, self._port, prefix_cache=config.prefix_cache, prerequisites=self._grammars
+            self._executor,
+            self._port,
+            prefix_cache=config.prefix_cache,
+            prerequisites=self._grammars,
+            policy=make_policy(config.scheduling_policy, self._executor.limits.max_num_batched_tokens),
         )
         self._next_id = 0
         self._closed = False

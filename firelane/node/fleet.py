@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
-from firelane.node.supervisor import EngineExit, EngineSupervisor
+from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
 from firelane.wire.frames import Failed, Ready
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,8 @@ FINISH_S = 5.0
 MOVED_TOGETHER = 2
 """Requests that are computed anew at the same time: the others go on where they are meanwhile."""
 POLL_S = 0.01
+CALM_S = 2.0
+"""How long the next engine's load may wait for the others to compute again what they got from the last."""
 STOP_S = 2.0
 """How long an engine may take to end after its connection, before it gets SIGTERM."""
 
@@ -27,6 +29,7 @@ class Link(Protocol):
     """The gateway's end of one engine."""
 
     on_hang: Callable[[str], None] | None
+    is_stopped: Callable[[], bool]
     on_ready: Callable[[Ready], None] | None
     failed: Failed | None
     has_served: bool
@@ -44,6 +47,8 @@ LinkT = TypeVar("LinkT", bound=Link)
 class Engines(Protocol[LinkT]):
     """The gateway's view of all engines."""
 
+    @property
+    def serves(self) -> bool: ...
     @property
     def unheard(self) -> int:
         """Requests that were moved and have no token since."""
@@ -69,19 +74,26 @@ class FleetEvents(Protocol):
 class Replica(Generic[LinkT]):
     """One engine's place. The first engine's socket comes before there is a link."""
 
-    def __init__(self, name: str, config: EngineConfig, events: FleetEvents) -> None:
+    def __init__(
+        self, name: str, config: EngineConfig, events: FleetEvents, before_restart: BeforeRestart
+    ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
         self._given_up: EngineExit | None = None
         self._events = events
         self._early: socket.socket | None = None
         self.supervisor = EngineSupervisor(
-            config, self._take_socket, on_exit=self._on_exit, on_given_up=self._on_given_up
+            config,
+            self._take_socket,
+            on_exit=self._on_exit,
+            on_given_up=self._on_given_up,
+            before_restart=before_restart,
         )
 
     async def connect(self, link: LinkT) -> None:
         self.link = link
         link.on_hang = lambda _: self.supervisor.kill()
+        link.is_stopped = self.supervisor.is_stopped
         link.on_ready = self._on_ready
         early, self._early = self._early, None
         if early is not None:
@@ -131,7 +143,7 @@ class Fleet(Generic[LinkT]):
         self._engines: Engines[LinkT] | None = None
         self._restarting = False
         self.replicas: list[Replica[LinkT]] = [
-            Replica(str(i), config, events) for i, config in enumerate(configs)
+            Replica(str(i), config, events, self._calm) for i, config in enumerate(configs)
         ]
 
     async def start(self) -> None:
@@ -162,9 +174,19 @@ class Fleet(Generic[LinkT]):
         finally:
             self._restarting = False
 
+    async def _calm(self) -> None:
+        """While others compute again what an engine has lost, its successor does not take their processor: a
+        load would lengthen the pause of all these requests."""
+        ends_at_s = asyncio.get_running_loop().time() + CALM_S
+        await asyncio.sleep(POLL_S)  # its requests are about to be moved
+        while (engines := self._engines) is not None and engines.serves and engines.unheard:
+            if asyncio.get_running_loop().time() >= ends_at_s:
+                return
+            await asyncio.sleep(POLL_S)
+
     async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
         old = self.replicas[place]
-        new: Replica[LinkT] = Replica(old.name, old.config, self._events)
+        new: Replica[LinkT] = Replica(old.name, old.config, self._events, self._calm)
         if not await self._bring_up(new, engines):
             return False
         self.replicas[place] = new

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
@@ -21,17 +22,19 @@ from firelane.errors import MachineError
 log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
 OnGivenUp = Callable[["EngineExit"], None]
+BeforeRestart = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
     """Waits double from first_delay_s to max_delay_s while engines die young. An engine that has served a
-    request, or lived for stable_after_s, counts as sound: after its death the next one starts at once. After
-    max_deaths deaths in a row of others the supervisor gives up."""
+    request, or was ready for stable_after_s, counts as sound: after its death the next one starts at once.
+    However long a load takes, it proves nothing. After max_deaths deaths in a row of engines that were not
+    sound the supervisor gives up."""
 
     first_delay_s: float = 0.2
     max_delay_s: float = 10.0
-    stable_after_s: float = 60.0
+    stable_after_s: float = 5.0
     max_deaths: int = 8
 
 
@@ -59,6 +62,7 @@ class EngineSupervisor:
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
+    before_restart: waited for before another engine is started in the place of one that died.
     """
 
     def __init__(
@@ -68,18 +72,21 @@ class EngineSupervisor:
         *,
         on_exit: Callable[[EngineExit], None] | None = None,
         on_given_up: OnGivenUp | None = None,
+        before_restart: BeforeRestart | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
         self._config = config
         self._on_socket = on_socket
         self._on_exit = on_exit
         self._on_given_up = on_given_up
+        self._before_restart = before_restart
         self._policy = policy or RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
-        self._was_ready = self._is_sound = False
+        self._was_ready = self._has_served = False
+        self._ready_s: float | None = None
         self.restarts = 0
 
     @property
@@ -104,16 +111,24 @@ class EngineSupervisor:
 
     def mark_ready(self) -> None:
         """The engine has said Ready: from now on a death leads to a restart, not to giving up."""
-        self._was_ready = True
+        self._was_ready, self._ready_s = True, time.monotonic()
 
     def mark_served(self) -> None:
         """The engine has answered something: it is not one that dies young."""
-        self._is_sound = True
+        self._has_served = True
 
     def kill(self) -> None:
         """End an engine that hangs, with all that it has started; another one follows."""
         if self._process is not None:
             self._process.kill()
+
+    def is_stopped(self) -> bool:
+        """Whether the system does not run the engine: SIGSTOP, or a debugger. Only Linux tells."""
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state in "Tt"
 
     async def restart(self, timeout_s: float = 5.0) -> None:
         """Another engine in the place of this one, which gets `timeout_s` to end by itself."""
@@ -137,6 +152,13 @@ class EngineSupervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
 
+    @property
+    def _is_sound(self) -> bool:
+        """Of the engine that ended last."""
+        if self._has_served or self._ready_s is None:
+            return self._has_served
+        return time.monotonic() - self._ready_s >= self._policy.stable_after_s
+
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
         ours, theirs = socket.socketpair()
@@ -147,7 +169,7 @@ class EngineSupervisor:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
             on_error.pop_all()
         self._ended.clear()
-        self._is_sound = False
+        self._has_served, self._ready_s = False, None
         return ours
 
     async def _hand_over(self, ours: socket.socket) -> None:
@@ -163,7 +185,7 @@ class EngineSupervisor:
                 return
             if self._on_exit is not None:
                 self._on_exit(ended)
-            sound = self._is_sound or ended.lived_s >= self._policy.stable_after_s
+            sound = self._is_sound
             if sound:
                 deaths, delay_s = 0, self._policy.first_delay_s
             deaths += 1
@@ -171,6 +193,8 @@ class EngineSupervisor:
                 if self._on_given_up is not None:
                     self._on_given_up(ended)
                 return
+            if self._before_restart is not None:
+                await self._before_restart()
             delay_s = await self._start_again(delay_s, at_once=sound)
             began_s = time.monotonic()
 

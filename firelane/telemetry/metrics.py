@@ -7,7 +7,7 @@ is imported at the first scrape.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -60,28 +60,36 @@ class Counter:
 
 
 class Gauge:
-    """A value that is read from its owner at the scrape. monotonic: shown as a counter."""
+    """A value that is read from its owner at the scrape; with `label`, one for each value of that label.
+    monotonic: shown as a counter."""
 
     def __init__(
         self,
         name: str,
         text: str,
-        read: Callable[[], float],
+        read: Callable[[], float | Mapping[str, float]],
         labels: Labels | None = None,
         *,
+        label: str | None = None,
         monotonic: bool = False,
     ) -> None:
         self.name, self.text, self._read, self._monotonic = name, text, read, monotonic
+        self.label = label
         self.labels = labels or {}
 
     def family(self) -> Any:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         kind = CounterMetricFamily if self._monotonic else GaugeMetricFamily
-        return kind(self.name, self.text, labels=list(self.labels))
+        return kind(self.name, self.text, labels=[*self.labels, *([self.label] if self.label else [])])
 
     def fill(self, family: Any) -> None:
-        family.add_metric(list(self.labels.values()), self._read())
+        read, labels = self._read(), list(self.labels.values())
+        if isinstance(read, Mapping):
+            for value, level in read.items():
+                family.add_metric([*labels, value], level)
+        else:
+            family.add_metric(labels, read)
 
 
 class Histogram:
@@ -131,6 +139,10 @@ class Registry:
 
     def gauge(self, name: str, text: str, read: Callable[[], float], *, monotonic: bool = False) -> Gauge:
         return self._add(Gauge(name, text, read, self._labels, monotonic=monotonic))
+
+    def gauges(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]) -> Gauge:
+        """One for each value of `label`."""
+        return self._add(Gauge(name, text, read, self._labels, label=label))
 
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
         return self._add(Histogram(name, text, bounds, self._labels))

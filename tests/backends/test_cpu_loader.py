@@ -18,8 +18,8 @@ from tests.models.dense import dense_program
 PROGRAM = dense_program(small_spec())
 
 
-def load(tmp_path: Path) -> None:
-    config = ExecutorConfig(cache_dir=tmp_path, weights="bf16")
+def load(tmp_path: Path, **changes: Any) -> None:
+    config = ExecutorConfig(cache_dir=tmp_path, weights="bf16", **changes)
     loader.load(PROGRAM, tmp_path, config, lambda *_: None)
 
 
@@ -48,3 +48,16 @@ def test_failed_compiler_ends_the_packing(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(loader, "load_packed", pack_for_ever)
     with pytest.raises(CompilerError, match="no compiler"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(("memory", "shared"), [("private", False), ("shared", True)])
+def test_memory_of_the_kv_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str, shared: bool
+) -> None:
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(loader.Checkpoint, "open", lambda _: MagicMock())
+    for name in ("build", "load_packed", "Library"):
+        monkeypatch.setattr(loader, name, MagicMock())
+    monkeypatch.setattr(loader, "CpuExecutor", lambda **given: made.update(given))
+    load(tmp_path, kv_cache_memory=memory)
+    assert made["shared_pages"] is shared

@@ -44,6 +44,20 @@ def load(tmp_path, **sizes):
     return create_executor("null", load_program(CONFIG), tmp_path, config, lambda *_: None)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "problem"),
+    [
+        ({"replicas": 9, "kv_cache_bytes": 1}, "9 engines on one GPU: it takes 8 at most"),
+        ({"replicas": 2}, "2 engines on one GPU: .* say with --kv-cache-gib"),
+        ({"kv_cache_memory": "shared"}, "--kv-cache-memory shared: a GPU's KV cache is private"),
+    ],
+)
+def test_what_a_gpu_does_not_take_is_refused_before_it_is_touched(tmp_path, sizes, problem):
+    config = ExecutorConfig(cache_dir=tmp_path, **sizes)
+    with pytest.raises(UsageError, match=problem):
+        create_executor("cuda", load_program(CONFIG), tmp_path, config, lambda *_: None)
+
+
 def test_sizes_come_from_the_program(tmp_path):
     executor = load(tmp_path)
     assert executor.vocab_size == 512

@@ -10,11 +10,11 @@ import pytest
 from firelane import env
 from firelane.backends import AUTO, BACKENDS
 from firelane.cli import build_parser, options
-from firelane.engine_config import GEMMS, WEIGHTS
+from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, WEIGHTS
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--weights --no-prefix-cache --backend --gemm"
+    "--kv-cache-memory --weights --no-prefix-cache --scheduling-policy --backend --gemm"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--tool-parser --reasoning-parser"
@@ -95,6 +95,15 @@ def test_products_are_those_that_the_backends_take() -> None:
     assert options.engine_settings(parser.parse_args(["serve"]))["gemm"] == GEMMS[0]
     for given in GEMMS:
         assert options.engine_settings(parser.parse_args(["serve", "--gemm", given]))["gemm"] == given
+
+
+def test_policies_and_memories_are_those_that_there_are() -> None:
+    parser = build_parser()
+    for option, known in (("scheduling_policy", SCHEDULING_POLICIES), ("kv_cache_memory", KV_CACHE_MEMORY)):
+        assert options.engine_settings(parser.parse_args(["serve"]))[option] == known[0]
+        for given in known:
+            arguments = parser.parse_args(["serve", f"--{option.replace('_', '-')}", given])
+            assert options.engine_settings(arguments)[option] == given
 
 
 def test_backends_are_those_that_there_are() -> None:

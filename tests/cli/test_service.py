@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from firelane.cli import build_parser, serve
+from firelane.cli import build_parser, engine_options, serve
 from firelane.cli.engine_shares import EngineOptions
+from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service
 from firelane.engine_config import EngineConfig
@@ -57,7 +58,7 @@ def test_a_model_that_cannot_start_ends_the_server(service) -> None:
     service._models[0].replicas.serving.append("link")
     service._models[0].on_ready("0", READY)
     service.on_given_up(service._models[1], FirelaneError("no such file"))
-    assert service._stop.is_set()
+    assert service._shutdown.has_begun
     assert str(service._failure) == "no such file"
 
 
@@ -76,6 +77,18 @@ def test_engines_share_the_memory_of_the_machine(tmp_path: Path) -> None:
     assert options_of(tmp_path).configs()[0].replicas == 1
     assert [c.replicas for c in options_of(tmp_path, models=3).configs()] == [3]
     assert [c.replicas for c in options_of(tmp_path, models=3, replicas=2).configs()] == [6, 6]
+
+
+def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) -> None:
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+
+    def limits(*words: str) -> list[float]:
+        given = engine_options.engine_options(build_parser().parse_args(["serve", *words]), engine, 1)
+        deadlines = GatewayEngines(given, print)._deadlines
+        return [given.engine.step_limit_s, deadlines.step_s, deadlines.silence_s]
+
+    assert limits() == [8.0, 120.0, 5.0]
+    assert limits("--step-deadline", "30", "--engine-timeout", "7") == [30.0, 30.0, 7.0]
 
 
 def models_of(*words: str) -> list[tuple[tuple[str, ...], Path]]:

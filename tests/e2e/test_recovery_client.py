@@ -131,11 +131,37 @@ def test_answers_survive_their_engines(server: ServerProcess, connect: Connect) 
     all_up(server, replicas)
 
 
+def kill_all(server: ServerProcess, replicas: int) -> None:
+    wait_until(lambda: len(engines(server)) == replicas)
+    pids, deaths = engines(server), metric(server.url, "firelane:engine_deaths_total")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: metric(server.url, "firelane:engine_deaths_total") >= deaths + replicas)
+
+
+def test_many_streams_survive_the_death_of_all_engines_at_once(
+    server: ServerProcess, connect: Connect
+) -> None:
+    """And that of the next ones, which have begun none of them yet."""
+    replicas = len(engines(server))
+    all_up(server, replicas)
+    client = connect(server)
+    bodies = [{**COMPLETION, "max_tokens": 200, "prompt": f"def f{i}(", "seed": i} for i in range(24)]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        expected = list(pool.map(lambda body: stream(client, **body)[0], bodies))
+        generated = metric(server.url, "vllm:generation_tokens_total")
+        answers = [pool.submit(stream, client, **body) for body in bodies]
+        wait_until(lambda: metric(server.url, "vllm:generation_tokens_total") > generated + 500)
+        for _ in range(2):
+            kill_all(server, replicas)
+        assert [answer.result()[0] for answer in answers] == expected
+    all_up(server, replicas)
+
+
 def test_an_unseeded_stream_goes_on(server: ServerProcess, connect: Connect) -> None:
     client, replicas = connect(server), len(engines(server))
     all_up(server, replicas)
-    texts = client.completions.create(stream=True, **COMPLETION)
-    texts = iter(texts)
+    texts = iter(client.completions.create(stream=True, **{**COMPLETION, "max_tokens": 1500}))
     next(texts)
     for pid in engines(server):
         generated = metric(server.url, "vllm:generation_tokens_total")

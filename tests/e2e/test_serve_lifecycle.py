@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from e2e_support import RawRequest, status, wait_until
+from e2e_support import RawRequest, metric, status, wait_until
 
 from firelane.bench.server import ServerProcess
 
@@ -64,6 +64,20 @@ def test_killed_engine_is_reported_and_replaced(server: ServerProcess) -> None:
     assert server.engine_pids != [engine]
     assert RawRequest(server.url).result()[0] == 200
     assert "SIGKILL" in server.log
+
+
+def test_an_idle_engine_that_is_stopped_is_replaced(server: ServerProcess) -> None:
+    """And so is the next one, while it loads."""
+    (engine,) = server.engine_pids
+    os.kill(engine, signal.SIGSTOP)
+    wait_until(lambda: status(server.url) == 503)
+    wait_until(lambda: server.engine_pids not in ([], [engine]))
+    (loading,) = server.engine_pids
+    os.kill(loading, signal.SIGSTOP)
+    wait_until(lambda: status(server.url) == 200)
+    assert server.engine_pids not in ([engine], [loading])
+    assert metric(server.url, "firelane:engine_deaths_total") == 2
+    assert RawRequest(server.url).result()[0] == 200
 
 
 def test_engine_ends_with_its_gateway(server: ServerProcess) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -75,3 +78,29 @@ def test_terminated_while_work_is_in_hand_it_drains(ends, wait_s) -> None:
     port.terminate()
     port.receive(core, wait_s=wait_s)
     assert port.is_draining
+
+
+def test_without_a_gateway_a_load_ends_at_once_and_a_step_by_its_socket(ends, monkeypatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    _, port, _ = ends
+    port.gateway_gone()
+    assert ended == [0]
+    port.is_loading = False
+    port.gateway_gone()
+    assert ended == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no parent-death signal")
+def test_an_engine_ends_with_the_process_that_started_it() -> None:
+    """Whatever it is at: it does not look at its socket while it loads."""
+    engine = (
+        "import firelane.engine.__main__ as engine, time\n"
+        "engine.end_with_parent(); print(1, flush=True); time.sleep(20); print(2)"
+    )
+    gateway = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {engine!r}]).wait()"
+    with subprocess.Popen([sys.executable, "-c", gateway], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.kill()
+        assert process.stdout.read() == b""  # at the end of the last process that has it

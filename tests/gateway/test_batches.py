@@ -7,7 +7,7 @@ import pytest
 from batch_support import URL, hold, hurry, line, results, start, upload, wait
 
 from firelane.gateway.engines.link import LinkState
-from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.wire.frames import EngineStats
 
 
@@ -213,28 +213,31 @@ def test_an_engine_that_dies_costs_nothing(kept):
     assert sorted(ids) == sorted(f"r{i}" for i in range(20))
 
 
-def test_a_line_that_kills_the_engine_is_found(make_service, data_dir):
+@pytest.mark.parametrize(("recovery", "status"), [(Resume(), 400), (NoRecovery(), 503)])
+def test_a_line_that_kills_the_engine_is_found(make_service, data_dir, recovery, status):
     """One line of ten ends each engine that takes it. The others are served all the same."""
-    kept = make_service(data_dir=data_dir, recovery=Resume())
+    kept = make_service(data_dir=data_dir, recovery=recovery)
     poison = kept.ids("kill")
-    real = kept.engine._submit
+    real = kept.engine.step
 
-    def submit(frame):
-        real(frame)
+    def step():
         if any(r.prompt[1:] == poison for r in kept.engine.running.values()):
             kept.engine.die()
+        else:
+            real()
 
     def revive(_reason):
         kept.loop.create_task(kept.restart())
 
-    kept.run(setattr, kept.engine, "_submit", submit)
+    kept.run(setattr, kept.engine, "step", step)
     kept.run(setattr, kept.replica, "on_down", revive)
-    made = start(kept, [line(f"r{i}") for i in range(9)] + [line("bad", prompt="kill", max_tokens=3)])
+    long = [line(f"r{i}", prompt="say", max_tokens=200) for i in range(9)]
+    made = start(kept, [long[0], line("bad", prompt="kill", max_tokens=3), *long[1:]])
     done = wait(kept, made)
     assert dict(done.request_counts) == {"total": 10, "completed": 9, "failed": 1}
     (error,) = results(kept, done.error_file_id)
     assert error["custom_id"] == "bad"
-    assert error["response"]["status_code"] == 400
+    assert error["response"]["status_code"] == status
     kept.run(setattr, kept.replica, "on_down", None)
 
 

@@ -285,8 +285,8 @@ def test_metrics(service):
     assert samples["vllm:prefix_cache_queries_total", "toy"] == 50
     assert samples["vllm:prefix_cache_hits_total", "toy"] == 20
     assert samples["vllm:num_preemptions_total", "toy"] == 0
-    assert samples["vllm:kv_cache_usage_perc", "toy"] == 0.05
-    assert samples["vllm:num_requests_running", "toy"] == 0
+    assert samples["vllm:kv_cache_usage_perc", "toy", "0"] == 0.05
+    assert samples["vllm:num_requests_running", "toy", "0"] == 0
     assert samples["firelane:http_responses_total", "400"] == 1
 
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from firelane.errors import EngineDeadError
-from firelane.gateway.engines import recovery, replicas
-from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines import replicas
 from firelane.gateway.engines.link import LinkState
-from firelane.gateway.engines.recovery import NoRecovery, Resume
+from firelane.gateway.engines.recovery import Resume
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,
@@ -244,36 +242,6 @@ def test_among_several_suspects_each_goes_on_alone(service):
     service.run(setattr, service.engine, "held", False)
     service.run(service.engine.step_on)
     assert [answer().json()["choices"][0]["text"] for answer in answers[1:]] == [TEXT, TEXT]
-
-
-def flights_of(count):
-    return [InFlight(NewRequest(id=i, prompt=b"", sampling=Sampling()), None) for i in range(count)]
-
-
-def test_what_waits_far_behind_is_not_blamed_soon(monkeypatch):
-    monkeypatch.setattr(recovery, "NEXT_IN_QUEUE", 1)
-    flights = flights_of(3)
-    flights[0].running = True
-    first, second = Resume().judge(flights, None, "x"), Resume().judge(flights, None, "x")
-    assert first.resume == flights
-    assert [flight.deaths for flight in flights] == [2, 2, 0]
-    assert second.alone == flights[:2]  # the one that ran, and the next one
-    assert second.resume == flights[2:]
-
-
-def test_nothing_is_lost_without_end(monkeypatch):
-    monkeypatch.setattr(recovery, "NEXT_IN_QUEUE", 0)
-    (flight,) = flights_of(1)
-    verdicts = [Resume().judge([flight], None, "x") for _ in range(recovery.MOST_LOSSES)]
-    assert [bool(verdict.fail) for verdict in verdicts] == [False] * (recovery.MOST_LOSSES - 1) + [True]
-
-
-def test_without_recovery_all_fail():
-    flight = InFlight(NewRequest(id=1, prompt=b"", sampling=Sampling()), None)
-    verdict = NoRecovery().judge([flight], None, "x")
-    assert isinstance(verdict.fail[0][1], EngineDeadError)
-    assert not verdict.resume
-    assert not NoRecovery().waits
 
 
 def test_an_engine_that_ends_gives_its_requests_back(service):

@@ -158,6 +158,27 @@ def test_requests_of_a_dead_engine_go_on_with_another_at_once():
     play(scenario)
 
 
+@pytest.mark.parametrize("count", [1, 40])
+def test_requests_of_engines_that_are_killed_together_go_on(count):
+    """The second one has got what the first one had, and not begun it."""
+
+    async def scenario(scene):
+        sinks = [(await scene.submit(prompt=bytes([i, 1, 0, 0]) * 4))[1] for i in range(count)]
+        for engine in scene.engines:
+            engine.max_num_seqs = count
+            engine.step()
+        await until(lambda: all(len(sink.tokens) == 1 for sink in sinks))
+        scene.engines[0].die()
+        await until(lambda: len(scene.engines[1].running) == count)
+        scene.engines[1].die()
+        await until(lambda: scene.set.state is LinkState.DEAD)
+        await scene.bring_up(0)
+        await scene.finish(*sinks)
+        assert all(sink.error is None and sink.tokens == ANSWER for sink in sinks)
+
+    play(scenario)
+
+
 def test_sizes_and_counters_are_those_of_all():
     async def scenario(scene):
         assert scene.set.ready.max_num_seqs == 16
@@ -165,6 +186,7 @@ def test_sizes_and_counters_are_those_of_all():
         scene.links[0].stats = EngineStats(running=1, steps=5, prompt_tokens=7)
         scene.links[1].stats = EngineStats(running=2, steps=8, prompt_tokens=1)
         assert (scene.set.stats.running, scene.set.stats.steps) == (3, 13)
+        assert {name: stats.steps for name, stats in scene.set.stats_by_replica.items()} == {"0": 5, "1": 8}
         scene.engines[0].die()
         await until(lambda: scene.links[0].state is LinkState.DEAD)
         assert scene.set.ready.max_num_seqs == 8
@@ -197,6 +219,7 @@ def test_an_engine_is_replaced_under_its_requests():
         _, waiting = await scene.submit(tokens=5)
         scene.add("0")
         await scene.bring_up(1)
+        assert list(scene.set.stats_by_replica) == ["0"]
         old, new = scene.links
         scene.set.retire(old, "replaced")
         await until(lambda: len(scene.engines[1].running) == 1)

@@ -34,6 +34,7 @@ class Loop:
 
 class Connection:
     frames = 0
+    stopped = False
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def watched(monkeypatch):
     loop, connection, hangs = Loop(), Connection(), []
     monkeypatch.setattr(watch.asyncio, "get_running_loop", lambda: loop)
     heartbeat = Heartbeat(DEADLINES)
-    heartbeat.begin(connection, hangs.append)
+    heartbeat.begin(connection, hangs.append, lambda: connection.stopped)
     return loop, connection, hangs, heartbeat
 
 
@@ -51,7 +52,8 @@ def ticks(loop, seconds):
 
 
 def test_an_engine_that_falls_silent_is_noticed_in_time(watched):
-    loop, connection, hangs, _ = watched
+    loop, connection, hangs, heartbeat = watched
+    heartbeat.serves()
     connection.frames = 3
     loop.tick()
     ticks(loop, 4.5)
@@ -69,17 +71,29 @@ def test_any_frame_is_a_sign_of_life(watched):
     assert hangs == []
 
 
-def test_a_process_that_has_not_said_anything_yet_gets_longer(watched):
-    loop, _, hangs, _ = watched
-    ticks(loop, 59.5)
+@pytest.mark.parametrize("frames", [0, 3])
+def test_an_engine_that_loads_gets_longer(watched, frames):
+    """Its first library from a cold drive may keep all its threads from running."""
+    loop, connection, hangs, _ = watched
+    connection.frames = frames
+    ticks(loop, 59.5 + 0.5 * bool(frames))
     assert hangs == []
     ticks(loop, 0.5)
     assert hangs == ["the engine has shown no life for 60 s"]
 
 
+def test_an_engine_that_is_stopped_while_it_loads_is_noticed_in_time(watched):
+    loop, connection, hangs, _ = watched
+    ticks(loop, 4.5)
+    connection.stopped = True
+    ticks(loop, 0.5)
+    assert hangs == ["the engine has shown no life for 5 s"]
+
+
 def test_a_pause_of_the_gateway_is_no_silence(watched):
     """However long it was: one turn of its loop has passed."""
-    loop, connection, hangs, _ = watched
+    loop, connection, hangs, heartbeat = watched
+    heartbeat.serves()
     connection.frames = 1
     loop.tick()
     loop.tick()
@@ -93,7 +107,9 @@ def test_a_pause_of_the_gateway_is_no_silence(watched):
 )
 def test_a_loop_without_progress(watched, age_s, loading, hangs):
     *_, found, heartbeat = watched
-    heartbeat.note(Beat(age_s), loading=loading)
+    if not loading:
+        heartbeat.serves()
+    heartbeat.note(Beat(age_s))
     assert len(found) == hangs
     assert not hangs or ("load" in found[0]) is loading
 
@@ -101,17 +117,18 @@ def test_a_loop_without_progress(watched, age_s, loading, hangs):
 def test_the_end_of_a_connection_ends_its_watch(watched):
     loop, _, hangs, heartbeat = watched
     heartbeat.end()
-    heartbeat.note(Beat(1000), loading=False)
+    heartbeat.note(Beat(1000))
     assert loop.callback is None
     assert hangs == []
 
 
 def test_another_engine_begins_anew(watched):
     loop, connection, hangs, heartbeat = watched
+    heartbeat.serves()
     connection.frames = 1
     ticks(loop, 4.5)
     other = Connection()
-    heartbeat.begin(other, hangs.append)
+    heartbeat.begin(other, hangs.append, lambda: False)
     ticks(loop, 59.5)
     assert hangs == []
 

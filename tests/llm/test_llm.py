@@ -7,6 +7,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from firelane import LLM, SamplingParams
+from firelane.engine.policies.fair import FairPolicy
+from firelane.engine.policies.fcfs import FcfsPolicy
 from firelane.errors import ModelNotFoundError, RequestError, TokenizerError, UsageError
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -45,6 +47,14 @@ def llm(model, tmp_path):
     with LLM(str(model), backend="null", cache_dir=tmp_path, max_num_seqs=4) as llm:
         yield llm
         llm._core.check_integrity()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fair", FairPolicy), ("fcfs", FcfsPolicy)])
+def test_scheduling_policy(model, tmp_path, name, kind):
+    with LLM(str(model), backend="null", cache_dir=tmp_path, scheduling_policy=name) as llm:
+        assert type(llm._core.policy) is kind
+    with pytest.raises(UsageError, match="must be one of fair, fcfs"):
+        LLM(str(model), backend="null", scheduling_policy="lottery")
 
 
 def forced(text, **more):

@@ -21,8 +21,9 @@ class Supervisor:
     made: ClassVar[list[Supervisor]] = []
     refuse = False
 
-    def __init__(self, config, on_socket, *, on_exit, on_given_up):
+    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart):
         self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
+        self.before_restart = before_restart
         self.calls = []
         Supervisor.made.append(self)
 
@@ -37,6 +38,9 @@ class Supervisor:
 
     def kill(self):
         self.calls.append("kill")
+
+    def is_stopped(self):
+        return False
 
     def mark_ready(self):
         self.calls.append("ready")
@@ -65,7 +69,7 @@ class Engines:
 
     def __init__(self, log):
         self.log, self.links = log, []
-        self.unheard = 0
+        self.unheard, self.serves = 0, True
 
     def add(self, name):
         self.links.append(Link(self.log, name))
@@ -205,6 +209,24 @@ def test_a_hang_kills_and_a_death_after_service_counts_as_sound(scene):
         link.has_served = True
         supervisor.on_exit(ended)
         assert supervisor.calls[-1] == "served"
+
+    scene(scenario)
+
+
+@pytest.mark.parametrize(("serves", "calm_s"), [(True, 60.0), (False, 60.0), (True, 0.0)])
+def test_the_next_engine_waits_until_what_was_lost_is_heard_of_again(scene, monkeypatch, serves, calm_s):
+    """Where another one is at it, and not for ever."""
+    monkeypatch.setattr(fleet, "CALM_S", calm_s)
+
+    async def scenario(_own, engines, _log):
+        engines.unheard, engines.serves = 3, serves
+        waiting = asyncio.ensure_future(Supervisor.made[0].before_restart())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        waits = serves and calm_s > 0
+        assert waiting.done() is not waits
+        engines.unheard = 0
+        await waiting
 
     scene(scenario)
 

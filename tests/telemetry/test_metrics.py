@@ -27,6 +27,15 @@ def test_counter_and_gauge():
     assert samples(registry)["x:level", ("m", 'a "name"')] == 2.5
 
 
+def test_gauges_with_a_label_are_those_that_there_are_now():
+    levels = {"0": 1.0, "1": 2.0}
+    registry = Registry().labelled(m="a")
+    registry.gauges("x:level", "Level.", "replica", lambda: levels)
+    assert samples(registry)["x:level", ("m", "a"), ("replica", "1")] == 2
+    del levels["1"]
+    assert [key[1:] for key in samples(registry) if key[0] == "x:level"] == [(("m", "a"), ("replica", "0"))]
+
+
 def test_histogram_buckets_are_cumulative_and_bounds_belong_to_them():
     registry = Registry()
     histogram = registry.histogram("x:s", "Seconds.", (1.0, 0.1))

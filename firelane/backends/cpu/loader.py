@@ -63,6 +63,7 @@ def load(
         layout=layout,
         weights=weights,
         threads=threads,
+        shared_pages=config.kv_cache_memory == "shared",
     )
 
 

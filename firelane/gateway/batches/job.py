@@ -90,9 +90,17 @@ class BatchJob:
         if self.results.waiting_bytes > MAX_WAITING_BYTES:
             return None
         item = self._again.popleft() if self._again else self._fresh()
+        if item is not None and not self._may_join(item):
+            self._again.appendleft(item)
+            return None
         if item is not None:
             self._under_way[item.number] = item
         return item
+
+    def _may_join(self, item: BatchItem) -> bool:
+        """A line that the server could not serve runs alone: it may be what kills engines, and costs no other
+        line a try then."""
+        return not self._under_way or not (item.failures or any(i.failures for i in self._under_way.values()))
 
     def _fresh(self) -> BatchItem | None:
         total, done = len(self._source.lines), self.results.tally.done

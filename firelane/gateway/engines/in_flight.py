@@ -41,25 +41,24 @@ class InFlight:
     """One submitted request.
 
     tokens: its output so far. reported: last position whose log-probability the sink has. told: the sink
-    knows that it has started. running: its present engine has begun it. deaths: of engines that were at
-    work on it; losses: of engines that had it; both without progress between them. kept: tokens at the last
-    loss. parked_s: since when it has no engine; resumed_at: tokens that it had when it lost its last one.
+    knows that it has started. running: its present engine has begun it. proofs, deaths, losses: of engines,
+    without progress between them (Resume tells them apart). kept: tokens at the last loss. parked_s: since
+    when it has no engine; resumed_at: tokens that it had when it lost its last one.
     """
 
     __slots__ = (
-        *(
-            "deaths",
-            "kept",
-            "losses",
-            "parked_s",
-            "reported",
-            "request",
-            "resumed_at",
-            "running",
-            "sink",
-            "told",
-        ),
+        "deaths",
+        "kept",
+        "losses",
+        "parked_s",
+        "proofs",
+        "reported",
+        "request",
+        "resumed_at",
+        "running",
+        "sink",
         "tokens",
+        "told",
     )
 
     def __init__(self, request: NewRequest, sink: Sink) -> None:
@@ -68,7 +67,7 @@ class InFlight:
         self.tokens = array("i")
         self.reported = 0
         self.told = self.running = False
-        self.deaths = self.losses = self.kept = self.resumed_at = 0
+        self.proofs = self.deaths = self.losses = self.kept = self.resumed_at = 0
         self.parked_s = 0.0
 
     @property

@@ -70,8 +70,9 @@ class EngineLink:
 
     `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
-    kill the process. A request that has left an engine never comes back to the same process: tokens that are
-    still on their way from there cannot be taken for those of its next life.
+    kill the process; `is_stopped()` tells whether the system does not run it. A request that has left an
+    engine never comes back to the same process: tokens that are still on their way from there cannot be taken
+    for those of its next life.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class EngineLink:
         self.owner: LinkOwner | None = None
         self.on_down = on_down
         self.on_hang: Callable[[str], None] | None = None
+        self.is_stopped: Callable[[], bool] = lambda: False
         self.on_progress: Callable[[Progress], None] | None = None
         self.on_ready: Callable[[Ready], None] | None = None
         self.failed: Failed | None = None
@@ -127,7 +129,7 @@ class EngineLink:
         self.progress = self.ready = self.failed = None
         self.has_served = False
         self._connection = await Connection.open(sock, self)
-        self._watch.begin(self._connection, self.hang)
+        self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
 
     def submit(self, flight: InFlight) -> None:
         """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
@@ -214,7 +216,7 @@ class EngineLink:
         if isinstance(frame, StepFrame):
             self._on_step(frame)
         elif isinstance(frame, Beat):
-            self._watch.note(frame, loading=self.ready is None)
+            self._watch.note(frame)
         elif isinstance(frame, Progress):
             self.progress = frame
             if self.on_progress is not None:
@@ -237,6 +239,7 @@ class EngineLink:
             return
         if self.owner is None:
             self.serve(ready)
+        self._watch.serves()
         if self.on_ready is not None and self.state is LinkState.READY:
             self.on_ready(ready)
 

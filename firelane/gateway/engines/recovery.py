@@ -12,6 +12,9 @@ PROGRESS_TOKENS = 4
 """More than an engine can have drawn and not reported: with fewer new ones, a request is where it was."""
 
 NEXT_IN_QUEUE = 16
+ENOUGH_PROOFS = 2
+MOST_DEATHS = 3
+"""One more: an engine that had not begun a request may have been killed together with the one before."""
 MOST_LOSSES = 6
 
 
@@ -48,43 +51,63 @@ class NoRecovery:
 
 
 class Resume:
-    """Requests go on with another engine. One that was at work at two deaths, without progress between them,
-    may be what kills: where it is the only such one, it fails; where there are several, they go on one at a
-    time, and the one that is then at work at a third death fails.
+    """Requests go on with another engine, unless it is proven that they kill. What counts against a request
+    are deaths at one place, with no more than PROGRESS_TOKENS between them:
 
-    At work are those that the engine has begun, and the next few of its queue: it may have died in their
-    first step. The order of a queue is its own affair, so what was lost MOST_LOSSES times is suspect, too.
+    - proofs: of engines that had said that they have begun it, or that died while it was on trial;
+    - deaths: of engines that may have been in its first step: the next few of the queue, too;
+    - losses: of all engines that had it: the order of a queue is its own affair.
+
+    Enough of any of them make a suspect. Suspects go on one at a time, each on trial; the one that is on
+    trial at a death fails. A single suspect with enough proofs fails at once.
     """
 
     waits = True
 
     def judge(self, lost: list[InFlight], on_trial: InFlight | None, reason: str) -> Verdict:
-        waiting = [flight.id for flight in lost if not flight.running]
-        behind = set(waiting[NEXT_IN_QUEUE:])
         for flight in lost:
-            _count_death(flight, at_work=flight.id not in behind)
-        suspects = [flight for flight in lost if flight.deaths >= 2 or flight.losses >= MOST_LOSSES]
-        verdict = Verdict(resume=[flight for flight in lost if flight not in suspects])
-        guilty = on_trial if on_trial in suspects else suspects[0] if len(suspects) == 1 else None
+            _forget_after_progress(flight)
+        _count(lost, on_trial)
+        verdict = Verdict()
+        for flight in lost:
+            (verdict.alone if _is_suspect(flight) else verdict.resume).append(flight)
+        guilty = _guilty(verdict.alone, on_trial)
         if guilty is not None:
+            verdict.alone.remove(guilty)
             verdict.fail.append((guilty, _refusal(guilty, reason)))
-        verdict.alone = [flight for flight in suspects if flight is not guilty]
         return verdict
+
+
+def _forget_after_progress(flight: InFlight) -> None:
+    if len(flight.tokens) - flight.kept > PROGRESS_TOKENS:
+        flight.proofs = flight.deaths = flight.losses = 0
+    flight.kept = len(flight.tokens)
+
+
+def _count(lost: list[InFlight], on_trial: InFlight | None) -> None:
+    next_in_queue = NEXT_IN_QUEUE
+    for flight in lost:
+        proven = flight.running or flight is on_trial
+        flight.losses += 1
+        flight.proofs += proven
+        flight.deaths += proven or next_in_queue > 0
+        next_in_queue -= not flight.running
+
+
+def _is_suspect(flight: InFlight) -> bool:
+    return flight.proofs >= ENOUGH_PROOFS or flight.deaths >= MOST_DEATHS or flight.losses >= MOST_LOSSES
+
+
+def _guilty(suspects: list[InFlight], on_trial: InFlight | None) -> InFlight | None:
+    if on_trial in suspects:
+        return on_trial
+    return suspects[0] if len(suspects) == 1 and suspects[0].proofs >= ENOUGH_PROOFS else None
 
 
 def _refusal(guilty: InFlight, reason: str) -> RequestError:
     """An error that no client takes for a reason to try again."""
     return RequestError(
-        f"{guilty.deaths} engines died while they worked on this request, at the same place: it is not tried "
+        f"{guilty.losses} engines died while they had this request, at the same place: it is not tried "
         f"again (the last one: {reason})",
         code="engine_died_repeatedly",
     )
-
-
-def _count_death(flight: InFlight, *, at_work: bool) -> None:
-    if len(flight.tokens) - flight.kept > PROGRESS_TOKENS:
-        flight.deaths = flight.losses = 0
-    flight.kept = len(flight.tokens)
-    flight.losses += 1
-    if at_work:
-        flight.deaths += 1

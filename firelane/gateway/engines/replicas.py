@@ -142,6 +142,14 @@ class ReplicaSet:
             total = add_stats(total, link.stats)
         return total
 
+    @property
+    def stats_by_replica(self) -> dict[str, EngineStats]:
+        """Of the engines that there are; for a while there may be two in one place."""
+        found: dict[str, EngineStats] = {}
+        for link in self.links:
+            found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
+        return found
+
     # ---- requests
 
     @property
@@ -252,8 +260,9 @@ class ReplicaSet:
             fail(flight, error)
         if verdict.resume or verdict.alone:
             log.warning(
-                "requests_resumed replica=%s count=%d one_by_one=%d failed=%d reason=%r",
-                *(link.name, len(verdict.resume), len(verdict.alone), len(verdict.fail), reason),
+                "requests_resumed replica=%s count=%d tokens=%d one_by_one=%d failed=%d reason=%r",
+                *(link.name, len(verdict.resume), sum(flight.prompt_tokens for flight in verdict.resume)),
+                *(len(verdict.alone), len(verdict.fail), reason),
             )
         for flight in verdict.alone:
             flight.parked_s = time.monotonic()

@@ -22,19 +22,31 @@ class Connected(Protocol):
 
 
 class Watch(Protocol):
-    def begin(self, connection: Connected, on_hang: Callable[[str], None]) -> None:
-        """Watch an engine that has just been started, in place of an older one."""
+    def begin(
+        self, connection: Connected, on_hang: Callable[[str], None], is_stopped: Callable[[], bool]
+    ) -> None:
+        """Watch an engine that has just been started, in place of an older one. is_stopped: whether the
+        system does not run its process (SIGSTOP)."""
         ...
 
-    def note(self, beat: Beat, *, loading: bool) -> None: ...
+    def serves(self) -> None:
+        """It has loaded."""
+        ...
+
+    def note(self, beat: Beat) -> None: ...
     def end(self) -> None: ...
 
 
 class _NoWatch:
-    def begin(self, connection: Connected, on_hang: Callable[[str], None]) -> None:
+    def begin(
+        self, connection: Connected, on_hang: Callable[[str], None], is_stopped: Callable[[], bool]
+    ) -> None:
         pass
 
-    def note(self, beat: Beat, *, loading: bool) -> None:
+    def serves(self) -> None:
+        pass
+
+    def note(self, beat: Beat) -> None:
         pass
 
     def end(self) -> None:
@@ -47,8 +59,9 @@ NO_WATCH: Watch = _NoWatch()
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
     """silence_s: an engine that sends nothing for so long is stopped or stuck as a whole (it beats each
-    second). start_s: the same before its first frame: Python and its libraries may come from a slow drive.
-    step_s: the longest that one step may take. load_s: the longest between two reports of its load."""
+    second). start_s: the same while it loads and its process is not stopped: no thread of Python runs while a
+    library comes from a slow drive, or a driver starts. step_s: the longest that one step may take. load_s:
+    the longest between two reports of its load."""
 
     silence_s: float = 5.0
     start_s: float = 60.0
@@ -63,24 +76,32 @@ class Heartbeat:
         self._deadlines = deadlines
         self._connection: Connected | None = None
         self._on_hang: Callable[[str], None] = lambda _: None
+        self._is_stopped: Callable[[], bool] = lambda: False
         self._seen = self._silent_ticks = 0
+        self._loading = True
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, connection: Connected, on_hang: Callable[[str], None]) -> None:
+    def begin(
+        self, connection: Connected, on_hang: Callable[[str], None], is_stopped: Callable[[], bool]
+    ) -> None:
         self.end()
-        self._connection, self._on_hang = connection, on_hang
+        self._connection, self._on_hang, self._is_stopped = connection, on_hang, is_stopped
         self._seen = self._silent_ticks = 0
+        self._loading = True
         self._again()
+
+    def serves(self) -> None:
+        self._loading = False
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._connection = None
 
-    def note(self, beat: Beat, *, loading: bool) -> None:
-        limit_s = self._deadlines.load_s if loading else self._deadlines.step_s
+    def note(self, beat: Beat) -> None:
+        limit_s = self._deadlines.load_s if self._loading else self._deadlines.step_s
         if beat.age_s > limit_s and self._connection is not None:
-            what = "its load has made no progress" if loading else "its step has not ended"
+            what = "its load has made no progress" if self._loading else "its step has not ended"
             self._on_hang(f"the engine hangs: {what} for {beat.age_s:.0f} s")
 
     def _again(self) -> None:
@@ -93,8 +114,10 @@ class Heartbeat:
         silent = connection.frames == self._seen
         self._silent_ticks = self._silent_ticks + 1 if silent else 0
         self._seen = connection.frames
-        limit_s = self._deadlines.silence_s if connection.frames else self._deadlines.start_s
-        if self._silent_ticks * TICK_S < limit_s:
+        silent_s = self._silent_ticks * TICK_S
+        if silent_s < self._deadlines.silence_s or (
+            self._loading and silent_s < self._deadlines.start_s and not self._is_stopped()
+        ):
             self._again()
             return
-        self._on_hang(f"the engine has shown no life for {limit_s:g} s")
+        self._on_hang(f"the engine has shown no life for {silent_s:g} s")

@@ -199,9 +199,8 @@ class Choice:
         return Tokens(ids, self._prompt.ids if first else None)
 
     def on_end(self) -> None:
-        if self._reason in ("abort", "error"):
-            what = "is shutting down" if self._reason == "abort" else "failed on this request"
-            self.on_failed(EngineDeadError(f"the engine {what}: try again"))
+        if self._reason == "error":
+            self.on_failed(EngineDeadError("the engine failed on this request: try again"))
             return
         self._catch_up()
         rest, stopped = self._text.flush()

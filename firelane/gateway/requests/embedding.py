@@ -89,7 +89,7 @@ class EmbeddingInput:
     """The Sequence of one input. item: the JSON of its vector, b"" until it is there."""
 
     __slots__ = (
-        *("_answer", "_done_s", "_reason", "_run", "cached_tokens", "done", "first_of_prompt", "generated"),
+        *("_answer", "_done_s", "_run", "cached_tokens", "done", "first_of_prompt", "generated"),
         *("id", "index", "item", "planned_s"),
     )
 
@@ -105,7 +105,6 @@ class EmbeddingInput:
         self.planned_s = self._done_s = 0.0
         self._run = run
         self._answer = answer
-        self._reason: FinishReason | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -137,12 +136,11 @@ class EmbeddingInput:
         self._done_s = self._answer.now_s()
 
     def ending(self, reason: FinishReason) -> None:
-        self._reason = reason
+        """An error leaves it without its item."""
 
     def on_end(self) -> None:
         if not self.item:
-            what = "is shutting down" if self._reason == "abort" else "failed on this request"
-            self._run.fail(EngineDeadError(f"the engine {what}: try again"))
+            self._run.fail(EngineDeadError("the engine failed on this request: try again"))
             return
         self.done = True
         self._run.sequence_done(self, "stop")

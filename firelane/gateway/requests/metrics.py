@@ -4,6 +4,8 @@ same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.telemetry.metrics import Histogram, Registry
 from firelane.wire.frames import EngineStats, StepFrame
@@ -155,13 +157,18 @@ class EngineCounters:
 
 
 def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
-    def kv_usage() -> float:
-        stats = engines.stats
+    def gauges(name: str, text: str, level: Callable[[EngineStats], float]) -> None:
+        def read() -> dict[str, float]:
+            return {replica: level(stats) for replica, stats in engines.stats_by_replica.items()}
+
+        registry.gauges(f"vllm:{name}", text, "replica", read)
+
+    def kv_usage(stats: EngineStats) -> float:
         return stats.kv_used_blocks / stats.kv_total_blocks if stats.kv_total_blocks else 0.0
 
-    registry.gauge("vllm:num_requests_running", "Sequences in the batch.", lambda: engines.stats.running)
-    registry.gauge("vllm:num_requests_waiting", "Sequences in the queue.", lambda: engines.stats.waiting)
-    registry.gauge("vllm:kv_cache_usage_perc", "Used part of the KV blocks, 1 = all.", kv_usage)
+    gauges("num_requests_running", "Sequences in the batch.", lambda stats: stats.running)
+    gauges("num_requests_waiting", "Sequences in the queue.", lambda stats: stats.waiting)
+    gauges("kv_cache_usage_perc", "Used part of the KV blocks, 1 = all.", kv_usage)
     registry.gauge("firelane:sequences_in_flight", "Submitted and not ended.", lambda: engines.in_flight)
     registry.gauge("firelane:engine_up", "1 when an engine serves.", lambda: float(engines.ready is not None))
     registry.gauge("firelane:replicas_up", "Engines that serve.", lambda: len(engines.serving))
