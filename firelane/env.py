@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from firelane.errors import UsageError
@@ -28,16 +30,24 @@ class Environment:
     log_level: str = "info"
 
 
-KNOWN = {"CACHE_DIR", "ISA", "CXX", "LOG_LEVEL"}
+KNOWN = ("CACHE_DIR", "CXX", "ISA", "LOG_LEVEL")
+OF_A_SERVICE = re.compile(
+    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes puts into every container for a Service whose name begins with "firelane"
+(kubernetes.io/docs/concepts/services-networking/service, "Environment variables")."""
+NEAR_MISS = 0.6
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Environment:
-    """Parse the environment. Raises UsageError on an unknown FIRELANE_* variable."""
+    """Parse the environment. Raises UsageError on a variable that is nearly one of ours: see unknown()."""
+    for name in unknown(environ):
+        near = get_close_matches(name.removeprefix(PREFIX), KNOWN, n=1, cutoff=NEAR_MISS)
+        if near:
+            raise UsageError(
+                f"unknown environment variable {name}: is {PREFIX}{near[0]} meant? rename or unset it"
+            )
     mine = {k.removeprefix(PREFIX): v for k, v in environ.items() if k.startswith(PREFIX)}
-    unknown = sorted(set(mine) - KNOWN)
-    if unknown:
-        names = ", ".join(PREFIX + n for n in sorted(KNOWN))
-        raise UsageError(f"unknown environment variable {PREFIX}{unknown[0]}: unset it; known are {names}")
     base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "/")) / ".cache")
     return Environment(
         cache_dir=Path(mine.get("CACHE_DIR") or Path(base) / "firelane"),
@@ -45,6 +55,17 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
         cxx=mine.get("CXX", ""),
         log_level=mine.get("LOG_LEVEL", "info"),
     )
+
+
+def unknown(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """FIRELANE_* variables that mean nothing here, but for those that Kubernetes makes."""
+    mine = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
+    return [PREFIX + name for name in mine if name not in KNOWN and not OF_A_SERVICE.fullmatch(name)]
+
+
+def shows_tracebacks(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether errors are shown with all that led to them."""
+    return environ.get(f"{PREFIX}LOG_LEVEL") == "debug"
 
 
 def otlp_configured(environ: Mapping[str, str] = os.environ) -> bool:

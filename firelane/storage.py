@@ -12,8 +12,12 @@ import glob
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Generator
 from pathlib import Path
+from typing import BinaryIO
+
+from firelane.errors import CacheError
 
 TEMPORARY_SUFFIX = ".tmp"
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -44,6 +48,42 @@ def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Put `data` in the place of `path`."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_bytes(data)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file to read from. OSError for a pipe, maybe without a writer, and a device, maybe without an end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(fd, "rb")
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a file that has no more of them. OSError."""
+    with open_regular(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", str(path))
+    return data
+
+
+def cache_directory(path: Path) -> None:
+    """Make a directory of the cache, or check that nobody but this user, or root, can have put files there.
+    Raises CacheError where another user owns it or everybody may write to it, OSError where it cannot be
+    made.
+    """
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        what = f"belongs to another user (uid {status.st_uid})"
+    elif status.st_mode & stat.S_IWOTH:
+        what = "can be written by everybody"
+    else:
+        return
+    raise CacheError(
+        f"{path}: {what}, and so could what is loaded from there; set FIRELANE_CACHE_DIR to another directory"
+    )
 
 
 def link_whole(source: Path, target: Path) -> None:

@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from firelane.errors import CacheError
 from firelane.storage import (
+    cache_directory,
     link_whole,
     locked,
+    open_regular,
+    read_regular,
     remove_leftovers,
     replacing,
     try_lock,
@@ -187,3 +191,53 @@ def test_a_further_name_is_a_link_or_a_copy(tmp_path: Path, monkeypatch: pytest.
     assert copy.read_bytes() == NEW
     assert not copy.samefile(source)
     assert names(tmp_path) == ["copy", "link", "source"]
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_regular(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="larger than"):
+        read_regular(tmp_path / "file", 4)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "absent"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "it"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "directory":
+        path.mkdir()
+    with pytest.raises(OSError, match=r"regular file|directory"):
+        open_regular(path)
+
+
+def test_a_cache_directory_is_made(tmp_path: Path) -> None:
+    cache_directory(tmp_path / "a" / "b")
+    cache_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_cache_directory_that_everybody_can_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)  # as a volume is mounted into a container
+    cache_directory(tmp_path / "kernels")
+    (tmp_path / "kernels").chmod(0o777)
+    with pytest.raises(CacheError, match="can be written by everybody"):
+        cache_directory(tmp_path / "kernels")
+
+
+@pytest.mark.parametrize(
+    ("owner", "me", "refused"), [(0, 1000, False), (1000, 1000, False), (1001, 1000, True)]
+)
+def test_a_cache_directory_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, me: int, refused: bool
+) -> None:
+    status = os.stat_result((0o40755, 1, 1, 1, owner, owner, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "stat", lambda _, **__: status)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    expected = (
+        pytest.raises(CacheError, match="belongs to another user") if refused else contextlib.nullcontext()
+    )
+    with expected:
+        cache_directory(tmp_path)

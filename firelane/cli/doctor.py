@@ -1,7 +1,7 @@
 """Show what this machine has and what it can do.
 
 Instruction sets, cores, memory, compiler, caches, and the measured limits. Exit code 1 when something is
-missing without which no model can be served.
+missing without which no model can be served, or --verify found something damaged.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read all of the cache instead, and name the files that are damaged",
+    )
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    if arguments.verify:
+        return _verify(environment, as_json=arguments.json)
     from firelane.doctor.report import examine, format_report
 
     report = examine(environment)
@@ -28,3 +35,19 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     else:
         print(format_report(report))
     return 1 if report.problems else 0
+
+
+def _verify(environment: Environment, *, as_json: bool) -> int:
+    from firelane.doctor.verify import verify_cache
+
+    found = verify_cache(environment.cache_dir)
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        for path in found.damaged:
+            print(f"damaged, or of another version: {path}; remove it, the next start makes it anew")
+        size = f"{found.files} files, {found.nbytes / 1e9:.2f} GB"
+        print(f"{size} in {environment.cache_dir} were read in {found.seconds:.1f} s")
+    return 1 if found.damaged else 0

@@ -15,6 +15,7 @@ from firelane.backends.cuda.gpu_detection import GpuDetection
 from firelane.doctor.limits import Limits, measure_limits
 from firelane.env import Environment
 from firelane.errors import FirelaneError
+from firelane.native import cgroup
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.native.toolchain import find_compiler
 
@@ -55,6 +56,7 @@ def examine(settings: Environment) -> Report:
     """Look at the machine and measure it. What is missing becomes a problem of the report, no exception."""
     cpu = cpu_identity()
     memory = read_meminfo(_read(Path("/proc/meminfo")))
+    left = cgroup.memory_left()
     cache = examine_cache(settings.cache_dir)
     problems = [cache.problem] if cache.problem else []
     compiler, limits = "", None
@@ -71,7 +73,7 @@ def examine(settings: Environment) -> Report:
         isas=supported_isas(cpu),
         caches=cache_sizes(),
         memory_bytes=memory.get("MemTotal", 0),
-        available_bytes=memory.get("MemAvailable", 0),
+        available_bytes=min(memory.get("MemAvailable", 0), left if left is not None else 1 << 62),
         shared_memory=examine_shared_memory(),
         compiler=compiler,
         cache=cache,

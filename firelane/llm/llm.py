@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from firelane.weights.sources import resolve
 from firelane.wire.frames import NewRequest, Pooling, Sampling
 
 Prompt = str | Sequence[int]
+log = logging.getLogger(__name__)
 
 
 class LLM:
@@ -49,7 +51,10 @@ class LLM:
             known = ", ".join(EngineConfig.__struct_fields__)
             raise UsageError(f"LLM has no option {unknown[0]!r}: known are {known}")
         model_dir = resolve(model, progress=progress)
-        options.setdefault("cache_dir", env.read().cache_dir)
+        environment = env.read()
+        for name in env.unknown():
+            log.warning("environment variable %s means nothing here", name)
+        options.setdefault("cache_dir", environment.cache_dir)
         options["cache_dir"] = Path(options["cache_dir"])
         config = EngineConfig(model_dir=model_dir, **options)
         self._tokenizer = load_tokenizer(model_dir)

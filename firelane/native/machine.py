@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Collection
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane.errors import UsageError
+from firelane.native import cgroup
 
 # Best first. `portable` is the compiler's baseline for the architecture.
 ISAS = ("avx512bf16", "avx512", "avx2", "neon", "portable")
@@ -50,7 +50,7 @@ def cpu_identity() -> CpuIdentity:
     """The machine this process runs on."""
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     identity = parse_cpuinfo(_read("/proc/cpuinfo"), machine=platform.machine(), affinity=affinity)
-    quota = cpu_quota(_read("/sys/fs/cgroup/cpu.max"))
+    quota = cgroup.cpu_quota()
     cores = identity.usable_cores if quota is None else min(identity.usable_cores, quota)
     return CpuIdentity(
         model=identity.model,
@@ -77,14 +77,6 @@ def parse_cpuinfo(text: str, *, machine: str, affinity: Collection[int]) -> CpuI
         features=frozenset(features),
         usable_cores=len(cores) or len(affinity),
     )
-
-
-def cpu_quota(cpu_max: str) -> int | None:
-    """Whole cores that a container's CPU quota allows, from cgroup's cpu.max; None without a quota."""
-    words = cpu_max.split()
-    if len(words) != 2 or not all(w.isdigit() for w in words):
-        return None
-    return max(1, math.ceil(int(words[0]) / int(words[1])))
 
 
 def supported_isas(cpu: CpuIdentity) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 A compiled kernel lies in `cache_dir/kernels/<key>.so`, beside its source `<key>.cpp` and, where the compiler
 failed, `<key>.log`. The key hashes all that the result depends on. A file under its final name is whole:
-it ends with a digest of its bytes, which is checked before each use.
+it ends with a digest of the key and its bytes, which is checked before each use. The directory has to be this
+user's: whoever can write to it runs code here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
-from firelane.storage import locked, remove_leftovers, replacing
+from firelane.storage import cache_directory, locked, read_regular, remove_leftovers, replacing
 
 BASE_FLAGS = (
     "-std=c++20",
@@ -36,6 +37,7 @@ BASE_FLAGS = (
 COMPILERS = ("g++", "clang++", "c++")
 INSTALL_HINT = "install g++ (or clang++), or `pip install 'firelane[compiler]'`"
 DIGEST_BYTES = hashlib.sha256().digest_size
+MOST_LIBRARY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +70,12 @@ class Toolchain:
         """
         key = self.key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
         library = cache_dir / "kernels" / f"{key}.so"
-        if has_digest(library):
-            return library
         with _cache_errors(library.parent):
-            library.parent.mkdir(parents=True, exist_ok=True)
+            cache_directory(library.parent)
+            if has_digest(library, key):
+                return library
             with locked(library.with_suffix(".lock")):
-                if not has_digest(library):
+                if not has_digest(library, key):
                     arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
                     self._compile(source, library=library, arguments=arguments, name=name)
         return library
@@ -99,7 +101,7 @@ class Toolchain:
             self._run(command, log=library.with_suffix(".log"), name=name)
             if not partial.is_file():
                 raise CompilerError(f"{command[0]} gave no error and no library for {name}: {INSTALL_HINT}")
-            append_digest(partial)
+            append_digest(partial, library.stem)
 
     def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
         environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(log.parent.parent / "zig"))
@@ -167,20 +169,25 @@ def first_error(log: str) -> str:
     return next((line.strip() for line in log.splitlines() if "error" in line), "")
 
 
-def append_digest(path: Path) -> None:
-    """Append the digest of the file's bytes (a dynamic loader ignores what follows the last section)."""
+def append_digest(path: Path, key: str) -> None:
+    """Append the digest of the key and the file's bytes (a dynamic loader ignores what follows the last
+    section): a library of another key is not taken for this one."""
     with path.open("r+b") as file:
-        digest = hashlib.sha256(file.read()).digest()
+        digest = _digest(key, file.read())
         file.write(digest)
 
 
-def has_digest(path: Path) -> bool:
-    """Whether the file is there and whole: it ends with the digest of the bytes before."""
+def has_digest(path: Path, key: str) -> bool:
+    """Whether the file is there, is whole, and was made for `key`."""
     try:
-        content = path.read_bytes()
+        content = read_regular(path, MOST_LIBRARY_BYTES)
     except OSError:
         return False
-    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+    return _digest(key, content[:-DIGEST_BYTES]) == content[-DIGEST_BYTES:]
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(f"{key}\n".encode() + content).digest()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ maker wrote it or packed without loss (weights/lossless).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from firelane.errors import CheckpointError, ModelNotFoundError
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
+from firelane.weights.fingerprint import FileStamp, fingerprint
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.reader import ReadBuffer
@@ -28,17 +28,18 @@ UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  #
 
 
 class Checkpoint:
-    """Tensors by name. `fingerprint` changes whenever a file is replaced: names, sizes, times and headers are
-    in it.
+    """Tensors by name.
 
     Names, shapes, dtypes and values of a packed directory are those of the original one; its tensors are
     decoded, and checked, each time they are read.
     """
 
-    __slots__ = ("_file_of", "directory", "fingerprint")
+    __slots__ = ("_file_of", "_files", "_fingerprint", "directory")
 
     def __init__(self, directory: Path, files: Sequence[WeightFile]) -> None:
         self.directory = directory
+        self._files = tuple(files)
+        self._fingerprint = ""
         self._file_of: dict[str, WeightFile] = {}
         for file in files:
             for name in file.tensors:
@@ -47,7 +48,6 @@ class Checkpoint:
                         f"{file.path}: tensor {name} is also in {self._file_of[name].path.name}"
                     )
                 self._file_of[name] = file
-        self.fingerprint = _fingerprint(files)
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
@@ -63,6 +63,31 @@ class Checkpoint:
                     f"{directory / shard}: tensor {name} is missing, but {INDEX} says that it is there"
                 )
         return checkpoint
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a file is replaced, as far as names, sizes, times, headers and a sample of the content
+        tell; see fingerprint.py.
+        """
+        self._fingerprint = self._fingerprint or fingerprint(self._files)
+        return self._fingerprint
+
+    @property
+    def stamps(self) -> dict[str, FileStamp]:
+        """By name the files as they were when they were opened."""
+        return {file.path.name: file.stamp for file in self._files}
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
+        return any(isinstance(file, SafetensorsFile) for file in self._files)
+
+    def is_unchanged(self) -> bool:
+        """Whether no file was changed or replaced since it was opened."""
+        try:
+            return all(FileStamp.of(file.path.stat()) == file.stamp for file in self._files)
+        except OSError:
+            return False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -192,12 +217,3 @@ def _read_index(path: Path) -> dict[str, str]:
         if not isinstance(shard, str) or shard not in known:
             raise CheckpointError(f"{path}: {name} lies in {str(shard)[:80]!r}, which is not a file name")
     return weight_map
-
-
-def _fingerprint(files: Sequence[WeightFile]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        stat = file.path.stat()
-        digest.update(f"{file.path.name}:{stat.st_size}:{stat.st_mtime_ns}:".encode())
-        digest.update(hashlib.sha256(file.header).digest())
-    return digest.hexdigest()

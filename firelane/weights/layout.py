@@ -38,6 +38,12 @@ class Layout:
     places: tuple[Place, ...]
     payload_bytes: int
 
+    @property
+    def extent_ends(self) -> tuple[int, ...]:
+        """Where each weight's bytes end, what fills the gap to the next one or its table included."""
+        starts = [place.offset if place.table is None else place.table for place in self.places]
+        return (*starts[1:], self.payload_bytes)
+
 
 def starts_after(p: PackedWeight, end: int) -> tuple[int | None, int]:
     """Where the table, if there is one, and the weight begin when the one before ends at `end`."""

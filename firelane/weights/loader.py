@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
-from firelane.errors import CacheError
+import numpy as np
+
+from firelane.errors import CacheError, CheckpointError
 from firelane.program.program import Program
-from firelane.storage import locked, remove_leftovers, replacing
+from firelane.storage import cache_directory, locked, remove_leftovers, replacing
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.digests import PayloadDigests
 from firelane.weights.formats import Format
 from firelane.weights.layout import lay_out
 from firelane.weights.packed import Identity, PackedWeights, open_packed
-from firelane.weights.packer import Packer
+from firelane.weights.packer import TASK_BYTES, Packer
 from firelane.weights.plan import NO_FORMS, PackedWeight, plain_bytes, plan
 from firelane.weights.progress import Progress, silent
+from firelane.weights.source import Source
 from firelane.weights.window_native import window_library
 
 SUFFIX = ".weights"
@@ -44,21 +49,26 @@ def load_packed(
     placed = plan(program, forms)
     identity = Identity.of(placed, checkpoint.fingerprint)
     path = cache_dir / "weights" / f"{identity.key}{SUFFIX}"
-    packed = open_packed(path, placed, identity)
-    if packed is not None:
-        return packed
     with _cache_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        cache_directory(path.parent)
+        packed = _open(path, placed, identity)
+        if packed is not None:
+            return packed
         with locked(path.with_suffix(".lock")):
-            packed = open_packed(path, placed, identity)  # another process may have packed it meanwhile
+            packed = _open(path, placed, identity)  # another process may have packed it meanwhile
             if packed is None:
                 _pack(path, checkpoint, placed, identity, progress=progress, threads=threads)
-                packed = open_packed(path, placed, identity)
+                packed = _open(path, placed, identity)
     if packed is None:
         raise CacheError(
             f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
         )
     return packed
+
+
+def _open(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
+    """None without a file that tells what it was packed from."""
+    return None if Source.read(path) is None else open_packed(path, placed, identity)
 
 
 def _pack(
@@ -72,20 +82,37 @@ def _pack(
 ) -> None:
     """Pack into a temporary file beside `path`, then rename it. The caller holds the lock."""
     remove_leftovers(path)
-    # Opening checks the footer alone, so the file has to be durable: about 1 s for 2 GB, once for each
-    # checkpoint; most of it was written during the packing.
-    with replacing(path, durable=True) as temporary, temporary.open("xb") as file:
+    # Opening looks at little more than the footer, so the file has to be durable: about 1 s for 2 GB, once
+    # for each checkpoint; most of it was written during the packing.
+    with replacing(path, durable=True) as temporary, temporary.open("x+b") as file:
         fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
         packer = Packer(checkpoint, fd, library=window_library(), progress=progress)
         sizes = packer.run(placed, threads=threads)
-        _finish(fd, lay_out(placed, sizes).payload_bytes, identity.footer(sizes))
+        _finish(fd, identity, placed, sizes, threads=threads)
+        if not checkpoint.is_unchanged():
+            raise CheckpointError(f"{checkpoint.directory}: was changed while it was packed; start again")
+        source = Source(
+            key=identity.key,
+            digest=packer.read.hexdigest(),
+            task_bytes=TASK_BYTES,
+            stamps=[checkpoint.stamps],
+        )
+        source.write(path)
 
 
-def _finish(fd: int, payload_bytes: int, footer: bytes) -> None:
-    """The footer behind the payload, and no reserved space behind that."""
-    os.ftruncate(fd, payload_bytes)
-    written = os.pwrite(fd, footer, payload_bytes)
+def _finish(
+    fd: int, identity: Identity, placed: tuple[PackedWeight, ...], sizes: tuple[int, ...], *, threads: int
+) -> None:
+    """The footer behind the payload, and no reserved space behind that. Weights are hashed as they lie in the
+    file: tasks write their parts in any order.
+    """
+    layout = lay_out(placed, sizes)
+    os.ftruncate(fd, layout.payload_bytes)
+    payload = np.frombuffer(mmap.mmap(fd, layout.payload_bytes, access=mmap.ACCESS_READ), np.uint8)
+    digests = PayloadDigests.of(payload, layout.extent_ends, threads=threads)
+    footer = identity.footer(sizes, digests)
+    written = os.pwrite(fd, footer, layout.payload_bytes)
     if written != len(footer):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -2,11 +2,13 @@
 trustworthy.
 
     payload    as layout.py places it
-    manifest   JSON: format version, fingerprint of the checkpoint, hash of the plan, size of each weight
+    manifest   JSON: format version, fingerprint of the checkpoint, hash of the plan; of each weight its size,
+               and the digest of its bytes (digests.py)
     trailer    64 bytes: magic [16], manifest length [8, little-endian], zeros [8], SHA-256 of the manifest
 
 The trailer is written last and the file is renamed into place after that, so a file under its final name is
-whole; sizes, magic, hash, manifest and panel tables are checked all the same each time it is opened.
+whole; sizes, magic, hash, manifest and panel tables are checked all the same each time it is opened. Digests
+are compared while it is served already (check.py): that takes as long as reading all of it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -22,6 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
+from firelane.storage import open_regular
+from firelane.weights.digests import PayloadDigests
+from firelane.weights.fingerprint import FileStamp
 from firelane.weights.formats import FORMAT_VERSION
 from firelane.weights.layout import Layout, Place, lay_out, table_bytes
 from firelane.weights.plan import PackedWeight, plan_hash
@@ -29,7 +36,7 @@ from firelane.weights.window import ALIGNMENT_BYTES, decode
 
 MAGIC = b"firelane-packed\0"
 TRAILER_BYTES = 64
-MAX_MANIFEST_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +56,28 @@ class Identity:
         """The file's name, without a suffix."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
 
-    def footer(self, sizes: tuple[int, ...]) -> bytes:
+    def footer(self, sizes: tuple[int, ...], digests: PayloadDigests) -> bytes:
         """All that follows the payload; `sizes` in bytes, in the plan's order."""
-        text = json.dumps({**asdict(self), "sizes": sizes}, sort_keys=True).encode()
-        return text + MAGIC + len(text).to_bytes(16, "little") + hashlib.sha256(text).digest()
+        text = json.dumps({**asdict(self), "sizes": sizes, **asdict(digests)}, sort_keys=True).encode()
+        return _footer(text)
 
 
 class PackedWeights:
     """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive too."""
 
-    __slots__ = ("_bytes", "_map", "_places", "_tables", "path")
+    __slots__ = ("_bytes", "_digests", "_map", "_places", "_tables", "path", "stamp")
 
-    def __init__(self, path: Path, placed: tuple[PackedWeight, ...], layout: Layout, data: mmap.mmap) -> None:
-        self.path = path
-        self._map = data
+    def __init__(
+        self,
+        path: Path,
+        placed: tuple[PackedWeight, ...],
+        contents: Contents,
+        data: mmap.mmap,
+        stamp: FileStamp,
+    ) -> None:
+        layout = contents.layout
+        self.path, self.stamp = path, stamp
+        self._map, self._digests = data, contents.digests
         self._bytes: NDArray[np.uint8] | None = np.frombuffer(data, np.uint8)
         self._places = {p.weight.name: (p, q) for p, q in zip(placed, layout.places, strict=True)}
         self._tables = {
@@ -102,6 +117,13 @@ class PackedWeights:
     def placed(self, name: str) -> PackedWeight:
         return self._places[name][0]
 
+    def damage(self, stopped: Callable[[], bool] = lambda: False) -> str | None:
+        """The name of the first weight whose bytes are not those that were written, or None; all are read
+        unless it is `stopped`.
+        """
+        number = self._digests.first_damaged(self._payload(), stopped)
+        return None if number is None else tuple(self._places)[number]
+
     def close(self) -> None:
         """Unmap, unless an array that was handed out still needs the mapping. Idempotent."""
         self._bytes = None
@@ -123,24 +145,63 @@ class PackedWeights:
         return self._bytes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a manifest says: where the weights lie, and what digests they had."""
+
+    layout: Layout
+    digests: PayloadDigests
+
+
 def open_packed(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:
     """The weights in `path`, or None when there is no such file, it cannot be read, or it is not exactly what
-    it should be.
+    it should be, as far as that can be told without reading all of it.
     """
     try:
-        with path.open("rb") as file:
-            layout = _read_layout(file, placed, identity)
+        with open_regular(path) as file:
+            contents = _read_contents(file, placed, identity)
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            stamp = FileStamp.of(os.fstat(file.fileno()))
     except (OSError, ValueError, RecursionError):
         return None
-    if not _tables_are_good(np.frombuffer(data, np.uint8), placed, layout):
+    if not _tables_are_good(np.frombuffer(data, np.uint8), placed, contents.layout):
         return None
     data.madvise(mmap.MADV_WILLNEED)
-    return PackedWeights(path, placed, layout, data)
+    return PackedWeights(path, placed, contents, data, stamp)
 
 
-def _read_layout(file: BinaryIO, placed: tuple[PackedWeight, ...], identity: Identity) -> Layout:
+def is_intact(path: Path) -> bool:
+    """Whether a packed file of whatever identity is what was written, to the last byte; all of it is read."""
+    try:
+        with open_regular(path) as file:
+            footer, length = _read_footer(file)
+            digests = PayloadDigests.decode(_manifest(footer[:length]))
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError, RecursionError):
+        return False
+    whole = len(data) == digests.ends[-1] + len(footer)
+    return (
+        whole
+        and footer == _footer(footer[:length])
+        and digests.first_damaged(np.frombuffer(data, np.uint8)) is None
+    )
+
+
+def _read_contents(file: BinaryIO, placed: tuple[PackedWeight, ...], identity: Identity) -> Contents:
     """ValueError when the file is not of this identity, or damaged."""
+    footer, length = _read_footer(file)
+    manifest = _manifest(footer[:length])
+    sizes, digests = _sizes(manifest), PayloadDigests.decode(manifest)
+    layout = lay_out(placed, sizes)
+    if footer != identity.footer(sizes, digests) or digests.ends != layout.extent_ends:
+        raise ValueError("not the file that was asked for")
+    if file.seek(0, 2) != layout.payload_bytes + len(footer):
+        raise ValueError("not all of the file")
+    return Contents(layout=layout, digests=digests)
+
+
+def _read_footer(file: BinaryIO) -> tuple[bytes, int]:
+    """Manifest and trailer, and the length of the manifest. ValueError where there is none."""
     file_bytes = file.seek(0, 2)
     if file_bytes < TRAILER_BYTES:
         raise ValueError("no trailer")
@@ -149,17 +210,22 @@ def _read_layout(file: BinaryIO, placed: tuple[PackedWeight, ...], identity: Ide
     if length > min(MAX_MANIFEST_BYTES, file_bytes - TRAILER_BYTES):
         raise ValueError("no manifest")
     file.seek(-TRAILER_BYTES - length, 2)
-    footer = file.read()
-    sizes = _sizes(footer[:length])
-    layout = lay_out(placed, sizes)
-    if footer != identity.footer(sizes) or file_bytes != layout.payload_bytes + len(footer):
-        raise ValueError("not the file that was asked for")
-    return layout
+    return file.read(), length
 
 
-def _sizes(manifest: bytes) -> tuple[int, ...]:
-    found = json.loads(manifest)
-    sizes = cast("dict[str, Any]", found).get("sizes") if isinstance(found, dict) else None
+def _footer(manifest: bytes) -> bytes:
+    return manifest + MAGIC + len(manifest).to_bytes(16, "little") + hashlib.sha256(manifest).digest()
+
+
+def _manifest(text: bytes) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no manifest")
+    return cast("dict[str, Any]", found)
+
+
+def _sizes(manifest: dict[str, Any]) -> tuple[int, ...]:
+    sizes = manifest.get("sizes")
     if not isinstance(sizes, list):
         raise ValueError("no sizes")
     sizes = cast("list[Any]", sizes)

@@ -18,10 +18,11 @@ from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.formats import PANEL_ROWS, Format, pack, source_rows
 from firelane.weights.panels import Run, encode_run, is_finite
-from firelane.weights.pieces import contiguous, read_piece
+from firelane.weights.pieces import read_piece
 from firelane.weights.placer import Placer, Task, tasks
 from firelane.weights.plan import PackedWeight, plain_bytes
 from firelane.weights.progress import Progress
+from firelane.weights.source import ReadDigest, reads_of
 from firelane.weights.window import Bytes
 from firelane.weights.window_native import WindowLibrary
 
@@ -31,7 +32,9 @@ STAGE = "pack"
 
 
 class Packer:
-    """Packs into `fd`. Owns nothing: the caller closes the file. `library` None: in NumPy, slowly."""
+    """Packs into `fd`. Owns nothing: the caller closes the file. `library` None: in NumPy, slowly. `read`: of
+    all that was read, in tasks of TASK_BYTES.
+    """
 
     def __init__(
         self, checkpoint: Checkpoint, fd: int, *, library: WindowLibrary | None, progress: Progress
@@ -44,6 +47,7 @@ class Packer:
         self._buffers: SimpleQueue[Bytes] = SimpleQueue()  # one for each thread
         self._total_bytes = self._done_bytes = 0
         self._lock = Lock()
+        self.read = ReadDigest()
 
     def run(self, placed: tuple[PackedWeight, ...], *, threads: int) -> tuple[int, ...]:
         """Returns the size of each weight, from which layout.lay_out() tells where it lies; what lies between
@@ -93,7 +97,7 @@ class Packer:
         """The task's bytes, in `buffer` where they are panels, and where each panel ends."""
         p = task.packed
         if not p.is_matrix:
-            vector = self._vector(p)
+            vector = self._vector(task)
             return vector, np.array([vector.nbytes], np.uint64)
         pieces, run = self._run_of(task)
         try:
@@ -107,20 +111,25 @@ class Packer:
     def _run_of(self, task: Task) -> tuple[list[Piece], Run]:
         """Reads what the task needs of each piece, in one go where it is in one place."""
         p = task.packed
+        reads = reads_of(task)
+        spans = [self._values(task, part, piece, rows) for part, (_, piece, rows) in enumerate(reads)]
         wanted = source_rows(p.weight.rows, task.first * PANEL_ROWS, task.last * PANEL_ROWS, gated=p.gated)
-        reads = list(contiguous(p.weight, wanted))
-        spans = [_convert(read_piece(self._checkpoint, piece, rows), p.format) for _, piece, rows in reads]
         starts = np.array([first for first, _, _ in reads])
         part = np.searchsorted(starts, wanted, side="right") - 1
         return [piece for _, piece, _ in reads], Run(spans=tuple(spans), part=part, row=wanted - starts[part])
 
-    def _vector(self, p: PackedWeight) -> NDArray[Any]:
+    def _vector(self, task: Task) -> NDArray[Any]:
         parts: list[NDArray[Any]] = []
-        for piece in p.weight.pieces:
-            values = _convert(read_piece(self._checkpoint, piece, range(piece.height)), p.format)
+        for number, (_, piece, rows) in enumerate(reads_of(task)):
+            values = self._values(task, number, piece, rows)
             self._check_finite(piece, values)
             parts.append(values)
-        return pack(np.concatenate(parts), p.format, gated=p.gated)
+        return pack(np.concatenate(parts), task.packed.format, gated=task.packed.gated)
+
+    def _values(self, task: Task, part: int, piece: Piece, rows: range) -> NDArray[Any]:
+        values = read_piece(self._checkpoint, piece, rows)
+        self.read.add(task, part, values)
+        return _convert(values, task.packed.format)
 
     def _check_finite(self, piece: Piece, values: NDArray[Any]) -> None:
         if not is_finite(values):

@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.reader import DriveReader, ReadBuffer
+from firelane.storage import open_regular
+from firelane.weights.fingerprint import FileStamp, sampled_ranges
+from firelane.weights.reader import DriveReader, ReadBuffer, read_ranges
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSIONS = 8
@@ -52,12 +55,12 @@ class SafetensorsFile:
     its bytes.
     """
 
-    __slots__ = ("_map", "header", "metadata", "path", "reader", "tensors")
+    __slots__ = ("_map", "header", "metadata", "path", "reader", "stamp", "tensors")
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError naming the file, and the tensor where one is at fault."""
         self.path = path
-        self._map, self.reader = _open_file(path)
+        self._map, self.reader, self.stamp = _open_file(path)
         self.header = _header_bytes(path, self._map)
         data_bytes = len(self._map) - 8 - len(self.header)
         self.tensors, self.metadata = parse_header(path, self.header, data_bytes=data_bytes)
@@ -105,6 +108,17 @@ class SafetensorsFile:
         data.flags.writeable = False
         return data.view(flat.dtype)
 
+    def sample(self, samples: int) -> bytes:
+        """A digest of parts of each tensor: see fingerprint.sampled_ranges()."""
+        ranges = [r for info in self.tensors.values() for r in sampled_ranges(info.begin, info.end, samples)]
+        digest = xxhash.xxh3_128()
+        try:
+            for piece in read_ranges(self.path, ranges):
+                digest.update(piece)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
+        return digest.digest()
+
     def _fetch(self, offset: int, size: int) -> None:
         """Ask the system for these bytes in one go: page faults ask for too little at a time where all is
         wanted, and for far too much around it where a little is.
@@ -114,12 +128,14 @@ class SafetensorsFile:
             self._map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
 
 
-def _open_file(path: Path) -> tuple[mmap.mmap, DriveReader]:
+def _open_file(path: Path) -> tuple[mmap.mmap, DriveReader, FileStamp]:
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < 8:
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            if status.st_size < 8:
                 raise CheckpointError(f"{path}: too short for a safetensors file; download it again")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), DriveReader(path)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return data, DriveReader(path), FileStamp.of(status)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
 

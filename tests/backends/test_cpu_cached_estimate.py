@@ -9,8 +9,8 @@ import pytest
 from cpu_harness import small_spec
 
 from firelane.backends.cpu import cached_estimate as module
-from firelane.backends.cpu import checked_json
 from firelane.backends.cpu.cached_estimate import Bits, Cached, cached_estimate
+from firelane.weights import checked_json
 from firelane.weights.formats import Format
 from tests.models.dense import dense_program
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import firelane
-from firelane.cli import main
-from firelane.errors import ModelNotFoundError
+from firelane.cli import main, shortened
+from firelane.errors import FirelaneError, ModelNotFoundError
 
 
 def firelane_command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -85,10 +85,26 @@ def test_wrong_options_exit_with_2(arguments: list[str]) -> None:
     assert "usage: firelane" in done.stderr
 
 
-def test_unknown_environment_variable_is_refused() -> None:
-    done = firelane_command("doctor", FIRELANE_THREADS="3")
+def test_nearly_known_environment_variable_is_refused() -> None:
+    done = firelane_command("doctor", FIRELANE_CACHE="/tmp")
     assert done.returncode == 2
-    assert done.stderr.startswith("firelane: error: unknown environment variable FIRELANE_THREADS")
+    assert done.stderr.startswith(
+        "firelane: error: unknown environment variable FIRELANE_CACHE: is FIRELANE_"
+    )
+
+
+def test_unknown_environment_variable_is_told() -> None:
+    done = firelane_command("version", FIRELANE_THREADS="3", FIRELANE_PORT="tcp://10.0.0.1:8000")
+    assert done.returncode == 0
+    assert done.stderr == "firelane: warning: environment variable FIRELANE_THREADS means nothing here\n"
+
+
+def test_errors_are_one_line_of_bearable_length() -> None:
+    text = shortened(FirelaneError("begin " + "x\n" * 100_000 + " end"))
+    assert len(text) < 1100
+    assert "\n" not in text
+    assert (text[:5], text[-3:]) == ("begin", "end")
+    assert shortened(FirelaneError("short")) == "short"
 
 
 def test_wrong_log_level_is_refused() -> None:

@@ -11,7 +11,6 @@ from firelane.native.machine import (
     choose_isa,
     compile_flags,
     cpu_identity,
-    cpu_quota,
     parse_cpuinfo,
     supported_isas,
 )
@@ -57,14 +56,6 @@ def test_parse_cpuinfo_of_an_arm_machine() -> None:
 def test_without_cpuinfo() -> None:
     cpu = parse_cpuinfo("", machine="riscv64", affinity=range(3))
     assert (cpu.model, cpu.usable_cores, best_isa(cpu)) == ("riscv64", 3, "portable")
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"),
-    [("max 100000\n", None), ("", None), ("200000 100000\n", 2), ("150000 100000", 2), ("1000 100000", 1)],
-)
-def test_cpu_quota(text: str, cores: int | None) -> None:
-    assert cpu_quota(text) == cores
 
 
 @pytest.mark.parametrize(

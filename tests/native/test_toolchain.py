@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes as ct
+import os
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -111,11 +113,32 @@ def test_a_cut_off_library_is_compiled_again(shop: Workshop, keep: int) -> None:
 def test_a_flipped_bit_changes_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"some bytes")
-    assert not has_digest(path)
-    append_digest(path)
-    assert has_digest(path)
+    assert not has_digest(path, "key")
+    append_digest(path, "key")
+    assert has_digest(path, "key")
+    assert not has_digest(path, "another key")
     path.write_bytes(b"S" + path.read_bytes()[1:])
-    assert not has_digest(path)
+    assert not has_digest(path, "key")
+
+
+def test_the_library_of_another_key_is_not_taken(shop: Workshop) -> None:
+    tool = shop.compiler()
+    first, second = shop.build(tool, source="int a;"), shop.build(tool, source="int b;")
+    want = second.read_bytes()
+    shutil.copy(first, second)
+    assert shop.build(tool, source="int b;").read_bytes() == want
+    assert shop.runs == 3
+
+
+def test_a_directory_that_everybody_can_write_to_is_refused(shop: Workshop) -> None:
+    shop.build(shop.compiler()).parent.chmod(0o777)
+    with pytest.raises(CacheError, match=r"kernels: can be written by everybody.*FIRELANE_CACHE_DIR"):
+        shop.build(shop.compiler())
+
+
+def test_a_pipe_is_no_library(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file")
+    assert not has_digest(tmp_path / "file", "key")
 
 
 def test_builds_at_the_same_time_compile_once(shop: Workshop) -> None:

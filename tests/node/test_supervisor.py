@@ -119,7 +119,7 @@ def test_it_knows_whether_its_engine_is_stopped(config):
                 await asyncio.sleep(0.002)
         assert not gateway.supervisor.is_stopped()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def test_crash_loop_is_bounded(config):
@@ -187,7 +187,7 @@ def test_a_load_is_no_life_however_long_it_takes(config):
             killer.cancel()
             assert len(gateway.exits) == POLICY.max_deaths
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 def test_it_can_be_started_again_after_a_stop(config):

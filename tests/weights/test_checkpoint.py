@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from firelane.weights.fingerprint import sampled_ranges
+from firelane.weights.safetensors import SafetensorsFile
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import write_safetensors
 
@@ -158,3 +161,79 @@ def test_fingerprint_changes_with_the_file(model: Path) -> None:
     assert Checkpoint.open(model).fingerprint == first
     os.utime(model / SINGLE, ns=(1, 1))
     assert Checkpoint.open(model).fingerprint != first
+
+
+def overwrite(path: Path, name: str, at: int, data: bytes) -> None:
+    """Change a tensor's bytes in place, as a tool does that keeps the time of the file."""
+    before = path.stat()
+    begin = SafetensorsFile(path).tensors[name].begin
+    with path.open("r+b") as file:
+        file.seek(begin + at)
+        file.write(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_fingerprint_tells_every_small_tensor(model: Path) -> None:
+    """One bit of any of them, in a file of the same size, time and header."""
+    first = Checkpoint.open(model)
+    seen = {first.fingerprint}
+    for name in first.names:
+        overwrite(model / SINGLE, name, 5, b"\x2a")
+        seen.add(Checkpoint.open(model).fingerprint)
+    assert len(seen) == 1 + len(first.names)
+
+
+@pytest.mark.parametrize("row", [0, 333, 666, 999])
+def test_fingerprint_tells_parts_of_a_large_tensor(tmp_path: Path, row: int) -> None:
+    write_safetensors(tmp_path / SINGLE, {"w": np.ones((1000, 1024), np.float32)})
+    first = Checkpoint.open(tmp_path).fingerprint
+    overwrite(tmp_path / SINGLE, "w", 4096 * row, bytes(4096))
+    assert Checkpoint.open(tmp_path).fingerprint != first
+
+
+def test_fine_tunes_of_one_base_have_other_fingerprints(tmp_path: Path) -> None:
+    """Names, sizes, headers and times are equal; one small matrix is not."""
+    tensors = random_tensors(FAMILIES["llama2"](), 0)
+    found: set[str] = set()
+    for tune in range(3):
+        changed = {**tensors, "model.layers.1.self_attn.q_proj.weight": np.full((80, 80), tune, np.float32)}
+        directory = tmp_path / str(tune)
+        directory.mkdir()
+        write_safetensors(directory / SINGLE, changed)
+        os.utime(directory / SINGLE, ns=(0, 0))
+        found.add(Checkpoint.open(directory).fingerprint)
+    assert len(found) == 3
+
+
+def test_a_copy_has_the_same_fingerprint(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "copy")
+    assert Checkpoint.open(tmp_path / "copy").fingerprint == Checkpoint.open(model).fingerprint
+
+
+def test_the_hub_names_the_content(model: Path, tmp_path: Path) -> None:
+    first = Checkpoint.open(model).fingerprint
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for digest in ("a" * 64, "b" * 64):
+        shutil.copy2(model / SINGLE, blobs / digest)
+    (model / SINGLE).unlink()
+    seen = {first}
+    for digest in ("a" * 64, "b" * 64):
+        (model / SINGLE).symlink_to(blobs / digest)
+        seen.add(Checkpoint.open(model).fingerprint)
+        (model / SINGLE).unlink()
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("samples", [1, 2, 4])
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, 4097, 8192, 16384, 16385, 1_000_001])
+def test_sampled_ranges(nbytes: int, samples: int) -> None:
+    begin = 12345
+    ranges = list(sampled_ranges(begin, begin + nbytes, samples))
+    assert all(begin <= a <= b <= begin + nbytes for a, b in ranges)
+    if nbytes <= 4096 * samples:
+        assert ranges == [(begin, begin + nbytes)]
+    else:
+        assert len(ranges) == samples
+        assert samples == 1 or (ranges[0][0] == begin and ranges[-1][1] == begin + nbytes)

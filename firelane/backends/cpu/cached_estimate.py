@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from firelane.backends.cpu import checked_json
 from firelane.program.program import Program
 from firelane.program.values import Weight
+from firelane.weights import checked_json
 from firelane.weights.census import MOST_BITS, census
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.formats import FORMAT_VERSION, Format

@@ -26,6 +26,7 @@ from firelane.backends.cpu.native import (
 from firelane.backends.cpu.page_pool import PagePool, SharedPages
 from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.errors import OutOfMemoryError
+from firelane.weights.check import NoCheck, WeightCheck
 from firelane.weights.formats import Format
 
 DECODE_ONCE_FROM: Mapping[Format, int] = {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 2}
@@ -62,14 +63,17 @@ class CpuExecutor:
         threads: int,
         decode_once_from: Mapping[Format, int] = DECODE_ONCE_FROM,
         shared_pages: bool = False,
+        check: WeightCheck | None = None,
     ) -> None:
         """decode_once_from: by exponent-coded format, the number of row tiles from which a panel is decoded
         once into scratch and kept, not once for each tile in registers. shared_pages: the KV cache is a file
-        in memory that another process can map."""
+        in memory that another process can map. check: of the weights; steps end with CacheError once it has
+        failed."""
         limits, program = layout.limits, layout.program
         self._decode_once_from = decode_once_from
         self._windows: list[tuple[WindowStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
+        self._check = check or NoCheck()
         self._state = SlotState.allocate(limits, program.vocab_size)
         self._pool = PagePool(layout, shared=shared_pages)
         self._rotary = [r.table(limits.max_model_len) for r in layout.rotary_index]
@@ -162,6 +166,7 @@ class CpuExecutor:
         return self.pages.nbytes
 
     def submit(self, inputs: StepInputs) -> None:
+        self._check.raise_if_failed()
         step = self._struct(inputs)
         step.num_chunks, step.num_tokens, step.num_rows = (
             inputs.num_chunks,
@@ -188,5 +193,6 @@ class CpuExecutor:
         if self._handle is not None:
             self._library.destroy(self._handle)
             self._handle = None
+            self._check.close()
             self._weights.close()
             self._pool.release()

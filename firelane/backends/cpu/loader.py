@@ -21,8 +21,10 @@ from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
 from firelane.program.program import Program
+from firelane.weights.check import BackgroundCheck
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.loader import load_packed
+from firelane.weights.plan import plan
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 KV_SHARE = 0.5
@@ -64,6 +66,7 @@ def load(
         weights=weights,
         threads=threads,
         shared_pages=config.kv_cache_memory == "shared",
+        check=BackgroundCheck(weights, plan(program, choice.forms), checkpoint),
     )
 
 

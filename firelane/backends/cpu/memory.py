@@ -13,25 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import OutOfMemoryError
+from firelane.native import cgroup
 
 GIB = 1 << 30
 HUGE_PAGE_BYTES = 2 << 20
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping: the system's estimate, within the control group's limit."""
+    """Memory that can be had without swapping: the system's estimate, within the limits of control groups."""
     fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     free = next(int(f[1]) * 1024 for f in fields if f[0] == "MemAvailable:")
-    return min(free, _cgroup_bytes())
-
-
-def _cgroup_bytes() -> int:
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text()
-    except OSError:
-        return 1 << 62
-    return 1 << 62 if limit == "max" else max(0, int(limit) - int(used))
+    left = cgroup.memory_left()
+    return free if left is None else min(free, left)
 
 
 def zeroed(nbytes: int) -> NDArray[np.uint8]:

@@ -1,0 +1,110 @@
+"""BackgroundCheck: packed weights are served at once, and read as a whole beside that."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from typing import Protocol
+
+from firelane.errors import CacheError, FirelaneError
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.fingerprint import FileStamp
+from firelane.weights.packed import PackedWeights
+from firelane.weights.plan import PackedWeight
+from firelane.weights.source import is_source
+
+LEAST_PRIORITY = 19
+log = logging.getLogger(__name__)
+
+
+class WeightCheck(Protocol):
+    """Whether weights that are served may go on being served."""
+
+    def raise_if_failed(self) -> None:
+        """Raises CacheError."""
+        ...
+
+    def close(self) -> None:
+        """End it, if it still runs; idempotent."""
+        ...
+
+
+class NoCheck:
+    """Weights that nobody doubts."""
+
+    def raise_if_failed(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class BackgroundCheck:
+    """Compares mapped weights with the digests that they were written with, then, where its stamps are new,
+    the checkpoint with what was packed; in a thread of the least priority. A file that fails is removed: the
+    next start packs the weights again.
+    """
+
+    def __init__(
+        self, weights: PackedWeights, placed: tuple[PackedWeight, ...], checkpoint: Checkpoint
+    ) -> None:
+        self._weights, self._placed, self._checkpoint = weights, placed, checkpoint
+        self._stopped = threading.Event()
+        self._failure = ""
+        self._thread = threading.Thread(target=self._run, name="check weights", daemon=True)
+        self._thread.start()
+
+    def raise_if_failed(self) -> None:
+        if self._failure:
+            raise CacheError(self._failure)
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Until all is read."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+        began_s = time.monotonic()
+        try:
+            failure = self._find()
+        except FirelaneError as error:  # the drive, or the checkpoint is gone: no reason to stop
+            log.warning("weights could not be checked: %s", error)
+            return
+        if self._stopped.is_set():
+            return
+        if failure:
+            _remove(self._weights)
+            log.error("weights_damaged error=%r", failure)
+            self._failure = failure
+            return
+        size, took_s = self._weights.nbytes / 1e9, time.monotonic() - began_s
+        log.info(
+            "packed weights checked: %.2f GB in %.1f s, %.2f s of a core", size, took_s, time.thread_time()
+        )
+
+    def _find(self) -> str:
+        """What is wrong, or ""."""
+        path, stopped = self._weights.path, self._stopped.is_set
+        name = self._weights.damage(stopped)
+        if name is not None:
+            return f"{path}: weight {name} is damaged; the file was removed, start again to pack it anew"
+        if not is_source(path, self._placed, self._checkpoint, stopped):
+            where = self._checkpoint.directory
+            return f"{path}: was packed from other weights than {where} has now; removed, start again"
+        return ""
+
+
+def _remove(weights: PackedWeights) -> None:
+    """The file that was found damaged, not one that another process has packed since."""
+    with contextlib.suppress(OSError):
+        there = FileStamp.of(weights.path.stat())
+        if (there.device, there.inode) == (weights.stamp.device, weights.stamp.inode):
+            weights.path.unlink()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from firelane import env
+from firelane.errors import UsageError
+
+OF_SERVICES = [
+    "FIRELANE_SERVICE_HOST",
+    "FIRELANE_SERVICE_PORT",
+    "FIRELANE_SERVICE_PORT_HTTP",
+    "FIRELANE_PORT",
+    "FIRELANE_PORT_8000_TCP",
+    "FIRELANE_PORT_8000_TCP_PROTO",
+    "FIRELANE_PORT_8000_TCP_PORT",
+    "FIRELANE_PORT_8000_TCP_ADDR",
+    "FIRELANE_PORT_53_UDP_ADDR",
+    "FIRELANE_LOG_SERVICE_HOST",  # of a Service named firelane-log
+    "FIRELANE_CACHE_PORT_8000_TCP",
+]
+
+
+@pytest.mark.parametrize("name", OF_SERVICES)
+def test_variables_of_a_kubernetes_service_are_passed_over(name: str) -> None:
+    environ = {"HOME": "/", name: "tcp://10.0.0.1:8000"}
+    assert env.read(environ) == env.read({"HOME": "/"})
+    assert env.unknown(environ) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FIRELANE_CACHEDIR", "FIRELANE_CACHE_DIR"),
+        ("FIRELANE_CACHE", "FIRELANE_CACHE_DIR"),
+        ("FIRELANE_CACHE_PATH", "FIRELANE_CACHE_DIR"),
+        ("FIRELANE_LOGLEVEL", "FIRELANE_LOG_LEVEL"),
+        ("FIRELANE_CXXX", "FIRELANE_CXX"),
+        ("FIRELANE_ISAS", "FIRELANE_ISA"),
+    ],
+)
+def test_near_misses_are_refused(name: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}: is {meant} meant"):
+        env.read({"HOME": "/", name: "x"})
+
+
+@pytest.mark.parametrize("name", ["FIRELANE_REPLICAS", "FIRELANE_", "FIRELANE_NAMESPACE", "FIRELANE_VERSION"])
+def test_others_are_told(name: str) -> None:
+    environ = {"HOME": "/", name: "x", "FIRELANE_ISA": "portable", "PATH": ""}
+    assert env.read(environ).isa == "portable"
+    assert env.unknown(environ) == [name]
+
+
+@pytest.mark.parametrize(("environ", "shown"), [({}, False), ({"FIRELANE_LOG_LEVEL": "debug"}, True)])
+def test_tracebacks(environ: dict[str, str], shown: bool) -> None:
+    assert env.shows_tracebacks(environ) is shown
