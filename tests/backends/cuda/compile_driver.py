@@ -81,7 +81,7 @@ class Resources:
         return found
 
 
-class _OnlyATarget:
+class OnlyATarget:
     """What Triton's driver answers while it compiles."""
 
     def get_current_target(self) -> GPUTarget:
@@ -97,7 +97,7 @@ class _OnlyATarget:
 
 def use_no_device() -> None:
     """Let this process compile for sm_90. Triton must have been imported without TRITON_INTERPRET=1."""
-    triton.runtime.driver.set_active(_OnlyATarget())
+    triton.runtime.driver.set_active(OnlyATarget())
 
 
 def untouched(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
