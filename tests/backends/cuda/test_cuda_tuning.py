@@ -20,7 +20,7 @@ from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import is_possible, neighbours
 from firelane.backends.cuda.tuning.problem import LEAST_RUNS, Problem
-from firelane.backends.cuda.tuning.stopwatch import NEVER
+from firelane.backends.cuda.tuning.stopwatch import NEVER, CudaStopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 
 DECODE = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_window=True)
@@ -96,6 +96,22 @@ def test_noise_and_failures_change_nothing() -> None:
     rule = by_rule(DECODE)
     assert tuned(DECODE, lambda config: 1.0 if config == rule else 0.985).config == rule
     assert tuned(DECODE, lambda config: 1.0 if config == rule else NEVER).config == rule
+
+
+class Refused:
+    """Work whose kernel the compiler does not take."""
+
+    name = "some_kernel"
+
+    def run(self) -> None:
+        raise AssertionError("started")
+
+    def compile(self) -> None:
+        raise RuntimeError("PassManager::run failed")
+
+
+def test_a_config_that_the_compiler_refuses_is_never_the_fastest() -> None:
+    assert CudaStopwatch().measure([[Refused()]]) == NEVER
 
 
 def test_a_config_is_measured_once() -> None:
