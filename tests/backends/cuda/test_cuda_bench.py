@@ -19,6 +19,7 @@ from firelane.backends.cuda.launch import Launch
 from firelane.contract import SlotState
 from firelane.errors import MachineError
 from tests.backends.cuda.host_device import HostDevice
+from tests.backends.cuda.lean import lean
 
 SCRIPTS = Path(__file__).parents[3] / "benchmarks"
 MODULES = (
@@ -48,7 +49,13 @@ def b() -> Iterator[Any]:
 
 @pytest.fixture
 def device() -> HostDevice:
-    return HostDevice(memory_bytes=1 << 34)
+    return HostDevice(memory_bytes=1 << 34, warm=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _lean() -> Iterator[None]:
+    with lean():
+        yield
 
 
 def limits(b: Any, **changes: float) -> Any:

@@ -72,6 +72,7 @@ def test_configs_near_the_rule_are_possible(shape: ProductShape) -> None:
     assert len(near) == len(set(near)) > 1
     assert by_rule(shape) not in near
     assert all(is_possible(config, shape) for config in near)
+    assert all(config.warps == 4 for config in near if shape.is_window and not config.decode_first)
 
 
 def test_a_possible_config_is_taken_as_it_is() -> None:
@@ -88,7 +89,8 @@ def test_the_way_leads_to_the_fastest(shape: ProductShape) -> None:
         return abs(config.stages - 2) + abs(config.warps - 8) / 4 + config.row_tile / 256 + config.parts
 
     found = tuned(shape, time_of)
-    assert (found.config.stages, found.config.warps, found.config.parts) == (2, 8, False)
+    assert (found.config.stages, found.config.parts) == (2, False)
+    assert found.config.warps == 8 or (shape.is_window and not found.config.decode_first)
     assert found.best_ms == min(found.times_ms.values())
 
 
