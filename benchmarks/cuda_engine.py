@@ -8,7 +8,8 @@ from itertools import chain
 
 from cuda_llama import random_weights
 
-from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, product_plan, sizes_of
+from firelane.backends.cuda.assembly import assemble, lower_all, product_plan, sizes_of
+from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor

@@ -4,7 +4,8 @@ where the backend looks for it.
 cuda_tune.py --cache-dir DIR [--model DIR] [--minutes N] [--rows N ...] [--out DIR]
 
 For every bucket of rows and both forms of weights, most important first, until the time is over; what was not
-reached stays with the rule. Kernels are compiled ahead in threads. DIR is what FIRELANE_CACHE_DIR names (or
+reached stays with the rule until the next run, which leaves out what the table has. Kernels are compiled ahead
+in threads. DIR is what FIRELANE_CACHE_DIR names (or
 its default) when the server is to use the table. Results do not depend on it.
 """
 
@@ -16,8 +17,8 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from cuda_drive import limits_for
 from cuda_llama import LLAMA_8B, program_of
 from cuda_report import Table, parser, publish, run_main
 
-from firelane.backends.cuda.assembly import compile_all
+from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.buckets import make_buckets
 from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
+from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import neighbours
@@ -37,6 +39,7 @@ from firelane.backends.cuda.tuning.problem import Problem
 from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch, Stopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 from firelane.contract import StepLimits
+from firelane.errors import CompilerError
 from firelane.program.program import Program
 
 LIMITS = limits_for(sequences=256, longest=8192, step_tokens=2048, kept_tokens=512)
@@ -80,10 +83,17 @@ def candidates(shape: ProductShape) -> list[LinearConfig]:
 
 
 def compile_ahead(shapes: Sequence[ProductShape]) -> None:
-    """Their first candidates, on no device."""
+    """Their first candidates, from operands on no device. One that the compiler refuses is left to the
+    stopwatch, which says so."""
     problems = [Problem(shape=replace(s), device=torch.device("meta")) for s in shapes]
     runs = [p.runs(config)[0] for p in problems for config in candidates(p.shape)]
-    compile_all(chain.from_iterable(runs), threads=os.cpu_count() or 1)
+
+    def compile_one(works: Sequence[Work]) -> None:
+        with suppress(CompilerError):
+            compile_all(works, threads=1)
+
+    with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ahead") as pool:
+        list(pool.map(compile_one, runs))
 
 
 def measure(
@@ -163,15 +173,25 @@ def main() -> None:
     device = open_device()
     shapes = in_order([s for w in (False, True) for s in shapes_of(program, LIMITS, is_window=w)])
     shapes = [s for s in shapes if not arguments.rows or s.max_rows in arguments.rows]
-    file = store.path_of(arguments.cache_dir, device.name)
-    figures = figures_of(file, shapes, {})
-    before = store.read(arguments.cache_dir, device.name) or {}
-    for found in measure(
-        shapes, stopwatch=CudaStopwatch(), device=torch.device("cuda"), minutes=arguments.minutes
-    ):
-        store.write(arguments.cache_dir, device.name, {**before, **table_of(found)})
-        figures = figures_of(file, shapes, found)
-    publish("cuda_tune", [table(figures)], record_of(figures), arguments)
+    tune_missing(shapes, device.name, CudaStopwatch(), arguments)
+
+
+def tune_missing(
+    shapes: Sequence[ProductShape], device_name: str, stopwatch: Stopwatch, arguments: argparse.Namespace
+) -> None:
+    """Measure what the table does not have. What was found is published whatever comes in between."""
+    cache_dir = arguments.cache_dir
+    before = store.read(cache_dir, device_name) or {}
+    missing = [s for s in shapes if s not in before]
+    found: dict[ProductShape, Measured] = {}
+    try:
+        for found in measure(
+            missing, stopwatch=stopwatch, device=torch.device("cuda"), minutes=arguments.minutes
+        ):
+            store.write(cache_dir, device_name, {**before, **table_of(found)})
+    finally:
+        figures = figures_of(store.path_of(cache_dir, device_name), missing, found)
+        publish("cuda_tune", [table(figures)], record_of(figures), arguments)
 
 
 if __name__ == "__main__":

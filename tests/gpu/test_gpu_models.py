@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,9 @@ TEXT = Path(__file__).read_text()[:1000]
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+    """Where kernels are compiled once for all workers, if FIRELANE_CACHE_DIR says so."""
+    named = os.environ.get("FIRELANE_CACHE_DIR")
+    return Path(named) if named else tmp_path_factory.mktemp("cache")
 
 
 @contextmanager

@@ -1,20 +1,12 @@
 """From weights on a device to an executor: the step's memory, then the launches of every bucket, compiled in
-threads and captured."""
+threads (compilation.py) and captured."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-from torch import Tensor
 
 from firelane.backends.cuda.buckets import Bucket, make_buckets
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import WAIT_LIMIT_S, Device
 from firelane.backends.cuda.executor import Captured, CudaExecutor
-from firelane.backends.cuda.faults import translated
-from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering, StepWork
 from firelane.backends.cuda.matrices import WindowMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
@@ -61,34 +53,6 @@ def lower_all(
         ).step()
         for bucket in make_buckets(limits)
     }
-
-
-def compile_all(work: Iterable[Work], *, threads: int) -> int:
-    """Compile every kernel that `work` launches, or find it compiled. Returns how many there are. Raises
-    CompilerError."""
-    different = {specialisation(w): w for w in work}
-    with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
-        list(pool.map(_compile, different.values()))
-    return len(different)
-
-
-def _compile(work: Work) -> None:
-    with translated(f"compiling {work.name}", kernel=work.name):
-        work.compile()
-
-
-def specialisation(work: Work) -> tuple[Any, ...]:
-    """What a compiled kernel depends on: launches that agree in it share one."""
-    arguments: Mapping[str, Any] = getattr(work, "arguments", {})
-    fixed = tuple((name, _kind(value)) for name, value in arguments.items())
-    options = tuple(getattr(work, name, 0) for name in ("warps", "stages"))
-    return work.name, fixed, *options
-
-
-def _kind(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    return value
 
 
 def assemble(

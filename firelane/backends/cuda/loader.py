@@ -12,8 +12,9 @@ from pathlib import Path
 from triton import knobs
 
 from firelane.backends.background import in_background
-from firelane.backends.cuda.assembly import assemble, compile_all, lower_all, sizes_of
+from firelane.backends.cuda.assembly import assemble, lower_all, sizes_of
 from firelane.backends.cuda.buckets import Bucket, make_buckets
+from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor

@@ -21,10 +21,9 @@ from triton.backends.compiler import GPUTarget
 from firelane.backends.cuda.launch import Launch
 
 WGMMA, ASYNC_COPY, WIDE_LOADS, ONLY_WGMMA = "wgmma", "cp.async", "16 B loads", "wgmma alone"
-ONE_LAYOUT = "one layout of products"
 """What a case may need of its PTX: tensor cores by warp group, copies to shared memory behind the program's
 back, some loads of 16 bytes for each thread, and no tensor cores but by warp group: sums of others may have
-other bits. ONE_LAYOUT: all products spread alike over the warps, so that sums stay in their registers."""
+other bits."""
 
 _PATTERNS = {
     WGMMA: re.compile(r"wgmma\.mma_async"),
@@ -34,7 +33,7 @@ _PATTERNS = {
         r"ld\.global[\w.:]*\.v(4\.[bf]32|2\.[bf]64)|cp\.async\.cg\.\S+ .*, 0x10|cp\.async\.bulk"
     ),
 }
-_LAYOUTS = re.compile(r"nvidia_mma<\{[^}]*warpsPerCTA = \[([^\]]*)\]")
+_LAYOUTS = re.compile(r"nvidia_mma<\{[^}]*warpsPerCTA = (\[[^\]]*\])")
 # Of an sm_90 multiprocessor.
 MAX_SHARED_BYTES = 232448  # of a program
 _SHARED_BYTES, _RESERVED_BYTES = 233472, 1024  # of all programs; of each, for the system
@@ -55,13 +54,15 @@ class Case:
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """Of a compiled kernel. registers: of a thread. stack, local: bytes of a thread, not 0 where it spills.
-    shared: bytes of a program."""
+    shared: bytes of a program. layouts: how its products are spread over its warps; with several of them sums
+    pass through shared memory on their way from one product to the next."""
 
     registers: int
     stack: int
     local: int
     shared: int
     warps: int
+    layouts: tuple[str, ...]
     found: tuple[str, ...]
 
     @property
@@ -76,12 +77,14 @@ class Resources:
         found = [f"no {need}" for need in case.needs if need not in self.found]
         if (self.stack or self.local) and not case.may_spill:
             found.append("spills")
+        if len(self.layouts) > 1:
+            found.append(f"products in layouts {', '.join(self.layouts)}")
         if self.shared > MAX_SHARED_BYTES:
             found.append(f"shared memory over {MAX_SHARED_BYTES}")
         return found
 
 
-class _OnlyATarget:
+class OnlyATarget:
     """What Triton's driver answers while it compiles."""
 
     def get_current_target(self) -> GPUTarget:
@@ -97,7 +100,7 @@ class _OnlyATarget:
 
 def use_no_device() -> None:
     """Let this process compile for sm_90. Triton must have been imported without TRITON_INTERPRET=1."""
-    triton.runtime.driver.set_active(_OnlyATarget())
+    triton.runtime.driver.set_active(OnlyATarget())
 
 
 def untouched(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -118,10 +121,8 @@ def _read(kernel: Any, warps: int) -> Resources:
         local=usage["LOCAL"],
         shared=int(kernel.metadata.shared),
         warps=warps,
-        found=(
-            *(name for name, pattern in _PATTERNS.items() if pattern.search(ptx)),
-            *([ONE_LAYOUT] if len(set(_LAYOUTS.findall(kernel.asm["ttgir"]))) == 1 else []),
-        ),
+        layouts=tuple(sorted(set(_LAYOUTS.findall(kernel.asm["ttgir"])))),
+        found=tuple(name for name, pattern in _PATTERNS.items() if pattern.search(ptx)),
     )
 
 

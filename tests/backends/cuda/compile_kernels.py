@@ -21,6 +21,7 @@ from pathlib import Path
 
 os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: an interpreting process cannot compile
 
+from firelane.backends.cuda.launch import Launch
 from tests.backends.cuda.compile_driver import (
     ASYNC_COPY,
     WGMMA,
@@ -50,7 +51,7 @@ class Report:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="compile_kernels")
     parser.add_argument("--json", action="store_true", help="one JSON list in place of the table")
-    parser.add_argument("--each", type=int, metavar="N", help="no more than N cases of each kernel of a file")
+    parser.add_argument("--each", type=int, metavar="N", help="no more than N cases of each kind of kernel of a file")
     parser.add_argument("files", nargs="*", help="stems of files in compile_cases/ (default: all)")
     options = parser.parse_args(arguments)
     use_no_device()
@@ -69,13 +70,17 @@ def compile_all(stems: list[str], *, each: int | None = None) -> list[Report]:
 
 
 def _first(each: int | None, cases: Iterator[Case | Exception]) -> Iterator[Case | Exception]:
-    """At most `each` cases of a kernel."""
-    seen: Counter[str] = Counter()
+    """At most `each` cases of a kernel with so many warps, in either form of weights."""
+    seen: Counter[tuple[object, ...]] = Counter()
     for case in cases:
-        name = case.launch.name if isinstance(case, Case) else ""
-        seen[name] += 1
-        if each is None or seen[name] <= each:
+        kind = _kind(case.launch) if isinstance(case, Case) else ()
+        seen[kind] += 1
+        if each is None or seen[kind] <= each:
             yield case
+
+
+def _kind(launch: Launch) -> tuple[object, ...]:
+    return launch.name, launch.warps, launch.arguments.get("codes") is not None
 
 
 def _cases(stem: str) -> Iterator[Case | Exception]:

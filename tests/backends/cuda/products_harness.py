@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,7 +124,11 @@ def gated_reference(x: np.ndarray, parts: Sequence[np.ndarray], bias: np.ndarray
     return gate * (0.5 + 0.5 * np.tanh(0.5 * gate)) * up  # does not overflow
 
 
-def assert_near(found: np.ndarray, wanted: np.ndarray, bound: float = 2e-6) -> None:
+# Of a norm. A GPU's matrix units truncate where the interpreter rounds, which biases long sums.
+BOUND = 2e-6 if os.environ["TRITON_INTERPRET"] == "1" else 1e-5
+
+
+def assert_near(found: np.ndarray, wanted: np.ndarray, bound: float = BOUND) -> None:
     assert found.shape == wanted.shape
     assert np.isfinite(found).all()
     assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)

@@ -15,8 +15,11 @@ import pytest
 import torch
 
 from firelane.backends.cuda import gpu_detection
+from firelane.backends.cuda.launch import Launch
 from firelane.contract import SlotState
+from firelane.errors import MachineError
 from tests.backends.cuda.host_device import HostDevice
+from tests.backends.cuda.lean import lean
 
 SCRIPTS = Path(__file__).parents[3] / "benchmarks"
 MODULES = (
@@ -46,7 +49,13 @@ def b() -> Iterator[Any]:
 
 @pytest.fixture
 def device() -> HostDevice:
-    return HostDevice(memory_bytes=1 << 34)
+    return HostDevice(memory_bytes=1 << 34, warm=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _lean() -> Iterator[None]:
+    with lean():
+        yield
 
 
 def limits(b: Any, **changes: float) -> Any:
@@ -146,6 +155,47 @@ def test_tuning_measures_until_the_time_is_over(b: Any, monkeypatch: pytest.Monk
     assert figures.left_out == shapes[1:]
     assert "2 shapes were not reached" in str(b.tune.table(figures))
     json.dumps(b.tune.record_of(figures))
+
+
+def test_candidates_that_do_not_compile_are_left_to_the_stopwatch(
+    b: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def refuse_some(self: Launch) -> None:
+        compiled.append(self.name)
+        if self.warps == 8:
+            raise RuntimeError("PassManager::run failed")
+
+    monkeypatch.setattr(Launch, "compile", refuse_some)
+    b.tune.compile_ahead([b.tune.ProductShape(rows=64, k=128, gated=True, max_rows=1, is_window=False)])
+    assert len(compiled) > 3
+
+
+def test_tuning_goes_on_and_keeps_what_it_found_when_the_device_fails(
+    b: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shapes = [
+        b.tune.ProductShape(rows=64, k=128, gated=False, max_rows=n, is_window=False) for n in (1, 2, 4)
+    ]
+    b.tune.store.write(tmp_path, "H200", {shapes[0]: b.tune.by_rule(shapes[0])})
+    asked: list[int] = []
+
+    def measure(missing: list[Any], **_: Any) -> Iterator[dict[Any, Any]]:
+        asked.extend(s.max_rows for s in missing)
+        config = b.tune.by_rule(missing[0])
+        yield {missing[0]: b.tune.Measured(missing[0], config, {config: 1.0})}
+        raise MachineError("the GPU failed")
+
+    published: list[str] = []
+    monkeypatch.setattr(b.tune, "measure", measure)
+    monkeypatch.setattr(b.tune, "publish", lambda name, tables, *_: published.append(str(tables[0])))
+    arguments = b.tune.arguments_of(["--cache-dir", str(tmp_path)])
+    with pytest.raises(MachineError):
+        b.tune.tune_missing(shapes, "H200", None, arguments)
+    assert asked == [2, 4]
+    assert "1 shapes were not reached" in published[0]
+    assert set(b.tune.store.read(tmp_path, "H200")) == set(shapes[:2])
 
 
 def test_tokens_that_differ_are_told(b: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuda_harness import Machine, as_float, limits, machine
 
-from firelane.contract import CAUSAL, EMBED, SlotState, Window, kept_from
+from firelane.contract import CAUSAL, EMBED, SlotState, Span, Window, kept_from
 from firelane.contract import Chunk as ChunkSpan
 from firelane.program.ops import HeadShape
 from firelane.program.reference import ReferenceExecutor
@@ -31,6 +31,7 @@ SPECS = {
 # Largest difference of two logits, which spread over some units: float32 differs by the order of sums, bf16
 # by roundings that fall the other way.
 BOUNDS = {DType.F32: 2e-4, DType.BF16: 0.15}
+STALE = 0x7F7F7F7F
 STEPS = [
     [Chunk(0, 0, 21), Chunk(2, 0, 4)],
     [Chunk(2, 4, 1), Chunk(0, 21, 6, score=True), Chunk(3, 0, 2)],
@@ -134,22 +135,25 @@ def test_a_step_without_rows_or_beyond_its_bucket_writes_nothing_else() -> None:
     assert changed in ([[1, 10]], [])
 
 
-@pytest.mark.parametrize("block_size", [16, 64])
-def test_pages_behind_a_span_are_never_read(block_size: int) -> None:
+@pytest.mark.parametrize(
+    ("block_size", "spans", "prompt"),
+    [(16, (Window(20), CAUSAL, ChunkSpan(48)), 52), (64, (ChunkSpan(48), Window(20)), 86)],
+    ids=["three groups", "long blocks"],
+)
+def test_pages_behind_a_span_are_never_read(block_size: int, spans: tuple[Span, ...], prompt: int) -> None:
     """They go to others, who leave anything in them, and their entries become stale."""
-    spans = (Window(20), CAUSAL, ChunkSpan(48), Window(20))
-    sizes = limits(block_size=block_size, num_blocks=4 * 320 // block_size, max_num_batched_tokens=104)
-    m = machine(replace(WIDE, windows=(0,) * len(spans)), sizes=sizes, spans=spans)
-    m.executor.state.tokens[0, :120] = np.arange(120) % 199
-    last_hidden(m, Chunk(0, 0, 102))
+    sizes = limits(block_size=block_size, num_blocks=4 * 320 // block_size, max_num_batched_tokens=prompt)
     found = []
     for is_released in (False, True):
+        m = machine(replace(WIDE, windows=(0,) * len(spans)), sizes=sizes, spans=spans)
+        m.executor.state.tokens[0, :120] = np.arange(120) % 199
         hidden = []
-        for chunk in (Chunk(0, 102, 1), Chunk(0, 103, 7), Chunk(0, 110, 1)):
+        for chunk in (Chunk(0, 0, prompt), Chunk(0, prompt, 1), Chunk(0, prompt + 1, 7)):
             if is_released:
                 release_pages(m, slot=chunk.slot, position=chunk.start)
             hidden.append(last_hidden(m, chunk))
         found.append(hidden)
+        assert (m.executor.state.block_tables[:, 0] == STALE).any() == is_released
     assert found[0] == found[1]
 
 
@@ -169,4 +173,4 @@ def release_pages(m: Machine, *, slot: int, position: int) -> None:
         for index in range(kept_from(span, position) // size):
             if table[slot, index] < m.executor.limits.num_blocks:
                 poison(m.executor.memory.pages.pool[int(table[slot, index])])
-            table[slot, index] = 0x7F7F7F7F
+            table[slot, index] = STALE

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from firelane.backends.cuda import assembly, loader
-from firelane.backends.cuda.assembly import specialisation
+from firelane.backends.cuda.compilation import specialisation
 from firelane.backends.cuda.memory import RESERVE_BYTES
 from firelane.contract import EMBED
 from firelane.engine_config import ExecutorConfig

@@ -28,7 +28,7 @@ def is_possible(config: LinearConfig, shape: ProductShape) -> bool:
     return (
         config.row_tile < max(32, 2 * shape.max_rows)
         and (config.features == ROW_BLOCK or (padded % config.features == 0 and not fused))
-        and (config.k_tile == K_TILE or not fused)
+        and ((config.k_tile, config.warps) == (K_TILE, 4) or not fused)
         and 2 <= config.stages <= MAX_STAGES
         and config.features * halves * config.row_tile <= MOST_SUMS * 32 * config.warps
         and _shared_bytes(config, halves, fused) <= SHARED_BYTES

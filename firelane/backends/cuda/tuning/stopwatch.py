@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
 import torch
-from triton.runtime.errors import OutOfResources
 
+from firelane.backends.cuda.compilation import compile_all
+from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.launch import Work
+from firelane.errors import CompilerError
 
 NEVER = float("inf")
+log = logging.getLogger(__name__)
 
 
 class Stopwatch(Protocol):
     def measure(self, runs: Sequence[Sequence[Work]]) -> float:
-        """Milliseconds of one run, on average, of the best of several rounds of all; NEVER where the device
-        has too little of something."""
+        """Milliseconds of one run, on average, of the best of several rounds of all; NEVER where the
+        compiler refuses a kernel, or the device has too little of something for it."""
         ...
 
 
@@ -28,8 +33,11 @@ class CudaStopwatch:
 
     def measure(self, runs: Sequence[Sequence[Work]]) -> float:
         try:
-            _run(runs[:1])
-        except OutOfResources:
+            compile_all(chain.from_iterable(runs[:1]), threads=1)
+            with translated("starting a candidate"):
+                _run(runs[:1])
+        except CompilerError as error:
+            log.info("left out: %s", error)
             return NEVER
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -17,7 +17,6 @@ from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
 from tests.backends.cuda.compile_driver import (
     ASYNC_COPY,
-    ONE_LAYOUT,
     ONLY_WGMMA,
     WGMMA,
     WIDE_LOADS,
@@ -26,7 +25,7 @@ from tests.backends.cuda.compile_driver import (
 )
 
 F32, I32, U8 = torch.float32, torch.int32, torch.uint8
-FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS, ONE_LAYOUT)
+FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS)
 
 
 def cases() -> Iterator[Case]:

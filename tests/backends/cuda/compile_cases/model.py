@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firelane.backends.cuda.assembly import lower_all, sizes_of, specialisation
+from firelane.backends.cuda.assembly import lower_all, sizes_of
+from firelane.backends.cuda.compilation import specialisation
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.memory import CountingDevice
 from firelane.backends.cuda.placeholder_weights import placeholder_weights
