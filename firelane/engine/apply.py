@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from firelane.engine.plan import Admission, PrefillChunk, StepPlan
 from firelane.engine.policies.policy import Policy
 from firelane.engine.sequence import Sequence
+from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
-from firelane.kv import KvCache, NewPage
-
-SlotPage = tuple[int, NewPage]
-"""A slot, and a page that is new in one of its block tables."""
+from firelane.kv import KvCache
 
 
 class PlanApplier:
     """Admits, preempts, takes pages, counts what is in flight and charges for it. `preemptions`,
     `prefix_queries` and `prefix_hits` (both in tokens) only grow."""
 
-    def __init__(self, table: SequenceTable, kv: KvCache, policy: Policy) -> None:
+    def __init__(self, table: SequenceTable, kv: KvCache, policy: Policy, writer: SlotWriter) -> None:
         self._table = table
         self._kv = kv
         self._policy = policy
+        self._writer = writer
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
 
-    def apply(self, plan: StepPlan) -> list[SlotPage]:
-        """Returns the pages that sequences with a written row have got."""
+    def apply(self, plan: StepPlan) -> None:
+        """Only while the step that it was made for is the next one to be submitted."""
+        table, slots = self._table, plan.decode_slots
         for sequence in plan.preempted:
-            self._table.preempt(sequence)
+            table.preempt(sequence)
         self.preemptions += len(plan.preempted)
         self._admit(plan.admissions)
-        pages: list[SlotPage] = []
-        for slot in plan.growth:
-            pages += self._grow(self._table.at(slot), int(self._table.capacity[slot]) + 1)
-        self._table.in_flight[plan.decode_slots] += 1
-        self._table.last_step[plan.decode_slots] = plan.step
+        if plan.growth.size:
+            self._grow_each(plan.growth)
+        table.expected_length[slots] += 1
+        table.last_step[slots] = plan.step
         for chunk in plan.chunks:
-            pages += self._begin(chunk, plan.step)
-        self._policy.charge(plan, self._table.account[plan.decode_slots])
-        return pages
+            self._begin(chunk, plan.step)
+        self._policy.charge(plan, table.account)
 
     def _admit(self, admissions: tuple[Admission, ...]) -> None:
         kv = self._kv
@@ -50,26 +51,32 @@ class PlanApplier:
             self.prefix_queries += len(admission.sequence.tokens)
             self.prefix_hits += blocks.cached_tokens
 
-    def _begin(self, chunk: PrefillChunk, step: int) -> list[SlotPage]:
+    def _begin(self, chunk: PrefillChunk, step: int) -> None:
         """Count a prefill chunk as in flight."""
         table, sequence, stop = self._table, chunk.sequence, chunk.start + chunk.length
-        pages = self._grow(sequence, stop)
+        if stop > table.capacity[chunk.slot]:
+            self._grow(sequence, stop)
         sequence.computed, sequence.row_written = stop, True
         if chunk.num_scores:
             sequence.prompt_logprobs_done = chunk.first_score + chunk.num_scores
         table.last_step[chunk.slot] = step
-        table.in_flight[chunk.slot] += chunk.samples
+        table.expected_length[chunk.slot] += chunk.samples
         if chunk.is_last:
             del table.prefilling[sequence.id]
             table.decoding[chunk.slot] = True
-        return pages
 
-    def _grow(self, sequence: Sequence, tokens: int) -> list[SlotPage]:
-        blocks, slot = sequence.blocks, sequence.slot
+    def _grow_each(self, slots: NDArray[np.int64]) -> None:
+        """One more block for sequences that decode."""
+        table, size = self._table, self._kv.block_size
+        all_tables = [tables for slot in slots.tolist() if (tables := table.at(slot).blocks)]
+        pages = self._kv.grow_each(all_tables)
+        self._writer.write_pages(slots, table.capacity[slots] // size, pages)
+        table.capacity[slots] += size
+
+    def _grow(self, sequence: Sequence, tokens: int) -> None:
+        """Pages of a prefill, of groups with a span."""
+        blocks, slot, size = sequence.blocks, sequence.slot, self._kv.block_size
         assert blocks is not None
-        if tokens <= self._table.capacity[slot]:
-            return []
-        pages: list[SlotPage] = [(slot, page) for page in self._kv.grow(blocks, tokens)]
-        size = self._kv.block_size
+        for group, index, page in self._kv.grow(blocks, tokens):
+            self._writer.write_page(group, slot, index, page)
         self._table.capacity[slot] = -(-tokens // size) * size
-        return pages

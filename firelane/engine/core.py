@@ -80,9 +80,9 @@ class EngineCore:
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)
         self.scheduler = Scheduler(self.table, self.kv, limits, self.policy)
-        self._applier = PlanApplier(self.table, self.kv, self.policy)
-        self._prerequisites = prerequisites
         self._writer = SlotWriter(executor.state)
+        self._applier = PlanApplier(self.table, self.kv, self.policy, self._writer)
+        self._prerequisites = prerequisites
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
         self._outputs = OutputProcessor(self.table, self.kv, self._applier, self.policy, executor.state)
@@ -210,7 +210,7 @@ class EngineCore:
         self._port.send(self._outputs.commit(step.plan, step.inputs, outputs, ended))
 
     def _submit(self, plan: StepPlan, inputs: StepInputs) -> None:
-        self._writer.write_pages(self._applier.apply(plan))
+        self._applier.apply(plan)
         if plan.is_empty:
             return
         for chunk in plan.chunks:

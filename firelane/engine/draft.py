@@ -168,7 +168,7 @@ class PlanDraft:
             step=step,
             decode_slots=slots,
             decode_positions=positions,
-            growth=tuple(self._growth),
+            growth=np.fromiter(self._growth, np.int64, len(self._growth)),
             chunks=tuple(self._chunks),
             admissions=tuple(self.admitted.values()),
             preempted=tuple(self.preempted.values()),

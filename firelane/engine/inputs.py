@@ -23,12 +23,10 @@ class InputWriter:
         """The arrays of `plan`, valid until its step is committed. May run while steps are in flight."""
         inputs = self._sets[plan.step % len(self._sets)]
         decodes = len(plan.decode_slots)
-        inputs.chunk_slot[:decodes] = plan.decode_slots
-        inputs.chunk_start[:decodes] = plan.decode_positions
+        inputs.chunk_slot[:decodes] = inputs.row_slot[:decodes] = plan.decode_slots
+        inputs.chunk_start[:decodes] = inputs.row_position[:decodes] = plan.decode_positions
         inputs.chunk_len[:decodes] = 1
         inputs.row_token[:decodes] = self._count[:decodes]
-        inputs.row_slot[:decodes] = plan.decode_slots
-        inputs.row_position[:decodes] = plan.decode_positions
         inputs.row_kind[:decodes] = SAMPLE
         inputs.num_chunks = inputs.num_tokens = inputs.num_rows = decodes
         # Embeddings last: rows behind all others that want logits cost none.

@@ -39,6 +39,7 @@ class OutputProcessor:
         self._applier = applier
         self._policy = policy
         self._state = state
+        self._count = np.arange(len(table.sequences), dtype=np.int64)
         self._started: list[Started] = []
         self._finished: list[Finished] = []
         self._completed: list[Finished] = []  # to be reported after the frame with their last token
@@ -66,20 +67,21 @@ class OutputProcessor:
         """
         table = self._table
         self._note_started(plan)
-        self._publish(inputs)
-        sampled = np.flatnonzero(inputs.row_kind[: inputs.num_rows] == SAMPLE)
-        slots = inputs.row_slot[sampled]
-        accepted = outputs.accepted[sampled]
-        table.length[slots] += accepted
-        table.in_flight[slots] -= 1
-        wanted = table.wants_output[slots] & (accepted > 0)
-        if not wanted.all():
-            sampled, slots, accepted = sampled[wanted], slots[wanted], accepted[wanted]
-        tokens, drawn, counts = outputs.tokens[sampled], None, list[int]()
-        if accepted.max(initial=1) > 1:
+        self._publish_full(plan)
+        rows, slots = self._sampled(plan, inputs)
+        accepted = outputs.accepted[rows]
+        is_plain = not np.count_nonzero(accepted != 1)
+        table.length[slots] = inputs.row_position[rows] + (accepted + 1)
+        if not is_plain:
+            table.expected_length[slots] += accepted - 1
+        if not is_plain or table.slots_will_be_freed:
+            wanted = table.wants_output[slots] & (accepted > 0)
+            rows, slots, accepted = rows[wanted], slots[wanted], accepted[wanted]
+        tokens, drawn, counts = outputs.tokens[rows], None, list[int]()
+        if not is_plain and accepted.max(initial=1) > 1:
             tokens, drawn, counts = self._runs(slots, accepted)
         ids = table.ids[slots].tolist()
-        logprobs = self._logprobs(inputs, outputs, sampled[table.logprobs[slots] >= 0])
+        logprobs = self._logprobs(plan, inputs, outputs, rows[table.logprobs[slots] >= 0])
         for slot, reason in by_grammar.items():
             self._complete(slot, reason)
         self._end_sequences(plan, slots, tokens)
@@ -91,8 +93,15 @@ class OutputProcessor:
         self._generated_tokens += len(drawn)
         return self._frame(plan.step, ids, drawn, logprobs, counts)
 
+    def _sampled(self, plan: StepPlan, inputs: StepInputs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows that sample, and their slots."""
+        if not plan.chunks:
+            return self._count[: inputs.num_rows], plan.decode_slots
+        rows = (inputs.row_kind[: inputs.num_rows] == SAMPLE).nonzero()[0]
+        return rows, inputs.row_slot[rows].astype(np.int64)
+
     def _runs(
-        self, slots: NDArray[np.int32], accepted: NDArray[np.int32]
+        self, slots: NDArray[np.int64], accepted: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], list[int], list[int]]:
         """Several tokens of a row, up to the first stop token or the sequence's end: the last one of each
         row, all tokens, and how many there are of each."""
@@ -132,31 +141,40 @@ class OutputProcessor:
                     Started(sequence.id, chunk.start, time.monotonic() - sequence.scheduled_s)
                 )
 
-    def _publish(self, inputs: StepInputs) -> None:
+    def _publish_full(self, plan: StepPlan) -> None:
         """Give the prefix cache the blocks that this step has filled (all of their tokens are known by now),
         and the pool what lies behind the spans."""
-        table, chunks = self._table, inputs.num_chunks
-        slots = inputs.chunk_slot[:chunks]
-        full = (inputs.chunk_start[:chunks] + inputs.chunk_len[:chunks]) // self._kv.block_size
-        for index in np.flatnonzero(full > table.published[slots]).tolist():
-            slot, num_blocks = int(slots[index]), int(full[index])
-            sequence = table.sequences[slot]
-            if sequence is not None and sequence.status is Status.RUNNING and sequence.blocks is not None:
-                self._kv.publish(sequence.blocks, sequence.chain, self._state.tokens[slot], num_blocks)
-                if self._kv.num_limited:
-                    self._kv.advance(sequence.blocks, num_blocks * self._kv.block_size)
-                table.published[slot] = num_blocks
+        table, slots = self._table, plan.decode_slots
+        is_full = plan.decode_positions >= table.publish_at[slots] - 1
+        for slot, position in zip(slots[is_full].tolist(), plan.decode_positions[is_full].tolist(), strict=True):
+            self._publish(slot, position + 1)
+        for chunk in plan.chunks:
+            stop = chunk.start + chunk.length
+            if stop >= table.publish_at[chunk.slot]:
+                self._publish(chunk.slot, stop)
 
-    def _end_sequences(self, plan: StepPlan, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+    def _publish(self, slot: int, computed: int) -> None:
+        sequence, kv = self._table.sequences[slot], self._kv
+        if sequence is not None and sequence.status is Status.RUNNING and sequence.blocks is not None:
+            num_blocks = computed // kv.block_size
+            kv.publish(sequence.blocks, sequence.chain, self._state.tokens[slot], num_blocks)
+            if kv.num_limited:
+                kv.advance(sequence.blocks, num_blocks * kv.block_size)
+            self._table.publish_at[slot] = (num_blocks + 1) * kv.block_size
+
+    def _end_sequences(self, plan: StepPlan, slots: NDArray[np.int64], tokens: NDArray[np.int32]) -> None:
         """Stop tokens first: a stop token at the length's end is a stop."""
         table = self._table
-        stopped = (self._state.stop_ids[slots] == tokens[:, None]).any(axis=1)
+        is_stop = self._state.stop_ids.take(slots, axis=0) == tokens[:, None]
         ended = table.length[slots] >= table.end[slots]
-        for row in np.flatnonzero(stopped | ended).tolist():
-            sequence = table.sequences[slots[row]]
-            assert sequence is not None
+        stopped: NDArray[np.bool_] | None = None
+        if np.count_nonzero(is_stop):
+            stopped = is_stop.any(axis=1)
+            ended |= stopped
+        for row in ended.nonzero()[0].tolist():
+            sequence = table.at(slots[row])
             if sequence.status is not Status.FINISHED:
-                self.end(sequence, "stop" if stopped[row] else "length")
+                self.end(sequence, "stop" if stopped is not None and stopped[row] else "length")
         for chunk in plan.chunks:
             scored_only = chunk.is_last and not chunk.samples
             if scored_only and chunk.sequence.status is Status.RUNNING:
@@ -183,12 +201,11 @@ class OutputProcessor:
                 self.end(sequence, "stop")
 
     def _logprobs(
-        self, inputs: StepInputs, outputs: StepOutputs, sampled: NDArray[np.int64]
+        self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs, sampled: NDArray[np.int64]
     ) -> list[TokenLogprobs]:
-        rows = inputs.num_rows
-        scored = np.flatnonzero(inputs.row_kind[:rows] == SCORE)
-        if not len(sampled) and not len(scored):
+        if not sampled.size and not any(chunk.num_scores for chunk in plan.chunks):
             return []
+        scored = np.flatnonzero(inputs.row_kind[: inputs.num_rows] == SCORE)
         scored = scored[self._table.wants_output[inputs.row_slot[scored]]]
         return [self._row_logprobs(inputs, outputs, row) for row in [*scored.tolist(), *sampled.tolist()]]
 

@@ -44,14 +44,14 @@ class PrefillChunk:
 class StepPlan:
     """One step. The decodes come first, one token and one SAMPLE row each; then the prefill chunks.
 
-    decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. growth: slots of decodes that
-    need one more block in every group. changes: SequenceTable.changes when it was planned.
+    decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. growth: int64,
+    slots of decodes that need one more block in every group. changes: SequenceTable.changes when it was planned.
     """
 
     step: int
     decode_slots: NDArray[np.int64]
     decode_positions: NDArray[np.int32]
-    growth: tuple[int, ...]
+    growth: NDArray[np.int64]
     chunks: tuple[PrefillChunk, ...]
     admissions: tuple[Admission, ...]
     preempted: tuple[Sequence, ...]

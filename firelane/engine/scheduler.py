@@ -37,26 +37,30 @@ class Scheduler:
         draft = PlanDraft(self._table, self._kv, self._limits)
         quota = self._policy.open_step(draft)
         stalled = self._secure_prefills(draft)
-        slots = self._decodes(draft, quota, stalled)
+        slots, lengths = self._decodes(draft, quota, stalled)
         draft.tokens -= len(slots)
         draft.rows -= len(slots) + len(draft.prefilling())
         quota.spend_decodes(slots)
         self._continue_prefills(draft, quota)
         if not draft.has_preempted and not stalled:
             self._admit(draft, quota)
-        return draft.plan(step, slots, self._table.expected_length(slots) - 1)
+        return draft.plan(step, slots, lengths - 1)
 
-    def _decodes(self, draft: PlanDraft, quota: StepQuota, stalled: set[int]) -> NDArray[np.int64]:
-        """Slots that decode in this step, each with pages for its token."""
+    def _decodes(
+        self, draft: PlanDraft, quota: StepQuota, stalled: set[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Slots that decode in this step, each with pages for its token, and their lengths before it."""
         table = self._table
-        slots = quota.choose_decodes(np.flatnonzero(draft.can_decode()))
-        needy = slots[table.expected_length(slots) > table.capacity[slots]]
+        slots = quota.choose_decodes(draft.can_decode().nonzero()[0])
+        lengths = table.expected_length[slots]
+        needy = slots[lengths > table.capacity[slots]]
         if needy.size and not draft.grow_all(needy):
             for sequence in sorted(map(table.at, needy.tolist()), key=arrival):
                 if sequence.id in draft.preempted or not self._make_room(draft, sequence):
                     stalled.add(sequence.slot)
         idle = stalled.union(sequence.slot for sequence in draft.preempted.values())
-        return slots[~np.isin(slots, list(idle))] if idle else slots
+        keep = ~np.isin(slots, list(idle)) if idle else slice(None)
+        return slots[keep], lengths[keep]
 
     def _make_room(self, draft: PlanDraft, sequence: Sequence) -> bool:
         """Pages for the next block of this sequence, if need be those of another; False where it must sit out

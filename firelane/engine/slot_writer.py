@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import MAX_STOP_IDS, SlotState
 from firelane.engine.sequence import Sequence
-from firelane.kv import NewPage
 
 NO_TOKEN = -1
 
@@ -23,12 +22,13 @@ class SlotWriter:
         self._mask_bytes = state.masks.shape[1] * state.masks.itemsize
         state.stop_ids.fill(NO_TOKEN)
 
-    def write_pages(self, pages: Iterable[tuple[int, NewPage]]) -> None:
-        """(slot, page) each."""
-        rows = [(group, slot, index, page) for slot, (group, index, page) in pages]
-        if rows:
-            groups, slots, indices, ids = np.array(rows, np.int32).T
-            self._state.block_tables[groups, slots, indices] = ids
+    def write_page(self, group: int, slot: int, index: int, page: int) -> None:
+        """An entry of one block table."""
+        self._state.block_tables[group, slot, index] = page
+
+    def write_pages(self, slots: NDArray[np.int64], indices: NDArray[np.int32], pages: list[list[int]]) -> None:
+        """One entry for each slot in the block tables of all groups; pages: by group and slot."""
+        self._state.block_tables[:, slots, indices] = pages
 
     def write_row(self, sequence: Sequence) -> None:
         """All that a sequence needs in its new slot, but for its mask."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +44,14 @@ class SequenceTable:
         """Sequence.account."""
         self.length = np.zeros(slots, np.int32)
         """Tokens, as committed."""
-        self.in_flight = np.zeros(slots, np.int32)
-        """Tokens that the steps in flight are expected to add."""
+        self.expected_length = np.zeros(slots, np.int32)
+        """Tokens once all steps in flight have ended, each with one token of the sequence."""
         self.end = np.zeros(slots, np.int32)
         """The length that finishes the sequence."""
         self.capacity = np.zeros(slots, np.int32)
         """Tokens that its pages have room for."""
-        self.published = np.zeros(slots, np.int32)
-        """Full blocks that the prefix cache knows."""
+        self.publish_at = np.zeros(slots, np.int32)
+        """Computed tokens with which one more block is full than the prefix cache knows."""
         self.last_step = np.zeros(slots, np.int64)
         """Last step submitted with a chunk of it."""
         self.decoding = np.zeros(slots, np.bool_)
@@ -90,16 +90,12 @@ class SequenceTable:
 
     def can_decode(self) -> NDArray[np.bool_]:
         """By slot: a step could draw its next token."""
-        return self.decoding & (self.length + self.in_flight < self.end)
-
-    def expected_length(self, slots: Any) -> Any:
-        """Tokens once all steps in flight have ended."""
-        return self.length[slots] + self.in_flight[slots]
+        return self.decoding & (self.expected_length < self.end)
 
     def computed(self, sequence: Sequence) -> int:
         """Leading tokens of a running sequence whose K/V exists once all steps in flight have ended."""
         prefilling = sequence.id in self.prefilling
-        return sequence.computed if prefilling else int(self.expected_length(sequence.slot)) - 1
+        return sequence.computed if prefilling else int(self.expected_length[sequence.slot]) - 1
 
     def pages_will_be_freed(self, running: Iterable[Sequence]) -> bool:
         """Pages of finished sequences, or pages behind a span of a running one, wait for a step in flight."""
@@ -145,9 +141,9 @@ class SequenceTable:
             sequence.scheduled_s = time.monotonic()
         self.sequences[slot] = sequence
         self.ids[slot], self.account[slot] = sequence.id, sequence.account
-        self.length[slot], self.end[slot] = len(sequence.tokens), sequence.end
-        self.in_flight[slot] = 0
-        self.published[slot] = blocks.published_blocks
+        self.length[slot] = self.expected_length[slot] = len(sequence.tokens)
+        self.end[slot] = sequence.end
+        self.publish_at[slot] = (blocks.published_blocks + 1) * self._kv.block_size
         self.decoding[slot], self.wants_output[slot] = False, True
         self.logprobs[slot] = sequence.sampling.logprobs
 
@@ -212,8 +208,10 @@ class SequenceTable:
         assert sequence.status is Status.RUNNING, f"{sequence}: not running"
         assert sequence.blocks is not None, f"{sequence}: no blocks"
         assert self.ids[slot] == sequence.id, f"{sequence}: row of another"
-        assert self.expected_length(slot) <= self.end[slot], f"{sequence}: too long"
-        assert self.in_flight[slot] == 0 or self.is_in_flight(slot), f"{sequence}: in flight without a step"
+        assert self.length[slot] <= self.expected_length[slot] <= self.end[slot], f"{sequence}: too long"
+        assert self.length[slot] == self.expected_length[slot] or self.is_in_flight(slot), (
+            f"{sequence}: in flight without a step"
+        )
         assert self.capacity[slot] == sequence.blocks.num_blocks * self._kv.block_size, (
             f"{sequence}: capacity"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 
 from firelane.kv.cache import KvCache
 from firelane.kv.tables import BlockTables, PrefixHit
@@ -16,7 +16,7 @@ class PageBudget:
         self._cache = cache
         self._free = cache.num_free
         self._set_aside = cache.num_free - cache.num_available
-        self._users: Counter[int] = Counter()
+        self._users: dict[int, int] = {}
         """By page, how its number of users changes."""
 
     @property
@@ -28,9 +28,9 @@ class PageBudget:
         """The sequence gives up all pages."""
         self._set_aside -= tables.set_aside
         for group in range(len(tables.tables)):
-            for page in tables.held(group):
-                self._users[page] -= 1
-                self._free += self._is_idle(page)
+            held = tables.held(group)
+            self._change_users(held, -1)
+            self._free += sum(map(self._is_idle, held))
 
     def admit(self, num_tokens: int, hit: PrefixHit, headroom: int) -> bool:
         """Count an admission; False where fewer than `headroom` available pages would be left."""
@@ -41,14 +41,14 @@ class PageBudget:
         self._free -= fresh + len(idle)
         self._set_aside += later
         for pages in hit.pages:
-            self._users.update(pages)
+            self._change_users(pages, 1)
         return True
 
     def cancel(self, num_tokens: int, hit: PrefixHit) -> None:
         """The opposite of `admit`."""
         fresh, later = self._cache.num_to_admit(num_tokens, hit)
         for pages in hit.pages:
-            self._users.subtract(pages)
+            self._change_users(pages, -1)
         self._free += fresh + sum(self._is_idle(page) for pages in hit.pages for page in pages)
         self._set_aside -= later
 
@@ -70,5 +70,9 @@ class PageBudget:
         pages = min(self._free, set_aside + max(0, self.available))
         return (num_blocks + pages // self._cache.num_limited) * self._cache.block_size
 
+    def _change_users(self, pages: Iterable[int], change: int) -> None:
+        for page in pages:
+            self._users[page] = self._users.get(page, 0) + change
+
     def _is_idle(self, page: int) -> bool:
-        return self._cache.num_users(page) + self._users[page] == 0
+        return self._cache.num_users(page) + self._users.get(page, 0) == 0

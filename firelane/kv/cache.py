@@ -12,7 +12,7 @@ returns those that lie wholly before what a later query may read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 
 import numpy as np
@@ -149,6 +149,17 @@ class KvCache:
             self._set_aside_rest(tables, tables.set_aside - len(new))
         return new
 
+    def grow_each(self, all_tables: Collection[BlockTables]) -> list[list[int]]:
+        """Take one more page in every group for each of these sequences, none of which is in its prefill.
+        Returns the pages by group."""
+        new: list[list[int]] = []
+        for group in range(len(self.spans)):
+            pages = self._pool.take_many(len(all_tables))
+            for tables, page in zip(all_tables, pages, strict=True):
+                tables.tables[group].append(page)
+            new.append(pages)
+        return new
+
     def num_passed(self, tables: BlockTables, position: int) -> int:
         """Pages that `advance` would return."""
         return sum(max(0, self._passed(tables, g, position) - tables.first[g]) for g in self._limited)
@@ -170,11 +181,11 @@ class KvCache:
     ) -> None:
         """Let later prompts find the first `num_blocks` blocks: all of their tokens have been computed."""
         if self._prefix_caching:
-            names, before = chain.names(tokens, num_blocks), tables.published_blocks
+            names, before, publish = chain.names(tokens, num_blocks), tables.published_blocks, self._pool.publish
             for group, table in enumerate(tables.tables):
                 first = tables.first[group]
                 for index in range(before if before > first else first, num_blocks):
-                    self._pool.publish(table[index], group, names[index])
+                    publish(table[index], group, names[index])
         tables.published_blocks = num_blocks
 
     def release(self, tables: BlockTables) -> None:
@@ -221,8 +232,7 @@ class KvCache:
         return min(self._first_block(group, position), len(tables.tables[group]))
 
     def _extend(self, table: list[int], num_tokens: int) -> None:
-        missing = -(-num_tokens // self.block_size) - len(table)
-        table += [self._pool.take() for _ in range(missing)]
+        table += self._pool.take_many(-(-num_tokens // self.block_size) - len(table))
 
     def _set_aside_rest(self, tables: BlockTables, pages: int) -> None:
         """Nothing more once all groups have pages for the whole prefill."""

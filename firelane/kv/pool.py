@@ -23,7 +23,9 @@ class BlockPool:
     def __init__(self, num_pages: int, num_groups: int = 1) -> None:
         self.num_pages = num_pages
         self._references = [0] * num_pages
-        self._name_of: list[tuple[int, bytes] | None] = [None] * num_pages
+        self._name_of: list[bytes | None] = [None] * num_pages
+        self._group_of = [0] * num_pages
+        """The cache group of each page that has a name."""
         self._by_name: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._blank = list(range(num_pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -45,6 +47,16 @@ class BlockPool:
             raise IndexError("no free page")
         self._references[page] = 1
         return page
+
+    def take_many(self, count: int) -> list[int]:
+        """So many pages, each as from `take`."""
+        if not 0 < count <= len(self._blank):
+            return [self.take() for _ in range(count)]
+        pages = self._blank[: -count - 1 : -1]
+        del self._blank[-count:]
+        for page in pages:
+            self._references[page] = 1
+        return pages
 
     def find(self, group: int, names: Sequence[bytes], limit: int) -> list[int]:
         """Pages of the longest known prefix of names[:limit]. They are not yet held: see `share`."""
@@ -77,13 +89,14 @@ class BlockPool:
         by_name = self._by_name[group]
         if name not in by_name and self._name_of[page] is None:
             by_name[name] = page
-            self._name_of[page] = group, name
+            self._name_of[page], self._group_of[page] = name, group
 
     def release(self, pages: Sequence[int]) -> None:
         """One user fewer for each. Later pages become older: a prefix without its tail is still of use."""
+        references = self._references
         for page in reversed(pages):
-            self._references[page] -= 1
-            if self._references[page] == 0:
+            references[page] -= 1
+            if not references[page]:
                 if self._name_of[page] is None:
                     self._blank.append(page)
                 else:
@@ -103,15 +116,18 @@ class BlockPool:
             assert free == (self._references[page] == 0), f"page {page}: free and in use, or lost"
             assert page not in blank or self._name_of[page] is None, f"page {page}: blank but named"
             assert page not in cached or self._name_of[page] is not None, f"page {page}: cached, no name"
-        named = {name: page for page, name in enumerate(self._name_of) if name is not None}
+        named = {
+            (group, name): page
+            for page, (group, name) in enumerate(zip(self._group_of, self._name_of, strict=True))
+            if name is not None
+        }
         known = {
             (group, name): page for group, pages in enumerate(self._by_name) for name, page in pages.items()
         }
         assert named == known, "names and pages differ"
 
     def _forget(self, page: int) -> None:
-        entry = self._name_of[page]
-        assert entry is not None
-        group, name = entry
-        del self._by_name[group][name]
+        name = self._name_of[page]
+        assert name is not None
+        del self._by_name[self._group_of[page]][name]
         self._name_of[page] = None

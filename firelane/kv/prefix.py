@@ -1,8 +1,7 @@
 """The name of a block's content: a chain of hashes that starts from the tenant's salt.
 
 Block i is named by the hash of the name of block i - 1 and its own token ids, so equal names mean equal
-salts and equal
-tokens from the first one on. The digest is long enough that no tenant can search for a collision.
+salts and equal tokens from the first one on. The digest is long enough that no tenant can search for a collision.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ class PrefixChain:
 
         The list belongs to the chain and may hold more names than asked for; do not change it.
         """
-        names = self._names
-        size = self._block_size
-        name = names[-1] if names else self._root
-        for block in range(len(names), num_blocks):
-            name = blake2b(
-                name + tokens[block * size : (block + 1) * size].tobytes(), digest_size=DIGEST_BYTES
-            ).digest()
-            names.append(name)
+        names, size = self._names, self._block_size
+        if num_blocks > len(names):
+            name = names[-1] if names else self._root
+            data = tokens[len(names) * size : num_blocks * size].tobytes()
+            block_bytes = size * tokens.itemsize
+            for start in range(0, len(data), block_bytes):
+                name = blake2b(name + data[start : start + block_bytes], digest_size=DIGEST_BYTES).digest()
+                names.append(name)
         return names

@@ -58,9 +58,10 @@ class FairQuota:
         return np.sort(np.concatenate([slots[~is_low], low[turns]]))
 
     def spend_decodes(self, slots: NDArray[np.int64]) -> None:
+        if not self._accounts.is_shared:
+            return
         accounts = self._draft.table.account[slots]
-        if self._accounts.is_shared:
-            self._accounts.charge_each(accounts, 1, self._counter)
+        self._accounts.charge_each(accounts, 1, self._counter)
         if self._low is not None:
             self._low_tokens = max(0, self._low_tokens - int(np.count_nonzero(self._low[accounts])))
 
@@ -140,12 +141,12 @@ class FairPolicy:
     def step_ended(self, tokens: int, seconds: float) -> None:
         self.times.note(tokens, seconds)
 
-    def charge(self, plan: StepPlan, decode_accounts: NDArray[np.int64]) -> None:
-        accounts = self.accounts
-        if accounts.is_shared:
-            accounts.charge_each(decode_accounts, 1, accounts.counter)
+    def charge(self, plan: StepPlan, accounts: NDArray[np.int64]) -> None:
+        ours = self.accounts
+        if ours.is_shared:
+            ours.charge_each(accounts[plan.decode_slots], 1, ours.counter)
             for chunk in plan.chunks:
-                accounts.charge(chunk.sequence.account, chunk.length, accounts.counter)
+                ours.charge(chunk.sequence.account, chunk.length, ours.counter)
 
     def added(self, sequence: Sequence) -> None:
         sequence.account = self.accounts.open(sequence.tenant)

@@ -88,7 +88,7 @@ class FcfsPolicy:
     def step_ended(self, tokens: int, seconds: float) -> None:
         pass
 
-    def charge(self, plan: StepPlan, decode_accounts: NDArray[np.int64]) -> None:
+    def charge(self, plan: StepPlan, accounts: NDArray[np.int64]) -> None:
         pass
 
     def added(self, sequence: Sequence) -> None:

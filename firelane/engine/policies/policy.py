@@ -85,8 +85,8 @@ class Policy(Protocol):
         """A step of so many tokens has taken so long."""
         ...
 
-    def charge(self, plan: StepPlan, decode_accounts: NDArray[np.int64]) -> None:
-        """The plan's tokens are being computed; the decodes are of these accounts."""
+    def charge(self, plan: StepPlan, accounts: NDArray[np.int64]) -> None:
+        """The plan's tokens are being computed. accounts: by slot."""
         ...
 
     def added(self, sequence: Sequence) -> None: ...
