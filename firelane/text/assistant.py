@@ -15,6 +15,7 @@ from firelane.errors import RequestError
 from firelane.text.constraints import grammar_of, single_line
 from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
+from firelane.text.encoder import TextRoom
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.reasoning import CLOSE, begins_thinking, thinks, with_reasoning
 from firelane.text.reasoning import OPEN as THINK
@@ -59,10 +60,10 @@ class Assistant:
         """A checked request, also of another API, put into these words. Raises RequestError."""
         return self.render(chat_conversation(request, grammar_of(request)))
 
-    async def encode(self, chat: RenderedChat) -> Prompt:
-        """Raises RequestError where it has no tokens."""
-        ids = await self._prompts.encode(chat.text, special=chat.special, chars=len(chat.text))
-        return Prompt(ids, chat.text)
+    async def encode(self, chat: RenderedChat, room: TextRoom) -> Prompt:
+        """Raises ContextLengthError, and RequestError where it has no tokens."""
+        (prompt,) = await self._prompts.encode([chat.text], room, chat.special)
+        return prompt
 
     def render(self, conversation: Conversation) -> RenderedChat:
         """Raises RequestError where the template, or this model's way of calling tools, does not allow it."""

@@ -44,7 +44,7 @@ class Chat:
                 fields=request,
                 format=ChatFormat(identity, model.tokenizer),
                 options=replace(options, live_usage=identity.live_usage),
-                prompts=[await model.assistant.encode(chat)],
+                prompts=[await model.assistant.encode(chat, model.text_room(exchange, "messages", request))],
                 draws=draws,
                 splitter=chat.splitter,
                 grammar=chat.grammar,
