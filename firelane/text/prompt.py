@@ -15,7 +15,7 @@ from firelane.request_limits import MAX_STOP_IDS
 from firelane.text.encoder import TextEncoder, TextRoom, pack_ids, unpack_ids
 from firelane.text.model_files import ModelFiles
 from firelane.text.sampling import wire_sampling
-from firelane.text.template import ChatTemplate
+from firelane.text.template_process import TemplateRenderer
 from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import Pooling, Ready, Sampling
 
@@ -50,11 +50,16 @@ class PromptBuilder:
         self.encoder = TextEncoder(tokenizer)
         self._files = files
         self.pooling: Pooling | None = files.pooling
-        self.template: ChatTemplate | None = None
+        self.template: TemplateRenderer | None = None
         if files.template is not None:
-            self.template = ChatTemplate(files.template, files.specials, files.template_path)
+            self.template = TemplateRenderer(files.template, files.specials, files.template_path)
         own = tokenizer.id_of(files.specials.get("eos_token", ""))
         self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
+
+    def close(self) -> None:
+        """End what renders the template; idempotent."""
+        if self.template is not None:
+            self.template.close()
 
     async def completion(self, request: CompletionRequest, room: TextRoom) -> list[Prompt]:
         """One Prompt per prompt of the request. Raises ContextLengthError and RequestError."""

@@ -188,7 +188,7 @@ async def _encoded(
     model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom
 ) -> tuple[ChatRequest, RenderedChat, Prompt]:
     chat = as_chat(request, turn.earlier, turn.own)
-    rendered = model.assistant.chat(chat)
+    rendered = await model.assistant.chat(chat)
     return chat, rendered, await model.assistant.encode(rendered, room)
 
 

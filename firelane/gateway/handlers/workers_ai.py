@@ -61,7 +61,7 @@ async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exc
 
 async def _generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:
     fields = as_chat(request, _name(exchange))
-    chat = model.assistant.chat(fields)
+    chat = await model.assistant.chat(fields)
     form = request.response_format
     return GenerationRequest(
         fields=fields,
