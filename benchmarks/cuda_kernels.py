@@ -26,8 +26,8 @@ from cuda_llama import LLAMA_8B, program_of, random_weights
 from cuda_report import Table, add_cache_dir, parser, percent, publish, run_main
 
 from firelane.backends.cuda.assembly import product_plan
-from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.buckets import Bucket
+from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import run

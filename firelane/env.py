@@ -81,6 +81,12 @@ def set_for_server() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+def for_sandbox(**changes: str) -> dict[str, str]:
+    """The environment of a child process that runs what is not trusted: nothing that could be secret."""
+    names = ("PATH", "LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL", "SYSTEMROOT")
+    return {**{name: os.environ[name] for name in names if name in os.environ}, **changes}
+
+
 def for_child(**changes: str) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}

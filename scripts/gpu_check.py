@@ -117,7 +117,9 @@ def main() -> int:
         print("\n".join(requirements()))
         return 0
     if arguments.list:
-        print(describe_plan(chosen(arguments.only), arguments.minutes, gpu_kept.read_results(arguments.resume)))
+        print(
+            describe_plan(chosen(arguments.only), arguments.minutes, gpu_kept.read_results(arguments.resume))
+        )
         return 0
     why = problem()
     if why:

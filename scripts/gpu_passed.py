@@ -40,7 +40,9 @@ class Passed:
         if self._is_worker:
             return
         if report.failed:
-            self._print(f"{'FAILED' if report.when == 'call' else 'ERROR'} {report.nodeid}: {_reason(report)}")
+            self._print(
+                f"{'FAILED' if report.when == 'call' else 'ERROR'} {report.nodeid}: {_reason(report)}"
+            )
         elif report.passed and report.when == "call":
             with self._new.open("a") as file:
                 file.write(f"{report.nodeid}\n")

@@ -87,7 +87,9 @@ def describe_plan(steps: Sequence[Step], minutes: float, earlier: Mapping[str, R
         f"python {' '.join(' '.join(s.command).split())}"
         for s in steps
     ]
-    return "\n".join([*rows, f"{'all':<13} {60 * minutes:11.0f} s  what does not fit is left for the next call"])
+    return "\n".join(
+        [*rows, f"{'all':<13} {60 * minutes:11.0f} s  what does not fit is left for the next call"]
+    )
 
 
 def _known(known: Result | None) -> str:

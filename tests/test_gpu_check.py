@@ -142,7 +142,9 @@ def test_steps_that_lack_a_package_are_skipped(check: ModuleType, places: Any) -
 def test_failures_are_shown_while_a_step_runs(
     check: ModuleType, places: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = run(check, places, "import time\n" + "print('FAILED a.py::b: 1 is not 2'); time.sleep(60)", limit_s=2.0)
+    result = run(
+        check, places, "import time\n" + "print('FAILED a.py::b: 1 is not 2'); time.sleep(60)", limit_s=2.0
+    )
     assert result.outcome == "stopped"
     assert result.why == "at its limit of 2 s: FAILED a.py::b: 1 is not 2"
     assert capfd.readouterr().out == "FAILED a.py::b: 1 is not 2\n"

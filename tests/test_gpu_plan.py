@@ -44,7 +44,9 @@ class Machine:
         outcome = "stopped" if seconds > limit_s else self.outcomes.get(step.name, "ok")
         return self.g.plan.Result(name=step.name, outcome=outcome, seconds=min(seconds, limit_s), key="k")
 
-    def call(self, steps: Sequence[Any], earlier: dict[str, Any] | None = None, **asked: Any) -> dict[str, Any]:
+    def call(
+        self, steps: Sequence[Any], earlier: dict[str, Any] | None = None, **asked: Any
+    ) -> dict[str, Any]:
         settings = {"minutes": 8.0, "key": "k", "clock": lambda: self.now_s} | asked
         return {r.name: r for r in self.g.plan.run_all(steps, self.run, earlier=earlier or {}, **settings)}
 
@@ -138,7 +140,9 @@ def test_results_survive_from_call_to_call(g: Any, tmp_path: Path) -> None:
     assert "| steps | failed | 2.0 | a / b |" in page
     assert "# cuda_limits" in page
     assert "Unpacked: a.whl." in page
-    assert json.loads((tmp_path / "gpu.json").read_text())["figures"] == {"limits/cuda_limits": {"figures": 1}}
+    assert json.loads((tmp_path / "gpu.json").read_text())["figures"] == {
+        "limits/cuda_limits": {"figures": 1}
+    }
     assert list(g.kept.read_results(tmp_path).values()) == results
 
 

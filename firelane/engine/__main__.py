@@ -4,15 +4,13 @@ JSON."""
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 
 from firelane import env
+from firelane.child_process import end_with_parent
 from firelane.engine_config import EngineConfig
 from firelane.telemetry import logs
-
-PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -27,15 +25,6 @@ def main(arguments: list[str]) -> int:
 
     logs.set_up(env.read().log_level, config.log_format)
     return run(socket.socket(fileno=int(arguments[0])), config)
-
-
-def end_with_parent() -> None:
-    """Have the system kill this process when the one that started it dies, however that comes about: an
-    engine in a step, or in a load, does not look at its socket. Elsewhere than on Linux that has to do."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

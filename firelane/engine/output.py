@@ -146,7 +146,9 @@ class OutputProcessor:
         and the pool what lies behind the spans."""
         table, slots = self._table, plan.decode_slots
         is_full = plan.decode_positions >= table.publish_at[slots] - 1
-        for slot, position in zip(slots[is_full].tolist(), plan.decode_positions[is_full].tolist(), strict=True):
+        for slot, position in zip(
+            slots[is_full].tolist(), plan.decode_positions[is_full].tolist(), strict=True
+        ):
             self._publish(slot, position + 1)
         for chunk in plan.chunks:
             stop = chunk.start + chunk.length

@@ -26,7 +26,9 @@ class SlotWriter:
         """An entry of one block table."""
         self._state.block_tables[group, slot, index] = page
 
-    def write_pages(self, slots: NDArray[np.int64], indices: NDArray[np.int32], pages: list[list[int]]) -> None:
+    def write_pages(
+        self, slots: NDArray[np.int64], indices: NDArray[np.int32], pages: list[list[int]]
+    ) -> None:
         """One entry for each slot in the block tables of all groups; pages: by group and slot."""
         self._state.block_tables[:, slots, indices] = pages
 

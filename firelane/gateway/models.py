@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from firelane.api.sampling import RunOptions
+from firelane.api.sampling import RunOptions, SamplingFields
 from firelane.errors import EngineDeadError, ModelNotServedError
 from firelane.gateway.engines.link import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
@@ -17,7 +17,8 @@ from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
 from firelane.gateway.tenants.tenant import Tenant
 from firelane.text.assistant import Assistant
-from firelane.text.prompt import PromptBuilder
+from firelane.text.encoder import COUNTED_TOKENS, TextRoom
+from firelane.text.prompt import PromptBuilder, tokens_to_keep
 from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import Ready
 
@@ -96,6 +97,23 @@ class ServedModel:
         if ready is None:
             raise EngineDeadError(f"the engine does not serve ({self.engines.state.value}): {self.reason}")
         return ready
+
+    def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
+        """Room for a request's texts. part: as in TextRoom. Raises EngineDeadError."""
+        most = self.serving().max_model_len
+        return TextRoom(
+            max_tokens=most,
+            part=part,
+            gone=lambda: exchange.gone,
+            keep=None if fields is None else tokens_to_keep(fields, most),
+            from_start=fields is not None and fields.truncation_side == "right",
+        )
+
+    def counting_room(self, exchange: Exchange, part: str) -> TextRoom:
+        """As text_room, for texts whose tokens are only wanted to be known, also without an engine."""
+        most = max(COUNTED_TOKENS, self.max_model_len or 0)
+        limit = "The most that is tokenised at once"
+        return TextRoom(max_tokens=most, part=part, gone=lambda: exchange.gone, limit=limit)
 
     def reserve(self, exchange: Exchange, sequences: int, options: RunOptions | None = None) -> Reservation:
         """Admit a request. Raises EngineDeadError, RateLimitError, QueueFullError and RequestError."""

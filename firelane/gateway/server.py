@@ -214,6 +214,7 @@ class Gateway:
         await self.app.cancel_tasks()
         for model in self.services.models:
             model.engines.close()
+            model.prompts.close()
         self._connections.close_idle()
         await asyncio.sleep(POLL_S)  # the last writes leave
         await self._settle(LAST_WRITES_S)

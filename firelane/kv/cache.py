@@ -181,7 +181,11 @@ class KvCache:
     ) -> None:
         """Let later prompts find the first `num_blocks` blocks: all of their tokens have been computed."""
         if self._prefix_caching:
-            names, before, publish = chain.names(tokens, num_blocks), tables.published_blocks, self._pool.publish
+            names, before, publish = (
+                chain.names(tokens, num_blocks),
+                tables.published_blocks,
+                self._pool.publish,
+            )
             for group, table in enumerate(tables.tables):
                 first = tables.first[group]
                 for index in range(before if before > first else first, num_blocks):

@@ -155,6 +155,7 @@ class LLM:
             while not self._core.is_idle:
                 self._core.step()
             self._grammars.close()
+            self._prompts.close()
             self._executor.release()
 
     def __enter__(self) -> LLM:
@@ -170,7 +171,7 @@ class LLM:
             request = msgspec.convert({"messages": list(messages)}, ChatRequest)
         except msgspec.ValidationError as error:
             raise RequestError(f"messages: {error}") from error
-        return self._tokenizer.encode(self._assistant.chat(request).text, add_special_tokens=False)
+        return self._tokenizer.encode(self._assistant.chat_blocking(request).text, add_special_tokens=False)
 
     def _pooled(self, prompt: Prompt, pooling: Pooling) -> Choice:
         run = self._run(prompt, SamplingParams())

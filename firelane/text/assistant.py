@@ -15,14 +15,14 @@ from firelane.errors import RequestError
 from firelane.text.constraints import grammar_of, single_line
 from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
+from firelane.text.encoder import TextRoom
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.reasoning import CLOSE, begins_thinking, thinks, with_reasoning
 from firelane.text.reasoning import OPEN as THINK
-from firelane.text.template import ChatTemplate
+from firelane.text.template_process import TemplateRenderer
 from firelane.text.tools.families import find_family
 from firelane.text.tools.family import Family
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer, all_content
-from firelane.text.tools.tool_fallback import ToolRendering
 from firelane.wire.frames import Grammar
 
 
@@ -40,6 +40,19 @@ class RenderedChat:
     visible_special_ids: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a prompt is rendered from. asked: messages, tools and variables. marker: in the text behind the
+    final message, where the answer goes on with that.
+    """
+
+    conversation: Conversation
+    grammar: Grammar | None
+    template: TemplateRenderer
+    asked: tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]
+    marker: str
+
+
 class Assistant:
     """Knows how one model's templates and answers are written. tool_parser, reasoning_parser: the options of
     `serve`.
@@ -53,21 +66,28 @@ class Assistant:
         source = "" if template is None else template.source
         self._family: Family | None = find_family(tool_parser, source)
         self._thinks = thinks(reasoning_parser, source)
-        self._tools = None if template is None else ToolRendering(template)
 
-    def chat(self, request: ChatRequest) -> RenderedChat:
-        """A checked request, also of another API, put into these words. Raises RequestError."""
-        return self.render(chat_conversation(request, grammar_of(request)))
+    async def chat(self, request: ChatRequest) -> RenderedChat:
+        """A checked request, also of another API, put into these words. Raises RequestError where the
+        template, or this model's way of calling tools, does not allow it.
+        """
+        source = self._source(chat_conversation(request, grammar_of(request)))
+        return self._rendered(source, await source.template.render(*source.asked))
 
-    async def encode(self, chat: RenderedChat) -> Prompt:
-        """Raises RequestError where it has no tokens."""
-        ids = await self._prompts.encode(chat.text, special=chat.special, chars=len(chat.text))
-        return Prompt(ids, chat.text)
+    def chat_blocking(self, request: ChatRequest) -> RenderedChat:
+        """As `chat`, for a caller without an event loop."""
+        source = self._source(chat_conversation(request, grammar_of(request)))
+        return self._rendered(source, source.template.render_blocking(*source.asked))
 
-    def render(self, conversation: Conversation) -> RenderedChat:
-        """Raises RequestError where the template, or this model's way of calling tools, does not allow it."""
-        grammar = self._grammar(conversation)
-        text = self._render(conversation, constrained=grammar is not None)
+    async def encode(self, chat: RenderedChat, room: TextRoom) -> Prompt:
+        """Raises ContextLengthError, and RequestError where it has no tokens."""
+        (prompt,) = await self._prompts.encode([chat.text], room, chat.special)
+        return prompt
+
+    def _rendered(self, source: _Source, text: str) -> RenderedChat:
+        """Of what the template has written."""
+        conversation, grammar = source.conversation, source.grammar
+        text = _before(source.marker, text)
         in_reasoning = self._thinks and begins_thinking(text)
         if in_reasoning and grammar is not None:  # it covers all that the model writes: there is no reasoning
             text, in_reasoning = f"{text.rstrip()}\n\n{CLOSE}\n\n", False
@@ -141,34 +161,26 @@ class Assistant:
         body = json.dumps(single_line(json.loads(grammar.text)))
         return Grammar("lark", f"start: calls | body\nbody: %json {body}\n{rules}")
 
-    def _render(self, conversation: Conversation, *, constrained: bool) -> str:
+    def _source(self, conversation: Conversation) -> _Source:
         template = self._prompts.template
-        if template is None or self._tools is None:
+        if template is None:
             raise RequestError(
                 "this model has no chat template: use /v1/completions",
                 param="messages",
                 code="no_chat_template",
             )
-        variables = self._variables(conversation, template, constrained=constrained)
+        grammar = self._grammar(conversation)
+        variables = self._variables(conversation, template, constrained=grammar is not None)
         use = conversation.use
         tools = [tool.definition() for tool in use.tools] if use.active else []
         messages = conversation.messages
         marker = secrets.token_hex(16) if conversation.continue_final else ""
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
-        text = self._tools.render(messages, tools, variables)
-        if not marker:
-            return text
-        head, found, _ = text.partition(marker)
-        if not found:
-            raise RequestError(
-                "this model's template does not show the final message: leave `continue_final_message` out",
-                param="continue_final_message",
-            )
-        return head
+        return _Source(conversation, grammar, template, (messages, tools, variables), marker)
 
     def _variables(
-        self, conversation: Conversation, template: ChatTemplate, *, constrained: bool
+        self, conversation: Conversation, template: TemplateRenderer, *, constrained: bool
     ) -> dict[str, Any]:
         variables = dict(conversation.variables)
         effort = conversation.reasoning_effort
@@ -188,3 +200,16 @@ class Assistant:
         final = conversation.generation_prompt and not conversation.continue_final
         variables["add_generation_prompt"] = final
         return variables
+
+
+def _before(marker: str, text: str) -> str:
+    """Raises RequestError."""
+    if not marker:
+        return text
+    head, found, _ = text.partition(marker)
+    if not found:
+        raise RequestError(
+            "this model's template does not show the final message: leave `continue_final_message` out",
+            param="continue_final_message",
+        )
+    return head

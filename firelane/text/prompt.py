@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-import array
-import asyncio
 import secrets
-import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
 from firelane.api.sampling import SamplingFields
 from firelane.errors import ContextLengthError, RequestError
 from firelane.request_limits import MAX_STOP_IDS
+from firelane.text.encoder import TextEncoder, TextRoom, pack_ids, unpack_ids
 from firelane.text.model_files import ModelFiles
 from firelane.text.sampling import wire_sampling
-from firelane.text.template import ChatTemplate
+from firelane.text.template_process import TemplateRenderer
 from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import Pooling, Ready, Sampling
 
 DEFAULT_COMPLETION_TOKENS = 16
-LONG_TEXT_CHARS = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids of one prompt; `text` is what the client sent, None when it sent ids."""
+    """Token ids of one prompt, packed as in NewRequest.prompt; `text` is what the client sent, None when it
+    sent ids.
+    """
 
-    ids: list[int]
+    packed: bytes
     text: str | None
+
+    @property
+    def ids(self) -> memoryview[int]:
+        return unpack_ids(self.packed)
+
+    def __len__(self) -> int:
+        """Tokens."""
+        return len(self.packed) // 4
 
 
 class PromptBuilder:
@@ -38,53 +47,43 @@ class PromptBuilder:
 
     def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
         self.tokenizer = tokenizer
+        self.encoder = TextEncoder(tokenizer)
         self._files = files
         self.pooling: Pooling | None = files.pooling
-        self.template: ChatTemplate | None = None
+        self.template: TemplateRenderer | None = None
         if files.template is not None:
-            self.template = ChatTemplate(files.template, files.specials, files.template_path)
+            self.template = TemplateRenderer(files.template, files.specials, files.template_path)
         own = tokenizer.id_of(files.specials.get("eos_token", ""))
         self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
 
-    async def completion(self, request: CompletionRequest) -> list[Prompt]:
-        """One Prompt per prompt of the request."""
-        special = request.add_special_tokens is not False
-        items = request.prompts()
-        chars = sum(len(item) for item in items if isinstance(item, str))
-        prompts: list[Prompt] = []
-        for item in items:
-            if isinstance(item, str):
-                prompts.append(Prompt(await self.encode(item, special=special, chars=chars), item))
-            elif item:
-                prompts.append(Prompt(item, None))
-            else:
-                raise RequestError("`prompt` holds an empty list of token ids", param="prompt")
-        return prompts
+    def close(self) -> None:
+        """End what renders the template; idempotent."""
+        if self.template is not None:
+            self.template.close()
 
-    async def encode(self, text: str, *, special: bool, chars: int) -> list[int]:
-        """Token ids of one text of a request that has `chars` characters to tokenise: where that takes
-        long, off the event loop. Raises RequestError where there are none.
-        """
-        if chars > LONG_TEXT_CHARS:
-            ids = await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=special)
-        else:
-            ids = self.tokenizer.encode(text, add_special_tokens=special)
-        if not ids:
+    async def completion(self, request: CompletionRequest, room: TextRoom) -> list[Prompt]:
+        """One Prompt per prompt of the request. Raises ContextLengthError and RequestError."""
+        items = request.prompts()
+        if isinstance(items[0], str):
+            return await self.encode(cast(list[str], items), room, request.add_special_tokens is not False)
+        if not all(items):
+            raise RequestError("`prompt` holds an empty list of token ids", param="prompt")
+        return [Prompt(pack_ids(ids), None) for ids in cast(list[list[int]], items)]
+
+    async def encode(self, texts: Sequence[str], room: TextRoom, special: bool) -> list[Prompt]:
+        """Of texts of one request. Raises ContextLengthError, and RequestError where one has no tokens."""
+        packed = await self.encoder.encode(texts, room, special=special)
+        if not all(packed):
             raise RequestError("the prompt has no tokens: give at least one character", param="prompt")
-        return ids
+        return [Prompt(ids, text) for ids, text in zip(packed, texts, strict=True)]
 
     def truncated(self, fields: SamplingFields, prompt: Prompt, ready: Ready) -> Prompt:
-        """`truncate_prompt_tokens` tokens, the last or the first; with -1, as many as leave room for
-        `max_tokens`.
-        """
-        keep = fields.truncate_prompt_tokens
-        if keep is None:
+        """With `truncate_prompt_tokens` no more than those."""
+        keep = tokens_to_keep(fields, ready.max_model_len)
+        if keep is None or len(prompt) <= keep:
             return prompt
-        if keep < 0:
-            keep = max(1, ready.max_model_len - max(1, fields.max_tokens or 0))
-        if len(prompt.ids) <= keep:
-            return prompt
-        return Prompt(prompt.ids[:keep] if fields.truncation_side == "right" else prompt.ids[-keep:], None)
+        packed = prompt.packed
+        return Prompt(packed[: 4 * keep] if fields.truncation_side == "right" else packed[-4 * keep :], None)
 
     def sampling(
         self, fields: SamplingFields, prompt: Prompt, ready: Ready, reports: tuple[int, int]
@@ -119,7 +118,7 @@ class PromptBuilder:
     def _max_tokens(self, fields: SamplingFields, prompt: Prompt, max_model_len: int) -> int:
         """A silent chat gets the rest of the context, a silent completion 16 tokens as with OpenAI."""
         chat = isinstance(fields, ChatRequest)
-        used, room = len(prompt.ids), max_model_len - len(prompt.ids)
+        used, room = len(prompt), max_model_len - len(prompt)
         asked = fields.max_tokens
         part = "messages" if chat else "prompt"
         limit = f"This model's maximum context length is {max_model_len} tokens. However, "
@@ -139,9 +138,12 @@ class PromptBuilder:
         return max(asked, 1)  # 0 only with echo, whose one drawn token is not shown
 
     def _check_ids(self, fields: SamplingFields, prompt: Prompt, vocab_size: int) -> None:
-        named = {"logit_bias": fields.logit_bias or (), "stop_token_ids": fields.stop_token_ids or ()}
+        named: dict[str, Collection[int]] = {
+            "logit_bias": fields.logit_bias or (),
+            "stop_token_ids": fields.stop_token_ids or (),
+        }
         if prompt.text is None:
-            named["prompt"] = prompt.ids
+            named["prompt"] = prompt.ids.tolist()
         for name, ids in named.items():
             if ids and max(ids) >= vocab_size:
                 raise RequestError(
@@ -150,9 +152,11 @@ class PromptBuilder:
                 )
 
 
-def pack_ids(ids: list[int]) -> bytes:
-    """Token ids as little-endian int32, the form of NewRequest.prompt."""
-    packed = array.array("i", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+def tokens_to_keep(fields: SamplingFields, max_model_len: int) -> int | None:
+    """Of a prompt, the last or the first; with `truncate_prompt_tokens` -1, as many as leave room for
+    `max_tokens`. None: all.
+    """
+    keep = fields.truncate_prompt_tokens
+    if keep is None or keep > 0:
+        return keep
+    return max(1, max_model_len - max(1, fields.max_tokens or 0))

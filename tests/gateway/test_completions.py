@@ -352,7 +352,7 @@ def test_stream_bytes_are_events(service):
     [
         ("/v1/completions", {"prompt": ["w" * 9000] * 3}),
         ("/v1/completions", {"prompt": "w" * 20_000}),
-        ("/tokenize", {"prompt": "w"}),
+        ("/tokenize", {"prompt": "w" * 20_000}),
         ("/detokenize", {"tokens": [40]}),
     ],
     ids=["many", "long", "tokenize", "detokenize"],

@@ -4,18 +4,19 @@ nothing behind.
 
 from __future__ import annotations
 
-import resource
-import time
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template import ChatTemplate
+from firelane.text.template_process import TemplateRenderer
 
 HOSTILE = Path(__file__).parent / "hostile"
 BODIES = sorted((HOSTILE / "bodies").iterdir())
 TEMPLATES = sorted((HOSTILE / "templates").iterdir())
+USER = [{"role": "user", "content": "x"}]
+COMPILED = sorted((HOSTILE / "compiled_templates").iterdir())
 
 
 @pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
@@ -33,8 +34,27 @@ def test_body(service, path):
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_template(path):
-    start_s, start_kib = time.thread_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises((RequestError, TokenizerError)):
-        ChatTemplate(path.read_text(), {}).render([{"role": "user", "content": "x"}], {})
-    assert time.thread_time() - start_s < 5
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start_kib < 512 << 10
+    """In the limits of the process that renders it; the next conversation finds another one. Where all is
+    constant it may fail when it is compiled.
+    """
+    source = "{% if messages[0].content == 'x' %}" + path.read_text() + "{% else %}fine{% endif %}"
+    with pytest.raises((RequestError, TokenizerError)) as caught, rendered(source):
+        pass
+    assert len(str(caught.value)) < 1000
+
+
+@contextlib.contextmanager
+def rendered(source: str):
+    """Harm, and what comes after it."""
+    with contextlib.closing(TemplateRenderer(source, {})) as template:
+        try:
+            yield template.render_blocking(USER, [], {})
+        finally:
+            assert template.render_blocking([{"role": "user", "content": "y"}], [], {}) == "fine"
+
+
+@pytest.mark.parametrize("path", COMPILED, ids=lambda path: path.stem)
+def test_template_that_means_harm_to_the_compiler(path):
+    with pytest.raises(TokenizerError) as caught:
+        TemplateRenderer(path.read_text(), {})
+    assert len(str(caught.value)) < 1000

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import array
 from typing import Any
 
 import pytest
+
+from firelane.gateway.config import HttpLimits
+from firelane.text.encoder import PIECE_CHARS
+from firelane.text.tokenizer import Tokenizer
 
 ASK = [{"role": "user", "content": "hi"}]
 
@@ -61,3 +66,42 @@ def test_ids_out_of_the_vocabulary_are_refused(service):
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("tokens")
     assert post(service, "/detokenize", tokens=[]) == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a b" * 500_000}),
+        ("/v1/completions", {"prompt": ["a", "a b" * 500_000]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b" * 500_000}]}),
+        ("/v1/responses", {"input": "a b" * 500_000}),
+        ("/v1/embeddings", {"input": "a b" * 500_000}),
+        ("/client/v4/accounts/a/ai/run/toy", {"prompt": "a b" * 500_000}),
+        ("/client/v4/accounts/a/ai/run/toy", {"prompt": "a b" * 500_000, "raw": True}),
+        ("/tokenize", {"prompt": "a b" * 500_000}),
+    ],
+)
+def test_a_text_that_cannot_fit_is_never_tokenised_whole(make_service, monkeypatch, path, body):
+    service = make_service(limits=HttpLimits())
+    seen: list[int] = []
+
+    def noting(method):
+        return lambda self, text, **more: seen.append(len(text)) or method(self, text, **more)
+
+    for name in ("encode", "count"):
+        monkeypatch.setattr(Tokenizer, name, noting(getattr(Tokenizer, name)))
+    answer = service.http.post(path, json=body)
+    assert answer.status_code == 400
+    assert "tokens" in answer.text
+    assert 0 < max(seen) <= PIECE_CHARS
+    assert service.gateway.in_flight == 0
+
+
+def test_a_long_text_is_cut_where_the_request_asks_for_it(make_service):
+    service = make_service(limits=HttpLimits())
+    body = {"prompt": "a b" * 500_000 + "end", "truncate_prompt_tokens": 5, "max_tokens": 1}
+    assert service.http.post("/v1/completions", json=body).status_code == 200
+    sent = array.array("i", service.engine.submitted[-1].prompt).tolist()
+    assert sent == service.ids("a bend")[-5:]
+    more = {"input": "a b" * 500_000, "truncate_prompt_tokens": -1}
+    assert service.http.post("/v1/embeddings", json=more).json()["usage"]["prompt_tokens"] == 512

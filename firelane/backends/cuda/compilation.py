@@ -18,7 +18,9 @@ def compile_all(work: Iterable[Work], *, threads: int) -> int:
     different = {specialisation(w): w for w in work}
     with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
         compiled = pool.map(_compile, different.values())
-        by_kernel = {id(kernel): (kernel, name) for kernel, name in compiled}  # several launches may share one
+        by_kernel = {
+            id(kernel): (kernel, name) for kernel, name in compiled
+        }  # several launches may share one
         list(pool.map(_load, by_kernel.values()))
     return len(different)
 

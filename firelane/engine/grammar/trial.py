@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from firelane.child_process import limit_memory
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.source import check, new_matcher
 from firelane.engine.grammar.vocabulary import special_tokens
@@ -94,9 +95,7 @@ def main(arguments: list[str]) -> int:
     limits = msgspec.json.decode(arguments[0], type=GrammarLimits)
     specials: list[str] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    with contextlib.suppress(ValueError, OSError):  # a system without this limit, or with a lower one
-        resource.setrlimit(resource.RLIMIT_AS, (limits.trial_bytes, limits.trial_bytes))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory(limits.trial_bytes)
     threading.stack_size(STACK_BYTES)
     with contextlib.suppress(OSError, ValueError):  # the compiler says what is wrong with the file
         specials = special_tokens(Path(arguments[1]))

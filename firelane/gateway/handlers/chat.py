@@ -35,7 +35,7 @@ class Chat:
         model = self._models.find(request.model, exchange.request.tenant)
         draws = request.n or 1
         with model.reserve(exchange, draws, request.options) as reservation:
-            chat = model.assistant.chat(request)
+            chat = await model.assistant.chat(request)
             identity = new_identity("chatcmpl-", request, model)
             options = output_options(
                 request, logprobs=bool(request.logprobs), visible_special_ids=chat.visible_special_ids
@@ -44,7 +44,7 @@ class Chat:
                 fields=request,
                 format=ChatFormat(identity, model.tokenizer),
                 options=replace(options, live_usage=identity.live_usage),
-                prompts=[await model.assistant.encode(chat)],
+                prompts=[await model.assistant.encode(chat, model.text_room(exchange, "messages", request))],
                 draws=draws,
                 splitter=chat.splitter,
                 grammar=chat.grammar,

@@ -44,7 +44,7 @@ class Completions:
                 fields=request,
                 format=CompletionFormat(identity, model.tokenizer),
                 options=_options(request, identity),
-                prompts=await model.prompts.completion(request),
+                prompts=await model.prompts.completion(request, model.text_room(exchange, "prompt", request)),
                 draws=draws,
                 reports=_reports(request),
                 grammar=grammar_of(request),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
 from firelane.api.decode import BodyDecoder
@@ -15,8 +15,8 @@ from firelane.gateway.models import Models, ServedModel
 from firelane.gateway.requests.admission import cache_salt
 from firelane.gateway.requests.embedding import EmbeddingJob, start_embedding
 from firelane.gateway.requests.vectors import VectorFormat
-from firelane.text.prompt import LONG_TEXT_CHARS
-from firelane.text.tokenizer import Tokenizer
+from firelane.text.encoder import pack_ids
+from firelane.text.prompt import Prompt
 from firelane.wire.frames import Pooling, Ready
 
 
@@ -38,7 +38,7 @@ class Embeddings:
         form, pooling = _format(request, ready), _pooling(request, model)
         window = min(len(inputs), ready.max_num_seqs)
         with model.reserve(exchange, window, request.options) as reservation:
-            prompts = await _prompts(request, inputs, model)
+            prompts = await _prompts(request, inputs, model, exchange)
             reservation.charge(sum(map(len, prompts)), 0)
             if exchange.gone:
                 return
@@ -66,32 +66,21 @@ def _pooling(request: EmbeddingRequest, model: ServedModel) -> Pooling:
 
 
 async def _prompts(
-    request: EmbeddingRequest, inputs: list[str] | list[list[int]], model: ServedModel
-) -> list[list[int]]:
-    """Token ids, cut where the request wants that. Raises ContextLengthError and RequestError."""
-    if isinstance(inputs[0], str):
-        special = request.add_special_tokens is not False
-        prompts = await _encode(model.tokenizer, cast(list[str], inputs), special=special)
-    else:
-        prompts = cast(list[list[int]], inputs)
+    request: EmbeddingRequest, inputs: list[str] | list[list[int]], model: ServedModel, exchange: Exchange
+) -> list[Prompt]:
+    """Cut where the request wants that. Raises ContextLengthError and RequestError."""
     ready, most = model.serving(), request.truncate_prompt_tokens
-    if most is not None:
-        keep = ready.max_model_len if most == -1 else most
-        prompts = [ids[-keep:] for ids in prompts]
-    for index, ids in enumerate(prompts):
-        _check_ids(index, ids, ready)
+    keep = ready.max_model_len if most == -1 else most
+    if isinstance(inputs[0], str):
+        room = replace(model.text_room(exchange, "input"), keep=keep)
+        texts, special = cast(list[str], inputs), request.add_special_tokens is not False
+        found = await model.prompts.encoder.encode(texts, room, special=special)
+    else:
+        found = [pack_ids(ids) for ids in cast(list[list[int]], inputs)]
+    prompts = [Prompt(packed if keep is None else packed[-4 * keep :], None) for packed in found]
+    for index, prompt in enumerate(prompts):
+        _check_ids(index, prompt, ready)
     return prompts
-
-
-async def _encode(tokenizer: Tokenizer, texts: list[str], *, special: bool) -> list[list[int]]:
-    """Off the event loop where it takes long."""
-
-    def encode() -> list[list[int]]:
-        return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
-
-    if sum(map(len, texts)) > LONG_TEXT_CHARS:
-        return await asyncio.to_thread(encode)
-    return encode()
 
 
 def _format(request: EmbeddingRequest, ready: Ready) -> VectorFormat:
@@ -107,17 +96,18 @@ def _format(request: EmbeddingRequest, ready: Ready) -> VectorFormat:
     )
 
 
-def _check_ids(index: int, ids: list[int], ready: Ready) -> None:
-    if not ids:
+def _check_ids(index: int, prompt: Prompt, ready: Ready) -> None:
+    highest = max(prompt.ids, default=-1)
+    if highest < 0:
         raise RequestError(f"`input` number {index} has no tokens: give more text", param="input")
-    if max(ids) >= ready.vocab_size:
+    if highest >= ready.vocab_size:
         raise RequestError(
-            f"`input` has token id {max(ids)}, but the vocabulary has {ready.vocab_size} entries",
+            f"`input` has token id {highest}, but the vocabulary has {ready.vocab_size} entries",
             param="input",
         )
-    if len(ids) > ready.max_model_len:
+    if len(prompt) > ready.max_model_len:
         raise ContextLengthError(
             f"This model's maximum context length is {ready.max_model_len} tokens. However, input number "
-            f"{index} has {len(ids)} tokens. Please reduce the length of the input.",
+            f"{index} has {len(prompt)} tokens. Please reduce the length of the input.",
             param="input",
         )

@@ -18,7 +18,7 @@ from firelane.api.responses import (
     ResponseObject,
     ResponsesRequest,
 )
-from firelane.errors import RequestError
+from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.answers.responses_format import ResponsesFormat
 from firelane.gateway.handlers.replies import Replies
@@ -29,6 +29,7 @@ from firelane.gateway.requests.generation import GenerationRequest, output_optio
 from firelane.gateway.requests.response_turn import Turn, begin_turn, initial_answer
 from firelane.gateway.requests.responses_chat import as_chat
 from firelane.text.assistant import RenderedChat
+from firelane.text.encoder import TextRoom
 from firelane.text.prompt import Prompt
 
 DEFAULT_ITEMS, MOST_ITEMS = 20, 100
@@ -92,7 +93,8 @@ class Responses:
                 turn.keep(self._store, tenant, done, body)
 
         with model.reserve(exchange, 1, request.options) as reservation:
-            chat, rendered, prompt = await _fitting(model, request, turn)
+            room = model.text_room(exchange, "input")
+            chat, rendered, prompt = await _fitting(model, request, turn, room)
             generation = GenerationRequest(
                 fields=chat,
                 format=ResponsesFormat(answer, model.tokenizer, keep),
@@ -114,8 +116,8 @@ class Responses:
 
     async def input_tokens(self, exchange: Exchange) -> None:
         request, turn, model = self._begin(exchange)
-        _, _, prompt = await _fitting(model, request, turn)
-        self._replies.json(exchange, InputTokens(input_tokens=len(prompt.ids)))
+        _, _, prompt = await _fitting(model, request, turn, model.counting_room(exchange, "input"))
+        self._replies.json(exchange, InputTokens(input_tokens=len(prompt)))
 
     def read(self, exchange: Exchange) -> None:
         read_query(exchange.request.query, INCLUDE)
@@ -147,36 +149,47 @@ class Responses:
 
 
 async def _fitting(
-    model: ServedModel, request: ResponsesRequest, turn: Turn
+    model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom
 ) -> tuple[ChatRequest, RenderedChat, Prompt]:
     """The request as a chat. With `truncation` "auto", without as many of the first items as it takes to fit
-    the context.
+    the context. Raises ContextLengthError where nothing fits.
     """
-    found = await _encoded(model, request, turn)
-    max_model_len = model.max_model_len
-    if request.truncation != "auto" or max_model_len is None:
+    context = model.max_model_len
+    if request.truncation != "auto" or context is None:
+        return await _encoded(model, request, turn, room)
+    most = context - (request.max_output_tokens or 1)
+    found = await _shortened(model, request, turn, room, most)
+    if found is not None:
         return found
-    room = max_model_len - (request.max_output_tokens or 1)
-    if len(found[2].ids) <= room:
-        return found
-    fewest, most = 1, len(turn.earlier) + len(turn.own) - 1
-    while fewest <= most:
-        dropped = (fewest + most) // 2
+    fewest, last = 1, len(turn.earlier) + len(turn.own) - 1
+    while fewest <= last:
+        dropped = (fewest + last) // 2
         kept = turn.without(dropped)
-        shorter = await _encoded(model, request, kept) if kept.own or kept.earlier else None
-        if shorter is not None and len(shorter[2].ids) <= room:
-            found, most = shorter, dropped - 1
+        shorter = await _shortened(model, request, kept, room, most) if kept.own or kept.earlier else None
+        if shorter is not None:
+            found, last = shorter, dropped - 1
         else:
             fewest = dropped + 1
-    return found
+    return found or await _encoded(model, request, turn, room)
+
+
+async def _shortened(
+    model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom, most: int
+) -> tuple[ChatRequest, RenderedChat, Prompt] | None:
+    """None where it has more than `most` tokens."""
+    try:
+        found = await _encoded(model, request, turn, room)
+    except ContextLengthError:
+        return None
+    return found if len(found[2]) <= most else None
 
 
 async def _encoded(
-    model: ServedModel, request: ResponsesRequest, turn: Turn
+    model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom
 ) -> tuple[ChatRequest, RenderedChat, Prompt]:
     chat = as_chat(request, turn.earlier, turn.own)
-    rendered = model.assistant.chat(chat)
-    return chat, rendered, await model.assistant.encode(rendered)
+    rendered = await model.assistant.chat(chat)
+    return chat, rendered, await model.assistant.encode(rendered, room)
 
 
 def _id(exchange: Exchange) -> str:

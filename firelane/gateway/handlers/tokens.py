@@ -13,6 +13,7 @@ from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.models import Models, ServedModel
+from firelane.text.encoder import TextRoom, unpack_ids
 
 
 class Tokens:
@@ -32,7 +33,7 @@ class Tokens:
         request = self._tokenizes.decode(exchange.request.body)
         request.check()
         model = self._models.find(request.model, exchange.request.tenant)
-        ids = await _ids(model, request)
+        ids = await _ids(model, request, model.counting_room(exchange, "prompt"))
         strings = None
         if request.return_token_strs:
             strings = [model.tokenizer.core.id_to_token(token) or "" for token in ids]
@@ -55,11 +56,11 @@ class Tokens:
         self._replies.json(exchange, DetokenizeResponse(prompt=text))
 
 
-async def _ids(model: ServedModel, request: TokenizeRequest) -> list[int]:
+async def _ids(model: ServedModel, request: TokenizeRequest, room: TextRoom) -> list[int]:
     if request.messages is None:
         special = request.add_special_tokens is not False
-        encode = model.tokenizer.encode
-        return await asyncio.to_thread(encode, request.prompt or "", add_special_tokens=special)
+        (packed,) = await model.prompts.encoder.encode([request.prompt or ""], room, special=special)
+        return unpack_ids(packed).tolist()
     chat = ChatRequest(
         messages=request.messages,
         tools=request.tools,
@@ -69,5 +70,5 @@ async def _ids(model: ServedModel, request: TokenizeRequest) -> list[int]:
         chat_template_kwargs=request.chat_template_kwargs,
     )
     chat.check()
-    prompt = await model.assistant.encode(model.assistant.chat(chat))
-    return prompt.ids
+    prompt = await model.assistant.encode(await model.assistant.chat(chat), room)
+    return prompt.ids.tolist()

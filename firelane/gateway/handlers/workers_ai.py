@@ -43,35 +43,38 @@ class WorkersAi:
         request.check()
         if _rejects_if_busy(exchange.request.query):
             request.options = RunOptions(reject_if_busy=True)
-        name = exchange.request.params["model"]
-        model = self._models.find(name, exchange.request.tenant)
+        model = self._models.find(_name(exchange), exchange.request.tenant)
         with model.reserve(exchange, 1, request.options) as reservation:
             make = _raw_generation if request.raw else _generation
-            start_generation(model, reservation, await make(model, request, name))
+            start_generation(model, reservation, await make(model, request, exchange))
 
 
-async def _raw_generation(model: ServedModel, request: RunRequest, name: str) -> GenerationRequest:
-    fields = as_completion(request, name)
+async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:
+    fields = as_completion(request, _name(exchange))
     return GenerationRequest(
         fields=fields,
         format=WorkersFormat(as_json=False),
         options=output_options(fields, logprobs=False),
-        prompts=await model.prompts.completion(fields),
+        prompts=await model.prompts.completion(fields, model.text_room(exchange, "prompt")),
     )
 
 
-async def _generation(model: ServedModel, request: RunRequest, name: str) -> GenerationRequest:
-    fields = as_chat(request, name)
-    chat = model.assistant.chat(fields)
+async def _generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:
+    fields = as_chat(request, _name(exchange))
+    chat = await model.assistant.chat(fields)
     form = request.response_format
     return GenerationRequest(
         fields=fields,
         format=WorkersFormat(as_json=form is not None and form.type != "text"),
         options=output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids),
-        prompts=[await model.assistant.encode(chat)],
+        prompts=[await model.assistant.encode(chat, model.text_room(exchange, "messages"))],
         splitter=chat.splitter,
         grammar=chat.grammar,
     )
+
+
+def _name(exchange: Exchange) -> str:
+    return exchange.request.params["model"]
 
 
 def openai_routes(routes: Iterable[Route]) -> Iterable[Route]:

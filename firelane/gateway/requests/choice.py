@@ -78,7 +78,7 @@ class Choice:
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self._prompt.ids)
+        return len(self._prompt)
 
     @property
     def prompt_reports(self) -> list[TokenReport]:
@@ -91,7 +91,7 @@ class Choice:
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
         report = TokenReport(entry.token, entry.logprob, top)
-        if entry.position >= len(self._prompt.ids):
+        if entry.position >= len(self._prompt):
             self._reports.append(report)
             return
         if self._options.prompt_logprobs:
@@ -138,11 +138,11 @@ class Choice:
         if not self._options.echo:
             return
         prompt = self._prompt
-        text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids)
+        text = prompt.text if prompt.text is not None else self._tokenizer.decode(prompt.ids.tolist())
         if not self._options.logprobs:
             self._sink.text(text)
             return
-        split = len(prompt.ids) - 1  # the first prompt token has no log-probability
+        split = len(prompt) - 1  # the first prompt token has no log-probability
         reports = [TokenReport(prompt.ids[0], None, []), *self._reports[:split]]
         self._reports = self._reports[split:]
         self._sink.reported(text, reports, None)
@@ -196,7 +196,7 @@ class Choice:
         first = self._shown_tokens == 0
         self._shown_tokens += len(self._tokens)
         ids, self._tokens = self._tokens, []
-        return Tokens(ids, self._prompt.ids if first else None)
+        return Tokens(ids, self._prompt.ids.tolist() if first else None)
 
     def on_end(self) -> None:
         if self._reason == "error":

@@ -12,7 +12,7 @@ from firelane.gateway.models import ServedModel
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.vectors import VectorFormat
-from firelane.text.prompt import pack_ids
+from firelane.text.prompt import Prompt
 from firelane.wire.frames import FinishReason, NewRequest, Pooling, Sampling, TokenLogprobs
 
 NO_DATA = b'"data":[]'
@@ -20,12 +20,12 @@ NO_DATA = b'"data":[]'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingJob:
-    """A checked, admitted and tokenised request. prompts: token ids, one list a vector. answer_model: the
+    """A checked, admitted and tokenised request. prompts: one a vector. answer_model: the
     name that the answer repeats. salt: of the prefix cache. window: how many inputs are with the engine at a
     time, at most.
     """
 
-    prompts: list[list[int]]
+    prompts: list[Prompt]
     pooling: Pooling
     format: VectorFormat
     answer_model: str
@@ -55,7 +55,7 @@ class EmbeddingAnswer:
         one = EmbeddingInput(self._new_id(), len(run.sequences), run, self)
         request = NewRequest(
             id=one.id,
-            prompt=pack_ids(job.prompts[one.index]),
+            prompt=job.prompts[one.index].packed,
             sampling=Sampling(),
             salt=job.salt,
             tenant=asked.tenant.name,

@@ -18,7 +18,7 @@ from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
 from firelane.gateway.requests.run import RequestRun
 from firelane.text.deltas import Splitter
-from firelane.text.prompt import Prompt, pack_ids
+from firelane.text.prompt import Prompt
 from firelane.text.sampling import SEED_MASK
 from firelane.wire.frames import Grammar, NewRequest, Sampling
 
@@ -47,7 +47,7 @@ def start_generation(model: ServedModel, reservation: Reservation, request: Gene
     prompts = [build.truncated(fields, prompt, ready) for prompt in request.prompts]
     samplings = [build.sampling(fields, prompt, ready, request.reports) for prompt in prompts]
     output_tokens = request.draws * sum(sampling.max_tokens for sampling in samplings)
-    reservation.charge(sum(len(prompt.ids) for prompt in prompts), output_tokens)
+    reservation.charge(sum(map(len, prompts)), output_tokens)
     model.admission.usage.submitted(reservation.exchange, prompts)
     if not reservation.exchange.gone:
         _Starter(model, reservation, request).start(list(zip(prompts, samplings, strict=True)))
@@ -75,14 +75,13 @@ class _Starter:
         tenant = self._asked.tenant
         salt = cache_salt(tenant.salt, self._request.fields.cache_salt)
         for prompt, sampling in work:
-            packed = pack_ids(prompt.ids)
             for i in range(self._request.draws):
                 choice = self._choice(prompt, first=i == 0)
                 own = msgspec.structs.replace(sampling, seed=(sampling.seed + i) & SEED_MASK)
                 self._model.metrics.submitted(own.max_tokens)
                 request = NewRequest(
                     id=choice.id,
-                    prompt=packed,
+                    prompt=prompt.packed,
                     sampling=own,
                     salt=salt,
                     grammar=self._request.grammar,

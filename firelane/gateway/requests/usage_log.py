@@ -86,7 +86,7 @@ class UsageLog:
         """Log the prompts that go to the engine, where the server was told to."""
         if self.log_prompts:
             for prompt in prompts:
-                text = prompt.ids if prompt.text is None else prompt.text
+                text = prompt.ids.tolist() if prompt.text is None else prompt.text
                 event(log, "request_prompt", {"id": exchange.id, "prompt": text})
 
     def ended(self, exchange: Exchange, outcome: Outcome) -> None:

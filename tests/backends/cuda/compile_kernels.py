@@ -51,7 +51,9 @@ class Report:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="compile_kernels")
     parser.add_argument("--json", action="store_true", help="one JSON list in place of the table")
-    parser.add_argument("--each", type=int, metavar="N", help="no more than N cases of each kind of kernel of a file")
+    parser.add_argument(
+        "--each", type=int, metavar="N", help="no more than N cases of each kind of kernel of a file"
+    )
     parser.add_argument("files", nargs="*", help="stems of files in compile_cases/ (default: all)")
     options = parser.parse_args(arguments)
     use_no_device()

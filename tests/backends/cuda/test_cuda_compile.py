@@ -36,11 +36,15 @@ def test_there_is_a_case_of_every_kernel(reports: list[dict[str, Any]]) -> None:
 def test_products_of_every_form_are_spread_alike_over_the_warps(reports: list[dict[str, Any]]) -> None:
     """The two products of a turn of the loop, too: their sums stay in registers."""
     spread = {r["name"]: r["resources"]["layouts"] for r in reports if r["file"] in ("linear", "attention")}
-    products = {name: layouts for name, layouts in spread.items() if not name.startswith(("merge", "turn", "decode"))}
+    products = {
+        name: layouts for name, layouts in spread.items() if not name.startswith(("merge", "turn", "decode"))
+    }
     assert len(products) > 9
     assert {name: layouts for name, layouts in products.items() if len(layouts) != 1} == {}
 
 
 def test_several_layouts_of_products_are_a_problem() -> None:
-    resources = Resources(registers=1, stack=0, local=0, shared=0, warps=8, layouts=("[4, 2]", "[8, 1]"), found=())
+    resources = Resources(
+        registers=1, stack=0, local=0, shared=0, warps=8, layouts=("[4, 2]", "[8, 1]"), found=()
+    )
     assert resources.problems(Case(name="any", launch=None)) == ["products in layouts [4, 2], [8, 1]"]

@@ -1,0 +1,6 @@
+"""Limits of rendering a conversation."""
+
+CPU_S = 1.0
+MEMORY_BYTES = 384 << 20
+"""Of the process that renders, its own code included."""
+TOO_MUCH_WORK = "the chat template does too much work on these messages"

@@ -1,0 +1,107 @@
+"""python -m firelane.text.template_worker: compile a chat template and render it, for the process at the
+other end of standard input, a socket. The first frame is a TemplateSource, each later one a RenderRequest,
+each answer an outcome and a text.
+
+A template that computes for too long ends this process, as one does that overruns the stack; one that takes
+too much memory has it answer that, and end.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgspec
+
+from firelane.child_process import end_with_parent, limit_memory
+from firelane.errors import RequestError, TokenizerError
+from firelane.text.template_limits import CPU_S, MEMORY_BYTES
+
+LENGTH_BYTES = 4
+RENDERED, REFUSED, FAILED, TOO_MUCH = b"t", b"r", b"f", b"m"
+"""Outcomes: the first byte of an answer. The rest is the text, or, in UTF-8 too, what is wrong."""
+
+
+class TemplateSource(msgspec.Struct, array_like=True):
+    """where: the file that it came from."""
+
+    source: str
+    constants: dict[str, str]
+    where: str
+
+
+class RenderRequest(msgspec.Struct, array_like=True):
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    variables: dict[str, Any]
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+def _receive(sock: socket.socket) -> bytes:
+    """b"" at the end of the stream."""
+    data = sock.recv(1 << 18)
+    if not data:
+        return b""
+    while len(data) < LENGTH_BYTES:
+        data += sock.recv(1 << 18)
+    body = bytearray(data[LENGTH_BYTES:])
+    size = int.from_bytes(data[:LENGTH_BYTES], "little")
+    while len(body) < size:
+        body += sock.recv(1 << 18)
+    return bytes(body)
+
+
+def _answer(work: Any, request: bytes) -> bytes:
+    try:
+        return RENDERED + work(request).encode()
+    except MemoryError:
+        return TOO_MUCH
+    except RequestError as error:
+        return (REFUSED if error.param else FAILED) + str(error).encode("utf-8", "replace")
+    except (TokenizerError, UnicodeError) as error:
+        return FAILED + str(error).encode("utf-8", "replace")
+
+
+class _Renderer:
+    """Compiles, then renders."""
+
+    def compile(self, request: bytes) -> str:
+        """What the template asks for, as JSON."""
+        from firelane.text.template import ChatTemplate
+        from firelane.text.tools.tool_fallback import ToolRendering
+
+        made = msgspec.json.decode(request, type=TemplateSource)
+        template = ChatTemplate(made.source, made.constants, made.where)
+        self._rendering = ToolRendering(template)
+        return msgspec.json.encode(sorted(template.variables)).decode()
+
+    def render(self, request: bytes) -> str:
+        asked = msgspec.json.decode(request, type=RenderRequest)
+        return self._rendering.render(asked.messages, asked.tools, asked.variables)
+
+
+def main() -> int:
+    end_with_parent()
+    limit_memory(MEMORY_BYTES)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    sock, renderer = socket.socket(fileno=0), _Renderer()
+    work = renderer.compile
+    while request := _receive(sock):
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        answer = _answer(work, request)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sock.sendall(framed(answer))
+        if answer[:1] == TOO_MUCH:
+            return 1
+        work = renderer.render
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

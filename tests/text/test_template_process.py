@@ -1,0 +1,154 @@
+"""Processes that render chat templates: what they take is bounded, and others do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
+from firelane.text import template_process
+from firelane.text.template_process import QUICK_BYTES, TemplateRenderer
+
+USER = [{"role": "user", "content": "hi"}]
+HARM = [{"role": "user", "content": "harm"}]
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+SOURCE = "{% if messages[0].content == 'harm' %}" + LOOP + "{% endif %}{{ messages[0].content }}{{ x }}"
+LONG = [{"role": "user", "content": "a" * QUICK_BYTES}]
+
+
+@pytest.fixture
+def template():
+    with contextlib.closing(TemplateRenderer(SOURCE, {"bos_token": "<s>"})) as made:
+        yield made
+
+
+def render(template, messages=USER, tools=(), **variables):
+    async def work():
+        return await template.render(messages, list(tools), variables)
+
+    return asyncio.run(work())
+
+
+def test_text_and_variables(template):
+    assert template.variables == {"messages", "x"}
+    assert render(template, x="é😀") == template.render_blocking(USER, [], {"x": "é😀"}) == "hié😀"
+
+
+def test_long_conversations(template):
+    content = "é" * 5_000_000
+    assert render(template, [{"role": "user", "content": content}]) == content
+
+
+@pytest.mark.parametrize("value", [10**40, 1.5, None, [1, {"a": [True]}]])
+def test_values_arrive_as_they_are(value):
+    with contextlib.closing(TemplateRenderer("{{ x | tojson }}|{{ x }}", {})) as template:
+        assert render(template, x=value).endswith(f"|{value}")
+
+
+def test_too_much_work_ends_the_process_and_the_next_conversation_has_another(template):
+    for _ in range(2):
+        with pytest.raises(RequestError, match="too much work"):
+            render(template, HARM)
+        assert render(template) == "hi"
+    with pytest.raises(RequestError, match="too much work"):
+        template.render_blocking(HARM, [], {})
+    assert template.render_blocking(USER, [], {}) == "hi"
+
+
+def test_short_conversations_do_not_wait_for_long_ones(template):
+    async def work():
+        await template.render(LONG, [], {})
+        async with template._slow.lock:
+            return await template.render(USER, [], {})
+
+    assert asyncio.run(work()) == "hi"
+
+
+def test_a_wait_that_takes_too_long(template, monkeypatch):
+    monkeypatch.setattr(template_process, "WAIT_S", 0.0)
+
+    async def work():
+        async with template._quick.lock:
+            await template.render(USER, [], {})
+
+    with pytest.raises(QueueTimeoutError, match="busy"):
+        asyncio.run(work())
+    monkeypatch.undo()
+    assert render(template) == "hi"
+
+
+def test_an_answer_that_nobody_waits_for_is_not_given_to_the_next(template):
+    async def work():
+        task = asyncio.ensure_future(template.render([{"role": "user", "content": "old"}], [], {}))
+        while not template._quick.lock.locked():
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return await template.render(USER, [], {})
+
+    assert asyncio.run(work()) == "hi"
+
+
+def test_a_process_that_was_killed_while_it_waited(template):
+    template._quick._process.kill()
+    template._quick._process.wait()
+    assert render(template) == "hi"
+
+
+def test_refusals_and_failures_name_what_they_are():
+    source = "{% if x %}{{ raise_exception('only users') }}{% endif %}{{ 1 / 0 }}"
+    with contextlib.closing(TemplateRenderer(source, {})) as template:
+        with pytest.raises(RequestError, match="refuses the messages: only users") as caught:
+            render(template, x=1)
+        assert caught.value.param == "messages"
+        with pytest.raises(RequestError, match="fails on these messages: division by zero"):
+            render(template)
+
+
+def test_not_a_template():
+    with pytest.raises(TokenizerError, match=r"chat\.jinja is not a valid template"):
+        TemplateRenderer("{% for %}", {}, "chat.jinja")
+
+
+def test_values_without_a_form_as_json(template):
+    with pytest.raises(RequestError, match="JSON"):
+        render(template, x={1j: 2})
+    assert render(template) == "hi"
+
+
+def test_nothing_secret_in_its_environment(monkeypatch):
+    monkeypatch.setenv("FIRELANE_TEST_SECRET", "s3cret")
+    with contextlib.closing(TemplateRenderer("x", {})) as template:
+        environment = Path(f"/proc/{template._quick._process.pid}/environ")
+        if not environment.exists():
+            pytest.skip("no /proc here")
+        assert b"s3cret" not in environment.read_bytes()
+
+
+def test_it_ends_with_its_parent():
+    script = (
+        "import os\nfrom firelane.text.template_process import TemplateRenderer\n"
+        "made = TemplateRenderer('x', {})\nprint(made._quick._process.pid, flush=True)\nos._exit(0)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    out = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True, env=environment)
+    pid = int(out.stdout)
+
+    def lives() -> bool:
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return False
+
+    async def gone():
+        async with asyncio.timeout(10):
+            while lives():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(gone())
