@@ -29,11 +29,21 @@ FirelaneError                     exit code 1
 
 from __future__ import annotations
 
+MOST_CHARACTERS = 2000
+"""Of a message."""
+
 
 class FirelaneError(Exception):
-    """Base of all errors raised on purpose. `exit_code` is what a command ends with."""
+    """Base of all errors raised on purpose. `exit_code` is what a command ends with. The message is one line
+    of bearable length, whatever names out of a model or a request are in it."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        text = super().__str__().replace("\r", " ").replace("\n", " ")
+        if len(text) <= MOST_CHARACTERS:
+            return text
+        return f"{text[: MOST_CHARACTERS // 2]} [...] {text[-MOST_CHARACTERS // 2 :]}"
 
 
 class UsageError(FirelaneError):

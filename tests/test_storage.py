@@ -236,8 +236,6 @@ def test_a_cache_directory_of_another_user_is_refused(
     status = os.stat_result((0o40755, 1, 1, 1, owner, owner, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda _, **__: status)
     monkeypatch.setattr(os, "geteuid", lambda: me)
-    expected = (
-        pytest.raises(CacheError, match="belongs to another user") if refused else contextlib.nullcontext()
-    )
-    with expected:
+    refusal = pytest.raises(CacheError, match="belongs to another user")
+    with refusal if refused else contextlib.nullcontext():
         cache_directory(tmp_path)

@@ -16,8 +16,6 @@ from firelane.cli import bench, doctor, generate, keys, pack, program, serve, un
 from firelane.errors import FirelaneError
 
 COMMANDS = (serve, generate, keys, pack, unpack, verify, bench, doctor, program, version)
-MOST_CHARACTERS = 1000
-"""Of an error."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -37,15 +35,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def shortened(error: FirelaneError) -> str:
-    """The message as one line of bearable length: names out of a model's files may be of any."""
-    text = " ".join(str(error).split())
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    half = MOST_CHARACTERS // 2
-    return f"{text[:half]} [...] {text[-half:]}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. A FirelaneError ends as one line on standard error."""
     arguments = build_parser().parse_args(argv)
@@ -59,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FirelaneError as error:
         if env.shows_tracebacks():
             raise
-        print(f"firelane: error: {shortened(error)}", file=sys.stderr)
+        print(f"firelane: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -5,13 +5,13 @@ ignored.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.program.values import DType
+from firelane.storage import read_regular
 
 # Keys that do not change what the model computes: bookkeeping, training, generation defaults, and tokens
 # (which the gateway reads from the tokenizer and generation_config.json).
@@ -79,6 +79,8 @@ HARMLESS = frozenset(
 )
 DTYPES = {"bfloat16": DType.BF16, "float32": DType.F32, "float16": DType.F32}
 MAX_INT = 2**31 - 1
+LEAST, MOST = 1e-18, 1e18
+MAX_BYTES = 64 << 20
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """
     path = directory / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_regular(path, MAX_BYTES))
     except FileNotFoundError as error:
         raise ModelNotFoundError(
             f"{path}: no such file; give a model directory in Hugging Face layout"
@@ -137,10 +139,10 @@ class ConfigReader:
         return self.integer(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite positive number."""
+        """A positive number of a size that leaves float32 room to compute with it."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.refusal(key, value, "a positive number is needed")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST <= value <= MOST:
+            raise self.refusal(key, value, f"a positive number from {LEAST:g} to {MOST:g} is needed")
         return float(value)
 
     def boolean(self, key: str, default: bool) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from firelane.storage import write_whole
+from firelane.storage import read_regular, write_whole
 
 T = TypeVar("T")
 MOST_BYTES = 1 << 24
@@ -25,8 +25,7 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read(path: Path, kind: type[T]) -> T | None:
     """The content as a `kind`; None where the file is absent, damaged or of another kind."""
     try:
-        with path.open("rb") as file:
-            checked = msgspec.json.decode(file.read(MOST_BYTES), type=Checked)
+        checked = msgspec.json.decode(read_regular(path, MOST_BYTES), type=Checked)
         if checked.digest != _digest(bytes(checked.content)):
             return None
         return msgspec.json.decode(checked.content, type=kind)

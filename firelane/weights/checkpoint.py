@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from firelane.errors import CheckpointError, ModelNotFoundError
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
+from firelane.storage import read_regular
 from firelane.weights.fingerprint import FileStamp, fingerprint
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
@@ -23,6 +24,7 @@ from firelane.weights.safetensors import SafetensorsFile
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
+MAX_INDEX_BYTES = 64 << 20
 WeightFile = SafetensorsFile | PackedFile
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
 
@@ -179,9 +181,16 @@ def _weight_map(directory: Path) -> dict[str, str]:
 def _paths(directory: Path, weight_map: dict[str, str]) -> list[Path]:
     shards = sorted(set(weight_map.values())) or ([] if (directory / INDEX).is_file() else [SINGLE])
     for shard in shards:
-        if not (directory / shard).is_file():
-            raise CheckpointError(f"{directory}: shard {shard} is missing; download the model again")
+        if not _is_file(directory / shard):
+            raise CheckpointError(f"{directory}: shard {shard[:80]} is missing; download the model again")
     return [directory / shard for shard in shards]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
@@ -206,7 +215,7 @@ def _check_kinds(directory: Path, files: Sequence[WeightFile]) -> None:
 
 def _read_index(path: Path) -> dict[str, str]:
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        index = json.loads(read_regular(path, MAX_INDEX_BYTES))
         weight_map = cast(dict[Any, Any], index["weight_map"])
         entries = list(weight_map.items())
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

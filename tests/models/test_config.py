@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from firelane.contract import reach
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
-from firelane.models.config import read_config
+from firelane.models.config import ConfigReader, read_config
 from firelane.models.registry import architectures, load_program
+from firelane.models.rope import read_rotary
 from firelane.program.ops import Attention, Embed, Linear, RopeAndCache
 from firelane.program.values import DType
 from tests.models.families import FAMILIES
@@ -164,3 +167,31 @@ def test_read_config(tmp_path: Path) -> None:
         read_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert read_config(tmp_path) == LLAMA
+
+
+@pytest.mark.parametrize("value", [10**400, 1e300, 1e-300, 5e-324, 1e19, math.inf, math.nan])
+def test_absurd_numbers_are_refused(value: float) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"rope_theta.*a positive number from 1e-18 to 1e\+18"):
+        ConfigReader({"rope_theta": value}).number("rope_theta")
+
+
+@pytest.mark.parametrize("theta", [1e-18, 1.0, 1e18])
+@pytest.mark.parametrize("factor", [1e-18, 1e18])
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_are_taken_can_be_computed_with(theta: float, factor: float) -> None:
+    config = ConfigReader({"rope_theta": theta, "rope_scaling": {"type": "linear", "factor": factor}})
+    assert np.isfinite(read_rotary(config, head_dim=64).table(100)).all()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_a_config_that_is_no_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(CheckpointError, match=r"not a regular file|larger than"):
+        read_config(tmp_path)

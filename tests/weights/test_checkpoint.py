@@ -142,12 +142,38 @@ def test_tensor_in_two_shards(model: Path) -> None:
         '{"weight_map": 3}',
         '{"weight_map": {"a": "../../etc/passwd"}}',
         '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": ""}}',
+        '{"weight_map": {"a": ".."}}',
+        '{"weight_map": {"a": "nul\\u0000"}}',
+        '{"weight_map": {"a": "%s"}}' % ("x" * 300),
+        '{"weight_map": {"a": "%s"}}' % ("x" * 100_000),
     ],
 )
 def test_hostile_index(tmp_path: Path, index: str) -> None:
     (tmp_path / INDEX).write_text(index)
-    with pytest.raises(CheckpointError, match="index"):
+    with pytest.raises(CheckpointError, match=r"index|is missing") as caught:
         Checkpoint.open(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_huge_index_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / INDEX).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CheckpointError, match="larger than 64 MiB"):
+        Checkpoint.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", [SINGLE, INDEX])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_not_opened(tmp_path: Path, name: str, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(ModelNotFoundError):
+        Checkpoint.open(tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        SafetensorsFile(tmp_path / name)
 
 
 def test_no_weights(tmp_path: Path) -> None:

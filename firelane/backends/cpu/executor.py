@@ -81,7 +81,7 @@ class CpuExecutor:
         self._scratch = zeroed(library.scratch_bytes * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
         self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(2)]
-        self._steps: dict[tuple[int, int], tuple[StepStruct, StepInputs]] = {}
+        self._steps: list[tuple[StepInputs, StepStruct] | None] = [None] * len(self._outputs)
         self._turn = 0
         self._handle: int | None = self._create(threads)
 
@@ -176,12 +176,12 @@ class CpuExecutor:
         self._library.submit(self._handle, ct.byref(step))
 
     def _struct(self, inputs: StepInputs) -> StepStruct:
-        key = (id(inputs), self._turn)
-        found = self._steps.get(key)
-        if found is None:
-            # The inputs are kept with the struct that points into them, so their id stays theirs.
-            found = self._steps[key] = (step_struct(inputs, self._outputs[self._turn]), inputs)
-        return found[0]
+        """That of the step before the last one where the inputs are the same: an engine takes its sets of
+        inputs in turns, too."""
+        last = self._steps[self._turn]
+        if last is None or last[0] is not inputs:
+            last = self._steps[self._turn] = (inputs, step_struct(inputs, self._outputs[self._turn]))
+        return last[1]
 
     def wait(self) -> StepOutputs:
         self._library.wait(self._handle)

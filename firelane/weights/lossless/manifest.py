@@ -17,6 +17,7 @@ from typing import Any, cast
 import xxhash
 
 from firelane.errors import CheckpointError
+from firelane.storage import open_regular, read_regular
 from firelane.weights.lossless.control import VERSION
 
 CONFIG = "config.json"
@@ -92,7 +93,7 @@ class Manifest:
 def read_pieces(path: Path) -> Iterator[bytes]:
     """A file's bytes. Raises CheckpointError when it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while piece := file.read(READ_BYTES):
                 yield piece
     except OSError as error:
@@ -120,8 +121,7 @@ def check_version(directory: Path, version: Any) -> None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(MAX_BYTES))
+        content = json.loads(read_regular(path, MAX_BYTES))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "team.h"
+#include "thread_pool.h"
 
 namespace firelane {
 
@@ -85,7 +85,7 @@ struct Context : CreateArgs {
   // memory in order, and then what is left of the others': cores are not equally fast, and a barrier waits for the
   // slowest.
   template <class Work>
-  void share_out(int op, int thread, int items, const Work& work) const {
+  void for_each_stealing(int op, int thread, int items, const Work& work) const {
     for (int i = 0; i < threads(); ++i) {
       const int owner = (thread + i) % threads();
       const Range range = split(items, owner, threads());

@@ -124,7 +124,7 @@ FL_KERNEL void linear(const Context& c, int thread, int op, int rows, const type
   };
   const int items = (PANELS + group - 1) / group;
   if constexpr (std::size_t(PANELS) * Panels::kPanelBytes >= kShareOutBytes)
-    c.share_out(op, thread, items, work);
+    c.for_each_stealing(op, thread, items, work);
   else
     c.split_up(thread, items, work);
 }

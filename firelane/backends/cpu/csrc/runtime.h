@@ -36,7 +36,7 @@ class Executor {
     context_.token_last = last_.data();
     context_.counters = counters_.data();
     context_.scratch_stride = Program::kScratchBytes;
-    team_ = std::make_unique<Team>(args.limits.threads, &Executor::work, this);
+    pool_ = std::make_unique<ThreadPool>(args.limits.threads, &Executor::work, this);
   }
 
   void submit(const StepArgs& step) {
@@ -52,14 +52,14 @@ class Executor {
     while (context_.logit_rows > 0 && step.row_kind[context_.logit_rows - 1] == kEmbed) --context_.logit_rows;
     for (auto& counter : counters_) counter.taken.store(0, std::memory_order_relaxed);
     mark_ = seconds_now();
-    team_->submit();
+    pool_->submit();
   }
 
-  void wait() { team_->wait(); }
+  void wait() { pool_->wait(); }
 
   // Ends an op: every thread has finished it. The last one notes the time: others may not run for a while.
   void sync(int op) {
-    team_->sync([this, op] {
+    pool_->sync([this, op] {
       const double now = seconds_now();
       context_.op_seconds[op] += now - mark_;
       mark_ = now;
@@ -77,7 +77,7 @@ class Executor {
   std::vector<std::int32_t> slot_, position_, last_;
   std::vector<Counter> counters_;
   double mark_ = 0;
-  std::unique_ptr<Team> team_;
+  std::unique_ptr<ThreadPool> pool_;
 };
 
 }  // namespace firelane

@@ -1,4 +1,4 @@
-// A fixed team of threads that runs one step at a time.
+// A fixed pool of threads that runs one step at a time.
 #pragma once
 
 #include <linux/futex.h>
@@ -25,7 +25,7 @@ FL_INLINE void cpu_relax() {
 }
 
 // A number that threads wait on to change.
-class Signal {
+class EventCount {
  public:
   std::uint32_t value() const { return word_.load(std::memory_order_acquire); }
 
@@ -82,15 +82,15 @@ class Barrier {
  private:
   const int threads_;
   alignas(64) std::atomic<int> arrived_{0};
-  Signal phase_;
+  EventCount phase_;
 };
 
-// Runs `work(arg, thread)` on every thread of the team for each submit(); wait() returns when all have ended.
-class Team {
+// Runs `work(arg, thread)` on every thread of the pool for each submit(); wait() returns when all have ended.
+class ThreadPool {
  public:
   using Work = void (*)(void*, int);
 
-  Team(int threads, Work work, void* arg) : barrier_(threads), work_(work), arg_(arg) {
+  ThreadPool(int threads, Work work, void* arg) : barrier_(threads), work_(work), arg_(arg) {
     try {
       for (int t = 0; t < threads; ++t) threads_.emplace_back([this, t] { serve(t); });
     } catch (...) {  // the system grants no more threads
@@ -98,7 +98,7 @@ class Team {
       throw;
     }
   }
-  ~Team() {
+  ~ThreadPool() {
     wait();  // a thread that saw the end before its work would leave the others at the barrier
     stop();
   }
@@ -131,7 +131,7 @@ class Team {
   }
 
   Barrier barrier_;
-  Signal start_, done_;
+  EventCount start_, done_;
   Work work_;
   void* arg_;
   std::atomic<bool> stop_{false};

@@ -1,0 +1,245 @@
+"""Damaged and hostile checkpoints, made from a small good one by seeded mutations, against the reader.
+
+    python scripts/fuzz_checkpoints.py --count 10000 [--first SEED] [--state FILE]
+
+A checkpoint is either read or refused with a FirelaneError in one short line, within seconds: all else is a
+finding, reported with its seed. With --state a run that was ended goes on at the seed that it had come to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import struct
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from firelane.errors import FirelaneError
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
+from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
+
+LIMIT_S = 5
+MOST_CHARACTERS = 2100
+ABSURD = [
+    *(0, -1, 1, 2**31, 2**63, 2**64, 10**400, 1e308, 5e-324, -0.0, float("inf"), float("nan"), True, None),
+    *("", "..", "/etc/passwd", "a\0b", "\ud800", "x" * 300, "x" * 100_000, [], {}, [[[]]], {"a": []}),
+]
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 40,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+
+
+def fuzz(directory: Path, seed: int) -> str | None:
+    """Make the checkpoint of this seed in an empty directory and read it; what went wrong, or None."""
+    make(directory, random.Random(seed))
+    try:
+        with _limited(LIMIT_S), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read(directory)
+    except FirelaneError as error:
+        text = str(error)
+        if "\n" in text or len(text) > MOST_CHARACTERS:
+            return f"an error of {len(text)} characters in {text.count(chr(10)) + 1} lines"
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return None
+
+
+def read(directory: Path) -> None:
+    """All that a load reads of a checkpoint. Raises FirelaneErrors."""
+    program = load_program(read_config(directory))
+    checkpoint = Checkpoint.open(directory)
+    checkpoint.check_against(program)
+    assert checkpoint.fingerprint
+    for name in checkpoint.names:
+        checkpoint.tensor(name)
+
+
+def make(directory: Path, rng: random.Random) -> None:
+    """A good checkpoint with one to three changes."""
+    model = Model(directory)
+    for _ in range(rng.randint(1, 3)):
+        rng.choice(MUTATIONS)(model, rng)
+    model.write()
+
+
+class Model:
+    """The parts of a checkpoint, to be changed before they are written. raw: changes of the file's bytes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = dict(CONFIG)
+        self.header, self.data = _tensors()
+        self.index: Any = None
+        self.raw: list[Callable[[bytearray], None]] = []
+
+    def write(self) -> None:
+        (self.directory / "config.json").write_bytes(_json(self.config))
+        text = _json(self.header)
+        content = bytearray(struct.pack("<Q", len(text)) + text + self.data)
+        for change in self.raw:
+            change(content)
+        (self.directory / SINGLE).write_bytes(content)
+        if self.index is not None:
+            (self.directory / INDEX).write_bytes(_json(self.index))
+
+
+def _config_value(model: Model, rng: random.Random) -> None:
+    model.config[rng.choice(list(model.config))] = rng.choice(ABSURD)
+
+
+def _config_key(model: Model, rng: random.Random) -> None:
+    key = rng.choice(list(model.config))
+    if rng.random() < 0.5:
+        del model.config[key]
+    else:
+        model.config[rng.choice(["quantization_config", "rope_scaling", "auto_map", key * 3])] = rng.choice(
+            ABSURD
+        )
+
+
+def _tensor_field(model: Model, rng: random.Random) -> None:
+    name = rng.choice(list(model.header))
+    if not isinstance(model.header[name], dict):
+        return
+    field = rng.choice(["dtype", "shape", "data_offsets"])
+    value = rng.choice([*ABSURD, "F16", "F4", [2**40, 2**40], [0, 2**62], [2, 1], [1.5, 2]])
+    model.header[name] = {**model.header[name], field: value}
+
+
+def _tensor_name(model: Model, rng: random.Random) -> None:
+    old = rng.choice(list(model.header))
+    new = rng.choice(
+        ["", "__metadata__", "\ud800", "\n", "x" * 100_000, "firelane_lossless.control", old + "\0"]
+    )
+    model.header[new] = model.header.pop(old) if rng.random() < 0.7 else model.header[old]
+
+
+def _metadata(model: Model, rng: random.Random) -> None:
+    model.header["__metadata__"] = rng.choice([*ABSURD, {"format": "firelane-lossless", "version": "1"}])
+
+
+def _flip(model: Model, rng: random.Random) -> None:
+    place, bit = rng.random() ** 3, 1 << rng.randrange(8)
+
+    def change(content: bytearray) -> None:
+        if content:
+            content[int(place * len(content))] ^= bit
+
+    model.raw.append(change)
+
+
+def _cut(model: Model, rng: random.Random) -> None:
+    keep, more = rng.random(), rng.choice([b"", b"\0", b"{" * 1000])
+
+    def change(content: bytearray) -> None:
+        content[int(keep * len(content)) :] = more
+
+    model.raw.append(change)
+
+
+def _header_length(model: Model, rng: random.Random) -> None:
+    length = rng.choice([0, 1, 7, 2**20, 2**31, 2**63, 2**64 - 1])
+    model.raw.append(lambda content: content.__setitem__(slice(0, 8), struct.pack("<Q", length)))
+
+
+def _index(model: Model, rng: random.Random) -> None:
+    shards = [SINGLE, "..", "", "a/b", "missing.safetensors", "config.json", *ABSURD]
+    names = [name for name in model.header if rng.random() < 0.9]
+    weight_map = {name: rng.choice(shards) if rng.random() < 0.1 else SINGLE for name in names}
+    model.index = rng.choice([{"weight_map": weight_map}] * 4 + ABSURD + [{"weight_map": v} for v in ABSURD])
+
+
+MUTATIONS = [
+    *(_config_value, _config_key, _tensor_field, _tensor_name, _metadata),
+    *(_flip, _cut, _header_length, _index),
+]
+
+
+def _tensors() -> tuple[dict[str, Any], bytes]:
+    layer = "model.layers.0."
+    shapes = {
+        "model.embed_tokens.weight": (40, 32),
+        layer + "input_layernorm.weight": (32,),
+        layer + "self_attn.q_proj.weight": (32, 32),
+        layer + "self_attn.k_proj.weight": (16, 32),
+        layer + "self_attn.v_proj.weight": (16, 32),
+        layer + "self_attn.o_proj.weight": (32, 32),
+        layer + "post_attention_layernorm.weight": (32,),
+        layer + "mlp.gate_proj.weight": (48, 32),
+        layer + "mlp.up_proj.weight": (48, 32),
+        layer + "mlp.down_proj.weight": (32, 48),
+        "model.norm.weight": (32,),
+        "lm_head.weight": (40, 32),
+    }
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [begin, end]}
+    return header, bytes(end)
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content).encode("utf-8", "surrogatepass")
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--first", type=int, default=0, metavar="SEED")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--state", type=Path, metavar="FILE", help="remembers the next seed")
+    arguments = parser.parse_args()
+    first, found = arguments.first, 0
+    if arguments.state is not None and arguments.state.exists():
+        first = int(arguments.state.read_text())
+    for seed in range(first, first + arguments.count):
+        with tempfile.TemporaryDirectory() as directory:
+            finding = fuzz(Path(directory), seed)
+        if finding is not None:
+            found += 1
+            print(f"seed {seed}: {finding}")
+        if arguments.state is not None:
+            arguments.state.write_text(str(seed + 1))
+    print(f"{arguments.count} checkpoints, {found} findings")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
