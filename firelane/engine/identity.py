@@ -13,7 +13,7 @@ from firelane.weights.checkpoint import Checkpoint
 
 
 def checkpoint_identity(model_dir: Path) -> str:
-    """Of config.json and of the names, sizes, times and headers of the weight files (the null backend needs
+    """Of config.json and of the fingerprint of the weight files (the null backend needs
     none). To be read before they are loaded: what replaces them later is another model."""
     try:
         weights = Checkpoint.open(model_dir).fingerprint

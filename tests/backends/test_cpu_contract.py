@@ -1,12 +1,16 @@
-"""The CPU backend keeps the contract of every executor."""
+"""The CPU backend keeps the contract of every executor, and serves no damaged weights."""
 
 from __future__ import annotations
 
 import pytest
 from executor_contract import LIMITS, ExecutorContract
 
+from firelane.backends.cpu import loader
+from firelane.contract import StepInputs
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
+from firelane.errors import CacheError
+from firelane.weights.check import BackgroundCheck
 from tests.models.families import make_checkpoint
 
 
@@ -21,3 +25,27 @@ class TestCpu(ExecutorContract):
         sizes = {k: v for k, v in (LIMITS | sizes).items() if k not in ("max_output_rows", "num_blocks")}
         config = EngineConfig(model_dir=self.model_dir, cache_dir=self.cache_dir, threads=2, **sizes)
         return load_executor(config, lambda *_: None)
+
+    def test_damaged_weights_end_the_next_step(self, tmp_path, kernel_cache, monkeypatch):
+        """Mapped and served, until the check has read them; the next load packs them anew."""
+        checks = []
+        monkeypatch.setattr(
+            loader, "BackgroundCheck", lambda *about: checks.append(BackgroundCheck(*about)) or checks[-1]
+        )
+        (tmp_path / "kernels").symlink_to(kernel_cache / "kernels")
+        self.cache_dir = tmp_path
+        self.make_executor().release()
+        (packed,) = (tmp_path / "weights").glob("*.weights")
+        whole = packed.read_bytes()
+        packed.unlink()
+        packed.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+        executor = self.make_executor()
+        checks[-1].wait()
+        with pytest.raises(CacheError, match="damaged; the file was removed, start again"):
+            executor.submit(StepInputs.allocate(executor.limits))
+        executor.release()
+        executor = self.make_executor()
+        checks[-1].wait()
+        checks[-1].raise_if_failed()
+        assert packed.read_bytes() == whole
+        executor.release()
