@@ -30,7 +30,7 @@ class Environment:
     log_level: str = "info"
 
 
-KNOWN = ("CACHE_DIR", "CXX", "ISA", "LOG_LEVEL")
+KNOWN = {"CACHE_DIR", "CXX", "ISA", "LOG_LEVEL"}
 OF_A_SERVICE = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )

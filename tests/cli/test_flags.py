@@ -37,7 +37,7 @@ FLAGS = {
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
-    "doctor": "--json",
+    "doctor": "--json --verify",
     "program": "MODEL",
     "version": "",
 }
