@@ -74,6 +74,8 @@ class Toolchain:
             cache_directory(library.parent)
             if has_digest(library, key):
                 return library
+            if self.is_zig:
+                cache_directory(_zig_cache(cache_dir))
             with locked(library.with_suffix(".lock")):
                 if not has_digest(library, key):
                     arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
@@ -104,7 +106,7 @@ class Toolchain:
             append_digest(partial, library.stem)
 
     def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
-        environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(log.parent.parent / "zig"))
+        environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(_zig_cache(log.parent.parent)))
         try:
             done = subprocess.run(
                 command,
@@ -153,6 +155,11 @@ def _version(command: Sequence[str]) -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         raise CompilerError(f"{shlex.join(command)} --version failed ({error}): {INSTALL_HINT}") from error
     return (done.stdout.splitlines() or ["unknown"])[0]
+
+
+def _zig_cache(cache_dir: Path) -> Path:
+    """Where zig keeps what it has compiled, parts of our libraries among it."""
+    return cache_dir / "zig"
 
 
 def zig_flags(flags: Sequence[str]) -> list[str]:

@@ -29,8 +29,10 @@ from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback
 from firelane.engine_config import ExecutorConfig
+from firelane.errors import CacheError
 from firelane.program.program import Program
 from firelane.program.values import Weight
+from firelane.storage import cache_directory
 from firelane.weights.checkpoint import Checkpoint
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
@@ -43,11 +45,18 @@ def load(
 ) -> CudaExecutor:
     """The executor of `program` with the weights of `model_dir`, on the first GPU.
 
-    Raises CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
+    Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
-    knobs.cache.dir = str(config.cache_dir / "triton")
+    kernels = config.cache_dir / "triton"
+    try:
+        cache_directory(kernels)
+    except OSError as error:
+        raise CacheError(
+            f"{kernels}: {error.strerror}; set FIRELANE_CACHE_DIR to another directory"
+        ) from error
+    knobs.cache.dir = str(kernels)
     return load_on(CudaDevice(), program, checkpoint, config, progress)
 
 
