@@ -105,6 +105,5 @@ class BackgroundCheck:
 def _remove(weights: PackedWeights) -> None:
     """The file that was found damaged, not one that another process has packed since."""
     with contextlib.suppress(OSError):
-        there = FileStamp.of(weights.path.stat())
-        if (there.device, there.inode) == (weights.stamp.device, weights.stamp.inode):
+        if FileStamp.of(weights.path.stat()).inode == weights.stamp.inode:
             weights.path.unlink()

@@ -24,10 +24,10 @@ BLOB_NAME = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 class FileStamp(NamedTuple):
     """What the file system says of a file. While it stays the same, so does the content: the system sets the
-    time of a change (ctime) whatever time a program gives the file.
+    time of a change (ctime) whatever time a program gives the file. The device is left out: its number is
+    another one each time that a container is started.
     """
 
-    device: int
     inode: int
     nbytes: int
     modified_ns: int
@@ -35,7 +35,7 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def of(cls, stat: os.stat_result) -> FileStamp:
-        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     @property
     def is_evidence(self) -> bool:
