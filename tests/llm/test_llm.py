@@ -231,3 +231,13 @@ def test_a_grammar_that_cannot_be_served(llm):
     with pytest.raises(UsageError, match="regex and lark are both given"):
         llm.generate("x", SamplingParams(regex="a", grammar='start: "a"'))
     assert llm.generate("a", forced("r", max_tokens=2))[0].outputs[0].text == "rr"
+
+
+def test_the_environment_of_a_container(model, tmp_path, monkeypatch, caplog):
+    """What Kubernetes says of a Service of our name stops nothing; what nobody knows is told."""
+    monkeypatch.setenv("FIRELANE_PORT", "tcp://10.0.0.1:8000")
+    monkeypatch.setenv("FIRELANE_REPLICAS", "3")
+    with LLM(str(model), backend="null", cache_dir=tmp_path):
+        assert [r.getMessage() for r in caplog.records if "environment" in r.getMessage()] == [
+            "environment variable FIRELANE_REPLICAS means nothing here"
+        ]
