@@ -30,7 +30,7 @@ SUFFIX = ".weights"
 
 def load_packed(
     program: Program,
-    checkpoint_dir: Path,
+    source: Path | Checkpoint,
     cache_dir: Path,
     *,
     forms: Mapping[str, Format] = NO_FORMS,
@@ -38,14 +38,14 @@ def load_packed(
     threads: int = 2,
 ) -> PackedWeights:
     """The program's weights, packed, those that `forms` names in a window format (see plan()). The first call
-    for a checkpoint packs them into `cache_dir`, later ones map that file.
+    for a checkpoint packs them into `cache_dir`, later ones map that file. source: a checkpoint's directory,
+    or the checkpoint where it is open and was checked against the program.
 
     Any number of processes may call it at once: one packs, the others wait for it. Raises CheckpointError
     when checkpoint and program disagree or a weight is not finite, CacheError when the cache cannot be
     written or the disk is full; nothing half written is left.
     """
-    checkpoint = Checkpoint.open(checkpoint_dir)
-    checkpoint.check_against(program)
+    checkpoint = source if isinstance(source, Checkpoint) else _open_checkpoint(source, program)
     placed = plan(program, forms)
     identity = Identity.of(placed, checkpoint.fingerprint)
     path = cache_dir / "weights" / f"{identity.key}{SUFFIX}"
@@ -64,6 +64,12 @@ def load_packed(
             f"{path}: cannot be read back; set FIRELANE_CACHE_DIR to a directory on a local disk"
         )
     return packed
+
+
+def _open_checkpoint(directory: Path, program: Program) -> Checkpoint:
+    checkpoint = Checkpoint.open(directory)
+    checkpoint.check_against(program)
+    return checkpoint
 
 
 def _open(path: Path, placed: tuple[PackedWeight, ...], identity: Identity) -> PackedWeights | None:

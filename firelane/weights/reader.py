@@ -104,15 +104,15 @@ def pread(fd: int, offset: int, out: Bytes) -> None:
         done += count
 
 
-def read_ranges(path: Path, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """The bytes begin .. end - 1 of many small ranges. All are asked for before the first is waited for: a
-    drive is slow at one small read after the other. OSError.
+def read_ranges(path: Path, ranges: Sequence[tuple[int, int]], *, cached: bool) -> Iterator[bytes]:
+    """The bytes begin .. end - 1 of many small ranges. Unless they are `cached`, all are asked for before the
+    first is waited for: a drive is slow at one small read after the other. OSError.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # nothing around them
-            for begin, end in ranges:
+            for begin, end in () if cached else ranges:
                 os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
         for begin, end in ranges:
             yield os.pread(fd, end - begin, begin)

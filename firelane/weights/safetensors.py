@@ -113,7 +113,7 @@ class SafetensorsFile:
         ranges = [r for info in self.tensors.values() for r in sampled_ranges(info.begin, info.end, samples)]
         digest = xxhash.xxh3_128()
         try:
-            for piece in read_ranges(self.path, ranges):
+            for piece in read_ranges(self.path, ranges, cached=not self.reader.direct):
                 digest.update(piece)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error

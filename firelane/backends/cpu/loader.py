@@ -58,7 +58,7 @@ def load(
         progress(stage, done, total, unit)
 
     weights = load_packed(
-        program, model_dir, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
+        program, checkpoint, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
     )
     return CpuExecutor(
         library=Library(library.result()),
