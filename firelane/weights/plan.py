@@ -38,7 +38,7 @@ class PackedWeight:
 
     @property
     def panels(self) -> int:
-        """TokenTable that are packed one by one; a vector is one."""
+        """Panels that are packed one by one; a vector is one."""
         return self.shape[0] if self.is_matrix else 1
 
     @property
