@@ -13,7 +13,7 @@ from firelane.backends.cuda.config import LinearConfig
 SMALL = LinearConfig(row_tile=16)
 CONFIGS = {
     "wide": LinearConfig(row_tile=64, features=128, k_tile=64),
-    "halves": LinearConfig(row_tile=256, k_tile=64, warps=8, columns=True),
+    "halves": LinearConfig(row_tile=256, k_tile=64, warps=8, transpose=True),
     "decode first": LinearConfig(row_tile=32, decode_first=True),
 }
 
@@ -86,6 +86,6 @@ def test_gates_far_out_do_not_overflow() -> None:
 def test_library(form: str, count: int) -> None:
     """In pieces of 64 rows, of which a step has some, one in part."""
     parts, x, bias = gate_and_up(72, 104), random_rows(count, 104, max_rows=100), bias_of(72)
-    config = LinearConfig(row_tile=64, decode_first=True, library=True, columns=count > 1)
+    config = LinearConfig(row_tile=64, decode_first=True, library=True, transpose=count > 1)
     found = run_gated(FORMS[form](parts), x, config, bias)
     assert_near(found, gated_reference(x.values, parts, bias.numpy()))

@@ -25,8 +25,8 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
     block,
     x,
     x_stride,
-    columns,
-    columns_stride,
+    x_t,
+    x_t_stride,
     count,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
@@ -34,7 +34,7 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
 ):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x: the first of ROW_TILE rows, of which `count` are read; columns: the same turned round (columns.py),
+    x: the first of ROW_TILE rows, of which `count` are read; x_t: the same transposed (transpose.py),
     read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so that what a
     row gets depends on its own block alone. STEP is a multiple of 16, what one product instruction takes: any
     such gives the same bits.
@@ -54,11 +54,11 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
             inputs = place & _INPUTS
             mine = (row[None, :] == features[:, None]) & live[None, :]
             tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
-            if columns is None:
+            if x_t is None:
                 mask = live[:, None] & (tokens < count)[None, :]
                 met = tl.load(x + tokens[None, :] * x_stride + inputs[:, None], mask=mask, other=0.0)
             else:
-                places = columns + inputs[:, None] * columns_stride + tokens[None, :]
+                places = x_t + inputs[:, None] * x_t_stride + tokens[None, :]
                 met = tl.load(places, mask=live[:, None], other=0.0)
             total = tl.dot(tile, met, total, input_precision="ieee")
     return total
