@@ -52,7 +52,7 @@ def filled(values: np.ndarray, max_rows: int, dtype: torch.dtype = torch.float32
     return rows
 
 
-def random_pending(
+def random_split_k(
     rng: np.random.Generator, rows: int, width: int, *, max_rows: int, count: int = 3, whole: bool = True
 ) -> SplitKSum:
     """whole: with bias, residual and a place for the sum."""

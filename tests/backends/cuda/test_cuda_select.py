@@ -17,7 +17,7 @@ from tests.backends.cuda.rows_harness import (
     filled,
     limits,
     poisoned_tables,
-    random_pending,
+    random_split_k,
     rows_of,
     sum_of,
 )
@@ -41,16 +41,16 @@ def test_rows_are_picked(width, dtype):
     assert_untouched(out, 4, width)
 
 
-def test_rows_of_a_pending_value_are_added_up():
-    split_k = random_pending(np.random.default_rng(2), 7, 104, max_rows=8)
+def test_rows_of_a_split_k_value_are_added_up():
+    split_k = random_split_k(np.random.default_rng(2), 7, 104, max_rows=8)
     split_k = replace(split_k, out=None)
     chosen, out = [6, 2], rows_of(2, 104)
     select_rows(split_k, tables_of(chosen), out, width=104, max_rows=2).run()
     np.testing.assert_array_equal(out[:, :104].numpy(), sum_of(split_k, 7)[chosen])
 
 
-def test_a_pending_value_that_others_read_is_refused():
-    split_k = random_pending(np.random.default_rng(3), 2, 80, max_rows=2)
+def test_a_split_k_value_that_others_read_is_refused():
+    split_k = random_split_k(np.random.default_rng(3), 2, 80, max_rows=2)
     with pytest.raises(AssertionError, match="the other rows"):
         select_rows(split_k, tables_of([1]), rows_of(2, 80), width=80, max_rows=2)
 
