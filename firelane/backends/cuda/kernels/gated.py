@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.escapes import sum_escapes
+from firelane.backends.cuda.kernels.escapes import sum_escapes_of_two
 from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.tiling import (
@@ -146,12 +146,11 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     left = count - first
     block = feature // _ROW_BLOCK
     up_block = block + up_rows // _ROW_BLOCK
-    gate += sum_escapes(
-        starts, where, values, block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
+    gate_escapes, up_escapes = sum_escapes_of_two(
+        starts, where, values, block, up_block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
     )
-    up += sum_escapes(
-        starts, where, values, up_block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
-    )
+    gate += gate_escapes
+    up += up_escapes
     features = feature + tl.arange(0, FEATURES)
     inside = features < rows
     if bias is not None:
