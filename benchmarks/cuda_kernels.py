@@ -31,7 +31,7 @@ from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import run
-from firelane.backends.cuda.kernels.begin import begin
+from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering, lower
 from firelane.backends.cuda.matrices import PlainMatrix
@@ -165,7 +165,7 @@ class Bench:
         write_chunks(inputs, chunks)
         Stager(self.memory.tables, tile_tokens=self.tile_tokens).write(inputs)
         bucket = bucket_of(chunks)
-        begin(
+        prepare_inputs(
             self.memory.tables,
             self.memory.state,
             block_size=self.limits.block_size,

@@ -324,6 +324,7 @@ def arguments_of(given: Sequence[str] | None = None) -> argparse.Namespace:
     add_cache_dir(made)
     made.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     made.add_argument("--layers", type=int, metavar="N", help="default: 32")
+    made.add_argument("--same-bits", action="store_true", help="fail where tokens are others than they were")
     return made.parse_args(given)
 
 
@@ -335,6 +336,15 @@ def main() -> None:
     plan = Plan(tuned=arguments.cache_dir and store.read(arguments.cache_dir, device.name))
     for figures in measure(program, arguments.forms, device, plan, limits):
         publish("cuda_steps", tables(figures), figures, arguments)
+        if arguments.same_bits:
+            check_agreements(figures.agreements)
+
+
+def check_agreements(found: Sequence[str]) -> None:
+    """Raises SystemExit with what does not agree."""
+    others = [line for line in found if "OTHER" in line]
+    if others:
+        raise SystemExit("; ".join(others))
 
 
 if __name__ == "__main__":

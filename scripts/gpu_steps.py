@@ -86,7 +86,10 @@ STEPS = (
     ),
     Step(
         name="same-bits",
-        command=("benchmarks/cuda_steps.py", "--layers", "2", "--forms", "bf16", "lossless", *CACHED),
+        command=(
+            *("benchmarks/cuda_steps.py", "--layers", "2", "--forms", "bf16", "lossless", "--same-bits"),
+            *CACHED,
+        ),
         least_s=30,
         limit_s=90,
     ),

@@ -33,10 +33,10 @@ class Life:
         return self.first <= other.last and other.first <= self.last
 
 
-def lives(program: Program, nbytes: Callable[[Value], int], *, linger: int = 0) -> list[Life]:
-    """The life of each value, in order of making; it lasts `linger` ops longer than the last one that names
-    it."""
-    last = {v: i + linger for i, op in enumerate(program.ops) for v in (*op.outputs, *op.inputs)}
+def lives(program: Program, nbytes: Callable[[Value], int], *, extra_ops: int = 0) -> list[Life]:
+    """The life of each value, in order of making; it lasts `extra_ops` ops longer than the last one that
+    names it."""
+    last = {v: i + extra_ops for i, op in enumerate(program.ops) for v in (*op.outputs, *op.inputs)}
     return [Life(v, i, last[v], nbytes(v)) for i, op in enumerate(program.ops) for v in op.outputs]
 
 
@@ -45,9 +45,9 @@ def place(
     *,
     row_bytes: Callable[[Value], int],
     max_rows: Mapping[Rows, int],
-    linger: int = 0,
+    extra_ops: int = 0,
 ) -> Placement:
-    """Offsets for `max_rows` rows of each kind, `row_bytes` from one row of a value to the next. linger: ops
+    """Offsets for `max_rows` rows of each kind, `row_bytes` from one row of a value to the next. extra_ops:
     for which a value stays in place behind its last reader, where a backend reads an op's inputs later.
 
     First fit in order of decreasing size (a greedy interval colouring): each value goes to the lowest gap
@@ -59,7 +59,9 @@ def place(
         return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
     placed: list[tuple[Life, int]] = []
-    for life in sorted(lives(program, nbytes, linger=linger), key=lambda item: (-item.nbytes, item.first)):
+    for life in sorted(
+        lives(program, nbytes, extra_ops=extra_ops), key=lambda item: (-item.nbytes, item.first)
+    ):
         placed.append((life, _lowest_gap(life, placed)))
     return Placement(
         offsets={life.value: at for life, at in placed},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from firelane import LLM, SamplingParams
 from firelane.bench.client import LoadClient, first_model
@@ -129,6 +131,25 @@ def test_cached_prefixes_change_no_bit(cache_dir: Path) -> None:
         (output,) = llm.generate([TEXT], SamplingParams(max_tokens=1))
         assert output.num_cached_tokens > 0
     assert again == first
+
+
+def test_models_side_by_side_and_in_a_thread_change_no_bit(cache_dir: Path, alone: list[Any]) -> None:
+    """Each has a stream of its own, whatever thread asks it."""
+    with model(cache_dir) as one, model(cache_dir, weights="bf16") as other:
+        assert [greedy(llm, [p])[0] for p in PROMPTS for llm in (one, other)] == [
+            a for a in alone for _ in "12"
+        ]
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(greedy, one, PROMPTS).result() == alone
+
+
+def test_a_closed_model_gives_its_memory_back(cache_dir: Path) -> None:
+    """PyTorch's count, of this process alone."""
+    before = torch.cuda.memory_reserved()
+    with model(cache_dir) as llm:
+        assert torch.cuda.memory_reserved() - before > SIZES["kv_cache_bytes"]
+    assert torch.cuda.memory_reserved() - before < 32 << 20
+    del llm  # held until here
 
 
 def test_output_that_follows_a_grammar(cache_dir: Path) -> None:

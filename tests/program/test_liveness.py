@@ -30,13 +30,13 @@ def size(value: Value) -> int:
     return row_bytes(value) * MAX_ROWS[value.rows]
 
 
-def check(program: Program, linger: int = 0) -> int:
+def check(program: Program, extra_ops: int = 0) -> int:
     """Asserts that no two values that are alive together overlap; returns the arena's size."""
-    placement = place(program, row_bytes=row_bytes, max_rows=MAX_ROWS, linger=linger)
-    for life in lives(program, size, linger=linger):
+    placement = place(program, row_bytes=row_bytes, max_rows=MAX_ROWS, extra_ops=extra_ops)
+    for life in lives(program, size, extra_ops=extra_ops):
         assert placement.offsets[life.value] % ALIGNMENT_BYTES == 0
         assert placement.offsets[life.value] + life.nbytes <= placement.nbytes
-    for a, b in combinations(lives(program, size, linger=linger), 2):
+    for a, b in combinations(lives(program, size, extra_ops=extra_ops), 2):
         if a.first <= b.last and b.first <= a.last:
             at_a, at_b = placement.offsets[a.value], placement.offsets[b.value]
             assert at_a + a.nbytes <= at_b or at_b + b.nbytes <= at_a, (a.value.name, b.value.name)
@@ -59,14 +59,14 @@ def programs(draw: st.DrawFn) -> Program:
 
 @settings(deadline=None)
 @given(programs(), st.integers(0, 2))
-def test_living_values_never_overlap(program: Program, linger: int) -> None:
-    check(program, linger)
+def test_living_values_never_overlap(program: Program, extra_ops: int) -> None:
+    check(program, extra_ops)
 
 
 def test_a_value_that_lingers_is_not_overwritten_by_the_next_op() -> None:
     a, b, c = (Value(name, Rows.TOKEN, 100, DType.F32) for name in "abc")
     program = fake_program(Fake(inputs=(), out=a), Fake(inputs=(a,), out=b), Fake(inputs=(b,), out=c))
-    apart = place(program, row_bytes=row_bytes, max_rows=MAX_ROWS, linger=1)
+    apart = place(program, row_bytes=row_bytes, max_rows=MAX_ROWS, extra_ops=1)
     assert len(set(apart.offsets.values())) == 3
     assert place(program, row_bytes=row_bytes, max_rows=MAX_ROWS).offsets[c] == apart.offsets[a]
 

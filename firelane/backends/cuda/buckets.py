@@ -16,8 +16,8 @@ MIXED_TOKENS = (64, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """tokens, rows, chunks: the most of a step. decode: all of its chunks are attended in units (one token
-    each)."""
+    """tokens, rows, chunks: the most of a step. decode: all of its chunks are attended in KV splits (one
+    token each)."""
 
     tokens: int
     rows: int

@@ -10,7 +10,7 @@ from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 
 FUSED_ROWS = 512  # up to here a matrix in the window form is decoded in every product, above once before it
 PARTS_ROWS = 128
-COLUMNS_ROWS = 64
+TRANSPOSE_ROWS = 64
 FULL = 120  # programs that leave little of a device idle
 
 
@@ -21,7 +21,7 @@ class LinearConfig:
     up.
     decode_first: a matrix in the window form is decoded into a buffer as a whole, then multiplied as a
     plain one. library: the product is a library's; its bits may differ with the rows of a step, all else is
-    then of no account. columns: x is turned round first, for the escapes of many rows.
+    then of no account. transpose: x is transposed first, for the escapes of many rows.
     """
 
     row_tile: int
@@ -32,7 +32,7 @@ class LinearConfig:
     parts: bool = False
     decode_first: bool = False
     library: bool = False
-    columns: bool = False
+    transpose: bool = False
 
     def __post_init__(self) -> None:
         tiles = (self.row_tile, self.features, self.k_tile)
@@ -70,7 +70,7 @@ def choose(
     """The measured config, if there is one; else one by rule. gemm "library": products of many rows are a
     library's."""
     if gemm == "library" and max_rows > PARTS_ROWS:
-        return LinearConfig(row_tile=64, decode_first=is_window, library=True, columns=True)
+        return LinearConfig(row_tile=64, decode_first=is_window, library=True, transpose=True)
     shape = ProductShape(rows=matrix_rows, k=k, gated=gated, max_rows=max_rows, is_window=is_window)
     measured = None if table is None else table.get(shape)
     return measured or by_rule(shape)
@@ -87,7 +87,7 @@ def by_rule(shape: ProductShape) -> LinearConfig:
     is halved where there would be fewer programs than multiprocessors.
 
     Escapes meet some fifty inputs of 4096: so many sectors of x for each row of a tile as weights pass by for
-    16 rows. With many rows it pays to turn x round first.
+    16 rows. With many rows it pays to transpose x first.
 
     Parts are read and written as float32, several times: worth it only where programs would be too few.
     """
@@ -95,7 +95,7 @@ def by_rule(shape: ProductShape) -> LinearConfig:
         config = _window_gated(shape) if shape.gated else _window(shape)
     else:
         config = _plain_gated(shape) if shape.gated else _plain(shape)
-    return replace(config, columns=shape.max_rows > COLUMNS_ROWS)
+    return replace(config, transpose=shape.max_rows > TRANSPOSE_ROWS)
 
 
 def _window(shape: ProductShape) -> LinearConfig:

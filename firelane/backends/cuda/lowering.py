@@ -14,21 +14,21 @@ from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
-from firelane.backends.cuda.kernels.begin import begin
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.norm import rms_norm
+from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.sample import sample
-from firelane.backends.cuda.kernels.select import give_hidden, select_rows
+from firelane.backends.cuda.kernels.select import select_rows, store_hidden
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
-from firelane.backends.cuda.pending import Pending, Source
 from firelane.backends.cuda.placement import padded_rows
 from firelane.backends.cuda.product_plan import ProductPlan, library_rows
 from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.split_k import Source, SplitKSum
 from firelane.backends.cuda.step_memory import StepMemory, stride_of
 from firelane.backends.cuda.tables import LOGIT_ROWS, MAX_IN_FLIGHT, ROWS, TOKENS
 from firelane.backends.cuda.weights import DeviceWeights
@@ -61,7 +61,7 @@ class StepWork:
 
 @dataclass(kw_only=True)
 class Lowering:
-    """Makes the launches of one bucket, op after op. `pending`: products whose parts the next op adds up."""
+    """Makes the launches of one bucket, op after op. `split_k`: products whose parts the next op adds up."""
 
     program: Program
     bucket: Bucket
@@ -70,7 +70,7 @@ class Lowering:
     products: ProductPlan
     num_sms: int
     tile_tokens: int
-    pending: dict[Value, Pending] = field(default_factory=dict[Value, Pending])
+    split_k: dict[Value, SplitKSum] = field(default_factory=dict[Value, SplitKSum])
 
     def step(self) -> StepWork:
         return StepWork(
@@ -79,7 +79,7 @@ class Lowering:
         )
 
     def _prepare(self, parity: int) -> Work:
-        return begin(
+        return prepare_inputs(
             self.memory.tables,
             self.memory.state,
             parity=parity,
@@ -98,11 +98,11 @@ class Lowering:
 
     def source(self, value: Value) -> Source:
         """The value, or its parts, which are then added up by whoever asked."""
-        return self.pending.pop(value, None) or self.at(value)
+        return self.split_k.pop(value, None) or self.at(value)
 
-    def columns(self, x: Value) -> Tensor:
-        """Room for x turned round, where a product's config wants it."""
-        return self.memory.columns.view(self.at(x).dtype)
+    def x_t(self, x: Value) -> Tensor:
+        """Room for x transposed, where a product's config wants it."""
+        return self.memory.transposed.view(self.at(x).dtype)
 
     def rows(self, value: Value) -> int:
         return self.bucket.tokens if value.rows is Rows.TOKEN else self.bucket.rows
@@ -175,7 +175,7 @@ def _(op: Attention, to: Lowering) -> list[Work]:
         op=op,
         partial=memory.partial,
         stats=memory.stats,
-        programs=min(programs, memory.tables.max_units),
+        programs=min(programs, memory.tables.max_kv_splits),
     )
     merge = merge_splits(
         memory.tables,
@@ -214,7 +214,7 @@ def _(op: Linear, to: Lowering) -> list[Work]:
     works: list[Work] = []
     if is_head:
         works.append(
-            give_hidden(
+            store_hidden(
                 to.at(op.x),
                 to.memory.tables,
                 to.memory.hidden,
@@ -235,21 +235,21 @@ def _(op: Linear, to: Lowering) -> list[Work]:
             residual=residual,
             config=config,
             scratch=scratch,
-            columns=to.columns(op.x),
+            x_t=to.x_t(op.x),
             **counted,
         )
-    pending = _pending(op, to)
-    to.pending[op.out] = pending
-    turned = to.columns(op.x)
-    return works + linear_parts(matrix, to.at(op.x), pending.parts, config=config, columns=turned, **counted)
+    split_k = _split_k(op, to)
+    to.split_k[op.out] = split_k
+    transposed = to.x_t(op.x)
+    return works + linear_parts(matrix, to.at(op.x), split_k.parts, config=config, x_t=transposed, **counted)
 
 
-def _pending(op: Linear, to: Lowering) -> Pending:
+def _split_k(op: Linear, to: Lowering) -> SplitKSum:
     readers = to.products.readers[op.out]
     count, rows, stride = segments(*op.weight.shape) + 1, to.rows(op.out), stride_of(op.out)
     parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
     alone = len(readers) == 1 and isinstance(readers[0], RopeAndCache | SelectRows)
-    return Pending(
+    return SplitKSum(
         parts=parts,
         width=op.out.width,
         bias=to.vector(op.bias.name) if op.bias else None,
@@ -269,7 +269,7 @@ def _(op: GatedLinear, to: Lowering) -> list[Work]:
         config=config,
         scratch=to.memory.decoded if config.decode_first else None,
         sums=_library_sums(op, to) if config.library else None,
-        columns=to.columns(op.x),
+        x_t=to.x_t(op.x),
         **to.counted(op.x),
     )
 

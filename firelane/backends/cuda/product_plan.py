@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from firelane.backends.cuda.buckets import Bucket
 from firelane.backends.cuda.config import LinearConfig, MeasuredTable, choose
-from firelane.backends.cuda.kernels import columns
+from firelane.backends.cuda.kernels import transpose
 from firelane.backends.cuda.placement import padded_rows
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
@@ -46,7 +46,7 @@ class ProductPlan:
 
     def scratch(self, buckets: Sequence[Bucket]) -> ScratchSizes:
         """Enough for every bucket."""
-        parts = decoded = column_bytes = 0
+        parts = decoded = transposed_bytes = 0
         for product in self.program.products:
             x, weight, out = product.x, product.weight, product.out
             for bucket in buckets:
@@ -58,10 +58,10 @@ class ProductPlan:
                     parts = max(parts, library_rows(self.rows(x, bucket)) * padded_rows(weight))
                 if config.decode_first:
                     decoded = max(decoded, padded_rows(weight) * round_up(weight.k, K_TILE))
-                if config.columns:
-                    size = columns.elements(x.width, self.rows(x, bucket)) * x.dtype.itemsize
-                    column_bytes = max(column_bytes, size)
-        return ScratchSizes(parts=parts, decoded=decoded, column_bytes=column_bytes)
+                if config.transpose:
+                    size = transpose.elements(x.width, self.rows(x, bucket)) * x.dtype.itemsize
+                    transposed_bytes = max(transposed_bytes, size)
+        return ScratchSizes(parts=parts, decoded=decoded, transposed_bytes=transposed_bytes)
 
     @staticmethod
     def rows(value: Value, bucket: Bucket) -> int:

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT
 from firelane.backends.cuda.tables import (
     CHUNKS,
+    FIRST_KV_SPLIT,
     FIRST_TILE,
     FIRST_TOKEN,
-    FIRST_UNIT,
+    KV_SPLITS,
     LENGTH,
     LOGIT_ROWS,
     PARITY,
@@ -23,7 +24,6 @@ from firelane.backends.cuda.tables import (
     START,
     TILES,
     TOKENS,
-    UNITS,
     StepTables,
 )
 from firelane.contract import EMBED, StepInputs
@@ -40,17 +40,17 @@ class Stager:
         self._chunks: I32 = staged.chunks.numpy()
         self._rows: I32 = staged.rows.numpy()
         self._counts[PARITY] = parity
-        self._max_units = tables.max_units
+        self._max_kv_splits = tables.max_kv_splits
         self._tile_tokens = tile_tokens
         self._count = np.arange(len(self._chunks), dtype=np.int32)
 
     def write(self, inputs: StepInputs) -> bool:
-        """Returns whether it is a decode step: all chunks are attended in units."""
+        """Returns whether it is a decode step: all chunks are attended in KV splits."""
         counts = self._counts
         counts[CHUNKS], counts[TOKENS], counts[ROWS] = inputs.num_chunks, inputs.num_tokens, inputs.num_rows
         counts[LOGIT_ROWS] = self._write_rows(inputs)
-        units, tiles = self._write_chunks(inputs)
-        counts[UNITS], counts[TILES] = units, tiles
+        kv_splits, tiles = self._write_chunks(inputs)
+        counts[KV_SPLITS], counts[TILES] = kv_splits, tiles
         return tiles == 0
 
     def _write_rows(self, inputs: StepInputs) -> int:
@@ -67,7 +67,7 @@ class Stager:
         return int(wanted[-1]) + 1 if len(wanted) else 0
 
     def _write_chunks(self, inputs: StepInputs) -> tuple[int, int]:
-        """Returns the number of units and of tiles."""
+        """Returns the number of KV splits and of tiles."""
         n = inputs.num_chunks
         chunks, start, length = self._chunks[:n], inputs.chunk_start[:n], inputs.chunk_len[:n]
         chunks[:, SLOT] = inputs.chunk_slot[:n]
@@ -75,24 +75,26 @@ class Stager:
         chunks[:, LENGTH] = length
         if inputs.num_tokens == n > 0:
             ends = np.cumsum(start // ATTENTION_SPLIT + 1)
-            if ends[-1] <= self._max_units:
+            if ends[-1] <= self._max_kv_splits:
                 return self._write_decodes(chunks, ends), 0
         return self._write_mixed(chunks, start, length)
 
     def _write_decodes(self, chunks: I32, ends: NDArray[np.integer]) -> int:
-        """Every chunk is one token, and there is room for all units: the step that counts most."""
+        """Every chunk is one token, and there is room for all KV splits: the step that counts most."""
         chunks[:, FIRST_TOKEN] = self._count[: len(chunks)]
         chunks[:, FIRST_TILE] = -1
-        chunks[0, FIRST_UNIT] = 0
-        chunks[1:, FIRST_UNIT] = ends[:-1]
+        chunks[0, FIRST_KV_SPLIT] = 0
+        chunks[1:, FIRST_KV_SPLIT] = ends[:-1]
         return int(ends[-1])
 
     def _write_mixed(self, chunks: I32, start: I32, length: I32) -> tuple[int, int]:
         chunks[:, FIRST_TOKEN] = np.cumsum(length) - length
-        units = np.where(length == 1, start // ATTENTION_SPLIT + 1, 0)
-        if len(units) and units.sum() > self._max_units:
-            units[np.cumsum(units) > self._max_units] = 0  # too many at once: tiles give the same, slowly
-        tiles = np.where(units == 0, -(-length // self._tile_tokens), 0)
-        chunks[:, FIRST_UNIT] = np.where(units > 0, np.cumsum(units) - units, -1)
+        kv_splits = np.where(length == 1, start // ATTENTION_SPLIT + 1, 0)
+        if len(kv_splits) and kv_splits.sum() > self._max_kv_splits:
+            kv_splits[np.cumsum(kv_splits) > self._max_kv_splits] = (
+                0  # too many at once: tiles give the same, slowly
+            )
+        tiles = np.where(kv_splits == 0, -(-length // self._tile_tokens), 0)
+        chunks[:, FIRST_KV_SPLIT] = np.where(kv_splits > 0, np.cumsum(kv_splits) - kv_splits, -1)
         chunks[:, FIRST_TILE] = np.where(tiles > 0, np.cumsum(tiles) - tiles, -1)
-        return int(units.sum()), int(tiles.sum())
+        return int(kv_splits.sum()), int(tiles.sum())

@@ -28,11 +28,11 @@ STRIDE_ELEMENTS = 64
 @dataclass(frozen=True, kw_only=True)
 class ScratchSizes:
     """In elements. parts: float32, of products whose segments are summed apart; decoded: bf16, of the largest
-    matrix that is decoded as a whole; column_bytes: of the rows of a product, turned round."""
+    matrix that is decoded as a whole; transposed_bytes: of the rows of a product, transposed."""
 
     parts: int = 0
     decoded: int = 0
-    column_bytes: int = 0
+    transposed_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +73,16 @@ def row_bytes(value: Value) -> int:
 
 
 def placement_of(sizes: Sizes) -> Placement:
-    """Where the values lie in their arena. A pending product is added up by the op behind it, which reads the
+    """Where the values lie in their arena. A split-K product is added up by the op behind it, which reads the
     product's residual: so every value stays for one op longer."""
-    return place(sizes.program, row_bytes=row_bytes, max_rows=sizes.max_rows, linger=1)
+    return place(sizes.program, row_bytes=row_bytes, max_rows=sizes.max_rows, extra_ops=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """values: by Value, [max rows, stride]. parts, decoded, columns: flat scratch, see ScratchSizes. partial,
-    stats: of attention's units. hidden: pinned float32 [MAX_IN_FLIGHT, max_output_rows, hidden_width]."""
+    """values: by Value, [max rows, stride]. parts, decoded, transposed: flat scratch, see ScratchSizes.
+    partial, stats: of attention's KV splits. hidden: pinned float32 [MAX_IN_FLIGHT, max_output_rows,
+    hidden_width]."""
 
     tables: StepTables
     state: PinnedState
@@ -90,7 +91,7 @@ class StepMemory:
     rotary: Mapping[Rotary, Tensor]
     parts: Tensor
     decoded: Tensor
-    columns: Tensor
+    transposed: Tensor
     partial: Tensor
     stats: Tensor
     sampling: SampleScratch
@@ -106,7 +107,7 @@ class StepMemory:
         program, limits = sizes.program, sizes.limits
         tables = StepTables.allocate(limits, tile_tokens=sizes.tile_tokens, device=device)
         heads, rows = sizes.heads, limits.max_output_rows
-        units = tables.max_units
+        kv_splits = tables.max_kv_splits
         return cls(
             tables=tables,
             state=PinnedState.allocate(limits, program.vocab_size, device),
@@ -115,9 +116,9 @@ class StepMemory:
             rotary=_rotary_tables(program, limits, device),
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
-            columns=device.empty(sizes.scratch.column_bytes, dtype=torch.uint8),
-            partial=device.empty(units, heads.heads, heads.head_dim, dtype=torch.float32),
-            stats=device.empty(units, heads.heads, 2, dtype=torch.float32),
+            transposed=device.empty(sizes.scratch.transposed_bytes, dtype=torch.uint8),
+            partial=device.empty(kv_splits, heads.heads, heads.head_dim, dtype=torch.float32),
+            stats=device.empty(kv_splits, heads.heads, 2, dtype=torch.float32),
             sampling=SampleScratch.allocate(program.vocab_size, rows, device),
             outputs=SampleOutputs.allocate(rows, device),
             hidden=device.pinned(MAX_IN_FLIGHT, rows, program.hidden_width, dtype=torch.float32),

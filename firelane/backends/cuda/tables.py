@@ -1,7 +1,7 @@
 """StepTables: what a step is about, on the host (pinned, read by the device in place) and on the device.
 
 The host writes one of two `Staged` before a step, by turns (PARITY), so that it may write the next while
-one is in flight; the step's first kernel (kernels/begin.py) reads it, and the slots'
+one is in flight; the step's first kernel (kernels/prepare_inputs.py) reads it, and the slots'
 state, over the bus and lays everything out for the kernels behind it. All counts of a step are read on the
 device, so that one captured graph serves every step of its bucket.
 """
@@ -18,14 +18,15 @@ from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE, round
 from firelane.contract import KEY_TILE, Chunk, Span, StepLimits, Window
 
 # Indices into `counts`.
-CHUNKS, TOKENS, ROWS, LOGIT_ROWS, UNITS, TILES, PARITY = range(7)
+CHUNKS, TOKENS, ROWS, LOGIT_ROWS, KV_SPLITS, TILES, PARITY = range(7)
 NUM_COUNTS = 8
-# Columns of `chunks`. FIRST_UNIT is -1 of a chunk that is attended in tiles, FIRST_TILE -1 of one in units.
-SLOT, START, LENGTH, FIRST_TOKEN, FIRST_UNIT, FIRST_TILE = range(6)
+# Columns of `chunks`. FIRST_KV_SPLIT is -1 of a chunk that is attended in tiles of queries, FIRST_TILE -1
+# of one that is attended in KV splits.
+SLOT, START, LENGTH, FIRST_TOKEN, FIRST_KV_SPLIT, FIRST_TILE = range(6)
 CHUNK_COLUMNS = 8
 # Columns of `rows`: as StepInputs.row_*.
 ROW_TOKEN, ROW_SLOT, ROW_POSITION, ROW_KIND = range(4)
-MAX_UNITS = 8192
+MAX_KV_SPLITS = 8192
 TABLE_ALIGNMENT = 4  # entries: so that the tables of every group begin at 16 bytes
 MAX_IN_FLIGHT = 2
 
@@ -60,8 +61,8 @@ class StepTables:
     block_tables: int32 [cache groups, max_num_seqs, at least blocks_per_seq], by chunk (not by slot); an
                  entry whose page the span has left behind is not written
     spans:       int32 [cache groups], span_code of each; never changes
-    units:       int32 [max_units, 2]: (chunk, split) of the chunks of one token; a split is ATTENTION_SPLIT
-                 positions
+    kv_splits:   int32 [max_kv_splits, 2]: (chunk, split) of the chunks of one token; a split is
+                 ATTENTION_SPLIT positions
     tiles:       int32 [max_tiles, 2]: (chunk, first token within the chunk) of the others, ATTENTION_TILE
     rows of queries each
     """
@@ -75,12 +76,12 @@ class StepTables:
     token_chunk: Tensor
     block_tables: Tensor
     spans: Tensor
-    units: Tensor
+    kv_splits: Tensor
     tiles: Tensor
 
     @property
-    def max_units(self) -> int:
-        return self.units.shape[0]
+    def max_kv_splits(self) -> int:
+        return self.kv_splits.shape[0]
 
     @classmethod
     def allocate(cls, limits: StepLimits, *, tile_tokens: int, device: Device) -> StepTables:
@@ -99,7 +100,7 @@ class StepTables:
                 len(limits.spans), chunks, round_up(limits.blocks_per_seq, TABLE_ALIGNMENT)
             ),
             spans=device.zeros(len(limits.spans)).copy_(torch.tensor(list(map(span_code, limits.spans)))),
-            units=device.zeros(min(MAX_UNITS, chunks * splits), 2),
+            kv_splits=device.zeros(min(MAX_KV_SPLITS, chunks * splits), 2),
             tiles=device.zeros(-(-tokens // tile_tokens) + chunks, 2),
         )
 

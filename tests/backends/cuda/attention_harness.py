@@ -32,12 +32,12 @@ PADDING = 24  # elements per token of a page that are another layer's
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk of slot `slot`: `length` tokens from position `start` on. in_units: of one token, decoded."""
+    """A chunk of slot `slot`: `length` tokens from position `start` on. in_kv_splits: one token, decoded."""
 
     slot: int
     start: int
     length: int = 1
-    in_units: bool = False
+    in_kv_splits: bool = False
 
     @property
     def end(self) -> int:
@@ -45,7 +45,7 @@ class Piece:
 
 
 def decoded(slot: int, position: int) -> Piece:
-    return Piece(slot, position, in_units=True)
+    return Piece(slot, position, in_kv_splits=True)
 
 
 @dataclass(kw_only=True)
@@ -83,7 +83,7 @@ class Scene:
 
     def attend(self, pieces: Sequence[Piece], *, spare: int = 3) -> np.ndarray:
         """The rows of a step, by the kernels: float32 [tokens, width]. spare: how many more chunks, tokens,
-        units and tiles the launches are made for."""
+        kv_splits and tiles the launches are made for."""
         tables = self.tables(pieces, spare)
         tokens, width = sum(p.length for p in pieces), self.op.q.width
         stride = round_up(width, 64) + 64
@@ -99,9 +99,9 @@ class Scene:
 
     def launches(self, q: Tensor, out: Tensor, tables: StepTables, max_chunks: int):
         cache = self.cache(tables)
-        s, units = self.shape, tables.max_units
-        partial = poison(torch.empty(units, s.heads, s.head_dim))
-        stats = poison(torch.empty(units, s.heads, 2))
+        s, kv_splits = self.shape, tables.max_kv_splits
+        partial = poison(torch.empty(kv_splits, s.heads, s.head_dim))
+        stats = poison(torch.empty(kv_splits, s.heads, 2))
         yield attend_splits(
             q, cache, tables, op=self.op, partial=partial, stats=stats, programs=self.programs
         )
@@ -142,24 +142,24 @@ class Scene:
         )
         per_tile = tile_tokens(self.shape.group)
         tables = StepTables.allocate(sizes, tile_tokens=per_tile, device=DEVICE)
-        units: list[tuple[int, int]] = []
+        kv_splits: list[tuple[int, int]] = []
         tiles: list[tuple[int, int]] = []
         poison(tables.block_tables)
         token = 0
         for i, p in enumerate(pieces):
-            first_unit, first_tile = (len(units), -1) if p.in_units else (-1, len(tiles))
-            row = [p.slot, p.start, p.length, token, first_unit, first_tile, 0, 0]
+            first_kv_split, first_tile = (len(kv_splits), -1) if p.in_kv_splits else (-1, len(tiles))
+            row = [p.slot, p.start, p.length, token, first_kv_split, first_tile, 0, 0]
             tables.chunks[i] = torch.tensor(row, dtype=torch.int32)
             kept = slice(kept_from(self.span, p.start) // self.block_size, -(-p.end // self.block_size))
             tables.block_tables[GROUP, i, kept] = torch.from_numpy(self.blocks[p.slot, kept]).int()
-            if p.in_units:
-                units += [(i, split) for split in range(-(-p.end // ATTENTION_SPLIT))]
+            if p.in_kv_splits:
+                kv_splits += [(i, split) for split in range(-(-p.end // ATTENTION_SPLIT))]
             else:
                 tiles += [(i, first) for first in range(0, p.length, per_tile)]
             token += p.length
-        for table, rows in ((tables.units, units), (tables.tiles, tiles)):
+        for table, rows in ((tables.kv_splits, kv_splits), (tables.tiles, tiles)):
             poison(table)[: len(rows)] = torch.tensor(rows, dtype=torch.int32).reshape(-1, 2)
-        counts = {t.CHUNKS: len(pieces), t.TOKENS: token, t.UNITS: len(units), t.TILES: len(tiles)}
+        counts = {t.CHUNKS: len(pieces), t.TOKENS: token, t.KV_SPLITS: len(kv_splits), t.TILES: len(tiles)}
         for index, count in counts.items():
             tables.counts[index] = count
         return tables

@@ -12,7 +12,7 @@ from matrices_harness import plain_matrix, true_values, window_matrix
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels import columns
+from firelane.backends.cuda.kernels import transpose
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
@@ -97,7 +97,7 @@ def run_gated(
         config=config,
         scratch=scratch_of(matrix),
         sums=poison(torch.empty(64, matrix.padded_rows)) if config.library else None,
-        columns=columns_of(rows),
+        x_t=room_for_transposed(rows),
     ):
         launch.run()
     assert out[rows.count :].isnan().all()
@@ -112,9 +112,9 @@ def scratch_of(matrix: Matrix) -> Tensor | None:
     return poison(torch.empty(matrix.low.numel() + 100, dtype=torch.bfloat16))
 
 
-def columns_of(rows: Rows) -> Tensor:
-    """A buffer for x turned round."""
-    return poison(torch.empty(columns.elements(rows.k, rows.max_rows) + 9, dtype=rows.x.dtype))
+def room_for_transposed(rows: Rows) -> Tensor:
+    """A buffer for x transposed."""
+    return poison(torch.empty(transpose.elements(rows.k, rows.max_rows) + 9, dtype=rows.x.dtype))
 
 
 def gated_reference(x: np.ndarray, parts: Sequence[np.ndarray], bias: np.ndarray) -> np.ndarray:
@@ -149,7 +149,7 @@ def _whole(
         max_rows=rows.max_rows,
         config=config,
         scratch=scratch_of(matrix),
-        columns=columns_of(rows),
+        x_t=room_for_transposed(rows),
     ):
         launch.run()
     return out
@@ -168,7 +168,7 @@ def _sum_of_parts(
         count=ROWS,
         max_rows=rows.max_rows,
         config=config,
-        columns=columns_of(rows),
+        x_t=room_for_transposed(rows),
     ):
         launch.run()
     total = parts[0]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.pending import Pending
 from firelane.backends.cuda.shapes import round_up
+from firelane.backends.cuda.split_k import SplitKSum
 from firelane.backends.cuda.tables import StepTables
 from firelane.contract import StepLimits
 from tests.backends.cuda.host_device import HostDevice, poison
@@ -35,7 +35,7 @@ def poisoned_tables(sizes: StepLimits) -> StepTables:
     tables = StepTables.allocate(sizes, tile_tokens=TILE_TOKENS, device=HostDevice())
     for name in ("counts", "chunks", "rows", "token_ids", "positions", "token_chunk", "block_tables"):
         poison(getattr(tables, name))
-    poison(tables.units)
+    poison(tables.kv_splits)
     poison(tables.tiles)
     return tables
 
@@ -52,33 +52,33 @@ def filled(values: np.ndarray, max_rows: int, dtype: torch.dtype = torch.float32
     return rows
 
 
-def random_pending(
+def random_split_k(
     rng: np.random.Generator, rows: int, width: int, *, max_rows: int, count: int = 3, whole: bool = True
-) -> Pending:
+) -> SplitKSum:
     """whole: with bias, residual and a place for the sum."""
     parts = poison(torch.empty(count, max_rows + 3, round_up(width, 64)))
     parts[:, :rows, :width] = torch.from_numpy(rng.standard_normal((count, rows, width)).astype(np.float32))
-    pending = Pending(parts=parts, width=width, bias=None, residual=None, out=None)
+    split_k = SplitKSum(parts=parts, width=width, bias=None, residual=None, out=None)
     if not whole:
-        return pending
+        return split_k
     return replace(
-        pending,
+        split_k,
         bias=torch.from_numpy(rng.standard_normal(width).astype(np.float32)),
         residual=filled(rng.standard_normal((rows, width)).astype(np.float32), max_rows),
         out=rows_of(max_rows, width),
     )
 
 
-def sum_of(pending: Pending, rows: int) -> np.ndarray:
+def sum_of(split_k: SplitKSum, rows: int) -> np.ndarray:
     """float32 [rows, width], added in the order that is promised."""
-    parts = pending.parts[:, :rows, : pending.width].numpy()
+    parts = split_k.parts[:, :rows, : split_k.width].numpy()
     total = parts[0].copy()
     for part in parts[1:]:
         total += part
-    if pending.bias is not None:
-        total += pending.bias.numpy()
-    if pending.residual is not None:
-        total += pending.residual[:rows, : pending.width].numpy()
+    if split_k.bias is not None:
+        total += split_k.bias.numpy()
+    if split_k.residual is not None:
+        total += split_k.residual[:rows, : split_k.width].numpy()
     return total
 
 

@@ -29,7 +29,7 @@ def groups() -> list[list[Case]]:
     ropes: list[Case] = []
     for n in (1, 256):
         final = untouched(n, width, dtype=torch.float32)
-        sources = (final, rows.pending(width, n, whole=False), rows.pending(width, n, bias=True, whole=False))
+        sources = (final, rows.split_k(width, n, whole=False), rows.split_k(width, n, bias=True, whole=False))
         ropes += [rows.rope(source, tables, n, norms=True) for source in sources]
     return [*(norms(width) for width in (80, 4096)), ropes]
 
@@ -41,8 +41,8 @@ def norms(width: int) -> list[Case]:
         for n in (1, 256)
         for source in (
             untouched(n, stride, dtype=torch.float32),
-            rows.pending(stride, n, count=2),
-            rows.pending(stride, n, count=9, bias=True),
+            rows.split_k(stride, n, count=2),
+            rows.split_k(stride, n, count=9, bias=True),
         )
     ]
 

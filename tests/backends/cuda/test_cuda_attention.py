@@ -81,7 +81,7 @@ def test_tokens_and_prompts_of_one_step() -> None:
 
 
 @pytest.mark.parametrize("programs", [1, 3, 50])
-def test_programs_share_the_units(programs: int) -> None:
+def test_programs_share_the_kv_splits(programs: int) -> None:
     scene = Scene(shape=heads(), slots=3, programs=programs)
     check(scene, [decoded(slot, 300 + 140 * slot) for slot in range(3)])
 
@@ -130,9 +130,9 @@ def test_a_prompt_has_the_same_bits_however_it_is_cut(seed: int) -> None:
     scene = Scene(shape=heads(3), max_len=330, span=span, block_size=(16, 64, 128, 16)[seed])
     cuts = np.unique([0, 330, *rng.integers(1, 330, 4), *(at := rng.integers(1, 329, 3)), *(at + 1)])
     pieces = [
-        Piece(0, int(first), int(end - first), in_units=end - first == 1) for first, end in pairwise(cuts)
+        Piece(0, int(first), int(end - first), in_kv_splits=end - first == 1) for first, end in pairwise(cuts)
     ]
-    assert any(piece.in_units for piece in pieces)
+    assert any(piece.in_kv_splits for piece in pieces)
     whole = scene.attend([Piece(0, 0, 330)])
     np.testing.assert_array_equal(np.concatenate([scene.attend([piece]) for piece in pieces]), whole)
     np.testing.assert_array_equal(scene.attend(pieces), whole)

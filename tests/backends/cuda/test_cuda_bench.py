@@ -189,7 +189,7 @@ def test_tuning_goes_on_and_keeps_what_it_found_when_the_device_fails(
 
     published: list[str] = []
     monkeypatch.setattr(b.tune, "measure", measure)
-    monkeypatch.setattr(b.tune, "publish", lambda name, tables, *_: published.append(str(tables[0])))
+    monkeypatch.setattr(b.tune, "publish", lambda _, tables, *__: published.append(str(tables[0])))
     arguments = b.tune.arguments_of(["--cache-dir", str(tmp_path)])
     with pytest.raises(MachineError):
         b.tune.tune_missing(shapes, "H200", None, arguments)
@@ -213,6 +213,9 @@ def test_tokens_that_differ_are_told(b: Any) -> None:
         "lossless: a sequence drew the same tokens in batches of all sizes",
         "lossless: OTHER tokens than bf16",
     ]
+    with pytest.raises(SystemExit, match=r"bf16: a sequence drew OTHER .*; lossless: OTHER tokens than bf16"):
+        b.steps.check_agreements(told)
+    b.steps.check_agreements(told[1:2])
 
 
 def test_cost_of_invariance(b: Any) -> None:

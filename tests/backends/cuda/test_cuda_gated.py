@@ -13,7 +13,7 @@ from firelane.backends.cuda.config import LinearConfig
 SMALL = LinearConfig(row_tile=16)
 CONFIGS = {
     "wide": LinearConfig(row_tile=64, features=128, k_tile=64),
-    "halves": LinearConfig(row_tile=256, k_tile=64, warps=8, columns=True),
+    "halves": LinearConfig(row_tile=256, k_tile=64, warps=8, transpose=True),
     "decode first": LinearConfig(row_tile=32, decode_first=True),
 }
 
@@ -59,6 +59,19 @@ def test_same_bits_in_every_config_and_form(config: LinearConfig, rows: int) -> 
         np.testing.assert_array_equal(run_gated(matrix, x, config, bias), wanted)
 
 
+@pytest.mark.parametrize("crowded", [0, 1], ids=["gate", "up"])
+def test_lists_of_escapes_of_different_lengths(crowded: int) -> None:
+    """They are walked side by side: one takes several turns of the loop, the other is empty."""
+    rng = np.random.default_rng(0)
+    parts = [0x3F80 + rng.integers(0, 128, (64, 512)).astype(np.uint16) for _ in range(2)]
+    parts[crowded].flat[rng.choice(64 * 512, 150, replace=False)] = 0x0C8F
+    x = random_rows(5, 512)
+    wanted = run_gated(plain_matrix(parts), x, SMALL)
+    assert_near(wanted, gated_reference(x.values, parts, np.zeros(128, np.float32)))
+    for config in CONFIGS.values():
+        np.testing.assert_array_equal(run_gated(window_matrix(parts), x, config), wanted)
+
+
 def test_a_row_is_the_same_in_any_company() -> None:
     matrix = window_matrix(gate_and_up(100, 256))
     wanted = run_gated(matrix, random_rows(1, 256, seed=5), SMALL)
@@ -86,6 +99,6 @@ def test_gates_far_out_do_not_overflow() -> None:
 def test_library(form: str, count: int) -> None:
     """In pieces of 64 rows, of which a step has some, one in part."""
     parts, x, bias = gate_and_up(72, 104), random_rows(count, 104, max_rows=100), bias_of(72)
-    config = LinearConfig(row_tile=64, decode_first=True, library=True, columns=count > 1)
+    config = LinearConfig(row_tile=64, decode_first=True, library=True, transpose=count > 1)
     found = run_gated(FORMS[form](parts), x, config, bias)
     assert_near(found, gated_reference(x.values, parts, bias.numpy()))

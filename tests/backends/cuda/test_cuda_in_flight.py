@@ -121,6 +121,27 @@ def test_a_step_that_never_ends_is_an_error_and_can_be_released() -> None:
     assert weights() is not None  # the device may still write there
 
 
+def test_release_after_a_failed_step_drops_them_where_the_device_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = LateDevice()
+    m = machine_on(device)
+    executor = m.executor
+    alive = [weakref.ref(thing) for thing in (executor.memory, executor.memory.pages.pool)]
+    inputs = m.fill([Chunk(0, 0, 1)])
+
+    def fail(_: object) -> None:
+        raise RuntimeError("CUDA error: invalid argument")
+
+    monkeypatch.setattr(device.stream, "start", fail)
+    with pytest.raises(MachineError, match="running a step of 1 tokens"):
+        executor.submit(inputs)
+    executor.release()
+    del m
+    gc.collect()
+    assert [thing for ref in alive if (thing := ref()) is not None] == []
+
+
 @pytest.mark.parametrize("in_flight", [0, 1, 2])
 def test_release_drops_weights_buffers_and_the_kv_cache(in_flight: int) -> None:
     m = machine_on(LateDevice())

@@ -16,8 +16,8 @@ from firelane.backends.cuda.shapes import segments
 SMALL = LinearConfig(row_tile=16)
 CONFIGS = {
     "parts": LinearConfig(row_tile=16, parts=True),
-    "wide parts": LinearConfig(row_tile=64, features=128, k_tile=64, parts=True, columns=True),
-    "slices": LinearConfig(row_tile=256, features=128, k_tile=64, warps=8, columns=True),
+    "wide parts": LinearConfig(row_tile=64, features=128, k_tile=64, parts=True, transpose=True),
+    "slices": LinearConfig(row_tile=256, features=128, k_tile=64, warps=8, transpose=True),
     "narrow": LinearConfig(row_tile=32, k_tile=64),
     "decode first": LinearConfig(row_tile=64, features=128, decode_first=True),
 }
@@ -76,7 +76,7 @@ def test_same_bits_in_every_config_and_form(config: LinearConfig, rows: int, k: 
         k_tile=st.sampled_from([32, 64, 128]),
         parts=st.booleans(),
         decode_first=st.booleans(),
-        columns=st.booleans(),
+        transpose=st.booleans(),
     ),
 )
 def test_any_shape(rows: int, k: int, count: int, spare: int, config: LinearConfig) -> None:
@@ -124,6 +124,6 @@ def test_only_escapes() -> None:
 def test_library(form: str, rows: int, k: int) -> None:
     bits, x = random_bits(rows, k, seed=k), random_rows(17, k, max_rows=40)
     bias, residual = operands(rows, 40, seed=rows)
-    config = LinearConfig(row_tile=64, decode_first=True, library=True, columns=k == 104)
+    config = LinearConfig(row_tile=64, decode_first=True, library=True, transpose=k == 104)
     found = run_linear(FORMS[form]([bits]), x, config, bias, residual)
     assert_near(found, x.values @ true_values(bits).T + bias.numpy() + residual[:17, :rows].numpy())

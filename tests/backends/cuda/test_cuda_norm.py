@@ -11,7 +11,7 @@ import torch
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS
-from tests.backends.cuda.rows_harness import assert_untouched, bits, filled, random_pending, rows_of, sum_of
+from tests.backends.cuda.rows_harness import assert_untouched, bits, filled, random_split_k, rows_of, sum_of
 
 EPS = 1e-5
 BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 2.0**-8}
@@ -60,42 +60,42 @@ def test_rows_are_normalised_as_the_reference_says(width, rows, max_rows, dtype)
 
 @pytest.mark.parametrize("max_rows", [4, 80], ids=["eager", "patient"])
 @pytest.mark.parametrize("parts", [1, 3, 9])
-def test_a_pending_value_is_added_up_and_gives_the_same_bits(parts, max_rows):
+def test_a_split_k_value_is_added_up_and_gives_the_same_bits(parts, max_rows):
     rng, rows, width = np.random.default_rng(parts), 3, 104
-    pending = random_pending(rng, rows, width, max_rows=max_rows, count=parts)
+    split_k = random_split_k(rng, rows, width, max_rows=max_rows, count=parts)
     weight = weight_of(rng, width)
-    out = run(pending, weight, width=width, rows=rows, max_rows=max_rows, count=ROWS)
-    total = sum_of(pending, rows)
-    np.testing.assert_array_equal(pending.out[:rows, :width].numpy(), total)
-    assert_untouched(pending.out, rows, width)
+    out = run(split_k, weight, width=width, rows=rows, max_rows=max_rows, count=ROWS)
+    total = sum_of(split_k, rows)
+    np.testing.assert_array_equal(split_k.out[:rows, :width].numpy(), total)
+    assert_untouched(split_k.out, rows, width)
     final = run(filled(total, max_rows), weight, width=width, rows=rows, max_rows=max_rows)
     assert torch.equal(bits(out), bits(final))
 
 
 def test_the_sum_may_take_the_place_of_the_residual():
     rng, rows, width = np.random.default_rng(7), 2, 80
-    pending = random_pending(rng, rows, width, max_rows=2)
-    want = sum_of(pending, rows)
-    run(replace(pending, out=pending.residual), weight_of(rng, width), width=width, rows=rows, max_rows=2)
-    np.testing.assert_array_equal(pending.residual[:rows, :width].numpy(), want)
+    split_k = random_split_k(rng, rows, width, max_rows=2)
+    want = sum_of(split_k, rows)
+    run(replace(split_k, out=split_k.residual), weight_of(rng, width), width=width, rows=rows, max_rows=2)
+    np.testing.assert_array_equal(split_k.residual[:rows, :width].numpy(), want)
 
 
 def test_a_sum_that_nobody_else_reads_is_not_written():
     rng, rows, width = np.random.default_rng(8), 2, 80
-    pending = random_pending(rng, rows, width, max_rows=2, whole=False)
+    split_k = random_split_k(rng, rows, width, max_rows=2, whole=False)
     weight = weight_of(rng, width)
-    out = run(pending, weight, width=width, rows=rows, max_rows=2, dtype=torch.float32)
+    out = run(split_k, weight, width=width, rows=rows, max_rows=2, dtype=torch.float32)
     np.testing.assert_allclose(
-        out[:, :width].numpy(), expected(sum_of(pending, rows), weight.numpy()), rtol=1e-5
+        out[:, :width].numpy(), expected(sum_of(split_k, rows), weight.numpy()), rtol=1e-5
     )
 
 
 @pytest.mark.parametrize("max_rows", [4, 80], ids=["eager", "patient"])
 def test_no_rows_leave_everything_as_it_was(max_rows):
-    pending = random_pending(np.random.default_rng(9), 0, 80, max_rows=max_rows)
-    out = run(pending, torch.ones(80), width=80, rows=0, max_rows=max_rows)
+    split_k = random_split_k(np.random.default_rng(9), 0, 80, max_rows=max_rows)
+    out = run(split_k, torch.ones(80), width=80, rows=0, max_rows=max_rows)
     assert_untouched(out, 0, 0)
-    assert_untouched(pending.out, 0, 0)
+    assert_untouched(split_k.out, 0, 0)
 
 
 def test_a_row_does_not_depend_on_those_beside_it():
@@ -110,8 +110,8 @@ def test_a_row_does_not_depend_on_those_beside_it():
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "bare"])
 def test_parts_are_added_up_by_a_launch_of_their_own(width, whole):
     rows, max_rows = 2, 4
-    pending = random_pending(np.random.default_rng(11), rows, width, max_rows=max_rows, whole=whole)
-    pending = replace(pending, out=rows_of(max_rows, width))
-    add_up(pending, counts=counts_of(ROWS, rows), count=ROWS, max_rows=max_rows).run()
-    np.testing.assert_array_equal(pending.out[:rows, :width].numpy(), sum_of(pending, rows))
-    assert_untouched(pending.out, rows, width)
+    split_k = random_split_k(np.random.default_rng(11), rows, width, max_rows=max_rows, whole=whole)
+    split_k = replace(split_k, out=rows_of(max_rows, width))
+    add_up(split_k, counts=counts_of(ROWS, rows), count=ROWS, max_rows=max_rows).run()
+    np.testing.assert_array_equal(split_k.out[:rows, :width].numpy(), sum_of(split_k, rows))
+    assert_untouched(split_k.out, rows, width)

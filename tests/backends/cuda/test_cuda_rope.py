@@ -23,7 +23,7 @@ from tests.backends.cuda.rows_harness import (
     filled,
     limits,
     poisoned_tables,
-    random_pending,
+    random_split_k,
     rows_of,
     sum_of,
 )
@@ -203,11 +203,11 @@ def test_block_sizes(block_size):
 
 
 @pytest.mark.parametrize(("parts", "norms"), [(2, True), (9, False)])
-def test_a_pending_input_gives_the_same_bits(parts, norms):
+def test_a_split_k_input_gives_the_same_bits(parts, norms):
     c, rows = case(SHAPES["6/2x48"], norms=norms), tokens_of(CHUNKS)
-    pending = random_pending(np.random.default_rng(parts), rows, c.width, max_rows=12, count=parts)
-    pending = replace(pending, residual=None, out=None)
-    same_bits(run(c, pending, max_tokens=12), run(c, filled(sum_of(pending, rows), 12), max_tokens=12))
+    split_k = random_split_k(np.random.default_rng(parts), rows, c.width, max_rows=12, count=parts)
+    split_k = replace(split_k, residual=None, out=None)
+    same_bits(run(c, split_k, max_tokens=12), run(c, filled(sum_of(split_k, rows), 12), max_tokens=12))
 
 
 def test_the_bucket_does_not_matter():

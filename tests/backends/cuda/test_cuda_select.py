@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels.select import give_hidden, select_rows
+from firelane.backends.cuda.kernels.select import select_rows, store_hidden
 from firelane.backends.cuda.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS
 from firelane.contract import EMBED, SAMPLE, SCORE
 from tests.backends.cuda.host_device import poison
@@ -17,7 +17,7 @@ from tests.backends.cuda.rows_harness import (
     filled,
     limits,
     poisoned_tables,
-    random_pending,
+    random_split_k,
     rows_of,
     sum_of,
 )
@@ -41,24 +41,24 @@ def test_rows_are_picked(width, dtype):
     assert_untouched(out, 4, width)
 
 
-def test_rows_of_a_pending_value_are_added_up():
-    pending = random_pending(np.random.default_rng(2), 7, 104, max_rows=8)
-    pending = replace(pending, out=None)
+def test_rows_of_a_split_k_value_are_added_up():
+    split_k = random_split_k(np.random.default_rng(2), 7, 104, max_rows=8)
+    split_k = replace(split_k, out=None)
     chosen, out = [6, 2], rows_of(2, 104)
-    select_rows(pending, tables_of(chosen), out, width=104, max_rows=2).run()
-    np.testing.assert_array_equal(out[:, :104].numpy(), sum_of(pending, 7)[chosen])
+    select_rows(split_k, tables_of(chosen), out, width=104, max_rows=2).run()
+    np.testing.assert_array_equal(out[:, :104].numpy(), sum_of(split_k, 7)[chosen])
 
 
-def test_a_pending_value_that_others_read_is_refused():
-    pending = random_pending(np.random.default_rng(3), 2, 80, max_rows=2)
+def test_a_split_k_value_that_others_read_is_refused():
+    split_k = random_split_k(np.random.default_rng(3), 2, 80, max_rows=2)
     with pytest.raises(AssertionError, match="the other rows"):
-        select_rows(pending, tables_of([1]), rows_of(2, 80), width=80, max_rows=2)
+        select_rows(split_k, tables_of([1]), rows_of(2, 80), width=80, max_rows=2)
 
 
 def test_no_rows_leave_everything_as_it_was():
     out, hidden = rows_of(3, 80), poison(torch.empty(2, 3, 80))
     select_rows(rows_of(4, 80), tables_of(), out, width=80, max_rows=3).run()
-    give_hidden(rows_of(4, 80), tables_of(), hidden, width=80, max_rows=3).run()
+    store_hidden(rows_of(4, 80), tables_of(), hidden, width=80, max_rows=3).run()
     assert_untouched(out, 0, 0)
     assert hidden.isnan().all()
 
@@ -69,7 +69,7 @@ def test_hidden_states_are_given_of_rows_that_are_embedded(width, dtype):
     x = filled(np.random.default_rng(4).standard_normal((5, width)).astype(np.float32), 8, dtype)
     hidden = poison(torch.empty(2, 16, width))
     kinds = [EMBED, SAMPLE, EMBED, SCORE, EMBED]
-    give_hidden(x, tables_of(kinds=kinds), hidden, width=width, max_rows=8).run()
+    store_hidden(x, tables_of(kinds=kinds), hidden, width=width, max_rows=8).run()
     given = [r for r, kind in enumerate(kinds) if kind == EMBED]
     assert torch.equal(hidden[1, given], x[given, :width].float())
     others = [r for r in range(16) if r not in given]

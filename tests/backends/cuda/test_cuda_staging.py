@@ -30,7 +30,7 @@ def limits(**changes: int) -> StepLimits:
     return StepLimits(**{**settings, **changes})
 
 
-def stage(chunks, rows=(), *, sizes=None, max_units=None):
+def stage(chunks, rows=(), *, sizes=None, max_kv_splits=None):
     """chunks: (slot, start, length); rows: (token, slot, position, kind)."""
     sizes = sizes or limits()
     tables = StepTables.allocate(sizes, tile_tokens=TILE_TOKENS, device=HostDevice())
@@ -42,19 +42,19 @@ def stage(chunks, rows=(), *, sizes=None, max_units=None):
     inputs.num_chunks, inputs.num_rows = len(chunks), len(rows)
     inputs.num_tokens = sum(length for _, _, length in chunks)
     stager = Stager(tables, tile_tokens=TILE_TOKENS)
-    if max_units:
-        stager._max_units = max_units
+    if max_kv_splits:
+        stager._max_kv_splits = max_kv_splits
     decode = stager.write(inputs)
     return decode, tables.staged[0].counts.tolist(), tables.staged[0].chunks.numpy()[: len(chunks)], tables
 
 
-def test_a_decode_step_has_a_unit_for_each_split():
+def test_a_decode_step_lists_all_its_kv_splits():
     decode, counts, chunks, _ = stage([(3, 0, 1), (1, 255, 1), (2, 256, 1), (0, 1023, 1)])
     assert decode
     assert counts[t.CHUNKS] == counts[t.TOKENS] == 4
-    assert counts[t.UNITS] == 1 + 1 + 2 + 4
+    assert counts[t.KV_SPLITS] == 1 + 1 + 2 + 4
     assert counts[t.TILES] == 0
-    assert chunks[:, t.FIRST_UNIT].tolist() == [0, 1, 2, 4]
+    assert chunks[:, t.FIRST_KV_SPLIT].tolist() == [0, 1, 2, 4]
     assert chunks[:, t.FIRST_TILE].tolist() == [-1] * 4
     assert chunks[:, t.FIRST_TOKEN].tolist() == [0, 1, 2, 3]
 
@@ -62,8 +62,8 @@ def test_a_decode_step_has_a_unit_for_each_split():
 def test_a_mixed_step_has_tiles_for_the_longer_chunks():
     decode, counts, chunks, _ = stage([(3, 300, 1), (1, 0, 33), (2, 5, 16)])
     assert not decode
-    assert (counts[t.UNITS], counts[t.TILES]) == (2, 4)
-    assert chunks[:, t.FIRST_UNIT].tolist() == [0, -1, -1]
+    assert (counts[t.KV_SPLITS], counts[t.TILES]) == (2, 4)
+    assert chunks[:, t.FIRST_KV_SPLIT].tolist() == [0, -1, -1]
     assert chunks[:, t.FIRST_TILE].tolist() == [-1, 0, 3]
     assert chunks[:, t.FIRST_TOKEN].tolist() == [0, 1, 34]
     assert chunks[:, [t.SLOT, t.START, t.LENGTH]].tolist() == [[3, 300, 1], [1, 0, 33], [2, 5, 16]]
@@ -78,29 +78,29 @@ def test_rows_are_copied_and_those_with_logits_counted():
     assert stage([(0, 0, 2)])[1][t.LOGIT_ROWS] == 0
 
 
-def test_what_has_no_room_among_the_units_is_attended_in_tiles():
-    decode, counts, chunks, _ = stage([(0, 0, 1), (1, 600, 1), (2, 700, 1), (3, 1, 1)], max_units=4)
+def test_what_has_no_room_among_the_kv_splits_is_attended_in_tiles():
+    decode, counts, chunks, _ = stage([(0, 0, 1), (1, 600, 1), (2, 700, 1), (3, 1, 1)], max_kv_splits=4)
     assert not decode
-    assert (counts[t.UNITS], counts[t.TILES]) == (4, 2)
-    assert chunks[:, t.FIRST_UNIT].tolist() == [0, 1, -1, -1]
+    assert (counts[t.KV_SPLITS], counts[t.TILES]) == (4, 2)
+    assert chunks[:, t.FIRST_KV_SPLIT].tolist() == [0, 1, -1, -1]
     assert chunks[:, t.FIRST_TILE].tolist() == [-1, -1, 0, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1900), st.integers(1, 60)), min_size=1, max_size=10))
-def test_units_and_tiles_fill_their_tables_without_a_gap(spans):
+def test_kv_splits_and_tiles_fill_their_tables_without_a_gap(spans):
     chunks = [(slot, start, length) for slot, (start, length) in enumerate(spans)]
     decode, counts, staged, tables = stage(chunks)
     assert decode == all(length == 1 for _, _, length in chunks)
-    units = tiles = 0
+    kv_splits = tiles = 0
     for (_, start, length), row in zip(chunks, staged, strict=True):
         if length == 1:
-            assert (row[t.FIRST_UNIT], row[t.FIRST_TILE]) == (units, -1)
-            units += -(-(start + 1) // ATTENTION_SPLIT)
+            assert (row[t.FIRST_KV_SPLIT], row[t.FIRST_TILE]) == (kv_splits, -1)
+            kv_splits += -(-(start + 1) // ATTENTION_SPLIT)
         else:
-            assert (row[t.FIRST_UNIT], row[t.FIRST_TILE]) == (-1, tiles)
+            assert (row[t.FIRST_KV_SPLIT], row[t.FIRST_TILE]) == (-1, tiles)
             tiles += -(-length // TILE_TOKENS)
-    assert (counts[t.UNITS], counts[t.TILES]) == (units, tiles)
-    assert units <= tables.units.shape[0]
+    assert (counts[t.KV_SPLITS], counts[t.TILES]) == (kv_splits, tiles)
+    assert kv_splits <= tables.kv_splits.shape[0]
     assert tiles <= tables.tiles.shape[0]
 
 

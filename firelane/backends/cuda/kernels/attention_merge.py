@@ -16,10 +16,10 @@ from firelane.backends.cuda.tables import StepTables, span_code
 from firelane.program.ops import Attention
 
 CHUNKS = tl.constexpr(t.CHUNKS)
-START, FIRST_TOKEN, FIRST_UNIT = (
+START, FIRST_TOKEN, FIRST_KV_SPLIT = (
     tl.constexpr(t.START),
     tl.constexpr(t.FIRST_TOKEN),
-    tl.constexpr(t.FIRST_UNIT),
+    tl.constexpr(t.FIRST_KV_SPLIT),
 )
 CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
 IN_FLIGHT = tl.constexpr(8)  # splits whose states are on their way at once
@@ -41,18 +41,18 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     about = chunks + tl.program_id(0) * CHUNK_COLUMNS
     head = tl.program_id(1)
     num_chunks = tl.load(counts + CHUNKS)
-    first_unit = tl.load(about + FIRST_UNIT)
+    first_kv_split = tl.load(about + FIRST_KV_SPLIT)
     token = tl.load(about + FIRST_TOKEN).to(tl.int64)
     position = tl.load(about + START)
     if tl.program_id(0) >= num_chunks:
         return
-    if first_unit < 0:
+    if first_kv_split < 0:
         return
     first_split = first_visible(position, SPAN) // SPLIT
     row = tl.arange(0, 1)  # one head: a state of one row
     column = tl.arange(0, COLUMNS)[None, :]
     held = column < HEAD_DIM
-    state = first_unit * HEADS + head
+    state = first_kv_split * HEADS + head
     pairs = stats + state * 2 + row
     accs = partial + state * HEAD_DIM + column
     total_m, total_l, total = fresh(1, COLUMNS)
@@ -68,7 +68,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
 def merge_splits(
     tables: StepTables, *, op: Attention, partial: Tensor, stats: Tensor, out: Tensor, max_chunks: int
 ) -> Launch:
-    """The row of `out` [max tokens, stride] of each chunk that `tables.units` covers; partial, stats: see
+    """The row of `out` [max tokens, stride] of each chunk that `tables.kv_splits` covers; partial, stats: see
     attend_splits."""
     shape = op.shape
     return Launch(

@@ -32,7 +32,7 @@ from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables, span_code
 from firelane.program.ops import Attention
 
-UNITS = tl.constexpr(t.UNITS)
+KV_SPLITS = tl.constexpr(t.KV_SPLITS)
 START, FIRST_TOKEN = tl.constexpr(t.START), tl.constexpr(t.FIRST_TOKEN)
 CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
 
@@ -44,7 +44,7 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     values,
     counts,
     chunks,
-    units,
+    kv_splits,
     block_tables,
     partial,
     stats,
@@ -65,16 +65,19 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     column = tl.arange(0, COLUMNS)[None, :]
     head = kv_head * GROUP + row
     held = (row[:, None] < GROUP) & (column < HEAD_DIM)
-    unit, step = tl.program_id(0), tl.num_programs(0)
-    chunk, split = tl.load(units + 2 * unit), tl.load(units + 2 * unit + 1)  # garbage if there is none
-    num_units = tl.load(counts + UNITS)
-    about = chunks + tl.where(unit < num_units, chunk, 0) * CHUNK_COLUMNS
+    kv_split, step = tl.program_id(0), tl.num_programs(0)
+    chunk, split = (
+        tl.load(kv_splits + 2 * kv_split),
+        tl.load(kv_splits + 2 * kv_split + 1),
+    )  # garbage if there is none
+    num_kv_splits = tl.load(counts + KV_SPLITS)
+    about = chunks + tl.where(kv_split < num_kv_splits, chunk, 0) * CHUNK_COLUMNS
     position, token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
-    for unit in range(tl.program_id(0), num_units, step):
-        # What the next unit is about is read while this one is computed.
-        another = unit + step < num_units
-        next_chunk = tl.load(units + 2 * (unit + step), mask=another, other=0)
-        next_split = tl.load(units + 2 * (unit + step) + 1, mask=another, other=0)
+    for kv_split in range(tl.program_id(0), num_kv_splits, step):
+        # What the next KV split is about is read while this one is computed.
+        another = kv_split + step < num_kv_splits
+        next_chunk = tl.load(kv_splits + 2 * (kv_split + step), mask=another, other=0)
+        next_split = tl.load(kv_splits + 2 * (kv_split + step) + 1, mask=another, other=0)
 
         table = block_tables + chunk.to(tl.int64) * table_stride
         q_row = q + token.to(tl.int64) * q_stride
@@ -94,7 +97,7 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
         about = chunks + next_chunk * CHUNK_COLUMNS
         next_position, next_token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
 
-        place = unit * (KV_HEADS * GROUP) + head  # of MAX_UNITS: far below 2^31 elements
+        place = kv_split * (KV_HEADS * GROUP) + head  # of MAX_KV_SPLITS: far below 2^31 elements
         tl.store(partial + place[:, None] * HEAD_DIM + column, acc, mask=held)
         tl.store(stats + 2 * place, m, mask=row < GROUP)
         tl.store(stats + 2 * place + 1, l, mask=row < GROUP)
@@ -111,23 +114,23 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
     stats: Tensor,
     programs: int,
 ) -> Launch:
-    """For each unit of `tables.units`: the state of its token's heads over its split.
+    """For each KV split of `tables.kv_splits`: the state of its token's heads over its split.
 
     q: [max tokens, stride]; cache: of q's dtype.
-    partial: float32 [max_units, heads, head_dim]: acc; stats: float32 [max_units, heads, 2]: (m, l).
-    programs: over which the units are spread, for each KV head; see split_programs.
+    partial: float32 [max_kv_splits, heads, head_dim]: acc; stats: float32 [max_kv_splits, heads, 2]: (m, l).
+    programs: over which the KV splits are spread, for each KV head; see split_programs.
     """
     shape, queries = op.shape, QueryTile.of_decode(op)
     return Launch(
         kernel=attention_split,
-        grid=(min(programs, tables.max_units), shape.kv_heads),
+        grid=(min(programs, tables.max_kv_splits), shape.kv_heads),
         arguments={
             "q": q,
             "keys": cache.keys,
             "values": cache.values,
             "counts": tables.counts,
             "chunks": tables.chunks,
-            "units": tables.units,
+            "kv_splits": tables.kv_splits,
             "block_tables": tables.block_tables[cache.group],
             "partial": partial,
             "stats": stats,

@@ -25,8 +25,8 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
     block,
     x,
     x_stride,
-    columns,
-    columns_stride,
+    x_t,
+    x_t_stride,
     count,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
@@ -34,31 +34,92 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
 ):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x: the first of ROW_TILE rows, of which `count` are read; columns: the same turned round (columns.py),
+    x: the first of ROW_TILE rows, of which `count` are read; x_t: the same transposed (transpose.py),
     read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so that what a
     row gets depends on its own block alone. STEP is a multiple of 16, what one product instruction takes: any
     such gives the same bits.
     """
-    tokens = tl.arange(0, ROW_TILE)
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
-    features = tl.arange(0, FEATURES)
     for part in tl.static_range(FEATURES // _ROW_BLOCK):
         begin = tl.load(starts + block + part)
         end = tl.load(starts + block + part + 1)
         for at in range(begin, end, STEP):
-            entries = at + tl.arange(0, STEP)
-            live = entries < end
-            place = tl.load(where + entries, mask=live, other=-1)
-            value = tl.load(values + entries, mask=live, other=0.0)
-            row = (place >> _ROW_SHIFT) + part * _ROW_BLOCK
-            inputs = place & _INPUTS
-            mine = (row[None, :] == features[:, None]) & live[None, :]
-            tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
-            if columns is None:
-                mask = live[:, None] & (tokens < count)[None, :]
-                met = tl.load(x + tokens[None, :] * x_stride + inputs[:, None], mask=mask, other=0.0)
-            else:
-                places = columns + inputs[:, None] * columns_stride + tokens[None, :]
-                met = tl.load(places, mask=live[:, None], other=0.0)
-            total = tl.dot(tile, met, total, input_precision="ieee")
+            total = add_entries(
+                total, at, end, part, where, values, x, x_stride, x_t, x_t_stride, count,
+                FEATURES, ROW_TILE, STEP,
+            )  # fmt: skip
     return total
+
+
+@triton.jit
+def sum_escapes_of_two(  # limits: exempt (kernel: two lists, and the rows that they meet)
+    starts,
+    where,
+    values,
+    block,
+    other_block,
+    x,
+    x_stride,
+    x_t,
+    x_t_stride,
+    count,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """sum_escapes() of both: their lists are walked side by side, so that each waits for memory while the
+    other does. A turn behind the end of a list adds zeros."""
+    total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
+    other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
+    for part in tl.static_range(FEATURES // _ROW_BLOCK):
+        begin = tl.load(starts + block + part)
+        end = tl.load(starts + block + part + 1)
+        other_begin = tl.load(starts + other_block + part)
+        other_end = tl.load(starts + other_block + part + 1)
+        for at in range(0, tl.maximum(end - begin, other_end - other_begin), STEP):
+            total = add_entries(
+                total, begin + at, end, part, where, values, x, x_stride, x_t, x_t_stride, count,
+                FEATURES, ROW_TILE, STEP,
+            )  # fmt: skip
+            other = add_entries(
+                other, other_begin + at, other_end, part, where, values, x, x_stride, x_t, x_t_stride, count,
+                FEATURES, ROW_TILE, STEP,
+            )  # fmt: skip
+    return total, other
+
+
+@triton.jit
+def add_entries(  # limits: exempt (kernel: a piece of a list, and the rows that it meets)
+    total,
+    at,
+    end,
+    part,
+    where,
+    values,
+    x,
+    x_stride,
+    x_t,
+    x_t_stride,
+    count,
+    FEATURES: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """total + the products of the STEP entries from `at` on, of those before `end`, with block `part`."""
+    tokens = tl.arange(0, ROW_TILE)
+    features = tl.arange(0, FEATURES)
+    entries = at + tl.arange(0, STEP)
+    live = entries < end
+    place = tl.load(where + entries, mask=live, other=-1)
+    value = tl.load(values + entries, mask=live, other=0.0)
+    row = (place >> _ROW_SHIFT) + part * _ROW_BLOCK
+    inputs = place & _INPUTS
+    mine = (row[None, :] == features[:, None]) & live[None, :]
+    tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
+    if x_t is None:
+        mask = live[:, None] & (tokens < count)[None, :]
+        met = tl.load(x + tokens[None, :] * x_stride + inputs[:, None], mask=mask, other=0.0)
+    else:
+        places = x_t + inputs[:, None] * x_t_stride + tokens[None, :]
+        met = tl.load(places, mask=live[:, None], other=0.0)
+    return tl.dot(tile, met, total, input_precision="ieee")

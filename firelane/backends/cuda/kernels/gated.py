@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.escapes import sum_escapes
+from firelane.backends.cuda.kernels.escapes import sum_escapes_of_two
 from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.tiling import (
@@ -22,7 +22,7 @@ from firelane.backends.cuda.kernels.tiling import (
     matrix_arguments,
     row_arguments,
     tiling,
-    turned_for,
+    transposed_for,
 )
 from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Launch, Work
@@ -43,7 +43,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     where,
     values,
     x,
-    columns,
+    x_t,
     bias,
     out,
     sums,
@@ -54,7 +54,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     k,
     k_tiles,
     x_stride,
-    columns_stride,
+    x_t_stride,
     out_stride,
     sums_stride,
     feature_tiles,
@@ -79,8 +79,8 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         return
     first_row = row_tile * ROW_TILE
     x += first_row.to(tl.int64) * x_stride
-    if columns is not None:
-        columns += first_row
+    if x_t is not None:
+        x_t += first_row
     out += first_row.to(tl.int64) * out_stride
     count -= first_row
     tokens = tl.arange(0, ROW_TILE)
@@ -96,7 +96,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         up = tl.load(places + up_rows, mask=(tokens < count)[None, :], other=0.0)
     if SLICES == 1:
         _finish_rows(
-            gate, up, starts, where, values, x, x_stride, columns, columns_stride, bias, out,
+            gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
             out_stride, feature, rows, up_rows, count, 0, FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
     else:
@@ -104,11 +104,11 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         gate, late_gate = halves(gate, FEATURES, ROW_TILE)
         up, late_up = halves(up, FEATURES, ROW_TILE)
         _finish_rows(
-            gate, up, starts, where, values, x, x_stride, columns, columns_stride, bias, out,
+            gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
             out_stride, feature, rows, up_rows, count, 0, FEATURES, half, STEP,
         )  # fmt: skip
         _finish_rows(
-            late_gate, late_up, starts, where, values, x, x_stride, columns, columns_stride, bias,
+            late_gate, late_up, starts, where, values, x, x_stride, x_t, x_t_stride, bias,
             out, out_stride, feature, rows, up_rows, count, half, FEATURES, half, STEP,
         )  # fmt: skip
 
@@ -122,8 +122,8 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     values,
     x,
     x_stride,
-    columns,
-    columns_stride,
+    x_t,
+    x_t_stride,
     bias,
     out,
     out_stride,
@@ -141,17 +141,16 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     tokens = tl.arange(0, WIDTH) + first
     valid = tokens < count
     x += first * x_stride
-    if columns is not None:
-        columns += first
+    if x_t is not None:
+        x_t += first
     left = count - first
     block = feature // _ROW_BLOCK
     up_block = block + up_rows // _ROW_BLOCK
-    gate += sum_escapes(
-        starts, where, values, block, x, x_stride, columns, columns_stride, left, FEATURES, WIDTH, STEP
+    gate_escapes, up_escapes = sum_escapes_of_two(
+        starts, where, values, block, up_block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
     )
-    up += sum_escapes(
-        starts, where, values, up_block, x, x_stride, columns, columns_stride, left, FEATURES, WIDTH, STEP
-    )
+    gate += gate_escapes
+    up += up_escapes
     features = feature + tl.arange(0, FEATURES)
     inside = features < rows
     if bias is not None:
@@ -174,27 +173,27 @@ def gated_linear(
     config: LinearConfig,
     scratch: Tensor | None = None,
     sums: Tensor | None = None,
-    columns: Tensor | None = None,
+    x_t: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """matrix: gate's rows, padded, then up's; x: the matrix's dtype [max_rows, >= k]; out: bf16 or float32
     [max_rows, >= matrix.rows / 2]; bias: [matrix.rows], gate's, then up's. Rows from counts[count] on are
     left alone. scratch: bf16, for config.decode_first: padded rows * padded k elements. sums: float32, for
     config.library: [any number of rows, padded rows of the matrix]; so many rows are multiplied at a time.
-    columns: of x's dtype, for config.columns: columns.elements(k, max_rows)."""
-    works, turned = turned_for(matrix, x, columns, config, counts, count, max_rows)
+    x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
+    works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
     if config.decode_first and isinstance(matrix, WindowMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
         works.append(decode)
     finish = partial(_finish, matrix, bias=bias, counts=counts, count=count)
     if not config.library or isinstance(matrix, WindowMatrix):
-        return [*works, finish(x, out, turned, max_rows=max_rows, config=config, sums=None, skipped=0)]
+        return [*works, finish(x, out, transposed, max_rows=max_rows, config=config, sums=None, skipped=0)]
     assert sums is not None, "a library's gated product needs room for its sums"
     assert len(sums) % FINISH.row_tile == 0, "in whole tiles of rows"
     for first in range(0, max_rows, len(sums)):
         some = slice(first, min(first + len(sums), max_rows))
         room = sums[: some.stop - first]
         works.append(LibraryProduct(x=x[some], weights=matrix.data[:, : matrix.k], out=room))
-        meets = None if turned is None else turned[:, first:]
+        meets = None if transposed is None else transposed[:, first:]
         works.append(
             finish(x[some], out[some], meets, max_rows=len(room), config=FINISH, sums=room, skipped=first)
         )
@@ -205,7 +204,7 @@ def _finish(
     matrix: Matrix,
     x: Tensor,
     out: Tensor,
-    turned: Tensor | None,
+    transposed: Tensor | None,
     *,
     bias: Tensor | None,
     counts: Tensor,
@@ -223,7 +222,7 @@ def _finish(
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
-        **row_arguments(x, turned),
+        **row_arguments(x, transposed),
         "bias": bias,
         "out": out,
         "out_stride": out.stride(0),
@@ -235,7 +234,7 @@ def _finish(
         "COUNT": count,
         "rows": matrix.rows // 2,
         "SLICES": slices,
-        "STEP": escape_step(config.row_tile, turned) if slices == 1 else 32,
+        "STEP": escape_step(config.row_tile, transposed) if slices == 1 else 32,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
     return launch_of(gated_linear_kernel, grid, arguments, config)

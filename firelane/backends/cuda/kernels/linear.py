@@ -1,4 +1,4 @@
-"""Linear: x · weightᵀ + bias + residual, whole, or in parts that its reader adds up (pending.py)."""
+"""Linear: x · weightᵀ + bias + residual, whole, or in parts that its reader adds up (split_k.py)."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
@@ -20,7 +20,7 @@ from firelane.backends.cuda.kernels.tiling import (
     matrix_arguments,
     row_arguments,
     tiling,
-    turned_for,
+    transposed_for,
 )
 from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Work
@@ -41,7 +41,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     where,
     values,
     x,
-    columns,
+    x_t,
     bias,
     residual,
     out,
@@ -50,7 +50,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     k,
     k_tiles,
     x_stride,
-    columns_stride,
+    x_t_stride,
     residual_stride,
     out_stride,
     feature_tiles,
@@ -81,8 +81,8 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     tokens = tl.arange(0, ROW_TILE)
     x += first.to(tl.int64) * x_stride
     x_rows = x + tokens * x_stride
-    if columns is not None:
-        columns += first
+    if x_t is not None:
+        x_t += first
     valid = tokens < count
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
@@ -105,7 +105,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
             )  # fmt: skip
     if has_escapes | (SEGMENTS == 0):
         total = sum_escapes(
-            starts, where, values, block, x, x_stride, columns, columns_stride, count,
+            starts, where, values, block, x, x_stride, x_t, x_t_stride, count,
             FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
         add_to_tile(
@@ -203,14 +203,14 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     where,
     values,
     x,
-    columns,
+    x_t,
     parts,
     counts,
     rows,
     k,
     k_tiles,
     x_stride,
-    columns_stride,
+    x_t_stride,
     parts_stride,
     out_stride,
     feature_tiles,
@@ -237,8 +237,8 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     valid = tokens < count
     x += first.to(tl.int64) * x_stride
     x_rows = x + tokens * x_stride
-    if columns is not None:
-        columns += first
+    if x_t is not None:
+        x_t += first
     features = feature_tile * FEATURES + tl.arange(0, FEATURES)
     parts += part.to(tl.int64) * parts_stride + first.to(tl.int64) * out_stride
     places = parts + tokens[None, :] * out_stride + features[:, None]
@@ -253,7 +253,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     else:
         block = feature_tile * (FEATURES // 64)
         total = sum_escapes(
-            starts, where, values, block, x, x_stride, columns, columns_stride, count,
+            starts, where, values, block, x, x_stride, x_t, x_t_stride, count,
             FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
@@ -271,13 +271,13 @@ def linear(
     max_rows: int,
     config: LinearConfig,
     scratch: Tensor | None = None,
-    columns: Tensor | None = None,
+    x_t: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
     bias: [matrix.rows]; residual: float32, as out. Rows from counts[count] on are left alone (but by
     config.library, which makes garbage of them). scratch: bf16, for config.decode_first: padded rows * padded
-    k elements. columns: of x's dtype, for config.columns: columns.elements(k, max_rows)."""
-    works, turned = turned_for(matrix, x, columns, config, counts, count, max_rows)
+    k elements. x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
+    works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
     if config.decode_first and isinstance(matrix, WindowMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
         works.append(decode)
@@ -290,12 +290,12 @@ def linear(
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
-        **row_arguments(x, turned),
+        **row_arguments(x, transposed),
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
         "SEGMENTS": num_segments,
-        "STEP": escape_step(config.row_tile, turned),
+        "STEP": escape_step(config.row_tile, transposed),
         "bias": bias,
         "residual": residual,
         "out": out,
@@ -316,23 +316,23 @@ def linear_parts(
     count: int,
     max_rows: int,
     config: LinearConfig,
-    columns: Tensor | None = None,
+    x_t: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """parts: float32 [segments + 1, >= max_rows, stride]: each segment's sums, then the escapes'. x, counts,
-    columns: as linear()."""
-    works, turned = turned_for(matrix, x, columns, config, counts, count, max_rows)
+    x_t: as linear()."""
+    works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
     num_segments = segments(matrix.rows, matrix.k)
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
-        **row_arguments(x, turned),
+        **row_arguments(x, transposed),
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
         "SEGMENTS": num_segments,
-        "STEP": escape_step(config.row_tile, turned),
+        "STEP": escape_step(config.row_tile, transposed),
         "parts": parts,
         "parts_stride": parts.stride(0),
         "out_stride": parts.stride(1),

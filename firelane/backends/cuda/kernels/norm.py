@@ -1,4 +1,4 @@
-"""RMSNorm; a pending input is added up on the way."""
+"""RMSNorm; a split-K input is added up on the way."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
@@ -18,7 +18,7 @@ from firelane.backends.cuda.kernels.sums import (
     total_arguments,
 )
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.pending import Source
+from firelane.backends.cuda.split_k import Source
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
     count: int,
     max_rows: int,
 ) -> Launch:
-    """out = x / sqrt(mean(x^2) + eps) * weight in float32, rounded to out's dtype; a pending x is written to
+    """out = x / sqrt(mean(x^2) + eps) * weight in float32, rounded to out's dtype; a split-K x is written to
     x.out besides. weight: [width]; out: bf16 or float32 [rows, stride]; counts[count]: the rows there are."""
     block = power_of_two(width)
     return Launch(

@@ -18,7 +18,7 @@ from firelane.backends.cuda.kernels.sums import (
 )
 from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.pending import Source
+from firelane.backends.cuda.split_k import Source
 from firelane.backends.cuda.tables import TOKENS, StepTables
 from firelane.program.ops import RopeAndCache
 
@@ -120,9 +120,9 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     )
     mask = mask & live
     angles = rotary + position.to(tl.int64) * HEAD_DIM + at
-    turned = (at < HALF) & live
-    cos = tl.load(angles, mask=turned, other=0.0)
-    sin = tl.load(angles + HALF, mask=turned, other=0.0)
+    has_angle = (at < HALF) & live
+    cos = tl.load(angles, mask=has_angle, other=0.0)
+    sin = tl.load(angles + HALF, mask=has_angle, other=0.0)
     entry = chunk * block_tables_stride + position // BLOCK_SIZE
     block = tl.load(block_tables + entry, mask=live, other=0).to(tl.int64)
     if is_q:

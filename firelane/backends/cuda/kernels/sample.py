@@ -60,14 +60,14 @@ class SampleOutputs:
 class SampleScratch:
     """What the launches of one step leave each other, by row; about three times the logits.
 
-    asks: int32 [rows, RECORD_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the slot
-    lists, checked. adjusted: float32 [rows, row_size], the logits that are drawn by; tally: int32, the same
-    shape, the penalties' counts, then a list of candidates; values: float32, the same shape, a list of their
-    logits. bests, best_ids: float32, int32 [rows, 2, blocks], of the raw logits and of those drawn by; peaks,
-    masses: float32, int64 [rows, 2, groups]; groups: int32 [rows, groups], a list.
+    records: int32 [rows, RECORD_WORDS], see sample_layout; bias_ids, bias_values, bans, allowed: what the
+    slot lists, checked. adjusted: float32 [rows, row_size], the logits that are drawn by; tally: int32, the
+    same shape, the penalties' counts, then a list of candidates; values: float32, the same shape, a list of
+    their logits. bests, best_ids: float32, int32 [rows, 2, blocks], of the raw logits and of those drawn by;
+    peaks, masses: float32, int64 [rows, 2, groups]; groups: int32 [rows, groups], a list.
     """
 
-    asks: Tensor
+    records: Tensor
     bias_ids: Tensor
     bias_values: Tensor
     bans: Tensor
@@ -91,7 +91,7 @@ class SampleScratch:
         rows, blocks = max_rows, num_blocks(vocab)
         groups = blocks * GROUPS
         return cls(
-            asks=device.empty(rows, RECORD_WORDS),
+            records=device.empty(rows, RECORD_WORDS),
             bias_ids=device.empty(rows, BIAS_ROOM),
             bias_values=device.empty(rows, BIAS_ROOM, dtype=torch.float32),
             bans=device.empty(rows, MAX_STOP_IDS),
@@ -145,7 +145,7 @@ def _read_slots(
             "bias_values": state.bias_values,
             "stop_ids": state.stop_ids,
             "masks": state.masks,
-            "asks": scratch.asks,
+            "records": scratch.records,
             "tally": scratch.tally,
             "own_bias_ids": scratch.bias_ids,
             "own_bias_values": scratch.bias_values,
@@ -164,7 +164,7 @@ def _scan(logits: Tensor, scratch: SampleScratch, *, vocab: int, max_rows: int) 
         kernel=scan_kernel,
         grid=(num_blocks(vocab), max_rows),
         arguments={
-            "asks": scratch.asks,
+            "records": scratch.records,
             "logits": logits,
             "logits_stride": logits.stride(0),
             "adjusted": scratch.adjusted,
@@ -173,7 +173,7 @@ def _scan(logits: Tensor, scratch: SampleScratch, *, vocab: int, max_rows: int) 
             "bias_values": scratch.bias_values,
             "bans": scratch.bans,
             "allowed": scratch.allowed,
-            **_notes(scratch),
+            **_summaries(scratch),
             "VOCAB": vocab,
             "BLOCK": block_size(vocab),
             "BLOCKS": num_blocks(vocab),
@@ -199,14 +199,14 @@ def _finish(  # limits: exempt (as sample())
         arguments={
             "counts": tables.counts,
             "rows": tables.rows,
-            "asks": scratch.asks,
+            "records": scratch.records,
             "logits": logits,
             "logits_stride": logits.stride(0),
             "adjusted": scratch.adjusted,
             "ids": scratch.tally,
             "values": scratch.values,
             "groups": scratch.groups,
-            **_notes(scratch),
+            **_summaries(scratch),
             "tokens": state.tokens,
             "tokens_stride": state.tokens.stride(0),
             "out_rows": outputs.tokens.shape[1],
@@ -230,8 +230,8 @@ def _finish_warps(vocab: int) -> int:
     return min(32, max(1, chunk_size(vocab) // 128, power_of_two(num_blocks(vocab) * GROUPS) // 128))
 
 
-def _notes(scratch: SampleScratch) -> dict[str, Tensor]:
-    """What the scan notes."""
+def _summaries(scratch: SampleScratch) -> dict[str, Tensor]:
+    """What the scan leaves of each row."""
     return {
         "bests": scratch.bests,
         "best_ids": scratch.best_ids,

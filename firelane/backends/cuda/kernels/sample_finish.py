@@ -9,17 +9,8 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels import sample_layout as ask
-from firelane.backends.cuda.kernels.sample_logprobs import tell
-from firelane.backends.cuda.kernels.sample_notes import (
-    DRAWN,
-    GROUPS,
-    RAW,
-    first_best,
-    group_masses,
-    largest_of,
-    read_peaks,
-)
+from firelane.backends.cuda.kernels import sample_layout as layout
+from firelane.backends.cuda.kernels.sample_logprobs import store_logprobs
 from firelane.backends.cuda.kernels.sample_numbers import (
     INFINITY,
     LEAST_WEIGHT,
@@ -27,7 +18,7 @@ from firelane.backends.cuda.kernels.sample_numbers import (
     units_of,
     weight_of,
 )
-from firelane.backends.cuda.kernels.sample_scan import ask_number, ask_word
+from firelane.backends.cuda.kernels.sample_scan import load_float, load_int
 from firelane.backends.cuda.kernels.sample_select import (
     bound_of,
     collect,
@@ -42,13 +33,22 @@ from firelane.backends.cuda.kernels.sample_slots import (
     ROW_POSITION,
     ROW_SLOT,
 )
+from firelane.backends.cuda.kernels.sample_summary import (
+    DRAWN,
+    GROUPS,
+    RAW,
+    first_best,
+    group_masses,
+    largest_of,
+    read_peaks,
+)
 
 PARITY = tl.constexpr(t.PARITY)
 _UNIFORM_UNIT = tl.constexpr(2.0**-24)
 
 
 @triton.jit
-def draw_from_all(  # limits: exempt (kernel: a row and its notes)
+def draw_from_all(  # limits: exempt (kernel: a row and its summary)
     x,
     uniform,
     masses,
@@ -72,7 +72,7 @@ def draw_from_all(  # limits: exempt (kernel: a row and its notes)
 
 
 @triton.jit
-def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and room for its lists)
+def draw_from_few(  # limits: exempt (kernel: a row, its record, its summary and room for its lists)
     x,
     record,
     uniform,
@@ -88,8 +88,8 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
     CHUNK: tl.constexpr,
 ):
     """After min_p, top_k and top_p."""
-    top_k, top_p = ask_word(record, ask.TOP_K), ask_number(record, ask.TOP_P_F)
-    min_p = ask_number(record, ask.MIN_P_F)
+    top_k, top_p = load_int(record, layout.TOP_K), load_float(record, layout.TOP_P_F)
+    min_p = load_float(record, layout.MIN_P_F)
     total = tl.sum(masses, axis=0)
     floor = tl.where(min_p > 0, tl.minimum(tl.maximum(min_p, LEAST_WEIGHT), 1.0), LEAST_WEIGHT)
     bound = tl.full([], LOWEST_KEY + 1, tl.int32)
@@ -136,7 +136,7 @@ def draw_from_few(  # limits: exempt (kernel: a row, its record, its notes and r
 
 
 @triton.jit
-def draw(  # limits: exempt (kernel: a row, its record, its notes and room for its lists)
+def draw(  # limits: exempt (kernel: a row, its record, its summary and room for its lists)
     x,
     record,
     work,
@@ -156,14 +156,14 @@ def draw(  # limits: exempt (kernel: a row, its record, its notes and room for i
 ):
     largest = largest_of(bests, LANES=LANES, BLOCKS=BLOCKS)
     if largest == -INFINITY:
-        token = ask_word(record, ask.LAST_RESORT)
-    elif ((work & ask.SCALES) == 0) | (largest == INFINITY):
+        token = load_int(record, layout.LAST_RESORT)
+    elif ((work & layout.SCALES) == 0) | (largest == INFINITY):
         token = first_best(bests, best_ids, largest, LANES=LANES, BLOCKS=BLOCKS)
     else:
-        scale = ask_number(record, ask.SCALE_F)
-        uniform = ask_word(record, ask.UNIFORM).to(tl.float64) * _UNIFORM_UNIT
+        scale = load_float(record, layout.SCALE_F)
+        uniform = load_int(record, layout.UNIFORM).to(tl.float64) * _UNIFORM_UNIT
         mass = group_masses(bests, masses, largest, scale, PEAKS=PEAKS, BLOCKS=BLOCKS)
-        if (work & ask.FILTERS) != 0:
+        if (work & layout.FILTERS) != 0:
             peak = read_peaks(peaks, PEAKS=PEAKS, BLOCKS=BLOCKS)
             token = draw_from_few(
                 x,
@@ -189,7 +189,7 @@ def draw(  # limits: exempt (kernel: a row, its record, its notes and room for i
 def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for lists, outputs)
     counts,
     rows,
-    asks,
+    records,
     logits,
     logits_stride,
     adjusted,
@@ -216,8 +216,8 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
 ):
     """A program a row. LANES, PEAKS: powers of two with room for all blocks, for all groups."""
     row = tl.program_id(0).to(tl.int64)
-    record = asks + row * ask.ASK_WORDS
-    work = ask_word(record, ask.WORK)
+    record = records + row * layout.ROW_WORDS
+    work = load_int(record, layout.WORK)
     if work == 0:
         return
     GROUP: tl.constexpr = BLOCK // GROUPS
@@ -225,10 +225,10 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
     ids += row * (BLOCKS * BLOCK)
     values += row * (BLOCKS * BLOCK)
     groups += row * (BLOCKS * GROUPS)
-    token = tl.load(record + ask.SCORED, mask=(work & ask.DRAWS) == 0, other=0)
-    if (work & ask.DRAWS) != 0:
+    token = tl.load(record + layout.SCORED, mask=(work & layout.DRAWS) == 0, other=0)
+    if (work & layout.DRAWS) != 0:
         x = raw
-        if (work & ask.ADJUSTS) != 0:
+        if (work & layout.ADJUSTS) != 0:
             x = adjusted + row * (BLOCKS * BLOCK)
         side = row * (2 * BLOCKS) + DRAWN * BLOCKS
         token = draw(
@@ -254,9 +254,9 @@ def finish_kernel(  # limits: exempt (kernel: what the scan noted, room for list
         tl.store(tokens + slot * tokens_stride + position + 1, token)
     out_row = tl.load(counts + PARITY) * out_rows + row
     tl.store(out_tokens + out_row, token)
-    if (work & ask.TELLS) != 0:
+    if (work & layout.LOGPROBS) != 0:
         side = row * (2 * BLOCKS) + RAW * BLOCKS
-        tell(
+        store_logprobs(
             raw,
             token,
             record,

@@ -21,7 +21,7 @@ RECORD_WORDS = 16
 PIVOTS = 8  # parts that a range of logits is cut into at once in the search for a threshold
 
 # Words of a row's record, int32; _F: the bits of a float32.
-ASK_WORDS = tl.constexpr(RECORD_WORDS)
+ROW_WORDS = tl.constexpr(RECORD_WORDS)
 WORK = tl.constexpr(0)
 """What has to be done, the bits below; 0 where the row asks for nothing."""
 SCALE_F = tl.constexpr(1)
@@ -46,7 +46,7 @@ DRAWS = tl.constexpr(1)
 ADJUSTS = tl.constexpr(2)  # the logits that it draws by are not the raw ones
 SCALES = tl.constexpr(4)  # temperature above 0
 FILTERS = tl.constexpr(8)  # top_k, top_p or min_p
-TELLS = tl.constexpr(16)  # log-probabilities
+LOGPROBS = tl.constexpr(16)  # log-probabilities
 PENALIZES = tl.constexpr(32)
 BIASES = tl.constexpr(64)
 BANS = tl.constexpr(128)

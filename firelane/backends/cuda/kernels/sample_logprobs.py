@@ -8,17 +8,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.kernels import sample_layout as ask
-from firelane.backends.cuda.kernels.sample_notes import group_masses, largest_of, read_peaks
+from firelane.backends.cuda.kernels import sample_layout as layout
 from firelane.backends.cuda.kernels.sample_numbers import INFINITY, LOG2_E, key_of, log_of
-from firelane.backends.cuda.kernels.sample_scan import ask_word
+from firelane.backends.cuda.kernels.sample_scan import load_int
 from firelane.backends.cuda.kernels.sample_select import bound_of, collect, keep, select
+from firelane.backends.cuda.kernels.sample_summary import group_masses, largest_of, read_peaks
 
-TOP_LANES = tl.constexpr(ask.TOP_ROOM)
+TOP_LANES = tl.constexpr(layout.TOP_ROOM)
 
 
 @triton.jit
-def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and its outputs)
+def store_alternatives(  # limits: exempt (kernel: a row, room for its lists and its outputs)
     x,
     peaks,
     wanted,
@@ -76,7 +76,7 @@ def tell_alternatives(  # limits: exempt (kernel: a row, room for its lists and 
 
 
 @triton.jit
-def tell(  # limits: exempt (kernel: a row, its record, its notes, room for its lists and its outputs)
+def store_logprobs(  # limits: exempt (kernel: a row, its record, its summary, its lists and outputs)
     x,
     token,
     record,
@@ -102,9 +102,9 @@ def tell(  # limits: exempt (kernel: a row, its record, its notes, room for its 
     log_sum = tl.where(tl.abs(largest) < INFINITY, log_of(tl.sum(mass, axis=0)), float("nan"))
     value = tl.load(x + token, mask=(token >= 0) & (token < VOCAB), other=float("nan"))
     tl.store(out_logprob, (value.to(tl.float64) - largest - log_sum).to(tl.float32))
-    wanted = ask_word(record, ask.ALTERNATIVES)
+    wanted = load_int(record, layout.ALTERNATIVES)
     if wanted > 0:
-        tell_alternatives(
+        store_alternatives(
             x,
             read_peaks(peaks, PEAKS=PEAKS, BLOCKS=BLOCKS),
             wanted,

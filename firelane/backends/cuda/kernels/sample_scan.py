@@ -1,5 +1,5 @@
 """One look at each block of each row's logits: they are adjusted as the row asks, and of the raw ones and of
-those that it draws by the largest, the mass and the groups' peaks are noted."""
+those that it draws by the largest, the mass and the groups' peaks are stored."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
@@ -9,30 +9,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.kernels import sample_layout as ask
-from firelane.backends.cuda.kernels.sample_notes import DRAWN, GROUPS, RAW
+from firelane.backends.cuda.kernels import sample_layout as layout
 from firelane.backends.cuda.kernels.sample_numbers import INFINITY, LOG2_E, units_of, weight_of
 from firelane.backends.cuda.kernels.sample_slots import BIAS_LANES, STOP_LANES
+from firelane.backends.cuda.kernels.sample_summary import DRAWN, GROUPS, RAW
 
 
 @triton.jit
-def ask_word(record, index: tl.constexpr):
+def load_int(record, index: tl.constexpr):
     return tl.load(record + index)
 
 
 @triton.jit
-def ask_number(record, index: tl.constexpr):
+def load_float(record, index: tl.constexpr):
     return tl.load(record + index).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def penalized(x, tally, record):
     """Repetition over what prompt and output hold; frequency and presence over the output."""
-    repetition = ask_number(record, ask.REPETITION_F)
-    count = (tally & ~ask.PROMPT).to(tl.float32)
+    repetition = load_float(record, layout.REPETITION_F)
+    count = (tally & ~layout.PROMPT).to(tl.float32)
     seen = tl.where(x > 0, tl.div_rn(x, repetition), x * repetition)
-    y = seen - ask_number(record, ask.FREQUENCY_F) * count
-    y = tl.where(count > 0, y - ask_number(record, ask.PRESENCE_F), y)
+    y = seen - load_float(record, layout.FREQUENCY_F) * count
+    y = tl.where(count > 0, y - load_float(record, layout.PRESENCE_F), y)
     return tl.where(tally != 0, y, x)
 
 
@@ -75,17 +75,17 @@ def adjust_block(  # limits: exempt (kernel: the row's lists)
         ids = first + start + tl.arange(0, CHUNK)
         known = ids < VOCAB
         value = tl.load(x + ids, mask=ids < PADDED, other=-INFINITY)
-        if work & ask.PENALIZES:
+        if work & layout.PENALIZES:
             value = penalized(value, tl.load(tally + ids), record)
-        if work & ask.MASKS:
+        if work & layout.MASKS:
             bits = tl.load(allowed + (ids >> 5), mask=known, other=0)
             value = tl.where((bits >> (ids & 31)) & 1 != 0, value, -INFINITY)
         tl.store(adjusted + ids, value)
     tl.debug_barrier()
-    if work & ask.BIASES:
+    if work & layout.BIASES:
         add_bias(adjusted + first, bias_ids, bias_values, first, size)
         tl.debug_barrier()
-    if work & ask.BANS:
+    if work & layout.BANS:
         ban(adjusted + first, bans, first, size)
         tl.debug_barrier()
 
@@ -122,7 +122,7 @@ def measure(  # limits: exempt (kernel: what is noted of a block)
 
 @triton.jit
 def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of its blocks)
-    asks,
+    records,
     logits,
     logits_stride,
     adjusted,
@@ -141,18 +141,18 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
 ):
     """A program a block of a row."""
     row = tl.program_id(1).to(tl.int64)
-    record = asks + row * ask.ASK_WORDS
-    work = ask_word(record, ask.WORK)
+    record = records + row * layout.ROW_WORDS
+    work = load_int(record, layout.WORK)
     if work == 0:
         return
     x = logits + row * logits_stride
     at = (row * 2 + RAW) * BLOCKS + tl.program_id(0)
-    if work & ask.TELLS:
+    if work & layout.LOGPROBS:
         measure(
             x,
             LOG2_E,
             True,
-            ask_word(record, ask.ALTERNATIVES) > 0,
+            load_int(record, layout.ALTERNATIVES) > 0,
             bests + at,
             best_ids + at,
             masses + at * GROUPS,
@@ -161,8 +161,8 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
             BLOCK=BLOCK,
         )
     at += (DRAWN - RAW) * BLOCKS
-    if work & ask.DRAWS:
-        if work & ask.ADJUSTS:
+    if work & layout.DRAWS:
+        if work & layout.ADJUSTS:
             own = adjusted + row * (BLOCKS * BLOCK)
             adjust_block(
                 x,
@@ -180,9 +180,9 @@ def scan_kernel(  # limits: exempt (kernel: a row's lists and what is noted of i
             x = own
         measure(
             x,
-            ask_number(record, ask.SCALE_F),
-            (work & ask.SCALES) != 0,
-            (work & ask.FILTERS) != 0,
+            load_float(record, layout.SCALE_F),
+            (work & layout.SCALES) != 0,
+            (work & layout.FILTERS) != 0,
             bests + at,
             best_ids + at,
             masses + at * GROUPS,

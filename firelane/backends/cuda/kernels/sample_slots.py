@@ -14,7 +14,7 @@ import triton.language as tl
 
 from firelane import contract
 from firelane.backends.cuda import pinned_state, tables
-from firelane.backends.cuda.kernels import sample_layout as ask
+from firelane.backends.cuda.kernels import sample_layout as layout
 from firelane.backends.cuda.kernels.sample_numbers import LOG2_E, uniform_at
 
 LOGIT_ROWS = tl.constexpr(tables.LOGIT_ROWS)
@@ -27,7 +27,7 @@ SCORE = tl.constexpr(contract.SCORE)
 EMBED = tl.constexpr(contract.EMBED)
 MAX_LOGPROBS = tl.constexpr(contract.MAX_LOGPROBS)
 MAX_BIAS = tl.constexpr(contract.MAX_BIAS)
-BIAS_LANES = tl.constexpr(ask.BIAS_ROOM)
+BIAS_LANES = tl.constexpr(layout.BIAS_ROOM)
 STOP_LANES = tl.constexpr(contract.MAX_STOP_IDS)
 PARAM_WORDS = tl.constexpr(pinned_state.PARAM_WORDS)
 _OFFSETS = pinned_state.PARAM_OFFSETS
@@ -90,7 +90,7 @@ def count_tokens(  # limits: exempt (kernel: a slot's tokens)
         known = (token >= 0) & (token < VOCAB)
         in_prompt = position < prompt_len
         tl.atomic_add(tally + token, 1, mask=known & (position >= prompt_len), sem="relaxed")
-        tl.atomic_or(tally + token, ask.PROMPT, mask=known & in_prompt, sem="relaxed")
+        tl.atomic_or(tally + token, layout.PROMPT, mask=known & in_prompt, sem="relaxed")
 
 
 @triton.jit
@@ -148,22 +148,22 @@ def read_mask(slot_mask, allowed, stops, VOCAB: tl.constexpr, CHUNK: tl.constexp
 
 
 @triton.jit
-def ask_filters(record, words, position, VOCAB: tl.constexpr):
+def store_filters(record, words, position, VOCAB: tl.constexpr):
     """Temperature, filters and random number. Returns SCALES and FILTERS, where they apply."""
     temperature, top_k = number(words, _TEMPERATURE), word(words, _TOP_K)
     top_p, min_p = number(words, _TOP_P), number(words, _MIN_P)
     top_k = tl.where((top_k > 0) & (top_k < VOCAB), top_k, 0)
-    put(record, ask.SCALE_F, tl.minimum(tl.div_rn(1.0, temperature) * LOG2_E, _LARGEST_FLOAT))
-    put(record, ask.TOP_P_F, top_p)
-    put(record, ask.MIN_P_F, min_p)
-    put(record, ask.TOP_K, top_k)
-    put(record, ask.UNIFORM, uniform_at(word(words, _SEED), word(words, _SEED + 1), position))
-    filters = tl.where((top_k > 0) | (top_p < 1) | (min_p > 0), ask.FILTERS, 0)
-    return tl.where(temperature > 0, ask.SCALES | filters, 0)
+    put(record, layout.SCALE_F, tl.minimum(tl.div_rn(1.0, temperature) * LOG2_E, _LARGEST_FLOAT))
+    put(record, layout.TOP_P_F, top_p)
+    put(record, layout.MIN_P_F, min_p)
+    put(record, layout.TOP_K, top_k)
+    put(record, layout.UNIFORM, uniform_at(word(words, _SEED), word(words, _SEED + 1), position))
+    filters = tl.where((top_k > 0) | (top_p < 1) | (min_p > 0), layout.FILTERS, 0)
+    return tl.where(temperature > 0, layout.SCALES | filters, 0)
 
 
 @triton.jit
-def ask_penalties(  # limits: exempt (kernel: a slot's tokens)
+def store_penalties(  # limits: exempt (kernel: a slot's tokens)
     record,
     words,
     tokens,
@@ -176,18 +176,18 @@ def ask_penalties(  # limits: exempt (kernel: a slot's tokens)
     """Returns PENALIZES where there are any; then the tokens before `position` are counted."""
     repetition, prompt_len = number(words, _REPETITION), word(words, _PROMPT_LEN)
     presence, frequency = number(words, _PRESENCE), number(words, _FREQUENCY)
-    put(record, ask.REPETITION_F, repetition)
-    put(record, ask.PRESENCE_F, presence)
-    put(record, ask.FREQUENCY_F, frequency)
+    put(record, layout.REPETITION_F, repetition)
+    put(record, layout.PRESENCE_F, presence)
+    put(record, layout.FREQUENCY_F, frequency)
     penalizes = (repetition != 1) | (presence != 0) | (frequency != 0)
     if penalizes:
         begin = tl.where(repetition != 1, 0, tl.maximum(prompt_len, 0))
         count_tokens(tokens, tally, begin, prompt_len, position, VOCAB=VOCAB, ROW=ROW, CHUNK=CHUNK)
-    return tl.where(penalizes, ask.PENALIZES, 0)
+    return tl.where(penalizes, layout.PENALIZES, 0)
 
 
 @triton.jit
-def ask_choice(  # limits: exempt (kernel: a slot's lists and where they go)
+def store_choice(  # limits: exempt (kernel: a slot's lists and where they go)
     record,
     words,
     position,
@@ -209,8 +209,8 @@ def ask_choice(  # limits: exempt (kernel: a slot's lists and where they go)
     if is_masked:
         last_resort, others = read_mask(mask, allowed, stops, VOCAB=VOCAB, CHUNK=CHUNK)
         bans_some = bans_some & others
-    put(record, ask.LAST_RESORT, last_resort)
-    return tl.where(bans_some, ask.BANS, 0) | tl.where(is_masked, ask.MASKS, 0)
+    put(record, layout.LAST_RESORT, last_resort)
+    return tl.where(bans_some, layout.BANS, 0) | tl.where(is_masked, layout.MASKS, 0)
 
 
 @triton.jit
@@ -224,7 +224,7 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
     bias_values,
     stop_ids,
     masks,
-    asks,
+    records,
     tally,
     own_bias_ids,
     own_bias_values,
@@ -236,30 +236,30 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
 ):
     """A program a row. ROW: tokens that a row of `tally` has room for."""
     row = tl.program_id(0).to(tl.int64)
-    record = asks + row * ask.ASK_WORDS
+    record = records + row * layout.ROW_WORDS
     if row >= tl.load(counts + LOGIT_ROWS):
-        tl.store(record + ask.WORK, 0)
+        tl.store(record + layout.WORK, 0)
         return
     WORDS: tl.constexpr = VOCAB // 32 + 1
     slot = tl.load(rows + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
     position = tl.load(rows + row * ROW_COLUMNS + ROW_POSITION) + 1
     kind = tl.load(rows + row * ROW_COLUMNS + ROW_KIND)
     if kind == EMBED:
-        tl.store(record + ask.WORK, 0)
+        tl.store(record + layout.WORK, 0)
         return
     words = tl.load(slot_params + slot * PARAM_WORDS + tl.arange(0, PARAM_WORDS))
     alternatives = tl.minimum(word(words, _LOGPROBS), MAX_LOGPROBS)
-    work = tl.where((kind == SCORE) | (alternatives >= 0), ask.TELLS, 0)
-    put(record, ask.ALTERNATIVES, alternatives)
+    work = tl.where((kind == SCORE) | (alternatives >= 0), layout.LOGPROBS, 0)
+    put(record, layout.ALTERNATIVES, alternatives)
     tokens += slot * tokens_stride
     if kind == SCORE:
-        put(record, ask.SCORED, tl.load(tokens + position))
+        put(record, layout.SCORED, tl.load(tokens + position))
     if kind == SAMPLE:
-        work |= ask.DRAWS | ask_filters(record, words, position, VOCAB=VOCAB)
-        adjusts = ask_penalties(
+        work |= layout.DRAWS | store_filters(record, words, position, VOCAB=VOCAB)
+        adjusts = store_penalties(
             record, words, tokens, tally + row * ROW, position, VOCAB=VOCAB, ROW=ROW, CHUNK=CHUNK
         )
-        adjusts |= ask_choice(
+        adjusts |= store_choice(
             record,
             words,
             position,
@@ -281,6 +281,6 @@ def read_slots_kernel(  # limits: exempt (kernel: the slots' state and where it 
                 num_bias,
                 VOCAB=VOCAB,
             )
-            adjusts |= ask.BIASES
-        work |= tl.where(adjusts != 0, adjusts | ask.ADJUSTS, 0)
-    put(record, ask.WORK, work)
+            adjusts |= layout.BIASES
+        work |= tl.where(adjusts != 0, adjusts | layout.ADJUSTS, 0)
+    put(record, layout.WORK, work)

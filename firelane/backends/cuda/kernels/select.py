@@ -11,7 +11,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.kernels.sums import columns_of, read, source_arguments
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.pending import Source
+from firelane.backends.cuda.split_k import Source
 from firelane.backends.cuda.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS, StepTables
 from firelane.contract import EMBED
 
@@ -57,7 +57,7 @@ def select_rows_kernel(  # limits: exempt (kernel: a Source in pointers and stri
 
 
 @triton.jit
-def give_hidden_kernel(  # limits: exempt (kernel: pointers and strides)
+def store_hidden_kernel(  # limits: exempt (kernel: pointers and strides)
     x,
     x_stride,
     hidden,
@@ -88,7 +88,7 @@ def give_hidden_kernel(  # limits: exempt (kernel: pointers and strides)
 
 
 def select_rows(x: Source, tables: StepTables, out: Tensor, *, width: int, max_rows: int) -> Launch:
-    """out[r] = x[token row of output row r]. Of a pending x only these rows are added up, so nobody else may
+    """out[r] = x[token row of output row r]. Of a split-K x only these rows are added up, so nobody else may
     wait for its sum."""
     assert isinstance(x, Tensor) or x.out is None, "select_rows: the other rows of x are read, too"
     block = columns_of(width)
@@ -110,12 +110,12 @@ def select_rows(x: Source, tables: StepTables, out: Tensor, *, width: int, max_r
     )
 
 
-def give_hidden(x: Tensor, tables: StepTables, hidden: Tensor, *, width: int, max_rows: int) -> Launch:
+def store_hidden(x: Tensor, tables: StepTables, hidden: Tensor, *, width: int, max_rows: int) -> Launch:
     """hidden[r] = x[r] for output rows of kind EMBED. hidden: pinned float32 [sets, rows, width];
     the set of the step's parity is written."""
     block = columns_of(width)
     return Launch(
-        kernel=give_hidden_kernel,
+        kernel=store_hidden_kernel,
         grid=(max_rows, -(-width // block)),
         arguments={
             "x": x,

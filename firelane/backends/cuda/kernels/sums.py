@@ -1,4 +1,4 @@
-"""Reading a value that may still lie in parts (pending.py): the one order in which every reader adds them
+"""Reading a value that may still lie in parts (split_k.py): the one order in which every reader adds them
 up."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.pending import Pending, Source
+from firelane.backends.cuda.split_k import Source, SplitKSum
 
 COLUMNS = 1024
 EAGER_ROWS = 64  # up to here a row is read before it is known whether there is one: waiting costs more
@@ -113,11 +113,11 @@ def source_arguments(x: Source) -> dict[str, Any]:
 
 def total_arguments(x: Source) -> dict[str, Any]:
     """Where a reader writes the value that it has added up, if anywhere."""
-    total = x.out if isinstance(x, Pending) else None
+    total = x.out if isinstance(x, SplitKSum) else None
     return {"total": total, "total_stride": 0 if total is None else total.stride(0)}
 
 
-def add_up(x: Pending, *, counts: Tensor, count: int, max_rows: int) -> Launch:
+def add_up(x: SplitKSum, *, counts: Tensor, count: int, max_rows: int) -> Launch:
     """Writes x.out, where no reader of x does it by the way."""
     assert x.out is not None, "add_up: nowhere to write"
     block = columns_of(x.width)

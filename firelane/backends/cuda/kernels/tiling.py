@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
-from firelane.backends.cuda.kernels.columns import are_worth, turn
+from firelane.backends.cuda.kernels.transpose import are_worth, transpose
 from firelane.backends.cuda.launch import Grid, Launch, Work
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
@@ -50,36 +50,36 @@ def tiling(padded_rows: int, max_rows: int, config: LinearConfig) -> dict[str, A
     }
 
 
-def turned_for(
+def transposed_for(
     matrix: Matrix,
     x: Tensor,
-    columns: Tensor | None,
+    x_t: Tensor | None,
     config: LinearConfig,
     counts: Tensor,
     count: int,
     max_rows: int,
 ) -> tuple[list[Work], Tensor | None]:
-    """What turns x round, and where it then lies; nothing where the config or the matrix has no use for it,
+    """What transposes x, and where it then lies; nothing where the config or the matrix has no use for it,
     or there is no buffer: results are the same."""
-    if columns is None or not config.columns or not are_worth(matrix.escapes):
+    if x_t is None or not config.transpose or not are_worth(matrix.escapes):
         return [], None
-    launch, turned = turn(x, columns, k=matrix.k, counts=counts, count=count, max_rows=max_rows)
-    return [launch], turned
+    launch, transposed = transpose(x, x_t, k=matrix.k, counts=counts, count=count, max_rows=max_rows)
+    return [launch], transposed
 
 
-def row_arguments(x: Tensor, turned: Tensor | None) -> dict[str, Any]:
+def row_arguments(x: Tensor, transposed: Tensor | None) -> dict[str, Any]:
     return {
         "x": x,
         "x_stride": x.stride(0),
-        "columns": turned,
-        "columns_stride": 0 if turned is None else turned.stride(0),
+        "x_t": transposed,
+        "x_t_stride": 0 if transposed is None else transposed.stride(0),
     }
 
 
-def escape_step(row_tile: int, turned: Tensor | None) -> int:
+def escape_step(row_tile: int, transposed: Tensor | None) -> int:
     """Entries of a list of escapes that are taken at once: what is gathered for them has to fit the
-    registers, one value in each if x is not turned round."""
-    return 64 if turned is not None else max(16, min(64, 4096 // row_tile))
+    registers, one value in each if x is not transposed."""
+    return 64 if transposed is not None else max(16, min(64, 4096 // row_tile))
 
 
 def launch_of(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: LinearConfig) -> Launch:

@@ -52,7 +52,7 @@ def _changes(config: LinearConfig, shape: ProductShape) -> Iterator[LinearConfig
         yield replace(config, stages=stages)
     if not shape.gated and segments(shape.rows, shape.k) > 1:
         yield replace(config, parts=not config.parts and not config.decode_first)
-    yield replace(config, columns=not config.columns)
+    yield replace(config, transpose=not config.transpose)
     if shape.is_window:
         yield replace(config, decode_first=not config.decode_first, parts=False)
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig, ProductShape
-from firelane.backends.cuda.kernels import columns
+from firelane.backends.cuda.kernels import transpose
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import ROW_SHIFT, Escapes, Matrix, PlainMatrix, WindowMatrix
-from firelane.backends.cuda.pending import Pending
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
+from firelane.backends.cuda.split_k import SplitKSum
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
 
 PASSED_BYTES = 256 << 20  # several times what a cache keeps
@@ -39,7 +39,7 @@ class Problem:
 
     def _works(self, matrix: Matrix, config: LinearConfig) -> list[Work]:
         counted: dict[str, Any] = {"counts": self._counts, "count": TOKENS, "max_rows": self.shape.max_rows}
-        counted["columns"] = self._columns if config.columns else None
+        counted["x_t"] = self._transposed if config.transpose else None
         scratch = self._scratch if config.decode_first else None
         if self.shape.gated:
             out = self._out.view(torch.bfloat16)
@@ -55,8 +55,8 @@ class Problem:
         return [*works, self._reader(self._out[None])]
 
     def _reader(self, parts: Tensor) -> Work:
-        pending = Pending(parts=parts, width=self.shape.rows, bias=None, residual=None, out=self._sum)
-        return add_up(pending, counts=self._counts, count=TOKENS, max_rows=self.shape.max_rows)
+        split_k = SplitKSum(parts=parts, width=self.shape.rows, bias=None, residual=None, out=self._sum)
+        return add_up(split_k, counts=self._counts, count=TOKENS, max_rows=self.shape.max_rows)
 
     @cached_property
     def _matrices(self) -> list[Matrix]:
@@ -118,8 +118,8 @@ class Problem:
         return torch.empty((count, *self._out.shape), dtype=torch.float32, device=self.device)
 
     @cached_property
-    def _columns(self) -> Tensor:
-        size = columns.elements(self.shape.k, self.shape.max_rows)
+    def _transposed(self) -> Tensor:
+        size = transpose.elements(self.shape.k, self.shape.max_rows)
         return torch.empty(size, dtype=torch.bfloat16, device=self.device)
 
     @cached_property

@@ -18,12 +18,12 @@ from firelane.storage import write_whole
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 PRODUCTS = (
-    "columns",
     "escapes",
     "gated",
     "linear",
     "products",
     "tiling",
+    "transpose",
     "window",
 )  # kernels that configs are of
 T = TypeVar("T")

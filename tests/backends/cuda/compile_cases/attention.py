@@ -11,7 +11,7 @@ from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles, tile_tokens
 from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kv_pages import layer_cache
-from firelane.backends.cuda.tables import CHUNK_COLUMNS, MAX_UNITS, NUM_COUNTS, Staged, StepTables
+from firelane.backends.cuda.tables import CHUNK_COLUMNS, MAX_KV_SPLITS, NUM_COUNTS, Staged, StepTables
 from firelane.contract import CAUSAL, Chunk, Span, Window
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape
@@ -58,8 +58,8 @@ def both(
     pool = untouched(BLOCKS, 4 * kv_heads * head_dim * block_size, dtype=torch_dtype)
     cache = layer_cache(pool, layer, layer.bytes_per_token, block_size, 0)
     rows, result = (untouched(TOKENS, heads * head_dim, dtype=torch_dtype) for _ in range(2))
-    partial = untouched(MAX_UNITS, heads, head_dim, dtype=torch.float32)
-    stats = untouched(MAX_UNITS, heads, 2, dtype=torch.float32)
+    partial = untouched(MAX_KV_SPLITS, heads, head_dim, dtype=torch.float32)
+    stats = untouched(MAX_KV_SPLITS, heads, 2, dtype=torch.float32)
     programs = split_programs(op, SMS)
     splits = attend_splits(rows, cache, tables, op=op, partial=partial, stats=stats, programs=programs)
     merge = merge_splits(tables, op=op, partial=partial, stats=stats, out=result, max_chunks=CHUNKS)
@@ -84,6 +84,6 @@ def step_tables(per_tile: int, blocks_per_seq: int) -> StepTables:
         token_chunk=table(TOKENS),
         block_tables=table(1, CHUNKS, blocks_per_seq),
         spans=table(1),
-        units=table(MAX_UNITS, 2),
+        kv_splits=table(MAX_KV_SPLITS, 2),
         tiles=table(-(-TOKENS // per_tile) + CHUNKS, 2),
     )

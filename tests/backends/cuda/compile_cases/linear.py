@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from firelane.backends.cuda.config import LinearConfig, choose
-from firelane.backends.cuda.kernels.columns import elements, turn
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.transpose import elements, transpose
 from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
@@ -39,7 +39,7 @@ def cases() -> Iterator[Case]:
     yield product(plain(128256, 4096), 256)
     yield product(plain(331, 1000), 64)
     yield product(plain(331, 1000, dtype=F32), 64, needs=())
-    yield Case(name="turn 8192 x 4096", launch=turned(8192, 4096), needs=(WIDE_LOADS,))
+    yield Case(name="transpose 8192 x 4096", launch=transposed(8192, 4096), needs=(WIDE_LOADS,))
     yield Case(name="decode 4096 x 4096", launch=decode(window(*attention)), needs=(WIDE_LOADS,))
 
 
@@ -56,9 +56,9 @@ def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[
     return Case(name=f"{_name(matrix, gated)}, {max_rows} rows, {_tile(config)}", launch=launch, needs=needs)
 
 
-def turned(max_rows: int, k: int) -> Launch:
+def transposed(max_rows: int, k: int) -> Launch:
     x, counts = untouched(max_rows, k), untouched(NUM_COUNTS, dtype=I32)
-    return turn(x, _columns(x), k=k, counts=counts, count=TOKENS, max_rows=max_rows)[0]
+    return transpose(x, _transposed(x), k=k, counts=counts, count=TOKENS, max_rows=max_rows)[0]
 
 
 def decode(matrix: WindowMatrix) -> Launch:
@@ -94,7 +94,7 @@ def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
             count=TOKENS,
             max_rows=max_rows,
             config=config,
-            columns=_columns(x),
+            x_t=_transposed(x),
         )[-1]
     return linear(
         matrix,
@@ -106,7 +106,7 @@ def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
         count=TOKENS,
         max_rows=max_rows,
         config=config,
-        columns=_columns(x),
+        x_t=_transposed(x),
     )[-1]
 
 
@@ -121,7 +121,7 @@ def _gated(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
         count=TOKENS,
         max_rows=max_rows,
         config=config,
-        columns=_columns(x),
+        x_t=_transposed(x),
     )[-1]
 
 
@@ -129,7 +129,7 @@ def _x(matrix: Matrix, max_rows: int) -> torch.Tensor:
     return untouched(max_rows, round_up(matrix.k, 64), dtype=matrix.escapes.values.dtype)
 
 
-def _columns(x: torch.Tensor) -> torch.Tensor:
+def _transposed(x: torch.Tensor) -> torch.Tensor:
     return untouched(elements(x.shape[1], x.shape[0]), dtype=x.dtype)
 
 

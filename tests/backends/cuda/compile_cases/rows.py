@@ -8,17 +8,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.begin import begin
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.norm import rms_norm
+from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
-from firelane.backends.cuda.kernels.select import give_hidden, select_rows
+from firelane.backends.cuda.kernels.select import select_rows, store_hidden
 from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
-from firelane.backends.cuda.pending import Pending, Source
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.split_k import Source, SplitKSum
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
 from firelane.contract import CAUSAL, StepLimits
 from firelane.program.cache import CacheLayer
@@ -50,9 +50,9 @@ def cases() -> Iterator[Case]:
     yield from _select(tables)
 
 
-def pending(width: int, rows: int, *, count: int = 3, bias: bool = False, whole: bool = True) -> Pending:
+def split_k(width: int, rows: int, *, count: int = 3, bias: bool = False, whole: bool = True) -> SplitKSum:
     residual = untouched(rows, width, dtype=F32) if whole else None
-    return Pending(
+    return SplitKSum(
         parts=untouched(count, rows, width, dtype=F32),
         width=width,
         bias=untouched(width, dtype=F32) if bias else None,
@@ -65,7 +65,7 @@ def norm(x: Source, width: int, rows: int, dtype: torch.dtype = torch.bfloat16) 
     weight, out = untouched(width, dtype=F32), untouched(rows, width, dtype=dtype)
     counts = untouched(NUM_COUNTS, dtype=I32)
     launch = rms_norm(x, weight, out, width=width, eps=1e-5, counts=counts, count=TOKENS, max_rows=rows)
-    what = f"{x.count} parts" if isinstance(x, Pending) else "final"
+    what = f"{x.count} parts" if isinstance(x, SplitKSum) else "final"
     return Case(name=f"rms_norm {rows} x {width}, {what}", launch=launch, needs=(WIDE_LOADS,))
 
 
@@ -84,7 +84,7 @@ def rope(qkv: Source, tables: StepTables, rows: int, *, norms: bool) -> Case:
         out=untouched(rows, op.out.width),
         max_tokens=rows,
     )
-    what = f"{qkv.count} parts" if isinstance(qkv, Pending) else "final"
+    what = f"{qkv.count} parts" if isinstance(qkv, SplitKSum) else "final"
     return Case(
         name=f"rope {rows} rows, {what}{', norms' if norms else ''}", launch=launch, needs=(WIDE_LOADS,)
     )
@@ -107,7 +107,7 @@ def rope_op(*, norms: bool) -> RopeAndCache:
 def _begin(tables: StepTables) -> Iterator[Case]:
     state = PinnedState.allocate(LIMITS, 100, HostDevice())
     for chunks in (1, LIMITS.max_num_seqs):
-        launch = begin(
+        launch = prepare_inputs(
             tables,
             state,
             block_size=LIMITS.block_size,
@@ -115,7 +115,7 @@ def _begin(tables: StepTables) -> Iterator[Case]:
             max_chunks=chunks,
             max_rows=chunks,
         )
-        yield Case(name=f"begin {chunks} chunks", launch=launch)
+        yield Case(name=f"prepare_inputs {chunks} chunks", launch=launch)
 
 
 def _embed(tables: StepTables) -> Iterator[Case]:
@@ -127,31 +127,31 @@ def _embed(tables: StepTables) -> Iterator[Case]:
 def _norm() -> Iterator[Case]:
     for width in (1024, 4096, 8192, 16384):
         parts = segments(width, width) + 1
-        yield norm(pending(width, 1, count=parts, bias=True), width, 1)
-    yield norm(pending(HIDDEN, 256), HIDDEN, 256)
+        yield norm(split_k(width, 1, count=parts, bias=True), width, 1)
+    yield norm(split_k(HIDDEN, 256), HIDDEN, 256)
     yield norm(untouched(8192, HIDDEN, dtype=F32), HIDDEN, 8192)
 
 
 def _rope(tables: StepTables) -> Iterator[Case]:
     width = rope_op(norms=False).qkv.width
-    yield rope(pending(width, 1, whole=False), tables, 1, norms=False)
-    yield rope(pending(width, 1, bias=True, whole=False), tables, 1, norms=True)
+    yield rope(split_k(width, 1, whole=False), tables, 1, norms=False)
+    yield rope(split_k(width, 1, bias=True, whole=False), tables, 1, norms=True)
     yield rope(untouched(8192, width, dtype=F32), tables, 8192, norms=False)
     yield rope(untouched(8192, width, dtype=F32), tables, 8192, norms=True)
 
 
 def _select(tables: StepTables) -> Iterator[Case]:
-    x = replace(pending(HIDDEN, 256), out=None)
+    x = replace(split_k(HIDDEN, 256), out=None)
     out = untouched(256, HIDDEN, dtype=F32)
-    for name, source in (("pending", x), ("final", untouched(256, HIDDEN, dtype=F32))):
+    for name, source in (("split_k", x), ("final", untouched(256, HIDDEN, dtype=F32))):
         launch = select_rows(source, tables, out, width=HIDDEN, max_rows=256)
         yield Case(name=f"select_rows {name}", launch=launch, needs=(WIDE_LOADS,))
     hidden = untouched(2, 256, HIDDEN, dtype=F32)
     yield Case(
-        name="give_hidden",
-        launch=give_hidden(untouched(256, HIDDEN), tables, hidden, width=HIDDEN, max_rows=256),
+        name="store_hidden",
+        launch=store_hidden(untouched(256, HIDDEN), tables, hidden, width=HIDDEN, max_rows=256),
     )
-    launch = add_up(pending(HIDDEN, 256), counts=tables.counts, count=ROWS, max_rows=256)
+    launch = add_up(split_k(HIDDEN, 256), counts=tables.counts, count=ROWS, max_rows=256)
     yield Case(name="add_up", launch=launch, needs=(WIDE_LOADS,))
 
 

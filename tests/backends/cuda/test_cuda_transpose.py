@@ -1,13 +1,13 @@
-"""x turned round."""
+"""x transposed."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from matrices_harness import matrix_without_window, plain_matrix, random_bits
-from products_harness import columns_of, random_rows
+from products_harness import random_rows, room_for_transposed
 
-from firelane.backends.cuda.kernels.columns import are_worth, turn
+from firelane.backends.cuda.kernels.transpose import are_worth, transpose
 from firelane.backends.cuda.tables import ROWS
 
 
@@ -15,13 +15,13 @@ from firelane.backends.cuda.tables import ROWS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "f32"])
 def test_turn(count: int, max_rows: int, k: int, dtype: torch.dtype) -> None:
     rows = random_rows(count, k, max_rows=max_rows, dtype=dtype)
-    buffer = columns_of(rows)
-    launch, turned = turn(rows.x, buffer, k=k, counts=rows.counts, count=ROWS, max_rows=max_rows)
+    buffer = room_for_transposed(rows)
+    launch, transposed = transpose(rows.x, buffer, k=k, counts=rows.counts, count=ROWS, max_rows=max_rows)
     launch.run()
-    assert turned.shape == (k, 512 if max_rows > 256 else 256)
-    assert torch.equal(turned[:, :count], rows.x[:count, :k].t())
-    assert turned[:, -(-count // 64) * 64 :].isnan().all()
-    assert buffer[turned.numel() :].isnan().all()
+    assert transposed.shape == (k, 512 if max_rows > 256 else 256)
+    assert torch.equal(transposed[:, :count], rows.x[:count, :k].t())
+    assert transposed[:, -(-count // 64) * 64 :].isnan().all()
+    assert buffer[transposed.numel() :].isnan().all()
 
 
 def test_no_list_is_not_worth_it() -> None:

@@ -1,4 +1,4 @@
-"""What the scan noted of a row: by block the largest logit, by group its peak and its mass."""
+"""What the scan left of a row: by block the largest logit, by group its peak and its mass."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
@@ -39,7 +39,7 @@ def read_peaks(peaks, PEAKS: tl.constexpr, BLOCKS: tl.constexpr):
 
 @triton.jit
 def group_masses(bests, masses, largest, scale, PEAKS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Of each group, int64, in units of the row's largest weight; the scan noted them in units of their
+    """Of each group, int64, in units of the row's largest weight; the scan stored them in units of their
     block's."""
     group = tl.arange(0, PEAKS)
     known = group < BLOCKS * GROUPS

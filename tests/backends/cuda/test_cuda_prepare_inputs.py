@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.begin import PAIRS, WORDS, begin
+from firelane.backends.cuda.kernels.prepare_inputs import PAIRS, WORDS, prepare_inputs
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT
 from firelane.backends.cuda.staging import Stager
@@ -32,7 +32,7 @@ def run(sizes, chunks, rows=(), *, max_chunks=None, max_rows=None):
     poison(tables.staged[PARITY].chunks)
     poison(tables.staged[PARITY].rows)
     Stager(tables, tile_tokens=TILE_TOKENS, parity=PARITY).write(inputs)
-    begin(
+    prepare_inputs(
         tables,
         state,
         parity=PARITY,
@@ -73,10 +73,10 @@ def check(tables, state, sizes, chunks, rows=()):
             assert (mine[:kept] == GARBAGE).all()
             assert (mine[needed:] == GARBAGE).all()
     assert (tables.block_tables[:, len(chunks) :] == GARBAGE).all()
-    units, tiles = want_pairs(tables.staged[PARITY].chunks[: len(chunks)].tolist())
-    assert tables.units[: len(units)].tolist() == units
+    kv_splits, tiles = want_pairs(tables.staged[PARITY].chunks[: len(chunks)].tolist())
+    assert tables.kv_splits[: len(kv_splits)].tolist() == kv_splits
     assert tables.tiles[: len(tiles)].tolist() == tiles
-    assert_untouched(tables.units, len(units), 2)
+    assert_untouched(tables.kv_splits, len(kv_splits), 2)
     assert_untouched(tables.tiles, len(tiles), 2)
     assert torch.equal(tables.counts, tables.staged[PARITY].counts)
     assert torch.equal(tables.chunks, tables.staged[PARITY].chunks)  # poison behind the last one in both
@@ -85,14 +85,14 @@ def check(tables, state, sizes, chunks, rows=()):
 
 
 def want_pairs(records):
-    units, tiles = [], []
+    kv_splits, tiles = [], []
     for i, record in enumerate(records):
         context, length = record[t.START] + record[t.LENGTH], record[t.LENGTH]
-        if record[t.FIRST_UNIT] >= 0:
-            units += [[i, j] for j in range(-(-context // ATTENTION_SPLIT))]
+        if record[t.FIRST_KV_SPLIT] >= 0:
+            kv_splits += [[i, j] for j in range(-(-context // ATTENTION_SPLIT))]
         if record[t.FIRST_TILE] >= 0:
             tiles += [[i, j] for j in range(0, length, TILE_TOKENS)]
-    return units, tiles
+    return kv_splits, tiles
 
 
 STEPS = {

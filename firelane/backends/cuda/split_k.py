@@ -1,5 +1,5 @@
-"""Pending: a value whose parts lie in memory and that its reader adds up, so that no launch does only
-that."""
+"""SplitKSum: a split-K product whose parts lie in memory until its reader adds them up, so that no launch
+does only that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pending:
+class SplitKSum:
     """value = (((parts[0] + parts[1]) + …) + bias) + residual, in float32, in this order.
 
     parts: float32 [count, rows, width], row stride parts.stride(1); bias: float32 [width]; residual:
@@ -28,5 +28,5 @@ class Pending:
         return self.parts.shape[0]
 
 
-Source = Tensor | Pending
-"""A value to be read: added up already, float32 [rows, stride], or pending."""
+Source = Tensor | SplitKSum
+"""A value to be read: added up already, float32 [rows, stride], or in parts."""

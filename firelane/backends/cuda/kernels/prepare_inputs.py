@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda import tables as columns
+from firelane.backends.cuda import tables as fields
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE
@@ -23,16 +23,16 @@ WORDS = 256  # that a program reads at once: one a thread, so that a warp's are 
 PAIRS = 128  # that a program writes at once
 WARPS = WORDS // 32
 
-CHUNKS = tl.constexpr(columns.CHUNKS)
-ROWS = tl.constexpr(columns.ROWS)
-NUM_COUNTS = tl.constexpr(columns.NUM_COUNTS)
-SLOT = tl.constexpr(columns.SLOT)
-START = tl.constexpr(columns.START)
-LENGTH = tl.constexpr(columns.LENGTH)
-FIRST_TOKEN = tl.constexpr(columns.FIRST_TOKEN)
-FIRST_UNIT = tl.constexpr(columns.FIRST_UNIT)
-FIRST_TILE = tl.constexpr(columns.FIRST_TILE)
-CHUNK_COLUMNS = tl.constexpr(columns.CHUNK_COLUMNS)
+CHUNKS = tl.constexpr(fields.CHUNKS)
+ROWS = tl.constexpr(fields.ROWS)
+NUM_COUNTS = tl.constexpr(fields.NUM_COUNTS)
+SLOT = tl.constexpr(fields.SLOT)
+START = tl.constexpr(fields.START)
+LENGTH = tl.constexpr(fields.LENGTH)
+FIRST_TOKEN = tl.constexpr(fields.FIRST_TOKEN)
+FIRST_KV_SPLIT = tl.constexpr(fields.FIRST_KV_SPLIT)
+FIRST_TILE = tl.constexpr(fields.FIRST_TILE)
+CHUNK_COLUMNS = tl.constexpr(fields.CHUNK_COLUMNS)
 ROW_COLUMNS = tl.constexpr(4)
 TILE = tl.constexpr(ATTENTION_TILE)
 
@@ -75,7 +75,7 @@ def first_kept(position, span):
 
 
 @triton.jit
-def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
+def prepare_inputs_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     staged_counts,
     staged_chunks,
     staged_rows,
@@ -94,7 +94,7 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     block_tables_group,
     block_tables_stride,
     spans,
-    units,
+    kv_splits,
     tiles,
     max_chunks,
     BLOCK_SIZE: tl.constexpr,
@@ -134,16 +134,16 @@ def begin_kernel(  # limits: exempt (kernel: tables in pointers and strides)
     if group > 0:
         return
     tl.store(chunks + some, record, mask=live)
-    first_unit, first_tile = field(record, FIRST_UNIT), field(record, FIRST_TILE)
-    if first_unit >= 0:
-        put_pairs(units, first_unit, (context + SPLIT - 1) // SPLIT, chunk, 1, PAIRS=PAIRS)
+    first_kv_split, first_tile = field(record, FIRST_KV_SPLIT), field(record, FIRST_TILE)
+    if first_kv_split >= 0:
+        put_pairs(kv_splits, first_kv_split, (context + SPLIT - 1) // SPLIT, chunk, 1, PAIRS=PAIRS)
     if first_tile >= 0:
         put_pairs(
             tiles, first_tile, (length + TILE_TOKENS - 1) // TILE_TOKENS, chunk, TILE_TOKENS, PAIRS=PAIRS
         )
 
 
-def begin(  # limits: exempt (kernel: sizes of a bucket)
+def prepare_inputs(  # limits: exempt (kernel: sizes of a bucket)
     tables: StepTables,
     state: PinnedState,
     *,
@@ -158,7 +158,7 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
     staged = tables.staged[parity]
     row_programs = max(1, -(-staged.rows[:max_rows].numel() // WORDS))
     return Launch(
-        kernel=begin_kernel,
+        kernel=prepare_inputs_kernel,
         grid=(max_chunks + row_programs, len(tables.block_tables)),
         arguments={
             "staged_counts": staged.counts,
@@ -179,7 +179,7 @@ def begin(  # limits: exempt (kernel: sizes of a bucket)
             "block_tables_group": tables.block_tables.stride(0),
             "block_tables_stride": tables.block_tables.stride(1),
             "spans": tables.spans,
-            "units": tables.units,
+            "kv_splits": tables.kv_splits,
             "tiles": tables.tiles,
             "max_chunks": max_chunks,
             "BLOCK_SIZE": block_size,
