@@ -158,6 +158,11 @@ class Load:
             answer.longest_s = 0.0
 
     @property
+    def tokens(self) -> int:
+        """Of all streams, prompts included."""
+        return sum(PROMPT_TOKENS + len(answer.parts) // 2 for answer in self._live.values())
+
+    @property
     def longest_s(self) -> float:
         return max([self._ended_longest_s, *(answer.longest_s for answer in self._live.values())])
 
@@ -246,12 +251,13 @@ class Bench:
         await asyncio.sleep(SETTLE_S * (1 + random.random()))
         seen, began_s = len(self.server.log), time.perf_counter()
         load.mark()
+        held = load.tokens
         await disturb()
         await self.up()
         up_s = time.perf_counter() - began_s
         await load.heard()
         resumed = [tuple(map(int, found)) for found in RESUMED.findall(self.server.log[seen:])]
-        tokens = sum(found[0] for found in resumed)
+        tokens = min(held, sum(found[0] for found in resumed))  # some were moved twice
         return Disturbance(
             pause_s=load.longest_s,
             tokens=tokens,
