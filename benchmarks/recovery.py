@@ -214,9 +214,6 @@ class Bench:
         self.specs = [spec_of(i, args.tokens) for i in range(args.streams)]
         self.tokens_per_s = 0.0
 
-    def engines(self) -> list[int]:
-        return [pid for pid in self.server.engine_pids if is_engine(pid)]
-
     async def up(self) -> None:
         """Until all replicas serve."""
         async with httpx.AsyncClient() as client:
@@ -281,33 +278,23 @@ class Bench:
         """Returns when all of these processes have ended."""
         for pid in pids:
             os.kill(pid, number)
-        while set(pids) & set(self.engines()):
+        while set(pids) & set(self.server.engine_pids):
             await asyncio.sleep(0.02)
 
     async def kill(self) -> None:
-        await self.signal([random.choice(self.engines())], signal.SIGKILL)
+        await self.signal([random.choice(self.server.engine_pids)], signal.SIGKILL)
 
     async def kill_all(self) -> None:
-        await self.signal(self.engines(), signal.SIGKILL)
+        await self.signal(self.server.engine_pids, signal.SIGKILL)
 
     async def stop(self) -> None:
-        await self.signal([random.choice(self.engines())], signal.SIGSTOP)
+        await self.signal([random.choice(self.server.engine_pids)], signal.SIGSTOP)
 
     async def restart(self) -> None:
-        before = set(self.engines())
+        before = set(self.server.engine_pids)
         self.server.process.send_signal(signal.SIGUSR2)
-        while before & set(self.engines()):
+        while before & set(self.server.engine_pids):
             await asyncio.sleep(0.1)
-
-
-def is_engine(pid: int) -> bool:
-    """Whether it is one that lives; helpers that an engine forks look alike, but lead no process group."""
-    try:
-        command, state = Path(f"/proc/{pid}/cmdline").read_bytes(), Path(f"/proc/{pid}/stat").read_text()
-        leads = os.getpgid(pid) == pid
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return leads and b"firelane.engine\0" in command and state.rpartition(")")[2].split()[0] != "Z"
 
 
 PARTS: dict[str, tuple[int, str]] = {

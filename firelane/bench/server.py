@@ -64,8 +64,8 @@ class ServerProcess:
 
     @property
     def engine_pids(self) -> list[int]:
-        """The gateway's descendants."""
-        return descendants(self.process.pid)
+        """Those that run; not what else the gateway and its engines have started."""
+        return [pid for pid in descendants(self.process.pid) if _is_engine(pid)]
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """SIGTERM, then SIGKILL after `timeout_s`; returns the exit code. Idempotent."""
@@ -74,7 +74,7 @@ class ServerProcess:
             try:
                 self.process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                for pid in self.engine_pids:
+                for pid in descendants(self.process.pid):
                     os.kill(pid, signal.SIGKILL)
                 self.process.kill()
                 self.process.wait()
@@ -109,6 +109,15 @@ def descendants(pid: int) -> list[int]:
     for parent in found:
         found += [child for child, its in parents.items() if its == parent]
     return found[1:]
+
+
+def _is_engine(pid: int) -> bool:
+    """Helpers that an engine forks look alike, but lead no process group."""
+    try:
+        command, leads = Path(f"/proc/{pid}/cmdline").read_bytes(), os.getpgid(pid) == pid
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return leads and b"firelane.engine\0" in command
 
 
 def cpu_seconds(pid: int) -> float:

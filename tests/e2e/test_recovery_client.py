@@ -95,12 +95,6 @@ def all_up(server: ServerProcess, replicas: int) -> None:
     wait_until(lambda: metric(server.url, "firelane:replicas_up") == replicas)
 
 
-def engines(server: ServerProcess) -> list[int]:
-    return [
-        pid for pid in server.engine_pids if b"firelane.engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-
-
 def under_load(server: ServerProcess, connect: Connect, disturb: Callable[[], None]) -> dict[str, Any]:
     """The answers to all of REQUESTS, at the same time, while something is done to the engines."""
     client, generated = connect(server), metric(server.url, "vllm:generation_tokens_total")
@@ -114,12 +108,12 @@ def under_load(server: ServerProcess, connect: Connect, disturb: Callable[[], No
 def kill_one(server: ServerProcess, replicas: int, number: signal.Signals = signal.SIGKILL) -> None:
     all_up(server, replicas)
     deaths = metric(server.url, "firelane:engine_deaths_total")
-    os.kill(engines(server)[0], number)
+    os.kill(server.engine_pids[0], number)
     wait_until(lambda: metric(server.url, "firelane:engine_deaths_total") > deaths)
 
 
 def test_answers_survive_their_engines(server: ServerProcess, connect: Connect) -> None:
-    replicas = len(engines(server))
+    replicas = len(server.engine_pids)
     expected = undisturbed(connect(server))
     resumed = metric(server.url, "firelane:sequences_resumed_total")
     found = under_load(server, connect, lambda: [kill_one(server, replicas) for _ in range(2)] and None)
@@ -132,8 +126,8 @@ def test_answers_survive_their_engines(server: ServerProcess, connect: Connect) 
 
 
 def kill_all(server: ServerProcess, replicas: int) -> None:
-    wait_until(lambda: len(engines(server)) == replicas)
-    pids, deaths = engines(server), metric(server.url, "firelane:engine_deaths_total")
+    wait_until(lambda: len(server.engine_pids) == replicas)
+    pids, deaths = server.engine_pids, metric(server.url, "firelane:engine_deaths_total")
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: metric(server.url, "firelane:engine_deaths_total") >= deaths + replicas)
@@ -143,7 +137,7 @@ def test_many_streams_survive_the_death_of_all_engines_at_once(
     server: ServerProcess, connect: Connect
 ) -> None:
     """And that of the next ones, which have begun none of them yet."""
-    replicas = len(engines(server))
+    replicas = len(server.engine_pids)
     all_up(server, replicas)
     client = connect(server)
     bodies = [{**COMPLETION, "max_tokens": 200, "prompt": f"def f{i}(", "seed": i} for i in range(24)]
@@ -159,11 +153,11 @@ def test_many_streams_survive_the_death_of_all_engines_at_once(
 
 
 def test_an_unseeded_stream_goes_on(server: ServerProcess, connect: Connect) -> None:
-    client, replicas = connect(server), len(engines(server))
+    client, replicas = connect(server), len(server.engine_pids)
     all_up(server, replicas)
     texts = iter(client.completions.create(stream=True, **{**COMPLETION, "max_tokens": 1500}))
     next(texts)
-    for pid in engines(server):
+    for pid in server.engine_pids:
         generated = metric(server.url, "vllm:generation_tokens_total")
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda before=generated: metric(server.url, "vllm:generation_tokens_total") > before + 20)
@@ -173,10 +167,10 @@ def test_an_unseeded_stream_goes_on(server: ServerProcess, connect: Connect) -> 
 
 
 def test_an_engine_that_is_stopped_is_replaced(server: ServerProcess, connect: Connect) -> None:
-    replicas = len(engines(server))
+    replicas = len(server.engine_pids)
     all_up(server, replicas)
     expected = undisturbed(connect(server))
-    found = under_load(server, connect, lambda: os.kill(engines(server)[0], signal.SIGSTOP))
+    found = under_load(server, connect, lambda: os.kill(server.engine_pids[0], signal.SIGSTOP))
     assert found == expected
     assert "shown no life" in server.log or replicas > 1
     wait_until(lambda: "shown no life" in server.log)
@@ -184,17 +178,17 @@ def test_an_engine_that_is_stopped_is_replaced(server: ServerProcess, connect: C
 
 
 def test_a_rolling_restart_goes_unnoticed(server: ServerProcess, connect: Connect) -> None:
-    before = engines(server)
+    before = server.engine_pids
     expected = undisturbed(connect(server))
     found = under_load(server, connect, lambda: server.process.send_signal(signal.SIGUSR2))
     assert found == expected
     wait_until(lambda: "restart_complete" in server.log)
-    assert not set(before) & set(engines(server))
-    assert len(engines(server)) == len(before)
+    assert not set(before) & set(server.engine_pids)
+    assert len(server.engine_pids) == len(before)
 
 
 def test_a_batch_goes_on(server: ServerProcess, connect: Connect, tmp_path: Path) -> None:
-    client, replicas = connect(server), len(engines(server))
+    client, replicas = connect(server), len(server.engine_pids)
     body = {"model": MODEL, "messages": CHAT, "max_tokens": 200}
     lines = [
         {"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": {**body, "seed": i}}
@@ -218,6 +212,6 @@ def test_without_recovery_a_stream_fails_with_its_engine(environ: dict[str, str]
     with ServerProcess(["--no-recovery"], environ=environ) as server:
         texts = connect(server).completions.create(stream=True, **COMPLETION)
         next(iter(texts))
-        os.kill(engines(server)[0], signal.SIGKILL)
+        os.kill(server.engine_pids[0], signal.SIGKILL)
         with pytest.raises(openai.APIError, match="engine"):
             list(texts)
