@@ -32,7 +32,7 @@ def number(text: str) -> int:
 
 
 def stats_of(server: ServerProcess, **engine: Any) -> dict[str, Any]:
-    stats = httpx.get(f"{server.url}/stats").json()
+    stats = httpx.get(f"{server.url}/stats", timeout=600).json()
     stats["engine"].update(engine)
     return stats
 
