@@ -14,8 +14,8 @@ from firelane.weights.formats import Format
 from tests.backends.cpu_harness import HERE, Chunk, Machine, machine, small_spec
 
 FORMS = (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
-# Widths that both forms take: multiples of 16, not of a panel. Heads are together as wide as the hidden state:
-# a width less has a third less to compile.
+# Widths that both forms take: multiples of 16, not of a panel. Heads are together as wide as the hidden
+# state, so that a third less is compiled.
 SPECS = {
     "tied": small_spec(
         hidden_size=112,

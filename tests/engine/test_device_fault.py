@@ -12,7 +12,7 @@ from typing import Any
 from firelane.engine_config import EngineConfig
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import Failed, FromEngine, NewRequest, Ready, Sampling, Submit
-from tests.node.test_supervisor import CONFIG
+from tests.node.engine_gateway import CONFIG
 
 ENGINE = """
 import socket, sys
