@@ -1,5 +1,5 @@
-"""The plan of scripts/gpu_check.py with steps, and a clock, that are made up; and what one call leaves for the
-next."""
+"""The plan of scripts/gpu_check.py with steps, and a clock, that are made up; and what one call leaves for
+the next."""
 
 from __future__ import annotations
 

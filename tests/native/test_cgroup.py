@@ -74,7 +74,8 @@ def test_the_tightest_of_all_groups_holds(tmp_path: Path) -> None:
 
 
 def test_page_cache_is_not_used_up(tmp_path: Path) -> None:
-    stat = f"anon {50 * MIB}\nfile {300 * MIB}\nshmem {100 * MIB}\ninactive_file {150 * MIB}\nactive_file {50 * MIB}"
+    stat = f"anon {50 * MIB}\nfile {300 * MIB}\nshmem {100 * MIB}\n"
+    stat += f"inactive_file {150 * MIB}\nactive_file {50 * MIB}"
     root = v2(tmp_path, memory_DOT_max=400 * MIB, memory_DOT_current=380 * MIB, memory_DOT_stat=stat)
     assert memory_left(root) == 220 * MIB
 
@@ -108,7 +109,9 @@ def test_version_1(tmp_path: Path) -> None:
         "memory__box__job__memory_DOT_usage_in_bytes": 90 * MIB,
         "memory__box__memory_DOT_limit_in_bytes": 400 * MIB,
         "memory__box__memory_DOT_usage_in_bytes": 100 * MIB,
-        "memory__box__memory_DOT_stat": f"inactive_file 0\ntotal_inactive_file {30 * MIB}\ntotal_active_file 0",
+        "memory__box__memory_DOT_stat": (
+            f"inactive_file 0\ntotal_inactive_file {30 * MIB}\ntotal_active_file 0"
+        ),
         "memory__memory_DOT_limit_in_bytes": unlimited,
         "memory__memory_DOT_usage_in_bytes": 9000 * MIB,
         "cpu,cpuacct__box__cpu_DOT_cfs_quota_us": 150000,

@@ -123,8 +123,9 @@ def test_a_check_is_stopped(model: Path, cache: Path) -> None:
     checked.close()
 
 
+@pytest.mark.usefixtures("no_samples")
 def test_a_checkpoint_that_cannot_be_read_stops_nothing(
-    model: Path, cache: Path, no_samples: None, monkeypatch: pytest.MonkeyPatch
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(model, cache)
     monkeypatch.setattr(Source, "knows", lambda *_: False)
@@ -139,7 +140,8 @@ def _fails(*_: object) -> None:
 # ---- another checkpoint of the same fingerprint
 
 
-def test_an_update_in_place_is_found(model: Path, cache: Path, no_samples: None) -> None:
+@pytest.mark.usefixtures("no_samples")
+def test_an_update_in_place_is_found(model: Path, cache: Path) -> None:
     weights, _ = load(model, cache)
     before, path = weights.array("layers.1.gate_up").copy(), weights.path
     change(model)
@@ -152,7 +154,8 @@ def test_an_update_in_place_is_found(model: Path, cache: Path, no_samples: None)
     assert not np.array_equal(weights.array("layers.1.gate_up"), before)
 
 
-def test_another_model_is_found(model: Path, cache: Path, tmp_path: Path, no_samples: None) -> None:
+@pytest.mark.usefixtures("no_samples")
+def test_another_model_is_found(model: Path, cache: Path, tmp_path: Path) -> None:
     """A fine-tune of the same name, sizes, header and time."""
     load(model, cache)
     shutil.copytree(model, tmp_path / "tune")

@@ -189,7 +189,7 @@ def test_tuning_goes_on_and_keeps_what_it_found_when_the_device_fails(
 
     published: list[str] = []
     monkeypatch.setattr(b.tune, "measure", measure)
-    monkeypatch.setattr(b.tune, "publish", lambda name, tables, *_: published.append(str(tables[0])))
+    monkeypatch.setattr(b.tune, "publish", lambda _, tables, *_rest: published.append(str(tables[0])))
     arguments = b.tune.arguments_of(["--cache-dir", str(tmp_path)])
     with pytest.raises(MachineError):
         b.tune.tune_missing(shapes, "H200", None, arguments)

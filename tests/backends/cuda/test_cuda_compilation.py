@@ -43,7 +43,7 @@ def test_launchers_and_modules_are_made_in_the_threads_that_compile(compiler: Ca
 
 
 def test_a_kernel_that_does_not_fit_the_device_is_told_before_any_launch() -> None:
-    with pytest.raises(CompilerError, match="kernel some_kernel .*shared memory"):
+    with pytest.raises(CompilerError, match=r"kernel some_kernel .*shared memory"):
         compile_all([Compiled(TooLarge())], threads=1)
 
 

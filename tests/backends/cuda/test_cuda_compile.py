@@ -1,6 +1,7 @@
 """Every kernel compiles for sm_90 at the shapes of real models, without spills; see compile_kernels.py.
 
-A case of each kind of kernel, because compiling takes time; scripts/gpu_compile, which CI runs, has all of them.
+A case of each kind of kernel, because compiling takes time; scripts/gpu_compile, which CI runs, has all of
+them.
 """
 
 from __future__ import annotations
