@@ -4,8 +4,8 @@ where the backend looks for it.
 cuda_tune.py --cache-dir DIR [--model DIR] [--minutes N] [--rows N ...] [--out DIR]
 
 For every bucket of rows and both forms of weights, most important first, until the time is over; what was not
-reached stays with the rule until the next run, which leaves out what the table has. Kernels are compiled ahead
-in threads. DIR is what FIRELANE_CACHE_DIR names (or
+reached stays with the rule until the next run, which leaves out what the table has. Kernels are compiled
+ahead in threads. DIR is what FIRELANE_CACHE_DIR names (or
 its default) when the server is to use the table. Results do not depend on it.
 """
 
