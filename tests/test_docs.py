@@ -79,8 +79,8 @@ def server() -> Iterator[ServerProcess]:
 def test_endpoints_and_metrics_exist(server: ServerProcess) -> None:
     text = (ROOT / "docs" / "serving.md").read_text()
     for method, path in re.findall(r"`?(GET|POST) (/[\w/]+)`", text):
-        assert httpx.request(method, server.url + path).status_code != 404, path
-    metrics = httpx.get(f"{server.url}/metrics").text
+        assert httpx.request(method, server.url + path, timeout=600).status_code != 404, path
+    metrics = httpx.get(f"{server.url}/metrics", timeout=600).text
     missing = [m for m in re.findall(r"`((?:vllm|firelane):\w+)`", text) if m not in metrics]
     assert missing == []
 
@@ -100,7 +100,7 @@ def test_readme_examples_run(server: ServerProcess, name: str) -> None:
         command = [sys.executable, "-W", "error", "-c", body]
     else:
         command = ["bash", "-c", body.replace("firelane generate", f"{sys.executable} -m firelane generate")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 20
     if ("output", name) in blocks:

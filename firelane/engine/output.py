@@ -171,7 +171,7 @@ class OutputProcessor:
         ended = table.length[slots] >= table.end[slots]
         stopped: NDArray[np.bool_] | None = None
         if np.count_nonzero(is_stop):
-            stopped = is_stop.any(axis=1)
+            stopped = np.asarray(is_stop.any(axis=1))
             ended |= stopped
         for row in ended.nonzero()[0].tolist():
             sequence = table.at(slots[row])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from executor_contract import LIMITS, PROMPT, Batch, ExecutorContract
@@ -125,26 +123,44 @@ def test_a_masked_row_keeps_its_usual_token_or_takes_the_lowest_allowed():
         assert batch.step((0, 0, 8, {7: SAMPLE})).tokens[0] == expected
 
 
-def test_a_step_takes_the_modelled_time():
+class Clock:
+    """In the place of the module `time`: sleeping is what makes it go on."""
+
+    def __init__(self):
+        self.now_s = 100.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("firelane.backends.null.executor.time", clock)
+    return clock
+
+
+def test_a_step_takes_the_modelled_time(clock):
     executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda inputs: 0.001 * inputs.num_tokens)
     batch = Batch(executor)
     batch.install(0, PROMPT)
-    began_s = time.monotonic()
     batch.submit((0, 0, 8, {7: SAMPLE}))
-    assert time.monotonic() - began_s < 0.008
+    assert clock.now_s == 100.0
     executor.wait()
-    assert time.monotonic() - began_s >= 0.008
+    assert clock.now_s == pytest.approx(100.008)
 
 
-def test_steps_in_flight_run_one_after_another():
+def test_steps_in_flight_run_one_after_another(clock):
     executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda _: 0.01, max_in_flight=2)
     batch = Batch(executor)
     batch.install(0, PROMPT)
-    began_s = time.monotonic()
     batch.submit((0, 0, 8, {7: SAMPLE}))
     batch.submit((0, 8, 1, {8: SAMPLE}))
     with pytest.raises(AssertionError, match="too many"):
         batch.submit((0, 9, 1, {9: SAMPLE}))
     executor.wait()
     executor.wait()
-    assert time.monotonic() - began_s >= 0.02
+    assert clock.now_s == pytest.approx(100.02)

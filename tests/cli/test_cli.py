@@ -21,7 +21,7 @@ def firelane_command(*arguments: str, **environ: str) -> subprocess.CompletedPro
         text=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **environ},
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -20,7 +20,7 @@ ASK = {"prompt": "def", "max_tokens": 2}
 
 def firelane(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "firelane", *arguments]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "some.host"])
@@ -59,7 +59,9 @@ def test_keys_are_read_again_on_sighup(tmp_path):
 
         def status(key: str) -> int:
             headers = {"authorization": f"Bearer {key}"}
-            return httpx.post(f"{server.url}/v1/completions", json=ASK, headers=headers).status_code
+            return httpx.post(
+                f"{server.url}/v1/completions", json=ASK, headers=headers, timeout=600
+            ).status_code
 
         def reload(text: str, event: str) -> None:
             path.write_text(text)

@@ -36,7 +36,7 @@ def connect() -> Iterator[Callable[[ServerProcess], openai.OpenAI]]:
     made: list[openai.OpenAI] = []
 
     def make(server: ServerProcess) -> openai.OpenAI:
-        made.append(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60))
+        made.append(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=600))
         return made[-1]
 
     yield make

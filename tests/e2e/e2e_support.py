@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import httpx
 
 MODEL = "firelane-embedded"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def metric(url: str, name: str) -> float:
     """The sum of a metric's series in /metrics."""
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    lines = httpx.get(f"{url}/metrics", timeout=TIMEOUT_S).text.splitlines()
     values = [float(line.split()[-1]) for line in lines if line.startswith((name + "{", name + " "))]
     assert values, f"no metric {name}"
     return sum(values)
@@ -35,7 +35,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def status(url: str, path: str = "/health") -> int:
     """The HTTP status, or 0 where nobody answers."""
     try:
-        return httpx.get(url + path).status_code
+        return httpx.get(url + path, timeout=TIMEOUT_S).status_code
     except httpx.TransportError:
         return 0
 

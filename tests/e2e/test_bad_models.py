@@ -108,7 +108,7 @@ def serve(*arguments: str, environ: dict[str, str]) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         env=environ,
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -207,7 +207,7 @@ def test_killed_while_it_starts_leaves_a_usable_cache(own_cache: dict[str, str])
         capture_output=True,
         text=True,
         env=own_cache,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert any(Path(own_cache["FIRELANE_CACHE_DIR"]).rglob("*.so"))

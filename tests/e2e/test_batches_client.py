@@ -130,7 +130,7 @@ def test_killed_server_goes_on_where_it_was(
             batch_id = batch_id or start(client, path)
             wait_for_progress(client, batch_id, done + 8)
             server.process.kill()
-            server.process.wait(20)
+            server.process.wait(60)
         written = (tmp_path / "data" / "batches" / batch_id / "output.jsonl").read_bytes()
         done = written.count(b"\n")
         assert done < total

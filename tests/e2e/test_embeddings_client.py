@@ -41,7 +41,7 @@ def test_the_same_bits_alone_and_in_company(
 ) -> None:
     def embed(texts: list[str]) -> list[bytes]:
         body = {"input": texts, "encoding_format": "base64", "pooling": pooling}
-        answer = httpx.post(f"{cpu_server.url}/v1/embeddings", json=body, timeout=60).json()
+        answer = httpx.post(f"{cpu_server.url}/v1/embeddings", json=body, timeout=600).json()
         return [base64.b64decode(item["embedding"]) for item in answer["data"]]
 
     texts = [f"{i}: {text}" for i, text in enumerate(TEXTS * 20)]

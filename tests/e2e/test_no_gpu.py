@@ -29,7 +29,7 @@ def old_gpu(tmp_path: Path) -> dict[str, str]:
 
 def firelane(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "firelane", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ)
 
 
 @pytest.mark.parametrize(

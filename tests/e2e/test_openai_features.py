@@ -208,7 +208,7 @@ def test_async_streams_of_different_constraints(cpu_server: ServerProcess) -> No
 
     async def all_of_them() -> list[str]:
         async with openai.AsyncOpenAI(
-            base_url=f"{cpu_server.url}/v1", api_key="none", max_retries=0, timeout=60
+            base_url=f"{cpu_server.url}/v1", api_key="none", max_retries=0, timeout=600
         ) as client:
             return await asyncio.gather(*(one(client, pattern) for pattern in patterns * 3))
 
@@ -219,7 +219,7 @@ def test_async_streams_of_different_constraints(cpu_server: ServerProcess) -> No
 def test_async_parse(cpu_server: ServerProcess) -> None:
     async def parse() -> Report | None:
         async with openai.AsyncOpenAI(
-            base_url=f"{cpu_server.url}/v1", api_key="none", max_retries=0, timeout=60
+            base_url=f"{cpu_server.url}/v1", api_key="none", max_retries=0, timeout=600
         ) as client:
             answer = await client.chat.completions.parse(
                 model=MODEL, messages=USER, response_format=Report, max_tokens=200, temperature=0

@@ -12,7 +12,7 @@ from typing import Any
 from firelane.engine_config import EngineConfig
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import Failed, FromEngine, NewRequest, Ready, Sampling, Submit
-from tests.node.test_supervisor import CONFIG
+from tests.node.engine_gateway import CONFIG
 
 ENGINE = """
 import socket, sys
@@ -58,7 +58,7 @@ def test_a_device_that_fails_ends_the_engine_with_its_reason(tmp_path: Path) -> 
         assert frames(ours, Ready).max_num_seqs == 8
         ours.sendall(encode(Submit([NewRequest(id=1, prompt=b"\1\0\0\0", sampling=Sampling(max_tokens=4))])))
         failed = frames(ours, Failed)
-        _, said = engine.communicate(timeout=60)
+        _, said = engine.communicate(timeout=600)
     assert failed.exit_code == engine.returncode == 1
     assert failed.message.endswith("an illegal memory access was encountered")
     assert "engine_failed" in said

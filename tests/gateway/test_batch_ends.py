@@ -152,7 +152,7 @@ def test_a_drain_does_not_wait_and_the_next_server_goes_on(make_service, data_di
     first.wait_for(lambda: len(first.engine.running) == 8)
     first.run(first.engine.step)
     first.wait_for(lambda: len(first.engine.running) == 8)
-    assert first.call(first.gateway.drain(5))
+    assert first.call(first.gateway.drain(60))
     first.wait_for(lambda: not first.engine.running)
     first.call(first.gateway.close())
     second = make_service(data_dir=data_dir)

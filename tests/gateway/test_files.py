@@ -321,9 +321,7 @@ def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
             for _ in range(2)
         ]
         for client, size in zip(clients, (200_000, 1), strict=True):
-            client.sendall(
-                head + PART + b"x" * size + b"\r"
-            )  # the parser holds back what could be a boundary
+            client.sendall(head + PART + b"x" * size + b"\r")  # held back: a boundary could begin with it
         service.wait_for(lambda: shelf._used_bytes == 200_001)
         now_s += 2
         service.run(service.gateway._connections.sweep)

@@ -41,7 +41,10 @@ class TwoModels:
         url = f"http://127.0.0.1:{self.gateway.port}"
         self.http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
         self.openai = openai.OpenAI(
-            base_url=f"{url}/v1", api_key="k", max_retries=0, http_client=httpx.Client(trust_env=False)
+            base_url=f"{url}/v1",
+            api_key="k",
+            max_retries=0,
+            http_client=httpx.Client(trust_env=False, timeout=PATIENCE_S),
         )
 
     async def _start(self, config):
@@ -260,6 +263,6 @@ def test_names_are_given_once(tmp_path):
 
 
 def test_drain_refuses_all_models(two):
-    assert two.call(two.gateway.drain(1)) is True
+    assert two.call(two.gateway.drain(60)) is True
     assert all(model.state.value == "draining" for model in two.gateway.services.models)
     assert {model.reason for model in two.gateway.services.models} == {"shutting down"}

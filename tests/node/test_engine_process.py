@@ -8,7 +8,6 @@ import signal
 
 import msgspec
 import pytest
-from engine_gateway import Gateway, engine_config, request
 
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
@@ -22,6 +21,7 @@ from firelane.wire.frames import (
     StepFrame,
     Submit,
 )
+from tests.node.engine_gateway import Gateway, engine_config, request
 
 
 @pytest.fixture

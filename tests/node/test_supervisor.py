@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine_gateway import POLICY, Gateway, engine_config, request
 
 from firelane.errors import MachineError
 from firelane.wire.frames import Submit
+from tests.node.engine_gateway import POLICY, Gateway, engine_config, request
 
 
 @pytest.fixture

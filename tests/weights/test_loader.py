@@ -341,7 +341,7 @@ def test_processes_that_start_together_pack_once(model: Path, cache: Path) -> No
     children = [context.Process(target=_load_in_child, args=(model, cache, results)) for _ in range(3)]
     for child in children:
         child.start()
-    answers = [results.get(timeout=60) for _ in children]
+    answers = [results.get(timeout=600) for _ in children]
     for child in children:
         child.join()
     assert sorted(packed for packed, _ in answers) == [False, False, True]

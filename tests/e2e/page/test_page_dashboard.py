@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def number(text: str) -> int:
 
 
 def stats_of(server: ServerProcess, **engine: Any) -> dict[str, Any]:
-    stats = httpx.get(f"{server.url}/stats").json()
+    stats = httpx.get(f"{server.url}/stats", timeout=600).json()
     stats["engine"].update(engine)
     return stats
 
@@ -107,7 +108,7 @@ def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
     now = {"stats": stats_of(server, state="starting", reason="compile 3 of 12", loading=loading, **unknown)}
 
     def prepare(page: Any) -> None:
-        page.route("**/stats*", lambda route: route.fulfill(json=now["stats"]))
+        page.route(re.compile(r"/stats(\?|$)"), lambda route: route.fulfill(json=now["stats"]))
 
     tab = visit(prepare=prepare)
     bar = tab.page.get_by_role("progressbar")

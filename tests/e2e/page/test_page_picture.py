@@ -93,7 +93,7 @@ class Traffic:
 
     def _ask(self, url: str, which: int) -> None:
         count = 0
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=600) as client:
             while not self._stop.is_set():
                 count += 1
                 prompt = "import os\nimport sys\n\n\n" * 6 + f"def part_{which}_{count % 7}("

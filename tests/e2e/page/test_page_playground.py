@@ -20,7 +20,7 @@ QUESTION = "Write a function named flatten that takes a nested list."
 
 
 def ask(server: ServerProcess, path: str, **body: object) -> dict:
-    answer = httpx.post(server.url + path, json={"model": MODEL, "temperature": 0, **body}, timeout=60)
+    answer = httpx.post(server.url + path, json={"model": MODEL, "temperature": 0, **body}, timeout=600)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -279,7 +279,7 @@ def test_python_of_the_request_gives_the_same_answer(visit: Open) -> None:
     tab.page.get_by_role("button", name="Code").click()
     tab.page.check("input[value=python]", force=True)
     program = tab.page.text_content("#code")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     assert done.stdout == tab.answer
 

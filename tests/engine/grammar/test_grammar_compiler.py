@@ -21,8 +21,8 @@ from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
 VOCAB = 4096
-LIMITS = GrammarLimits()
-WALL_S = 30  # of one compilation on a busy machine; alone each takes 3 s at most
+LIMITS = GrammarLimits(trial_wall_s=60.0)
+WALL_S = 120  # of one compilation on a busy machine; alone each takes 3 s at most
 GROWTH_BYTES = 300 << 20
 
 

@@ -149,7 +149,7 @@ def test_reload_while_a_request_is_in_flight(serve, tmp_path):
         "POST", "/v1/completions", json={**ASK, "stream": True}, headers={"authorization": f"Bearer {ACME}"}
     )
     with (
-        httpx.Client(trust_env=False, timeout=60) as client,
+        httpx.Client(trust_env=False, timeout=600) as client,
         _late(service, client, request, tmp_path) as answer,
     ):
         assert answer.read().endswith(b"data: [DONE]\n\n")
