@@ -205,7 +205,7 @@ class _Answer:
     def add(self, data: bytes) -> None:
         """Raises ConnectionError where no more comes, or too much, or where the process ends with it."""
         self._data += data
-        ends = self._data[LENGTH_BYTES : LENGTH_BYTES + 1] == TOO_MUCH
+        ends = self._data.startswith(TOO_MUCH, LENGTH_BYTES)
         if not data or ends or self._size > MAX_ANSWER_BYTES:
             raise ConnectionError
 
