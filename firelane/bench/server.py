@@ -64,8 +64,8 @@ class ServerProcess:
 
     @property
     def engine_pids(self) -> list[int]:
-        """The gateway's descendants."""
-        return descendants(self.process.pid)
+        """The gateway's descendants, but for those that render templates."""
+        return [pid for pid in descendants(self.process.pid) if b"template_worker" not in _command(pid)]
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """SIGTERM, then SIGKILL after `timeout_s`; returns the exit code. Idempotent."""
@@ -115,6 +115,14 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of all threads of a process, in seconds; 0 when it is gone."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _command(pid: int) -> bytes:
+    """b"" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _stat(pid: int) -> list[str]:
