@@ -6,5 +6,11 @@ MAX_LOGPROBS = 20
 """Alternatives reported for each token."""
 MAX_BIAS = 300
 """Entries of logit_bias."""
+MAX_SCHEMA_BYTES = 128 << 10
+"""Of a JSON schema that an answer must match."""
+MAX_GRAMMAR_BYTES = 64 << 10
+"""Of any other grammar's text."""
+MAX_TOKENIZER_BYTES = 128 << 20
+"""Of a tokenizer.json."""
 MAX_STOP_IDS = 16
 """Stop tokens: those that the request names and those that end any sequence of the model."""

@@ -59,7 +59,7 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, most_bytes: int = 16 << 20) -> bytes:
     """The bytes of a file that has no more of them. OSError."""
     with open_regular(path) as file:
         data = file.read(most_bytes + 1)

@@ -9,6 +9,7 @@ import firelane
 from firelane.contract import Executor
 from firelane.engine_config import EngineConfig
 from firelane.errors import ModelError
+from firelane.storage import read_regular
 from firelane.weights.checkpoint import Checkpoint
 
 
@@ -19,7 +20,7 @@ def checkpoint_identity(model_dir: Path) -> str:
         weights = Checkpoint.open(model_dir).fingerprint
     except ModelError:
         weights = ""
-    config = (model_dir / "config.json").read_bytes()
+    config = read_regular(model_dir / "config.json")
     return hashlib.blake2b(config, digest_size=16).hexdigest() + weights
 
 

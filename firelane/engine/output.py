@@ -47,6 +47,7 @@ class OutputProcessor:
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
+        self._grammar_failures = 0
 
     @property
     def has_news(self) -> bool:
@@ -125,7 +126,12 @@ class OutputProcessor:
 
     def note_end(self, sequence: Sequence, reason: FinishReason) -> None:
         """Report the end of a sequence that is not in the table."""
-        self._finished.append(Finished(sequence.id, reason))
+        self._finished.append(self._end_of(sequence, reason))
+
+    def _end_of(self, sequence: Sequence, reason: FinishReason) -> Finished:
+        failure = sequence.failure if reason == "error" else ""
+        self._grammar_failures += bool(failure)
+        return Finished(sequence.id, reason, failure)
 
     def report(self) -> StepFrame:
         """The news alone, while no step runs."""
@@ -186,7 +192,7 @@ class OutputProcessor:
         sequence = self._table.sequences[slot]
         assert sequence is not None
         self._table.finish(sequence)
-        self._completed.append(Finished(sequence.id, reason))
+        self._completed.append(self._end_of(sequence, reason))
 
     def _pool(self, plan: StepPlan, inputs: StepInputs, outputs: StepOutputs) -> None:
         """Collect hidden states; a prompt that is through ends with its embedding."""
@@ -263,4 +269,5 @@ class OutputProcessor:
             steps=self._steps,
             running_background=self._policy.num_running_background(),
             waiting_background=table.waiting.num_background(),
+            grammar_failures=self._grammar_failures,
         )

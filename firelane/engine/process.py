@@ -31,6 +31,7 @@ from firelane.wire.frames import (
     Submit,
     ToEngine,
 )
+from firelane.wire.repeats import restored
 from firelane.wire.transport import Channel, ConnectionClosedError
 
 TERMINATE_DRAIN_S = 1.0
@@ -84,7 +85,7 @@ class SocketPort:
 
     def _act(self, frame: ToEngine, core: EngineCore) -> None:
         if isinstance(frame, Submit):
-            for request in frame.requests:
+            for request in restored(frame.requests):
                 if self.is_draining:
                     message = "the engine is draining: send the request elsewhere"
                     self.send(Rejected(request.id, message, elsewhere=True))

@@ -113,6 +113,11 @@ class Sequence:
         return "length" if complete else None
 
     @property
+    def failure(self) -> str:
+        """What is wrong with the request itself, where it ends in an error."""
+        return "" if self.constraint is None else self.constraint.failure
+
+    @property
     def reusable_tokens(self) -> int:
         """Leading tokens that may come from the prefix cache: a position still to be scored must be
         computed."""

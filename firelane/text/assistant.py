@@ -12,7 +12,7 @@ from typing import Any
 
 from firelane.api.chat import ChatRequest
 from firelane.errors import RequestError
-from firelane.text.constraints import grammar_of, single_line
+from firelane.text.constraints import check_size, grammar_of, single_line
 from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
 from firelane.text.encoder import TextRoom
@@ -170,6 +170,8 @@ class Assistant:
                 code="no_chat_template",
             )
         grammar = self._grammar(conversation)
+        if grammar is not None:
+            check_size(grammar, "tools" if conversation.use.active else "messages")
         variables = self._variables(conversation, template, constrained=grammar is not None)
         use = conversation.use
         tools = [tool.definition() for tool in use.tools] if use.active else []

@@ -13,6 +13,7 @@ from firelane.api.formats import StructuredOutputs
 from firelane.api.sampling import SamplingFields, unsupported
 from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
+from firelane.request_limits import MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES
 from firelane.wire.frames import Grammar
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -27,7 +28,20 @@ def grammar_of(fields: SamplingFields) -> Grammar | None:
     if len(found) > 1:
         names = ", ".join(f"`{name}`" for name, _ in found)
         raise RequestError(f"{names} ask for different things: give one of them", param=found[0][0])
-    return found[0][1] if found else None
+    if not found:
+        return None
+    check_size(found[0][1], found[0][0])
+    return found[0][1]
+
+
+def check_size(grammar: Grammar, param: str) -> None:
+    """Raises RequestError where an engine would not take it for its length alone."""
+    most = MAX_SCHEMA_BYTES if grammar.kind == "json_schema" else MAX_GRAMMAR_BYTES
+    size = len(grammar.text.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise RequestError(
+            f"what the answer must match has {size} bytes: at most {most} are taken", param=param
+        )
 
 
 def single_line(schema: dict[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,8 @@ class TextEncoder:
             else:
                 async with self._long:
                     found += await asyncio.to_thread(self._packed, group, special)
+            if room.keep is None and any(len(one) > 4 * room.max_tokens for one in found[-len(group) :]):
+                raise room.too_long()
         return found
 
     async def _encode(self, text: str, room: TextRoom, special: bool) -> bytes:

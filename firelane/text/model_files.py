@@ -5,13 +5,24 @@ defaults.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from firelane.errors import TokenizerError
+from firelane.storage import read_regular
 from firelane.wire.frames import Pooling
 
+log = logging.getLogger(__name__)
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 1e6),
+    "top_p": (0.0, 1.0),
+    "top_k": (-1, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-6, 1e6),
+}
+"""Lowest and highest value that engines take."""
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -40,13 +51,14 @@ def read_model_files(model_dir: Path) -> ModelFiles:
     config = _read_json(model_dir / "config.json")
     vocab_size = config.get("vocab_size")
     template, where = _find_template(model_dir, tokenizer_config)
+    path = model_dir / "generation_config.json"
+    eos_ids = _eos_ids(path, generation) or _eos_ids(model_dir / "config.json", config)
     return ModelFiles(
         template=template,
         template_path=where,
         specials=_specials(tokenizer_config),
-        eos_ids=_eos_ids(model_dir / "generation_config.json", generation)
-        or _eos_ids(model_dir / "config.json", config),
-        defaults=_defaults(generation),
+        eos_ids=_known_ids(model_dir, eos_ids, vocab_size),
+        defaults=_defaults(path, generation),
         vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
         pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
     )
@@ -55,11 +67,11 @@ def read_model_files(model_dir: Path) -> ModelFiles:
 def _read_text(path: Path) -> str | None:
     """None where there is no such file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode("utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise TokenizerError(f"{path} cannot be read ({error.strerror}): make it readable") from error
+        raise TokenizerError(f"{path} cannot be read ({error.strerror}): make it a readable file") from error
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is not UTF-8 text ({error.reason}): fetch it again") from error
 
@@ -125,7 +137,28 @@ def _pooling(config: dict[str, Any]) -> Pooling | None:
     return names.get(on[0]) if len(on) == 1 else None if on else "last"
 
 
-def _defaults(generation: dict[str, Any]) -> dict[str, float]:
-    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    found = {name: generation.get(name) for name in names}
-    return {name: v for name, v in found.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+def _defaults(path: Path, generation: dict[str, Any]) -> dict[str, float]:
+    """Without values that no request could be served with: they would fail each one that is silent."""
+    found: dict[str, float] = {}
+    for name, (lowest, highest) in _RANGES.items():
+        value = generation.get(name)
+        if value is None:
+            continue
+        if type(value) in (int, float) and lowest <= value <= highest:
+            found[name] = value
+        else:
+            shown = str(value)[:60] if isinstance(value, int | float | str) else type(value).__name__
+            log.warning(
+                "generation_default_ignored path=%s %s=%s allowed=%g..%g", path, name, shown, lowest, highest
+            )
+    return found
+
+
+def _known_ids(path: Path, ids: tuple[int, ...], vocab_size: object) -> tuple[int, ...]:
+    """Without ids that the vocabulary does not have: the model cannot write them, and engines refuse them."""
+    known = tuple(token for token in ids if type(vocab_size) is not int or token < vocab_size)
+    if known != ids:
+        log.warning(
+            "eos_token_ids_ignored path=%s count=%d vocab_size=%s", path, len(ids) - len(known), vocab_size
+        )
+    return known

@@ -10,7 +10,7 @@ from typing import cast
 from firelane.api.chat import ChatRequest
 from firelane.api.completions import CompletionRequest
 from firelane.api.sampling import SamplingFields
-from firelane.errors import ContextLengthError, RequestError
+from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
 from firelane.text.encoder import TextEncoder, TextRoom, pack_ids, unpack_ids
 from firelane.text.model_files import ModelFiles
@@ -46,15 +46,21 @@ class PromptBuilder:
     """
 
     def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
+        """Raises TokenizerError where the files cannot be used."""
         self.tokenizer = tokenizer
         self.encoder = TextEncoder(tokenizer)
         self._files = files
         self.pooling: Pooling | None = files.pooling
+        own = tokenizer.id_of(files.specials.get("eos_token", ""))
+        self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
+        if len(self.eos_ids) > MAX_STOP_IDS:
+            raise TokenizerError(
+                f"eos_token_id in generation_config.json: {len(self.eos_ids)} tokens would end an answer: "
+                f"at most {MAX_STOP_IDS} are taken"
+            )
         self.template: TemplateRenderer | None = None
         if files.template is not None:
             self.template = TemplateRenderer(files.template, files.specials, files.template_path)
-        own = tokenizer.id_of(files.specials.get("eos_token", ""))
-        self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
 
     def close(self) -> None:
         """End what renders the template; idempotent."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from firelane.text.template_worker import (
     framed,
 )
 
+log = logging.getLogger(__name__)
 QUICK_BYTES = 64 << 10
 """A conversation of more waits for other long ones, not in the way of short ones."""
 WALL_S = 10.0
@@ -48,6 +50,7 @@ class TemplateRenderer:
     def __init__(self, source: str, constants: dict[str, str], where: str = "chat template") -> None:
         """Starts a process. Raises TokenizerError when `source` is not a template."""
         self.source = source
+        self._where = where
         first = msgspec.json.encode(TemplateSource(source, constants, where))
         self._quick, self._slow = _Process(first), _Process(first)
         try:
@@ -77,7 +80,7 @@ class TemplateRenderer:
         try:
             return _text(await process.ask(request))
         except _EndedError:
-            raise _too_much() from None
+            raise self._given_up(request) from None
         finally:
             process.lock.release()
 
@@ -85,10 +88,15 @@ class TemplateRenderer:
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]
     ) -> str:
         """As `render`, for a caller without an event loop."""
+        request = _encoded(messages, tools, variables)
         try:
-            return _text(self._quick.ask_blocking(_encoded(messages, tools, variables)))
+            return _text(self._quick.ask_blocking(request))
         except _EndedError:
-            raise _too_much() from None
+            raise self._given_up(request) from None
+
+    def _given_up(self, request: bytes) -> RequestError:
+        log.warning("template_process_ended template=%s conversation_bytes=%d", self._where, len(request))
+        return RequestError(TOO_MUCH_WORK)
 
     def close(self) -> None:
         """End the processes; idempotent."""
@@ -205,7 +213,7 @@ class _Answer:
     def add(self, data: bytes) -> None:
         """Raises ConnectionError where no more comes, or too much, or where the process ends with it."""
         self._data += data
-        ends = bytes(self._data[LENGTH_BYTES : LENGTH_BYTES + 1]) == TOO_MUCH
+        ends = self._data.startswith(TOO_MUCH, LENGTH_BYTES)
         if not data or ends or self._size > MAX_ANSWER_BYTES:
             raise ConnectionError
 
@@ -236,7 +244,3 @@ def _text(answer: bytes) -> str:
         return answer[1:].decode()
     param = "messages" if outcome == REFUSED else None
     raise RequestError(answer[1:].decode("utf-8", "replace"), param=param)
-
-
-def _too_much() -> RequestError:
-    return RequestError(TOO_MUCH_WORK)

@@ -11,6 +11,8 @@ from typing import Any
 import tokenizers
 
 from firelane.errors import TokenizerError
+from firelane.request_limits import MAX_TOKENIZER_BYTES
+from firelane.storage import read_regular
 from firelane.text.growth import check_growth
 from firelane.text.token_table import TokenBytes, TokenTable, byte_rule
 
@@ -91,10 +93,12 @@ class Tokenizer:
 def load_tokenizer(model_dir: Path) -> Tokenizer:
     """Raises TokenizerError when tokenizer.json is missing or damaged."""
     path = model_dir / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         raise TokenizerError(f"no tokenizer.json in {model_dir}: add the one that the model was trained with")
     try:
-        core = tokenizers.Tokenizer.from_file(str(path))
+        core = tokenizers.Tokenizer.from_buffer(read_regular(path, MAX_TOKENIZER_BYTES))
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read ({error.strerror}): make it readable") from error
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"{path} is not a tokenizer: {_one_line(error)}; fetch it again") from error
     core.no_truncation()

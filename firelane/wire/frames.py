@@ -15,7 +15,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -60,7 +60,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     that want something now. `background` ones get only what no other sequence wants. pooling: instead of
     generating, answer with one Embedding of the prompt (sampling then counts for nothing). output_start: for
     a request that another engine began, the index in `prompt` of the first token that is output already (-1:
-    none is); the tokens that follow are the very ones that the first engine would have drawn.
+    none is); the tokens that follow are the very ones that the first engine would have drawn. repeats: prompt
+    and grammar, which are left out, are those of the request before it in the frame.
     """
 
     id: int
@@ -73,6 +74,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     background: bool = False
     pooling: Pooling | None = None
     output_start: int = -1
+    repeats: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -144,10 +146,12 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
     """The request has ended; a token in the same frame is its last one. Stop tokens are reported too: with
-    "stop", a token in the same frame is one. Text that ends by its grammar gets this in the next frame."""
+    "stop", a token in the same frame is one. Text that ends by its grammar gets this in the next frame.
+    message: with "error", what the request itself has to do with it."""
 
     id: int
     reason: FinishReason
+    message: str = ""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -188,6 +192,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     steps: int = 0
     running_background: int = 0
     waiting_background: int = 0
+    grammar_failures: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):

@@ -25,6 +25,7 @@ from firelane.wire.frames import (
     ToEngine,
     TokenLogprobs,
 )
+from firelane.wire.repeats import restored
 
 
 @dataclass
@@ -122,8 +123,9 @@ class FakeEngine:
 
     def _submit(self, frame: Submit) -> None:
         self.submit_frames += 1
-        self.submitted.extend(frame.requests)
-        for request in frame.requests:
+        requests = list(restored(frame.requests))
+        self.submitted.extend(requests)
+        for request in requests:
             if self.reject:
                 self.send(Rejected(request.id, self.reject, self.elsewhere))
                 continue

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from firelane.gateway.config import HttpLimits
 from firelane.gateway.engines import connection
 from firelane.gateway.engines.link import LinkState
-from firelane.wire.frames import NewRequest, Sampling
+from firelane.wire.codec import WireError, encode
+from firelane.wire.frames import Finished, Grammar, NewRequest, Sampling
+from firelane.wire.repeats import restored
 
 
 def test_another_engine_takes_the_place_of_one_that_still_holds_requests(service):
@@ -32,7 +36,7 @@ def test_another_engine_takes_the_place_of_one_that_still_holds_requests(service
 def test_many_long_prompts_travel_in_several_frames(monkeypatch, sizes, frames):
     monkeypatch.setattr(connection, "SUBMIT_BYTES", 7)
     requests = [_request(i, b"x" * size) for i, size in enumerate(sizes)]
-    cut = [frame.requests for frame in connection.submissions(requests)]
+    cut = [list(restored(frame.requests)) for frame in connection.submissions(requests)]
     assert [r for frame in cut for r in frame] == requests
     assert len(cut) == frames
     assert all(len(frame) == 1 or sum(len(r.prompt) for r in frame) <= 7 for frame in cut)
@@ -42,14 +46,62 @@ def test_one_request_may_be_larger_than_a_frame(service, monkeypatch):
     monkeypatch.setattr(connection, "SUBMIT_BYTES", 100)
     answer = service.http.post("/v1/completions", json={"prompt": "long" * 20, "n": 4})
     assert answer.status_code == 200
-    assert service.engine.submit_frames == 4
+    assert service.engine.submit_frames == 1
 
 
-def test_grammars_count_in_a_frame(service, monkeypatch):
+def test_grammars_count_in_a_frame(monkeypatch):
     monkeypatch.setattr(connection, "SUBMIT_BYTES", 2000)
-    body = {"prompt": "a", "n": 6, "guided_regex": "x" * 200}
-    assert service.http.post("/v1/completions", json=body).status_code == 200
-    assert service.engine.submit_frames == 3
+    grammars = [Grammar("regex", f"{i}" * 200) for i in range(6)]
+    requests = [msgspec.structs.replace(_request(i), grammar=grammar) for i, grammar in enumerate(grammars)]
+    assert len(list(connection.submissions(requests))) == 3
+
+
+def test_choices_of_a_request_carry_prompt_and_grammar_once(service):
+    body = {"prompt": "long" * 20, "n": 8, "guided_regex": "x" * 2000, "max_tokens": 3}
+    answer = service.http.post("/v1/completions", json=body)
+    assert [choice["text"] for choice in answer.json()["choices"]] == ["hel"] * 8
+    sent = service.engine.submitted
+    assert len({request.prompt for request in sent}) == len({request.grammar for request in sent}) == 1
+    assert len({request.sampling.seed for request in sent}) == 8
+    (frame,) = connection.submissions(sent)
+    assert len(encode(frame)) < 4000
+    assert list(restored(frame.requests)) == sent
+
+
+def test_a_frame_that_repeats_nothing():
+    with pytest.raises(WireError, match="repeats"):
+        list(restored([msgspec.structs.replace(_request(1), repeats=True)]))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_fails_is_the_requests_own_fault(service, stream):
+    def failing(frame):
+        ended = [Finished(f.id, "error", "the grammar cannot be used") for f in frame.finished]
+        return msgspec.structs.replace(frame, finished=ended)
+
+    service.engine.frame = failing
+    body = {"prompt": "a", "guided_regex": "x*", "max_tokens": 3, "stream": stream}
+    answer = service.http.post("/v1/completions", json=body)
+    assert answer.status_code == (200 if stream else 400)
+    assert "the grammar cannot be used" in answer.text
+    assert "grammar_failed" in answer.text
+    assert service.gateway.in_flight == 0
+
+
+def test_a_grammar_that_is_too_long_does_not_reach_the_engine(make_service):
+    service = make_service(limits=HttpLimits())
+    tool = {"name": "t", "parameters": {"type": "object", "properties": {f"p{i}": {} for i in range(3000)}}}
+    tools = [{"type": "function", "function": {**tool, "name": f"t{i}"}} for i in range(2)]
+    chat = {"messages": [{"role": "user", "content": "a"}], "n": 8}
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["x" * 140_000]}}}
+    for body in (
+        {**chat, "tools": tools, "tool_choice": "required"},
+        {**chat, "response_format": schema},
+    ):
+        answer = service.http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400
+        assert "at most" in answer.text
+    assert service.engine.submitted == []
 
 
 class BrokenSink:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 from tests.text.toy_model import write_model
 
@@ -29,3 +30,13 @@ def test_end_of_the_tokenizer_ends_a_sequence_too(make_service, core, tmp_path):
     first, second = (request.sampling for request in service.engine.submitted)
     assert first.stop_token_ids == [1, 4]
     assert second.stop_token_ids == []
+
+
+def test_bad_defaults_do_not_reach_a_request(make_service, core, tmp_path):
+    write_model(tmp_path, core)
+    bad = {"eos_token_id": 1, "temperature": -1, "top_p": 5, "top_k": math.nan}
+    (tmp_path / "generation_config.json").write_text(json.dumps(bad))
+    service = make_service(model_dir=tmp_path)
+    answer = service.http.post("/v1/completions", json={"prompt": "a"})
+    assert answer.status_code == 200, answer.text
+    assert service.engine.submitted[0].sampling.temperature == 1.0

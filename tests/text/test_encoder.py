@@ -74,8 +74,14 @@ def test_what_fits_is_the_tokens_of_the_whole(tokenizer, size):
     assert run(tokenizer, text, room=room) == [Tokenizer(core()).encode(text)]
 
 
-def test_a_little_too_long_is_left_to_the_check_of_tokens(tokenizer):
+def test_a_short_text_that_is_too_long_is_left_to_the_check_of_tokens(tokenizer):
     assert len(run(tokenizer, "x" * 1100)[0]) == 1100
+
+
+def test_one_of_many_that_is_too_long_ends_the_work(tokenizer):
+    with pytest.raises(ContextLengthError):
+        run(tokenizer, *["x" * 2000] * 2000)
+    assert sum(tokenizer.seen) <= PIECE_CHARS
 
 
 @pytest.mark.parametrize("text", ["xy" * 5_000_000, "a b" * 3_000_000, "é" * 5_000_000])

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 
 import pytest
+import tokenizers
 
-from firelane.errors import TokenizerError
-from firelane.text.model_files import read_model_files
-from firelane.text.tokenizer import load_tokenizer
+from firelane.errors import RequestError, TokenizerError
+from firelane.text.model_files import ModelFiles, read_model_files
+from firelane.text.prompt import PromptBuilder
+from firelane.text.tokenizer import Tokenizer, load_tokenizer
 
 
 def write(folder, **files):
@@ -76,6 +80,19 @@ def test_files_that_cannot_be_read(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(TokenizerError, match=rf"{name} cannot be read"):
         read_model_files(tmp_path)
+    (tmp_path / name).rmdir()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(TokenizerError, match=rf"{name} cannot be read .not a regular file"):
+        read_model_files(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(TokenizerError, match=rf"{name} cannot be read .not a regular file"):
+        read_model_files(tmp_path)
+    (tmp_path / name).unlink()
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TokenizerError, match=rf"{name} cannot be read .larger than"):
+        read_model_files(tmp_path)
 
 
 @pytest.mark.parametrize("value", ["2", [2, "x"], -1, True, 2**40, {"id": 2}])
@@ -102,3 +119,50 @@ def test_tokenizer_missing_or_damaged(tmp_path):
     with pytest.raises(TokenizerError, match="is not a tokenizer") as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value)
+
+
+BAD = {"temperature": -1, "top_p": 5, "top_k": math.nan, "min_p": "0.1", "repetition_penalty": 10**400}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_defaults_that_no_request_could_be_served_with(tmp_path, caplog, name):
+    write(tmp_path, generation_config_json={"temperature": 0.5, "top_p": 0.5, "top_k": 5} | {name: BAD[name]})
+    read = read_model_files(tmp_path).defaults
+    assert read == {k: v for k, v in {"temperature": 0.5, "top_p": 0.5, "top_k": 5}.items() if k != name}
+    (line,) = caplog.messages
+    assert f" {name}=" in line
+    assert len(line) < 300 + len(str(tmp_path))
+
+
+def test_ends_that_the_vocabulary_does_not_have(tmp_path, caplog):
+    write(tmp_path, generation_config_json={"eos_token_id": [3, 50]}, config_json={"vocab_size": 50})
+    assert read_model_files(tmp_path).eos_ids == (3,)
+    assert "eos_token_ids_ignored" in caplog.text
+
+
+def test_more_ends_than_a_sequence_can_have():
+    core = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    with pytest.raises(TokenizerError, match="17 tokens would end an answer: at most 16"):
+        PromptBuilder(Tokenizer(core), ModelFiles(eos_ids=tuple(range(17))))
+
+
+@pytest.mark.parametrize("make", ["pipe", "device", "large"])
+def test_a_tokenizer_that_is_no_file(tmp_path, make):
+    path = tmp_path / "tokenizer.json"
+    if make == "pipe":
+        os.mkfifo(path)
+    elif make == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot be read"):
+        load_tokenizer(tmp_path)
+
+
+def test_long_messages_are_cut():
+    error = RequestError("begin " + "x" * 100_000 + " end", param="y")
+    assert len(str(error)) < 2100
+    assert str(error).startswith("begin x")
+    assert str(error).endswith("x end")
+    assert error.param == "y"

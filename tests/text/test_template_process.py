@@ -51,7 +51,7 @@ def test_values_arrive_as_they_are(value):
         assert render(template, x=value).endswith(f"|{value}")
 
 
-def test_too_much_work_ends_the_process_and_the_next_conversation_has_another(template):
+def test_too_much_work_ends_the_process_and_the_next_conversation_has_another(template, caplog):
     for _ in range(2):
         with pytest.raises(RequestError, match="too much work"):
             render(template, HARM)
@@ -59,6 +59,7 @@ def test_too_much_work_ends_the_process_and_the_next_conversation_has_another(te
     with pytest.raises(RequestError, match="too much work"):
         template.render_blocking(HARM, [], {})
     assert template.render_blocking(USER, [], {}) == "hi"
+    assert [line.split()[0] for line in caplog.messages] == ["template_process_ended"] * 3
 
 
 def test_short_conversations_do_not_wait_for_long_ones(template):

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 PROBE_TOKENS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CompiledGrammar:
     """matcher: at the beginning of the text, to be copied by each sequence. mask: uint32
-    [vocab_size // 32 + 1], what the first token may be; bit `end`: the text may be empty."""
+    [vocab_size // 32 + 1], what the first token may be; bit `end`: the text may be empty.
+    is_spent: a copy of the matcher has run out of what all copies share: it has to be compiled again."""
 
     matcher: LLMatcher
     mask: NDArray[np.uint32]
     end: int
+    is_spent: bool = False
 
 
 class GrammarCompiler:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firelane.request_limits import MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES
+
 # llguidance descends into a grammar by recursion: a chain of all the rules that a text can hold has to fit.
 # Pages that are not touched cost nothing.
 STACK_BYTES = 256 << 20
@@ -23,8 +25,8 @@ class GrammarLimits:
     lexer_states (1 to 2 kB each) its memory.
     """
 
-    schema_bytes: int = 128 << 10
-    text_bytes: int = 64 << 10
+    schema_bytes: int = MAX_SCHEMA_BYTES
+    text_bytes: int = MAX_GRAMMAR_BYTES
     forced_bytes: int = 8 << 10
     compile_s: float = 15.0
     trial_cpu_s: float = 2.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from firelane.contract import SAMPLE, StepInputs, StepOutputs
+from firelane.engine.grammar.source import one_line
 from firelane.wire.frames import FinishReason
 
 if TYPE_CHECKING:
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
     from firelane.engine.table import SequenceTable
 
 
+log = logging.getLogger(__name__)
+
+
 class Constraint:
     """The grammar of one sequence, and how far its text has come. The matcher is made when the sequence first
     gets a slot, so that a long queue holds none. allowance_s: processor time that is left to it; each token
-    brings some and uses some. outcome: how a text ends that was resumed at its end."""
+    brings some and uses some. outcome: how a text ends that was resumed at its end. failure: why the matcher
+    gave up."""
 
-    __slots__ = ("allowance_s", "compiled", "limits", "matcher", "outcome")
+    __slots__ = ("allowance_s", "compiled", "failure", "limits", "matcher", "outcome")
 
     def __init__(self, compiled: CompiledGrammar, limits: GrammarLimits) -> None:
         self.compiled = compiled
@@ -33,6 +39,20 @@ class Constraint:
         self.allowance_s = limits.slack_cpu_s
         self.matcher: LLMatcher | None = None
         self.outcome: FinishReason | None = None
+        self.failure = ""
+
+    def fail(self, matcher: LLMatcher) -> FinishReason:
+        """The matcher has given up. Its copies have parts in common: none of them is used again."""
+        if matcher.is_error():
+            self.compiled.is_spent = True
+            self.give_up(
+                f"the grammar cannot be used any further: {one_line(matcher.get_error())}; simplify it"
+            )
+        return "error"
+
+    def give_up(self, reason: str) -> None:
+        self.failure = reason
+        log.warning("grammar_failed reason=%r", reason)
 
     def replay(self, output: list[int]) -> None:
         """Take the tokens of a request that another engine began. That engine may have died between the last
@@ -45,7 +65,7 @@ class Constraint:
         mask = np.zeros_like(self.compiled.mask)
         matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if not consumed or matcher.is_error():
-            self.outcome = "error"
+            self.outcome = self.fail(matcher)
             return
         word, bit = self.compiled.end >> 5, 1 << (self.compiled.end & 31)
         may_end = bool(int(mask[word]) & bit)
@@ -122,7 +142,7 @@ class GrammarMasks:
         matcher = sequence.constraint.matcher
         assert matcher is not None
         if not matcher.consume_token(token):
-            return "error"
+            return sequence.constraint.fail(matcher)
         if matcher.is_stopped():
             return "stop"
         return None if is_last else self._write(sequence, matcher)
@@ -130,7 +150,8 @@ class GrammarMasks:
     def _write(self, sequence: Sequence, matcher: LLMatcher) -> FinishReason | None:
         self._writer.compute_mask(sequence.slot, matcher.unsafe_compute_mask_ptr)
         if matcher.is_error():
-            return "error"
+            assert sequence.constraint is not None
+            return sequence.constraint.fail(matcher)
         return "stop" if self._finish_mask(sequence) else None
 
     def _finish_mask(self, sequence: Sequence) -> bool:
@@ -156,4 +177,7 @@ def _charge(sequence: Sequence, used_s: float) -> FinishReason | None:
     assert constraint is not None
     left_s = constraint.allowance_s + constraint.limits.token_cpu_s - used_s
     constraint.allowance_s = min(left_s, constraint.limits.slack_cpu_s)
-    return "error" if left_s < 0 else None
+    if left_s >= 0:
+        return None
+    constraint.give_up("the grammar takes too much time for each token: simplify it")
+    return "error"

@@ -110,7 +110,7 @@ class GrammarQueue:
         """Give the sequence its constraint; False where it must wait for it (see `take`). Raises RequestError
         where the grammar is known to be wrong."""
         found = self._kept.get(grammar)
-        if found is not None:
+        if found is not None and not _is_spent(found):
             self._kept.move_to_end(grammar)
             if error := self._give(sequence, found):
                 raise RequestError(error)
@@ -194,3 +194,7 @@ class GrammarQueue:
 
     def _too_late(self) -> str:
         return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"
+
+
+def _is_spent(result: CompiledGrammar | str) -> bool:
+    return not isinstance(result, str) and result.is_spent

@@ -51,7 +51,7 @@ def new_matcher(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits)
     check(matcher, grammar)
     if warnings := matcher.get_grammar_warnings():
         name = NAMES[grammar.kind]
-        raise RequestError(f"{name} cannot be honoured in full: {_one_line(warnings[0])}; leave that out")
+        raise RequestError(f"{name} cannot be honoured in full: {one_line(warnings[0])}; leave that out")
     forced, most = len(matcher.compute_ff_bytes()), limits.forced_bytes
     if forced > most:
         raise RequestError(
@@ -63,7 +63,7 @@ def new_matcher(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits)
 def check(matcher: LLMatcher, grammar: Grammar) -> None:
     """Raises RequestError where the matcher has given up."""
     if matcher.is_error():
-        raise RequestError(f"{NAMES[grammar.kind]} cannot be used: {_one_line(matcher.get_error())}")
+        raise RequestError(f"{NAMES[grammar.kind]} cannot be used: {one_line(matcher.get_error())}")
 
 
 def _source(grammar: Grammar) -> str:
@@ -81,10 +81,10 @@ def _source(grammar: Grammar) -> str:
             return LLMatcher.grammar_from_regex(text)
         return LLMatcher.grammar_from_lark(gbnf_to_lark(text) if grammar.kind == "gbnf" else text)
     except Exception as error:  # the library's converter raises that itself
-        raise RequestError(f"{NAMES[grammar.kind]} is not valid: {_one_line(str(error))}") from error
+        raise RequestError(f"{NAMES[grammar.kind]} is not valid: {one_line(str(error))}") from error
 
 
-def _one_line(message: str) -> str:
+def one_line(message: str) -> str:
     """What llguidance says, without its picture of the place; of a regular expression's fault the cause."""
     cause = re.search(r"^error: (.+)", message, re.MULTILINE)
     place = re.match(r"at \d+\(\d+\): ", message)

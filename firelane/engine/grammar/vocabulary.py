@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from firelane.errors import TokenizerError
+from firelane.request_limits import MAX_TOKENIZER_BYTES
+from firelane.storage import read_regular
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -49,7 +51,7 @@ def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
 
     path = model_dir / "tokenizer.json"
     try:
-        text, end = _with_end(path.read_bytes())
+        text, end = _with_end(read_regular(path, MAX_TOKENIZER_BYTES))
         if end > vocab_size:
             raise TokenizerError(f"{path} has {end} ids but the model's vocabulary has {vocab_size}")
         slices = [*LLTokenizer.general_slices(), *SLICES]
@@ -63,7 +65,9 @@ def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
 
 def special_tokens(model_dir: Path) -> list[str]:
     """Those that a grammar may name. Raises OSError or ValueError."""
-    added = msgspec.json.decode((model_dir / "tokenizer.json").read_bytes(), type=_Tokens).added_tokens
+    added = msgspec.json.decode(
+        read_regular(model_dir / "tokenizer.json", MAX_TOKENIZER_BYTES), type=_Tokens
+    ).added_tokens
     return [token.content for token in added if token.special]
 
 

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from firelane.wire.codec import FrameReader, WireError
 from firelane.wire.frames import FromEngine, NewRequest, Submit
+from firelane.wire.repeats import repeats, shortened
 
 log = logging.getLogger(__name__)
 SUBMIT_BYTES = 4 << 20
@@ -90,13 +91,13 @@ def submissions(requests: list[NewRequest]) -> Iterator[Submit]:
     """The requests in order, cut where their prompts and grammars would be too much for one frame."""
     begin, size = 0, 0
     for index, request in enumerate(requests):
-        own = _size(request)
-        if index > begin and size + own > SUBMIT_BYTES:
-            yield Submit(requests[begin:index])
+        own = 0 if index > begin and repeats(request, requests[index - 1]) else _size(request)
+        if own and index > begin and size + own > SUBMIT_BYTES:
+            yield Submit(shortened(requests[begin:index]))
             begin, size = index, 0
         size += own
     if begin < len(requests):
-        yield Submit(requests[begin:])
+        yield Submit(shortened(requests[begin:]))
 
 
 def _size(request: NewRequest) -> int:

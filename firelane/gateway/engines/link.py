@@ -339,6 +339,8 @@ class EngineLink:
                 continue
             if finished.reason == "abort":
                 returned.append(flight)
+            elif finished.message:
+                fail(flight, RequestError(finished.message, code="grammar_failed"))
             else:
                 _finish(flight)
         if returned:

@@ -9,7 +9,10 @@ import msgspec
 from firelane.wire.frames import EngineStats, Ready
 
 COUNTERS = frozenset(
-    {"prompt_tokens", "generated_tokens", "prefix_queries", "prefix_hits", "preemptions", "steps"}
+    {
+        *("prompt_tokens", "generated_tokens", "prefix_queries", "prefix_hits"),
+        *("preemptions", "steps", "grammar_failures"),
+    }
 )
 """Fields of EngineStats that only grow; the others are levels, which end with their engine."""
 SUMS = ("max_num_seqs", "num_blocks", "weights_bytes", "kv_bytes")

@@ -143,6 +143,9 @@ class EngineCounters:
             "vllm:prefix_cache_queries", "Prompt tokens looked up in the cache."
         )
         self.prefix_hits = registry.counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.")
+        self.grammar_failures = registry.counter(
+            "firelane:grammar_failures", "Answers that ended because their grammar took too much."
+        )
         self.preemptions = registry.counter(
             "vllm:num_preemptions", "Sequences put back for want of KV blocks."
         )
@@ -153,6 +156,7 @@ class EngineCounters:
         self.prefix_queries.add(stats.prefix_queries - last.prefix_queries)
         self.prefix_hits.add(stats.prefix_hits - last.prefix_hits)
         self.preemptions.add(stats.preemptions - last.preemptions)
+        self.grammar_failures.add(stats.grammar_failures - last.grammar_failures)
         self.steps.add(stats.steps - last.steps)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane.errors import CheckpointError, UsageError
+from firelane.storage import read_regular
 from firelane.weights.checkpoint import weight_files
 from firelane.weights.lossless.control import Control
 from firelane.weights.lossless.file import PackedFile, is_packed, open_weights
@@ -118,7 +119,7 @@ def open_sources(model_dir: Path) -> dict[Path, SafetensorsFile]:
 def config_text(model_dir: Path) -> str:
     """Raises CheckpointError when config.json is not text."""
     try:
-        return (model_dir / CONFIG).read_bytes().decode()
+        return read_regular(model_dir / CONFIG).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{model_dir / CONFIG}: cannot be read: {error}") from error
 

@@ -32,8 +32,8 @@ PATTERNS = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """Compiled grammars by pattern, for a model of fifty one-letter tokens."""
+def letters(tmp_path_factory):
+    """A model of fifty one-letter tokens."""
     path = tmp_path_factory.mktemp("letters")
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(LETTERS)}, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
@@ -47,7 +47,13 @@ def compiled(tmp_path_factory):
     }
     data["model"]["vocab"] = {c.replace(" ", "Ġ"): i for c, i in data["model"]["vocab"].items()}
     (path / "tokenizer.json").write_text(json.dumps(data))
-    compiler = GrammarCompiler(path, VOCAB, GrammarLimits())
+    return path
+
+
+@pytest.fixture(scope="module")
+def compiled(letters):
+    """Compiled grammars by pattern."""
+    compiler = GrammarCompiler(letters, VOCAB, GrammarLimits())
     found = {pattern: compiler.compile(Grammar("regex", pattern)) for pattern in PATTERNS}
     compiler.close()
     return found
@@ -260,3 +266,29 @@ def test_output_that_its_grammar_forbids_is_an_error(engine, request_of) -> None
     d.submit(resumed(request, [LETTERS.index("x")], 1))
     d.run()
     assert d.reasons == {1: "error"}
+
+
+def test_a_grammar_that_runs_out_of_states(driver, request_of, letters, caplog) -> None:
+    """The request ends with what is wrong; the grammar's next one begins with new states."""
+    limits = GrammarLimits(lexer_states=40)
+    queue = GrammarQueue(GrammarCompiler(letters, VOCAB, limits), limits)
+    d = driver(prerequisites=queue)
+    grammar = Grammar("regex", "[a-z]{30,60}")
+    for request_id in range(3):
+        d.submit(request_of(request_id, grammar=grammar, prompt=[1], max_tokens=40))
+        d.run()
+        assert d.reasons[request_id] == "error"
+        assert len(d.tokens[request_id]) > 10
+        (message,) = [f.message for frame in d.frames for f in frame.finished if f.id == request_id]
+        assert "too many states" in message
+        assert message in caplog.messages[request_id]
+    assert d.frames[-1].stats.grammar_failures == 3
+    queue.close()
+
+
+def test_a_grammar_whose_tokens_are_too_dear_says_so(engine, request_of) -> None:
+    d = engine(limits=GrammarLimits(token_cpu_s=-1.0, slack_cpu_s=0.5))
+    d.submit(request_of(1, grammar=Grammar("regex", "[a-z]{3,8}"), prompt=[1], max_tokens=8))
+    d.run()
+    (finished,) = [finished for frame in d.frames for finished in frame.finished]
+    assert (finished.reason, "too much time" in finished.message) == ("error", True)

@@ -17,6 +17,10 @@ from firelane.wire.frames import Grammar
 PATIENCE_S = 20
 
 
+class Result(dict):
+    is_spent = False
+
+
 class GatedCompiler:
     """Compiles a text when its gate is opened; "bad…" is wrong, "panic…" a defect."""
 
@@ -35,7 +39,7 @@ class GatedCompiler:
             raise RequestError(f"{grammar.text} is wrong")
         if grammar.text.startswith("panic"):
             raise SystemExit("a panic")
-        return {"text": grammar.text}
+        return Result(text=grammar.text)
 
     def close(self) -> None:
         self.closed = True
@@ -315,3 +319,15 @@ def test_a_choice_of_two_grammars_is_refused() -> None:
     assert wire_grammar(SamplingParams()) is None
     with pytest.raises(UsageError, match="json_schema and regex are both given"):
         wire_grammar(SamplingParams(json_schema="{}", regex="a"))
+
+
+def test_a_grammar_that_has_run_out_is_compiled_again(compiler, queue) -> None:
+    first, second = Sequence(1), Sequence(2)
+    compiler.gate("a").set()
+    assert not queue.compile(first, regex("a"))
+    assert taken(queue, 1) == {1: ""}
+    first.constraint.compiled.is_spent = True
+    assert not queue.compile(second, regex("a"))
+    assert taken(queue, 1) == {2: ""}
+    assert second.constraint.compiled is not first.constraint.compiled
+    assert compiler.compiled == ["a", "a"]
