@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,10 @@ class Transport:
 
 
 def run(draw: random.Random) -> None:
+    asyncio.run(_converse(draw))
+
+
+async def _converse(draw: random.Random) -> None:
     asked: list[Exchange] = []
     later: list[Callable[[], None]] = []
 
