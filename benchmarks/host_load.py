@@ -73,7 +73,7 @@ class Load:
         if self.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         data = json.dumps(body).encode()
-        head = f"POST {self.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head = f"POST {self.path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
 
 
@@ -190,7 +190,7 @@ def alive(sock: socket.socket) -> bool:
     """Whether an idle connection still answers."""
     try:
         sock.settimeout(10)
-        sock.sendall(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
+        sock.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n")
         return sock.recv(4096).startswith(b"HTTP/1.1 ")
     except OSError:
         return False

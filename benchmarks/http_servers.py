@@ -162,7 +162,9 @@ class Client(asyncio.Protocol):
 async def drive_requests(port: int, streams: int, path: bytes, body: bytes) -> int:
     """Chunks received over all streams of `streams` equal requests."""
     loop = asyncio.get_running_loop()
-    head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    head = (
+        b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    )
     request = head % (path, len(body)) + body
     ends: list[asyncio.Future[int]] = [loop.create_future() for _ in range(streams)]
     for end in ends:

@@ -97,7 +97,9 @@ async def ask(port: int, body: dict[str, Any], answer: Answer | None = None) -> 
     """One streamed completion; fills in `answer` as it comes."""
     data, answer = json.dumps(body).encode(), answer or Answer()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    )
     writer.write(head % len(data) + data)
     began_s = time.perf_counter()
     buffer = b""

@@ -11,7 +11,9 @@ import msgspec
 
 from firelane.errors import RequestError
 
-RequestT = TypeVar("RequestT", bound=msgspec.Struct)
+RequestT = TypeVar("RequestT")
+MAX_NAME = 200
+"""Characters of a field's name, which the client may have made up, in an error."""
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _FIELD = re.compile(r"field `([^`]*)`")
 
@@ -22,7 +24,7 @@ class BodyDecoder(Generic[RequestT]):
     def __init__(self, request_type: Any) -> None:
         self._decoder: msgspec.json.Decoder[RequestT] = msgspec.json.Decoder(request_type)
 
-    def decode(self, body: bytes) -> RequestT:
+    def decode(self, body: bytes | bytearray) -> RequestT:
         """Raises RequestError when `body` is not JSON of this type."""
         try:
             return self._decoder.decode(body)
@@ -41,6 +43,7 @@ def _invalid(message: str) -> RequestError:
     field = _FIELD.search(text)
     if field:
         where = f"{where}.{field.group(1)}" if where else field.group(1)
+    where = where[:MAX_NAME]
     if "unknown field" in text:
         return RequestError(f"unknown field `{where}`: leave it out", param=where, code="unknown_parameter")
     if "missing required field" in text:

@@ -16,6 +16,10 @@ _TYPES = {
 }
 
 
+MAX_MESSAGE = 1000
+"""Characters: what a client sent is repeated no further."""
+
+
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     """`type` groups errors by what the client can do, `param` names the field at fault, `code` is for
     programs.
@@ -36,7 +40,7 @@ def envelope(status: int, message: str, *, param: str | None = None, code: str |
     repeat what a client sent."""
     kind = _TYPES.get(status, "invalid_request_error")
     body = ErrorBody(
-        message=" ".join(message.splitlines()),
+        message=" ".join(message[:MAX_MESSAGE].splitlines()),
         type=kind,
         param=param,
         code=code if code is not None else status,

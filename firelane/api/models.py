@@ -90,6 +90,9 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     tokens: Annotated[list[Count], Meta(max_length=1 << 20)]
     model: str | None = None
 
+    def check(self) -> None:
+        """All that the types allow is allowed."""
+
 
 class DetokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str

@@ -27,6 +27,14 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         help="serve other machines without --api-keys: anyone who reaches the port may use the server",
     )
     group.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="origin whose pages may use the server, as http://HOST:PORT, or * for all; may be repeated "
+        "(default: all with --api-keys, else those of this machine)",
+    )
+    group.add_argument(
         "--prices",
         type=Path,
         metavar="FILE",
@@ -135,7 +143,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Fields of GatewayConfig that the options of this file give. Raises UsageError when the server would be
     open to other machines by oversight.
     """
-    from firelane.gateway.config import HttpLimits
+    from firelane.gateway.config import HttpLimits, is_loopback
 
     keys: Path | None = arguments.api_keys
     if keys is None and not arguments.allow_anonymous and not is_loopback(arguments.host):
@@ -145,6 +153,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     return {
         "api_keys": keys,
+        "allow_origins": tuple(arguments.allow_origin),
         "prices": arguments.prices,
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,
@@ -168,13 +177,3 @@ def _otlp_endpoint(asked: str | None) -> str | None:
     if not asked.startswith(("http://", "https://")):
         raise UsageError(f"--otlp-endpoint {asked}: give http://HOST:PORT of an OTLP collector")
     return asked
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to listen on."""
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

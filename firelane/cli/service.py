@@ -13,9 +13,9 @@ import time
 from typing import TYPE_CHECKING
 
 from firelane import env
-from firelane.cli.gateway_options import is_loopback
 from firelane.cli.progress import Progress as Display
-from firelane.errors import FirelaneError
+from firelane.errors import FirelaneError, UsageError
+from firelane.gateway.config import is_loopback
 from firelane.node.fleet import Fleet, Link
 from firelane.node.shutdown import Shutdown
 from firelane.node.supervisor import EngineExit
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LAST_FRAMES_S = 0.5
+FEWEST_FILES = 256
+"""Descriptors without which a server does not start."""
 GC_ALLOCATIONS = 50_000
 """Between two collections, in place of the library's 700: requests leave no cycles behind."""
 
@@ -44,6 +46,7 @@ def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Disp
     """
     import uvloop
 
+    raise_file_limit()
     env.set_for_server()
     uvloop.run(_Service(config, engines, display).run())
     return 0
@@ -57,11 +60,19 @@ def configure_gc() -> None:
 
 
 def raise_file_limit() -> None:
-    """Each connection takes a descriptor: open as many as the system lets this process have."""
+    """Each connection takes a descriptor: open as many as the system lets this process have. Raises
+    UsageError where these are too few to serve.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
+        raise UsageError(
+            f"this process may open {soft} files, and a server needs at least {FEWEST_FILES}: "
+            "raise the limit (ulimit -n)"
+        )
 
 
 class _ModelEngines:
@@ -136,7 +147,6 @@ class _Service:
         self._shutdown.listen()
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
         loop.add_signal_handler(signal.SIGUSR2, self._on_restart)
-        raise_file_limit()
         gateway = None
         try:
             for model in self._models:

@@ -12,9 +12,12 @@ from firelane.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-    """Limits of one connection. header_s: for a request's headers to arrive; receive_s: for all of it;
-    stall_s: how long a client may leave its stream unread; idle_s: an open connection without a request;
-    pipelined: requests waiting behind one. all_bodies_bytes: of all connections, until they are handled.
+    """Limits of one connection. header_bytes: of all of a request that is no body: head, chunk extensions,
+    trailers; and of requests that wait behind one until no more is read. header_s: for a request's headers to
+    arrive; receive_s: for all of it; stall_s: how long a client may take nothing of its answer;
+    max_buffer_bytes: of a stream that a client takes more slowly than it is made; idle_s: an open connection
+    without a request; pipelined: requests waiting behind one. all_bodies_bytes: of all connections, until
+    they are handled.
     """
 
     header_bytes: int = 64 << 10
@@ -63,7 +66,8 @@ class GatewayConfig:
     its first step. api_keys: the file of tenants (None: all are served). prices: of tokens. max_connections:
     0: as many as the process may open. otlp_endpoint: where traces go (None: nowhere, "": as
     OTEL_EXPORTER_OTLP_ENDPOINT says). max_stored_responses: answers of /v1/responses that can be read again,
-    0: none. data_dir: where files and batches are kept; None: they are not.
+    0: none. data_dir: where files and batches are kept; None: they are not. allow_origins: origins whose
+    pages may use the server, "*": all; without any, all where keys are needed, else those of this machine.
     """
 
     models: tuple[ModelConfig, ...]
@@ -78,6 +82,7 @@ class GatewayConfig:
     otlp_endpoint: str | None = None
     max_stored_responses: int = 1024
     data_dir: Path | None = None
+    allow_origins: tuple[str, ...] = ()
     limits: HttpLimits = field(default_factory=HttpLimits)
     files: FileLimits = field(default_factory=FileLimits)
 
@@ -92,3 +97,15 @@ class GatewayConfig:
             raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port is {self.port}: use 0 to 65535")
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or address, brackets allowed, means the machine that it is used on."""
+    import ipaddress
+
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False

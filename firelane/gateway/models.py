@@ -120,6 +120,13 @@ class ServedModel:
         busy = options is not None and options.reject_if_busy is True
         return self.admission.reserve(exchange, sequences, self.serving().max_num_seqs, reject_if_busy=busy)
 
+    def reserve_text(self, exchange: Exchange) -> Reservation:
+        """Count a request that is answered without an engine: its tenant's quota holds for it too, and while
+        it runs it counts among those that the tenant may have at a time. Raises RateLimitError, and
+        EngineDeadError while the server shuts down.
+        """
+        return self.admission.reserve(exchange, 0, self.admission.held)
+
     def open_to(self, tenant: Tenant, name: str) -> bool:
         """Whether a tenant may ask for the model by this name of it."""
         return tenant.may_use(name) or tenant.may_use(self.aliases.get(name, name))

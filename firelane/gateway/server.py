@@ -7,22 +7,22 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.batches.runner import BatchRunner
 from firelane.gateway.batches.service import Batches
-from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.all import all_routes
-from firelane.gateway.handlers.files import open_upload
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.app import App
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
+from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
 from firelane.gateway.models import Models, ServedModel
 from firelane.gateway.requests.admission import AdmissionController
@@ -67,12 +67,14 @@ class Gateway:
         self._traces = make_traces(config.otlp_endpoint, time.monotonic)
         self.services = self._make_services(engines)
         services = self.services
-        self.app = App(services.tenants, services.usage, services.metrics, all_routes(services))
+        self.app = App(
+            services.tenants, services.usage, services.metrics, all_routes(services), _origins(config)
+        )
         self._connections = ConnectionSet(
             self.app.handle,
             config.limits,
             services.now_s,
-            partial(open_upload, services.files, services.tenants),
+            self.app.accept,
             connection_limit(config.max_connections),
         )
         self._add_gauges(self._registry)
@@ -106,6 +108,7 @@ class Gateway:
             tenants=tenants,
             usage=usage,
             metrics=metrics,
+            bodies=Bodies(),
             replies=Replies(metrics),
             responses=ResponseStore(config.max_stored_responses),
             files=files,
@@ -243,6 +246,11 @@ class _EngineEvents:
 
     def on_frame(self, frame: StepFrame, now_s: float) -> None:
         self._model.metrics.on_frame(frame, now_s)
+
+
+def _origins(config: GatewayConfig) -> OriginPolicy:
+    keyless = config.api_keys is None
+    return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
 
 
 def _read_model(config: ModelConfig) -> PromptBuilder:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.files.store import FileStore
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.models import Models
 from firelane.gateway.requests.metrics import ServerMetrics
@@ -25,6 +26,7 @@ class Services:
     tenants: Tenants
     usage: UsageLog
     metrics: ServerMetrics
+    bodies: Bodies
     replies: Replies
     responses: ResponseStore
     files: FileStore

@@ -18,7 +18,7 @@ ENGINE = (
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--tool-parser --reasoning-parser"
-ACCESS = "--api-keys --allow-anonymous --prices"
+ACCESS = "--api-keys --allow-anonymous --allow-origin --prices"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --log-prompts --otlp-endpoint"

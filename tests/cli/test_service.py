@@ -12,7 +12,7 @@ from firelane.cli import build_parser, engine_options, serve
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay
-from firelane.cli.service import _Service
+from firelane.cli.service import _Service, raise_file_limit
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -117,3 +117,14 @@ def test_an_alias_is_of_the_model_that_it_names(tmp_path: Path) -> None:
     assert [model.aliases for model in models] == [(), (("x", "b"),)]
     with pytest.raises(UsageError, match="'c' is not served; served are a, b"):
         models_of(*words[:2], "--alias", "x=c")
+
+
+def test_a_server_that_may_open_too_few_files_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (16, 16))
+    with pytest.raises(UsageError, match="may open 16 files, and a server needs at least 256"):
+        raise_file_limit()
+    monkeypatch.setattr("resource.getrlimit", lambda _: (16, 1024))
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.setrlimit", lambda _, limits: asked.append(limits))
+    raise_file_limit()
+    assert asked == [(1024, 1024)]

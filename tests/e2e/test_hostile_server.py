@@ -72,7 +72,7 @@ def request_bytes(path: str, **fields: object) -> bytes:
 
 def post(path: str, body: bytes) -> bytes:
     """The answer ends with the connection: who reads on does not wait for more."""
-    head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    head = b"POST %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
     return head % (path.encode(), len(body)) + body
 
 
@@ -96,7 +96,7 @@ def test_clients_that_leave_at_every_moment_of_the_answer(server: ServerProcess,
 
 def test_requests_behind_each_other(server: ServerProcess) -> None:
     """Pipelined: answered in order; one that is broken ends the connection, not the server."""
-    one = b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n"
+    one = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with connect(server) as sock:
         sock.sendall(one * 8 + b"NONSENSE\r\n\r\n" + one)
         got = b""
@@ -119,12 +119,12 @@ def test_headers_that_trickle_do_not_hold_others_up(server: ServerProcess, http:
 
 
 SMUGGLED = [
-    b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}   ",
-    b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-    b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999999999999999\r\n\r\n",
-    b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
-    b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+    b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}   ",
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999999999999999999\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+    b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
     b"GET /version HTTP/9.9\r\n\r\n",
     b"GET  /version  HTTP/1.1\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tokenizers
 import uvloop
+from raw_client import Raw
 from service import Service
 
 from firelane.gateway import server
@@ -69,3 +70,17 @@ def make_service(
 @pytest.fixture
 def service(make_service: Callable[..., Service]) -> Service:
     return make_service()
+
+
+@pytest.fixture
+def raw(service: Service) -> Iterator[Callable[[], Raw]]:
+    """Opens plain connections to `service`."""
+    clients: list[Raw] = []
+
+    def connect() -> Raw:
+        clients.append(Raw(service))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.sock.close()

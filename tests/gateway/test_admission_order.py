@@ -28,6 +28,11 @@ REQUESTS = {
     "/v1/embeddings": {"input": "hey"},
     f"{RUN}/toy": {"prompt": "hey"},
 }
+TEXT_ONLY = {
+    "/tokenize": {"messages": CHAT["messages"]},
+    "/detokenize": {"tokens": [7]},
+    "/v1/responses/input_tokens": REQUESTS["/v1/responses"],
+}
 
 
 @pytest.fixture
@@ -74,6 +79,18 @@ def test_over_quota(make_service, tmp_path, work, path):
     answer = post(service, path, REQUESTS[path])
     assert answer.status_code == 429
     assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+    assert work == []
+    assert service.model.admission.held == 0
+
+
+@pytest.mark.parametrize("path", TEXT_ONLY)
+def test_requests_without_an_engine_have_a_quota_too(make_service, tmp_path, work, path):
+    service = with_keys(make_service, tmp_path, "requests_per_minute = 2\nmax_concurrent = 1")
+    service.run(service.engine.die)
+    service.wait_for(lambda: service.link.state is LinkState.DEAD)
+    for status in (200, 200, 429):
+        work.clear()
+        assert post(service, path, TEXT_ONLY[path]).status_code == status
     assert work == []
     assert service.model.admission.held == 0
 

@@ -173,7 +173,7 @@ class _Client:
 
 def _client(service):
     client = _Client()
-    service.gateway.app.handle(client)
+    service.gateway.app.dispatch(client)
     return client
 
 

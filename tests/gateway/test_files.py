@@ -195,7 +195,7 @@ def test_bad_form(kept, tmp_path, form, param):
 
 BOUNDARY = {"content-type": "multipart/form-data; boundary=XX"}
 HEAD = (
-    b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n"
+    b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n"
     b"content-type: multipart/form-data; boundary=XX\r\n\r\n"
 )
 PART = b'--XX\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'

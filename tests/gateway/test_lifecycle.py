@@ -124,7 +124,10 @@ def test_client_that_goes_frees_its_sequences(service, stream):
     service.run(setattr, service.engine, "held", True)
     client = socket.create_connection(("127.0.0.1", service.gateway.port))
     body = json.dumps({**STREAM, "stream": stream, "n": 2}).encode()
-    client.sendall(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(body), body)
+    )
     service.wait_for(lambda: len(service.engine.running) == 2)
     service.run(service.engine.step)
     client.close()
@@ -174,7 +177,10 @@ def test_drain_waits_for_a_client_that_reads_slowly(service):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", service.gateway.port))
         body = json.dumps(STREAM).encode()
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
         service.wait_for(lambda: service.engine.generated == 400 and service.gateway.in_flight == 0)
         ended = asyncio.run_coroutine_threadsafe(end(), service.loop)
         with pytest.raises(TimeoutError):

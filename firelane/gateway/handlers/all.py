@@ -28,15 +28,15 @@ def all_routes(services: Services) -> Iterable[Route]:
 
 
 def _own_routes(services: Services) -> Iterable[Route]:
-    models, replies = services.models, services.replies
-    yield from Completions(models).routes()
-    yield from Chat(models).routes()
-    yield from Responses(models, services.responses, replies).routes()
-    yield from WorkersAi(models).routes()
-    yield from Tokens(models, replies).routes()
-    yield from Embeddings(models).routes()
+    models, bodies, replies = services.models, services.bodies, services.replies
+    yield from Completions(models, bodies).routes()
+    yield from Chat(models, bodies).routes()
+    yield from Responses(models, bodies, services.responses, replies).routes()
+    yield from WorkersAi(models, bodies).routes()
+    yield from Tokens(models, bodies, replies).routes()
+    yield from Embeddings(models, bodies).routes()
     yield from Files(services.files, replies, services.metrics).routes()
-    yield from Batches(services.batches, replies).routes()
+    yield from Batches(services.batches, bodies, replies).routes()
     yield from Server(services).routes()
     yield from StatsReport(services).routes()
     yield from Page(replies).routes()

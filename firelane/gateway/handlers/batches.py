@@ -8,6 +8,7 @@ from firelane.api.batches import Batch, BatchList, BatchListQuery, BatchRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.paging import Page, read_query
 from firelane.gateway.batches.service import Batches as BatchService
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
@@ -16,7 +17,8 @@ PATH = "/v1/batches"
 
 
 class Batches:
-    def __init__(self, service: BatchService, replies: Replies) -> None:
+    def __init__(self, service: BatchService, bodies: Bodies, replies: Replies) -> None:
+        self._bodies = bodies
         self._service = service
         self._replies = replies
         self._decoder: BodyDecoder[BatchRequest] = BodyDecoder(BatchRequest)
@@ -31,8 +33,7 @@ class Batches:
         yield Route("POST", one + "/cancel", self.cancel, doc=Doc(summary="Cancel a batch", answer=Batch))
 
     async def create(self, exchange: Exchange) -> None:
-        request = self._decoder.decode(exchange.request.body)
-        request.check()
+        request = await self._bodies.read(exchange, self._decoder)
         self._replies.json(exchange, await self._service.create(exchange.request.tenant.name, request))
 
     def list_all(self, exchange: Exchange) -> None:

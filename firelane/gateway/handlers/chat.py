@@ -9,6 +9,7 @@ from firelane.api.chat import ChatRequest
 from firelane.api.chat_answer import ChatResponse
 from firelane.api.decode import BodyDecoder
 from firelane.gateway.answers.chat_format import ChatFormat
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.models import Models
@@ -21,8 +22,9 @@ from firelane.gateway.requests.generation import (
 
 
 class Chat:
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
+        self._bodies = bodies
         self._decoder: BodyDecoder[ChatRequest] = BodyDecoder(ChatRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -30,8 +32,7 @@ class Chat:
         yield Route("POST", "/v1/chat/completions", self.create, doc=doc)
 
     async def create(self, exchange: Exchange) -> None:
-        request = self._decoder.decode(exchange.request.body)
-        request.check()
+        request = await self._bodies.read(exchange, self._decoder)
         model = self._models.find(request.model, exchange.request.tenant)
         draws = request.n or 1
         with model.reserve(exchange, draws, request.options) as reservation:

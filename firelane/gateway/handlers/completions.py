@@ -11,6 +11,7 @@ from firelane.gateway.answers.best_of import BestOf
 from firelane.gateway.answers.completion_format import CompletionFormat
 from firelane.gateway.answers.formats import Identity
 from firelane.gateway.answers.sinks import OutputOptions
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.models import Models
@@ -24,8 +25,9 @@ from firelane.text.constraints import grammar_of
 
 
 class Completions:
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
+        self._bodies = bodies
         self._decoder: BodyDecoder[CompletionRequest] = BodyDecoder(CompletionRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -33,8 +35,7 @@ class Completions:
         yield Route("POST", "/v1/completions", self.create, doc=doc)
 
     async def create(self, exchange: Exchange) -> None:
-        request = self._decoder.decode(exchange.request.body)
-        request.check()
+        request = await self._bodies.read(exchange, self._decoder)
         model = self._models.find(request.model, exchange.request.tenant)
         draws = max(request.n or 1, request.best_of or 1)
         sequences = len(request.prompts()) * draws

@@ -9,6 +9,7 @@ from typing import cast
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
 from firelane.errors import ContextLengthError, RequestError
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.models import Models, ServedModel
@@ -21,8 +22,9 @@ from firelane.wire.frames import Pooling, Ready
 
 
 class Embeddings:
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
+        self._bodies = bodies
         self._decoder: BodyDecoder[EmbeddingRequest] = BodyDecoder(EmbeddingRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -30,8 +32,7 @@ class Embeddings:
         yield Route("POST", "/v1/embeddings", self.create, doc=doc)
 
     async def create(self, exchange: Exchange) -> None:
-        request = self._decoder.decode(exchange.request.body)
-        request.check()
+        request = await self._bodies.read(exchange, self._decoder)
         inputs, tenant = request.inputs(), exchange.request.tenant
         model = self._models.find(request.model, tenant)
         ready = model.serving()

@@ -14,29 +14,12 @@ from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import BodySink, Exchange, Request
 from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.requests.metrics import ServerMetrics
-from firelane.gateway.tenants.registry import Tenants
 
 PATH = "/v1/files"
 CONTENT_TYPE = b"application/octet-stream\r\nx-content-type-options: nosniff"
 """Never the type that the uploader would like: a browser must not run what it gets."""
 PIECE_BYTES = 256 << 10
 MAX_LIMIT = 10_000
-
-
-def open_upload(store: FileStore, tenants: Tenants, request: Request) -> BodySink | None:
-    """The sink of an upload's body, asked for when its head is here; None for all other requests, and for
-    those that `Files.create` will refuse whatever the body is.
-    """
-    if request.method != b"POST" or request.path.partition(b"?")[0] != PATH.encode():
-        return None
-    boundary = boundary_of(request)
-    if boundary is None:
-        return None
-    try:
-        tenant = tenants.identify(request.headers)
-        return Upload(store.shelf(tenant.name), boundary, store.limits.upload_bytes)
-    except RequestError:
-        return None
 
 
 class Files:
@@ -50,12 +33,22 @@ class Files:
         upload = Doc(summary="Upload a file", body=FileForm, body_type=form, answer=FileObject)
         listing = Doc(summary="List files", answer=FileList, query=FileListQuery)
         content = Doc(summary="Download a file", answer_type="application/octet-stream")
-        yield Route("POST", PATH, self.create, doc=upload)
+        yield Route("POST", PATH, self.create, doc=upload, open_body=self.open_body)
         yield Route("GET", PATH, self.list_all, doc=listing)
         one = PATH + "/{id}"
         yield Route("GET", one, self.get, doc=Doc(summary="Describe a file", answer=FileObject))
         yield Route("DELETE", one, self.delete, doc=Doc(summary="Delete a file", answer=FileDeleted))
         yield Route("GET", PATH + "/{id}/content", self.content, doc=content)
+
+    def open_body(self, request: Request) -> BodySink | None:
+        """The sink of an upload. None where `create` will refuse it, whatever the body is."""
+        boundary = boundary_of(request)
+        if boundary is None:
+            return None
+        try:
+            return Upload(self._store.shelf(request.tenant.name), boundary, self._store.limits.upload_bytes)
+        except RequestError:
+            return None
 
     async def create(self, exchange: Exchange) -> None:
         sink = exchange.request.sink

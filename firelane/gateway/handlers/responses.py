@@ -21,6 +21,7 @@ from firelane.api.responses import (
 from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.answers.responses_format import ResponsesFormat
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
@@ -44,8 +45,9 @@ class _StoredItem:
 
 
 class Responses:
-    def __init__(self, models: Models, store: ResponseStore, replies: Replies) -> None:
+    def __init__(self, models: Models, bodies: Bodies, store: ResponseStore, replies: Replies) -> None:
         self._models = models
+        self._bodies = bodies
         self._store = store
         self._replies = replies
         self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest)
@@ -84,7 +86,7 @@ class Responses:
         )
 
     async def create(self, exchange: Exchange) -> None:
-        request, turn, model = self._begin(exchange)
+        request, turn, model = await self._begin(exchange)
         tenant = exchange.request.tenant
         answer = initial_answer(request, model.name, self._store)
 
@@ -108,15 +110,15 @@ class Responses:
             )
             start_generation(model, reservation, generation)
 
-    def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
-        request = self._decoder.decode(exchange.request.body)
-        request.check()
+    async def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
+        request = await self._bodies.read(exchange, self._decoder)
         model = self._models.find(request.model, exchange.request.tenant)
         return request, begin_turn(request, self._store, exchange.request.tenant), model
 
     async def input_tokens(self, exchange: Exchange) -> None:
-        request, turn, model = self._begin(exchange)
-        _, _, prompt = await _fitting(model, request, turn, model.counting_room(exchange, "input"))
+        request, turn, model = await self._begin(exchange)
+        with model.reserve_text(exchange):
+            _, _, prompt = await _fitting(model, request, turn, model.counting_room(exchange, "input"))
         self._replies.json(exchange, InputTokens(input_tokens=len(prompt)))
 
     def read(self, exchange: Exchange) -> None:

@@ -9,6 +9,7 @@ from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.models import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from firelane.errors import RequestError
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
@@ -17,8 +18,9 @@ from firelane.text.encoder import TextRoom, unpack_ids
 
 
 class Tokens:
-    def __init__(self, models: Models, replies: Replies) -> None:
+    def __init__(self, models: Models, bodies: Bodies, replies: Replies) -> None:
         self._models = models
+        self._bodies = bodies
         self._replies = replies
         self._tokenizes: BodyDecoder[TokenizeRequest] = BodyDecoder(TokenizeRequest)
         self._detokenizes: BodyDecoder[DetokenizeRequest] = BodyDecoder(DetokenizeRequest)
@@ -30,10 +32,10 @@ class Tokens:
         yield Route("POST", "/detokenize", self.detokenize, doc=back)
 
     async def tokenize(self, exchange: Exchange) -> None:
-        request = self._tokenizes.decode(exchange.request.body)
-        request.check()
+        request = await self._bodies.read(exchange, self._tokenizes)
         model = self._models.find(request.model, exchange.request.tenant)
-        ids = await _ids(model, request, model.counting_room(exchange, "prompt"))
+        with model.reserve_text(exchange):
+            ids = await _ids(model, request, model.counting_room(exchange, "prompt"))
         strings = None
         if request.return_token_strs:
             strings = [model.tokenizer.core.id_to_token(token) or "" for token in ids]
@@ -43,7 +45,7 @@ class Tokens:
         self._replies.json(exchange, answer)
 
     async def detokenize(self, exchange: Exchange) -> None:
-        request = self._detokenizes.decode(exchange.request.body)
+        request = await self._bodies.read(exchange, self._detokenizes)
         model = self._models.find(request.model, exchange.request.tenant)
         ready = model.engines.ready
         known = max(model.tokenizer.num_ids, 0 if ready is None else ready.vocab_size)
@@ -52,7 +54,8 @@ class Tokens:
                 f"`tokens` has id {max(request.tokens)}, but the vocabulary has {known} entries",
                 param="tokens",
             )
-        text = await asyncio.to_thread(model.tokenizer.decode, request.tokens)
+        with model.reserve_text(exchange):
+            text = await asyncio.to_thread(model.tokenizer.decode, request.tokens)
         self._replies.json(exchange, DetokenizeResponse(prompt=text))
 
 

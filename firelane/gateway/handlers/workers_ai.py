@@ -12,6 +12,7 @@ from firelane.api.workers_ai import RunAnswer, RunFailure, RunQuery, RunRequest
 from firelane.errors import RequestError
 from firelane.gateway.answers.workers_failure import workers_exchange
 from firelane.gateway.answers.workers_format import WorkersFormat
+from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.models import Models, ServedModel
@@ -23,8 +24,9 @@ OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v
 
 
 class WorkersAi:
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
+        self._bodies = bodies
         self._decoder: BodyDecoder[RunRequest] = BodyDecoder(RunRequest)
 
     def routes(self) -> Iterable[Route]:
@@ -39,8 +41,7 @@ class WorkersAi:
         yield Route("POST", f"{ACCOUNT}/run/{{model+}}", self.run, doc=doc, wrap=workers_exchange)
 
     async def run(self, exchange: Exchange) -> None:
-        request = self._decoder.decode(exchange.request.body)
-        request.check()
+        request = await self._bodies.read(exchange, self._decoder)
         if _rejects_if_busy(exchange.request.query):
             request.options = RunOptions(reject_if_busy=True)
         model = self._models.find(_name(exchange), exchange.request.tenant)

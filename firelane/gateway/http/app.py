@@ -1,4 +1,4 @@
-"""Dispatch: finds the route of a request and its tenant, runs the handler, and answers errors."""
+"""Dispatch: finds the route of a request and its tenant, runs the handler, answers errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from firelane.api.errors import describe, envelope
+from firelane.api.errors import describe
 from firelane.errors import AccessError, EngineDeadError, RequestError
-from firelane.gateway.http.exchange import Exchange, retry_header
+from firelane.gateway.http.exchange import Exchange, HttpError, Request, retry_header
+from firelane.gateway.http.origins import OriginPolicy
 from firelane.gateway.http.routes import Route, RouteTable
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.usage_log import UsageLog
@@ -25,6 +26,8 @@ PREFLIGHT = (
 Standard, 3.2).
 """
 
+PUBLIC_BODY_BYTES = 4 << 10
+"""Of a body where no key is needed and none is read."""
 CHALLENGE = b"www-authenticate: Bearer\r\n"
 
 
@@ -32,56 +35,76 @@ class App:
     """Answers exchanges."""
 
     def __init__(
-        self, tenants: Tenants, usage: UsageLog, metrics: ServerMetrics, routes: Iterable[Route]
+        self,
+        tenants: Tenants,
+        usage: UsageLog,
+        metrics: ServerMetrics,
+        routes: Iterable[Route],
+        origins: OriginPolicy,
     ) -> None:
         self._tenants = tenants
         self._usage = usage
         self._metrics = metrics
+        self._origins = origins
         self._table = RouteTable(routes)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def accept(self, request: Request) -> None:
+        """Hop 2's first part, when the head is here: whose page, what for, who asks. Raises RequestError."""
+        self._origins.check(request)
+        route = self._find(request)
+        request.route = route
+        if route is None or route.public:
+            request.body_limit = PUBLIC_BODY_BYTES
+            return
+        tenant = request.tenant = self._tenants.identify(request.headers)
+        if route.admin and not tenant.admin:
+            raise AccessError("this path needs the key of a tenant with `admin = true`")
+        if route.open_body is not None:
+            request.sink = route.open_body(request)
+
     def handle(self, exchange: Exchange) -> None:
-        """Answer, or start to. Never raises."""
-        route = self._route(exchange)
-        if route is not None:
-            self._run(route, exchange)
+        """Answer an accepted request, or one with an error, or start to. Never raises."""
+        request = exchange.request
+        route = request.route
+        if route is not None and route.wrap is not None:
+            exchange = route.wrap(exchange)
+        if request.error is not None:
+            self.fail(exchange, request.error)
+        elif route is None:
+            self._reply(exchange, 200, b"", PREFLIGHT)
+        else:
+            self._perform(route, exchange)
 
     def dispatch(self, exchange: Exchange) -> None:
-        """`handle` for a request that the server makes by itself, for `exchange.request.tenant`."""
-        route = self._route(exchange)
+        """Answer a request that the server makes by itself, for `exchange.request.tenant`."""
+        try:
+            route = exchange.request.route = self._find(exchange.request)
+        except RequestError as error:
+            self.fail(exchange, error)
+            return
         if route is not None:
             self._perform(route, exchange)
 
-    def _route(self, exchange: Exchange) -> Route | None:
-        """None: it has been answered."""
-        request = exchange.request
+    def _find(self, request: Request) -> Route | None:
+        """None for a preflight. Raises HttpError."""
         found = self._table.find(request.path)
         if found is None:
             path = request.path[:200].decode("ascii", "replace")
-            self._reply(exchange, 404, envelope(404, f"no such path: {path}", code="unknown_path"))
-            return None
+            raise HttpError(404, f"no such path: {path}", code="unknown_path")
         if request.method == b"OPTIONS":
-            self._reply(exchange, 200, b"", PREFLIGHT)
             return None
         route = found.route(request.method)
         if route is None:
             allowed = found.allowed
-            body = envelope(405, f"use {allowed.decode()} on this path", code="method_not_allowed")
-            self._reply(exchange, 405, body, b"allow: %b\r\n" % allowed)
-            return None
+            raise HttpError(
+                405,
+                f"use {allowed.decode()} on this path",
+                code="method_not_allowed",
+                headers=b"allow: %b\r\n" % allowed,
+            )
         request.params = found.params
         return route
-
-    def _run(self, route: Route, exchange: Exchange) -> None:
-        if route.wrap is not None:
-            exchange = route.wrap(exchange)
-        try:
-            if not route.public:
-                self._admit(route, exchange)
-        except Exception as error:
-            self.fail(exchange, error)
-            return
-        self._perform(route, exchange)
 
     def _perform(self, route: Route, exchange: Exchange) -> None:
         try:
@@ -91,12 +114,6 @@ class App:
             return
         if work is not None:
             self.spawn(self._guarded(exchange, work))
-
-    def _admit(self, route: Route, exchange: Exchange) -> None:
-        """Hop 2's first part: who asks. Raises AuthenticationError and AccessError."""
-        tenant = exchange.request.tenant = self._tenants.identify(exchange.request.headers)
-        if route.admin and not tenant.admin:
-            raise AccessError("this path needs the key of a tenant with `admin = true`")
 
     async def _guarded(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -120,9 +137,12 @@ class App:
             exchange.abort()
             return
         status, body = describe(error)
-        code = getattr(error, "code", None)
-        self._usage.refused(exchange, status, str(code or type(error).__name__))
+        if exchange.request.route is not None:
+            code = getattr(error, "code", None)
+            self._usage.refused(exchange, status, str(code or type(error).__name__))
         headers = retry_header(error) + (CHALLENGE if status == 401 else b"")
+        if isinstance(error, HttpError):
+            headers += error.headers
         self._reply(exchange, status, body, headers)
 
     def _reply(self, exchange: Exchange, status: int, body: bytes, headers: bytes = b"") -> None:

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.http.exchange import BodySink, Exchange, Request
+from firelane.gateway.http.exchange import Exchange, Request
 
 Handler = Callable[[Exchange], None]
-OpenBody = Callable[[Request], BodySink | None]
-"""Decides, from its head, where a request's body goes; None: into memory, up to HttpLimits.body_bytes."""
+"""Answers a request, or begins to. Where `request.error` is set, that is the answer."""
+Accept = Callable[[Request], None]
+"""Looks at a request's head before any of its body is read: who asks, for what, where the body goes. Raises
+RequestError where that is the answer already.
+"""
 MOST_CONNECTIONS = 16384
 OWN_FILES = 128
 """Descriptors that connections leave to the rest of the process: model files, the engine, logs, uploads."""
@@ -56,11 +59,11 @@ class ConnectionSet:
         handle: Handler,
         limits: HttpLimits,
         now_s: Callable[[], float],
-        open_body: OpenBody = lambda _: None,
+        accept: Accept = lambda _: None,
         max_open: int = MOST_CONNECTIONS,
     ) -> None:
         self.handle = handle
-        self.open_body = open_body
+        self.accept = accept
         self.limits = limits
         self.now_s = now_s
         self.max_open = max_open

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from firelane.errors import EngineDeadError, RequestError
 from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
+
+if TYPE_CHECKING:
+    from firelane.gateway.http.routes import Route
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
@@ -38,22 +41,47 @@ class BodySink(Protocol):
         ...
 
 
+class HttpError(RequestError):
+    """A request that HTTP does not allow, or that this server does not take so. headers: lines of the answer,
+    each ended by CRLF.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        headers: bytes = b"",
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+        self.headers = headers
+        self.retry_after_s = retry_after_s
+
+
 class Request:
-    """One request. Header names are in lower case; of a repeated header the last one counts. `params`: what
-    the route's pattern found in the path. `tenant` is set before a handler sees the request. `sink`: where
-    the body went, if not into `body`. `background`: to be run only where nothing else wants to.
+    """One request. Header names are in lower case; values of a repeated field are joined by commas (RFC 9110,
+    5.3). `params`: what the route's pattern found in the path. `route`, `tenant` and `cors` are known before
+    the body is read; `route` is None for a preflight. `body_limit`: bytes of the body, None: the server's.
+    `sink`: where the body went, if not into `body`. `error`: the answer, where the head tells it already.
+    `cors`: lines for whatever answers. `background`: to be run only where nothing else wants to.
     """
 
     __slots__ = (
         "background",
         "body",
+        "body_limit",
+        "cors",
+        "error",
         "headers",
         "keep_alive",
         "method",
         "params",
         "path",
         "query",
-        "refusal",
+        "route",
         "sink",
         "tenant",
         "version",
@@ -65,10 +93,13 @@ class Request:
         self.query = b""
         self.headers: dict[bytes, bytes] = {}
         self.params: dict[str, str] = {}
-        self.body = b""
+        self.body: bytes | bytearray = b""
+        self.body_limit: int | None = None
         self.version = "1.1"
         self.keep_alive = False
-        self.refusal: tuple[int, str] | None = None
+        self.error: RequestError | None = None
+        self.route: Route | None = None
+        self.cors = b""
         self.tenant: Tenant = UNAUTHENTICATED
         self.sink: BodySink | None = None
         self.background = False

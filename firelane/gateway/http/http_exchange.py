@@ -11,8 +11,7 @@ from typing import Protocol
 
 from firelane.gateway.http.exchange import EVENT_STREAM, JSON, Request
 
-CORS = b"access-control-allow-origin: *\r\n"
-"""In every response: a page of any origin may read it."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
@@ -31,31 +30,40 @@ class Connection(Protocol):
         ...
 
 
+class Writer(Protocol):
+    """Where the bytes go: the connection's transport, or what counts them on their way there."""
+
+    def write(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+
+
 class HttpExchange:
-    """The Exchange of one request on a connection."""
+    """The Exchange of one request on a connection, which may put another writer in `transport`'s place."""
 
     __slots__ = (
         "_chunked",
         "_connection",
-        "_transport",
+        "_events",
         "extra_headers",
         "gone",
         "id",
         "on_gone",
         "request",
         "started",
+        "transport",
     )
 
     def __init__(self, request: Request, connection: Connection, transport: asyncio.Transport) -> None:
         self.request = request
         self.id = request_id(request.headers)
-        self.extra_headers = b"x-request-id: %b\r\n" % self.id.encode()
+        self.extra_headers = b"x-request-id: %b\r\n%b" % (self.id.encode(), request.cors)
         self.started = False
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
         self._connection = connection
-        self._transport = transport
+        self.transport: Writer = transport
         self._chunked = True
+        self._events = False
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
         """To HEAD, and with status 304, only the length of `body` goes out (RFC 9110, 8.6)."""
@@ -63,17 +71,16 @@ class HttpExchange:
             return
         self.started = True
         keep = self._connection.keeps_alive(self.request)
-        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b%b\r\n" % (
+        head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n" % (
             _STATUS_LINES[status],
             content_type,
             len(body),
-            CORS,
             self.extra_headers,
             headers,
             b"" if keep else b"connection: close\r\n",
         )
         without_body = self.request.method == b"HEAD" or status == 304
-        self._transport.write(head if without_body else head + body)
+        self.transport.write(head if without_body else head + body)
         self._finish(keep)
 
     def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:
@@ -81,22 +88,22 @@ class HttpExchange:
         if self.gone:
             return
         self._chunked = self.request.version != "1.0"
+        self._events = content_type is EVENT_STREAM
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b"connection: close\r\n"
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b%b\r\n" % (
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b%b\r\n" % (
             content_type,
-            CORS,
             self.extra_headers,
             framing,
         )
-        self._transport.write(head)
+        self.transport.write(head)
 
     def send(self, data: bytes) -> None:
         if self.gone:
             return
         if self._chunked:
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
-            self._transport.write(data)
+            self.transport.write(data)
 
     async def drained(self) -> None:
         if not self.gone:
@@ -106,12 +113,24 @@ class HttpExchange:
         if self.gone:
             return
         if self._chunked:
-            self._transport.write(END_OF_CHUNKS)
+            self.transport.write(END_OF_CHUNKS)
         self._finish(self._chunked and self._connection.keeps_alive(self.request))
 
     def abort(self) -> None:
         if not self.gone:
-            self._transport.abort()
+            self.transport.abort()
+
+    def probe(self) -> bool:
+        """Write what means nothing to the client, so that its side objects if nobody is there any more: an
+        interim response, or a comment among events. False: there is no such thing here.
+        """
+        if self.started and self._events:
+            self.send(b":\n\n")
+        elif not self.started and self.request.version == "1.1":
+            self.transport.write(CONTINUE)
+        else:
+            return False
+        return True
 
     def _finish(self, keep_alive: bool) -> None:
         self.gone = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firelane.api.errors import ErrorEnvelope
-from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.exchange import BodySink, Exchange, Request
 
 Handle = Callable[[Exchange], "Coroutine[Any, Any, None] | None"]
 
@@ -41,7 +41,8 @@ class Route:
     handle: answers at once, or gives a coroutine that ends with the answer, or when the request is with the
     engine. Both may raise. public: needs no key. admin: needs a tenant's that
     may see all of the server. wrap: what stands between the route and its exchange,
-    errors of the dispatch included.
+    errors of the dispatch included. open_body: where the body of a request goes, by its head; without it, or
+    with None, into memory.
     """
 
     method: str
@@ -51,6 +52,7 @@ class Route:
     admin: bool = False
     doc: Doc | None = None
     wrap: Callable[[Exchange], Exchange] | None = None
+    open_body: Callable[[Request], BodySink | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

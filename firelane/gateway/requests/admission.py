@@ -146,7 +146,7 @@ class AdmissionController:
                 "try again later"
             )
         self.held = held
-        if tenant:
+        if tenant and sequences:
             self._held_by[tenant] = own
 
     def _check_size(self, sequences: int, max_num_seqs: int) -> int:
@@ -169,7 +169,7 @@ class AdmissionController:
             self.background -= reservation.sequences
             return
         self.held -= reservation.sequences
-        if reservation.tenant:
+        if reservation.tenant and reservation.sequences:
             own = self._held_by.pop(reservation.tenant) - reservation.sequences
             if own:
                 self._held_by[reservation.tenant] = own

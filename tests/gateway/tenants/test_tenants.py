@@ -129,7 +129,7 @@ def test_tokens_of_a_client_that_left_come_back(serve):
     service = serve("tokens_per_minute = 100\nmax_concurrent = 1")
     service.run(setattr, service.engine, "held", True)
     body = json.dumps({**ASK, "max_tokens": 90}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nauthorization: Bearer %b\r\n" % ACME.encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %b\r\n" % ACME.encode()
     with socket.create_connection(("127.0.0.1", service.gateway.port)) as client:
         client.sendall(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
         service.wait_for(lambda: bool(service.engine.running))

@@ -1,0 +1,70 @@
+"""Bodies of requests, read without holding up other clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, TypeVar
+
+from firelane.api.decode import BodyDecoder
+from firelane.errors import TooLargeError
+from firelane.gateway.http.exchange import Exchange, HttpError
+
+LARGE_BYTES = 128 << 10
+"""Bodies above are decoded and checked on a thread, one at a time."""
+QUEUED_BYTES = 256 << 20
+"""Of large bodies that wait for it."""
+COUNTED_BYTES = 1 << 20
+MOST_VALUES = 1 << 19
+"""Commas, colons and opening brackets of a body: the work that decoding is, which holds all threads."""
+
+
+class Checked(Protocol):
+    """What a body is decoded to."""
+
+    def check(self) -> None:
+        """Raises RequestError on values that are valid alone but not together, or not supported."""
+        ...
+
+
+CheckedT = TypeVar("CheckedT", bound=Checked)
+
+
+class Bodies:
+    """Reads the bodies of one server's requests. queued_bytes: of large ones that wait for their turn."""
+
+    def __init__(self) -> None:
+        self.queued_bytes = 0
+        self._turn = asyncio.Lock()
+
+    async def read(self, exchange: Exchange, decoder: BodyDecoder[CheckedT]) -> CheckedT:
+        """The body, decoded and checked; it is not kept. Raises RequestError."""
+        request = exchange.request
+        body, request.body = request.body, b""
+        if len(body) <= LARGE_BYTES:
+            return _decode(decoder, body)
+        if self.queued_bytes + len(body) > QUEUED_BYTES:
+            raise HttpError(503, "too many large bodies wait: try again later", retry_after_s=1)
+        self.queued_bytes += len(body)
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(_decode_large, decoder, body)
+        finally:
+            self.queued_bytes -= len(body)
+
+
+def _decode_large(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> CheckedT:
+    values = 0
+    for start in range(0, len(body), COUNTED_BYTES):
+        values += sum(map(body[start : start + COUNTED_BYTES].count, (b",", b":", b"[", b"{")))
+        if values > MOST_VALUES:
+            raise TooLargeError(
+                f"the body has more than {MOST_VALUES} commas, colons and brackets: send several requests",
+                code="too_many_values",
+            )
+    return _decode(decoder, body)
+
+
+def _decode(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> CheckedT:
+    request = decoder.decode(body)
+    request.check()
+    return request

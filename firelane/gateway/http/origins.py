@@ -1,0 +1,93 @@
+"""Which pages may use a server through their user's browser (Fetch Standard, 3.2: CORS).
+
+A page of any origin may send requests to any address that the browser reaches, and may read the answers
+where these say so. Where a key is needed the page has none. A server without keys takes local pages only, and
+the names of this machine only: another name may have been pointed here to pass for the same origin (DNS
+rebinding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from firelane.errors import AccessError, UsageError
+from firelane.gateway.config import is_loopback
+from firelane.gateway.http.exchange import Request
+
+ANY = "*"
+
+
+class OriginPolicy(Protocol):
+    """Says whose pages may ask."""
+
+    def check(self, request: Request) -> None:
+        """Set `request.cors`. Raises AccessError."""
+        ...
+
+
+class AnyOrigin:
+    """Pages of all origins: they have no key, or the server is meant for them."""
+
+    def check(self, request: Request) -> None:
+        request.cors = b"access-control-allow-origin: *\r\n"
+
+
+class LocalOrigins:
+    """Pages of this machine, of the server itself and of `allowed`. local_hosts_only: a request must name
+    this machine, or a host of `allowed`, as its Host.
+    """
+
+    def __init__(self, allowed: Iterable[str], *, local_hosts_only: bool) -> None:
+        """Raises UsageError on what is no origin."""
+        self._allowed = frozenset(origin.lower().encode() for origin in allowed)
+        self._hosts = frozenset(_authority(origin) for origin in self._allowed)
+        self._local_hosts_only = local_hosts_only
+
+    def check(self, request: Request) -> None:
+        headers = request.headers
+        host = headers.get(b"host", b"").lower()
+        if self._local_hosts_only and host and not is_local(host) and host not in self._hosts:
+            raise AccessError(
+                "this server needs no key, so it answers to the names of its own machine alone: "
+                "name yours with --allow-origin, or use keys"
+            )
+        origin = headers.get(b"origin")
+        if origin is None:
+            return
+        given = origin.lower()
+        scheme, _, authority = given.partition(b"://")
+        if given not in self._allowed and not (
+            scheme in (b"http", b"https") and (authority == host or is_local(authority))
+        ):
+            raise AccessError(
+                "pages of this origin may not use this server: name it with --allow-origin, or use keys"
+            )
+        request.cors = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin
+
+
+def origin_policy(allowed: Iterable[str], *, keyless: bool, loopback: bool) -> OriginPolicy:
+    """The policy of a server. allowed: origins as in --allow-origin. Raises UsageError."""
+    allowed = list(allowed)
+    if ANY in allowed or not (keyless or allowed):
+        return AnyOrigin()
+    return LocalOrigins(allowed, local_hosts_only=keyless and loopback)
+
+
+@lru_cache(maxsize=256)
+def is_local(authority: bytes) -> bool:
+    """Whether a HOST[:PORT], in lower case, means the machine that it is used on."""
+    name = authority.decode("ascii", "replace")
+    end = name.find("]") + 1 or name.find(":")
+    return is_loopback(name[:end] if end > 0 else name)
+
+
+def _authority(origin: bytes) -> bytes:
+    if origin == b"null":
+        return origin
+    parts = urlsplit(origin)
+    if not parts.scheme or not parts.netloc or parts.path or parts.query or parts.fragment:
+        raise UsageError(f"--allow-origin {origin.decode()}: give SCHEME://HOST[:PORT], null or *")
+    return parts.netloc
