@@ -168,7 +168,7 @@ def test_candidates_that_do_not_compile_are_left_to_the_stopwatch(
             raise RuntimeError("PassManager::run failed")
 
     monkeypatch.setattr(Launch, "compile", refuse_some)
-    b.tune.compile_ahead([b.tune.ProductShape(rows=64, k=128, gated=True, max_rows=1, is_window=False)])
+    b.tune.compile_ahead([b.tune.ProductShape(rows=28672, k=4096, gated=True, max_rows=1, is_window=False)])
     assert len(compiled) > 3
 
 
