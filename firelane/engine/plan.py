@@ -44,7 +44,8 @@ class StepPlan:
     """One step. The decodes come first, one token and one SAMPLE row each; then the prefill chunks.
 
     decode_slots: int64 [decodes]; decode_positions: int32 [decodes]. growth: int64,
-    slots of decodes that need one more block in every group. changes: SequenceTable.changes when it was planned.
+    slots of decodes that need one more block in every group. changes: SequenceTable.changes when it was
+    planned.
     """
 
     step: int

@@ -1,7 +1,8 @@
 """The name of a block's content: a chain of hashes that starts from the tenant's salt.
 
 Block i is named by the hash of the name of block i - 1 and its own token ids, so equal names mean equal
-salts and equal tokens from the first one on. The digest is long enough that no tenant can search for a collision.
+salts and equal tokens from the first one on. The digest is long enough that no tenant can search for a
+collision.
 """
 
 from __future__ import annotations
