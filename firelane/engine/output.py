@@ -180,7 +180,7 @@ class OutputProcessor:
             stopped = np.asarray(is_stop.any(axis=1))
             ended |= stopped
         for row in ended.nonzero()[0].tolist():
-            sequence = table.at(slots[row])
+            sequence = table.at(int(slots[row]))
             if sequence.status is not Status.FINISHED:
                 self.end(sequence, "stop" if stopped is not None and stopped[row] else "length")
         for chunk in plan.chunks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,7 @@ from firelane.engine.sequence import Sequence
 from firelane.kv import PrefixHit
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """A waiting sequence that gets a slot, and its cached prefix."""
 
     sequence: Sequence
@@ -20,8 +20,7 @@ class Admission:
     hit: PrefixHit
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillChunk:
+class PrefillChunk(NamedTuple):
     """Positions start .. start + length - 1 of a sequence.
 
     Of these, `num_scores` positions from `first_score` on get a SCORE row, and the last one a SAMPLE row

@@ -85,9 +85,8 @@ def _tokens(data: bytes, vocab_size: int) -> NDArray[np.int32]:
     if not data or len(data) % 4:
         raise RequestError(f"the prompt has {len(data)} bytes: it must be one or more int32 token ids")
     tokens = np.frombuffer(data, np.dtype("<i4")).astype(np.int32)
-    lowest, highest = int(tokens.min()), int(tokens.max())
-    if lowest < 0 or highest >= vocab_size:
-        bad = lowest if lowest < 0 else highest
+    if tokens.view(np.uint32).max() >= vocab_size:  # an id below 0 is a large one here
+        bad = tokens[(tokens < 0) | (tokens >= vocab_size)][0]
         raise RequestError(f"token id {bad} is not in the vocabulary of {vocab_size} tokens")
     return tokens
 

@@ -42,18 +42,13 @@ class SlotWriter:
         if bias:
             state.bias_ids[slot, : len(bias)] = [token for token, _ in bias]
             state.bias_values[slot, : len(bias)] = [value for _, value in bias]
-        row = state.sampling[slot]
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty"):
-            row[name] = getattr(sampling, name)
-        row["frequency_penalty"] = sampling.frequency_penalty
-        row["top_k"] = sampling.top_k
-        row["logprobs"] = max(sampling.logprobs, sampling.prompt_logprobs)
-        row["seed"] = sampling.seed % 2**64
-        row["prompt_len"] = sequence.prompt_len
-        row["stop_from"] = sequence.prompt_len + sampling.min_tokens
-        row["num_stop_ids"] = len(stops)
-        row["num_bias"] = len(bias)
-        row["masked"] = sequence.constraint is not None
+        state.sampling[slot] = (  # in the order of SAMPLING_DTYPE
+            *(sampling.temperature, sampling.top_p, sampling.min_p, sampling.repetition_penalty),
+            *(sampling.presence_penalty, sampling.frequency_penalty, sampling.top_k),
+            *(max(sampling.logprobs, sampling.prompt_logprobs), sampling.seed % 2**64),
+            *(sequence.prompt_len, sequence.prompt_len + sampling.min_tokens, len(stops), len(bias)),
+            sequence.constraint is not None,
+        )
 
     def write_mask(self, slot: int, mask: NDArray[np.uint32]) -> None:
         self._state.masks[slot] = mask

@@ -108,10 +108,12 @@ class KvCache:
         prefill is set aside: one chunk is in flight while the next is planned. A small pool makes do with
         shorter chunks.
         """
-        causal = self._pages_needed(self._causal, num_tokens, 0)
+        causal = len(self._causal) * -(-num_tokens // self.block_size)
+        fresh = causal - len(self._causal) * hit.num_blocks
+        if not self._limited:
+            return fresh, 0
         limited = self._pages_needed(self._limited, num_tokens, 2 * self._chunk_tokens)
         shared = sum(len(hit.pages[group]) for group in self._limited)
-        fresh = causal - len(self._causal) * hit.num_blocks
         return fresh, max(0, min(limited, self.num_pages - causal) - shared)
 
     def share(self, num_tokens: int, hit: PrefixHit) -> BlockTables:

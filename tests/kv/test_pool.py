@@ -79,6 +79,15 @@ class PoolMachine(RuleBasedStateMachine):
         self.content.pop(block, None)
         self.held.append([block])
 
+    @rule(data=st.data())
+    def take_many(self, data):
+        pages = self.pool.take_many(data.draw(st.integers(0, self.pool.num_free)))
+        assert len(set(pages)) == len(pages)
+        for page in pages:
+            assert all(page not in held for held in self.held)
+            self.content.pop(page, None)
+            self.held.append([page])
+
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 99), name=st.sampled_from([b"a", b"b", b"c", b"d"]))
     def publish(self, which, name):

@@ -112,7 +112,7 @@ class Choice:
         self.generated += 1
         last_s, self._last_s = self._last_s, now_s
         if last_s:
-            self._gaps[last_s] = self._gaps.get(last_s, 0) + 1
+            self._gaps[last_s] += 1
         else:
             self._begin(now_s)
         if self._plain and self._reason is None:

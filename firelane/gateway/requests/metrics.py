@@ -4,6 +4,7 @@ same.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from firelane.gateway.engines.replicas import ReplicaSet
@@ -47,8 +48,8 @@ class ModelMetrics:
     def __init__(self, registry: Registry, engines: ReplicaSet, server: ServerMetrics) -> None:
         """registry: its instruments carry the model's label."""
         self.responded = server.responded
-        self.gaps: dict[float, int] = {}
-        self.unseen_gaps: dict[float, int] = {}
+        self.gaps: defaultdict[float, int] = defaultdict(int)
+        self.unseen_gaps: defaultdict[float, int] = defaultdict(int)
         self.ttft = registry.histogram(
             "vllm:time_to_first_token_seconds",
             "From the request's arrival to its first token.",
@@ -73,9 +74,8 @@ class ModelMetrics:
         self.prompt_tokens = registry.counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
         self.generated = registry.counter("vllm:generation_tokens", "Tokens that the engine generated.")
         self.ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
-        self._engines = engines
-        self.engine = EngineCounters(registry)
         _engine_gauges(registry, engines)
+        _engine_counters(registry, engines)
 
     def started(self, prompt_tokens: int) -> None:
         self.prompt_tokens.add(prompt_tokens)
@@ -100,12 +100,11 @@ class ModelMetrics:
 
     def on_frame(self, frame: StepFrame, now_s: float) -> None:
         """Settle what the frame's tokens left in `gaps`."""
-        self.generated.add(len(frame.ids))
+        self.generated.add(len(frame.tokens))
         for last_s, times in self.gaps.items():
             self.itl.observe(now_s - last_s, times)
         self.gaps.clear()
         self.unseen_gaps.clear()
-        self.engine.update(self._engines.stats)
 
 
 class _Phases:
@@ -134,32 +133,6 @@ class _Phases:
             self._per_token.observe(decode_s / (generated_tokens - 1))
 
 
-class EngineCounters:
-    """Counters that live in the engine, kept growing over its restarts."""
-
-    def __init__(self, registry: Registry) -> None:
-        self.last = EngineStats()
-        self.prefix_queries = registry.counter(
-            "vllm:prefix_cache_queries", "Prompt tokens looked up in the cache."
-        )
-        self.prefix_hits = registry.counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.")
-        self.grammar_failures = registry.counter(
-            "firelane:grammar_failures", "Answers that ended because their grammar took too much."
-        )
-        self.preemptions = registry.counter(
-            "vllm:num_preemptions", "Sequences put back for want of KV blocks."
-        )
-        self.steps = registry.counter("firelane:engine_steps", "Steps that the engine has run.")
-
-    def update(self, stats: EngineStats) -> None:
-        last, self.last = self.last, stats
-        self.prefix_queries.add(stats.prefix_queries - last.prefix_queries)
-        self.prefix_hits.add(stats.prefix_hits - last.prefix_hits)
-        self.preemptions.add(stats.preemptions - last.preemptions)
-        self.grammar_failures.add(stats.grammar_failures - last.grammar_failures)
-        self.steps.add(stats.steps - last.steps)
-
-
 def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
     def gauges(name: str, text: str, level: Callable[[EngineStats], float]) -> None:
         def read() -> dict[str, float]:
@@ -184,3 +157,20 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
         lambda: engines.resumed,
         monotonic=True,
     )
+
+
+def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
+    """Counters that live in the engines, kept growing over their restarts."""
+
+    def counter(name: str, text: str, field: str) -> None:
+        registry.gauge(name, text, lambda: getattr(engines.stats, field), monotonic=True)
+
+    counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", "prefix_queries")
+    counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", "prefix_hits")
+    counter("vllm:num_preemptions", "Sequences put back for want of KV blocks.", "preemptions")
+    counter(
+        "firelane:grammar_failures",
+        "Answers that ended because their grammar took too much.",
+        "grammar_failures",
+    )
+    counter("firelane:engine_steps", "Steps that the engine has run.", "steps")
