@@ -16,7 +16,7 @@ _TYPES = {
 }
 
 
-MAX_MESSAGE = 1000
+MAX_MESSAGE = 900
 """Characters: what a client sent is repeated no further."""
 
 

@@ -309,7 +309,7 @@ def test_an_engine_without_embeddings(service):
 def test_client_goes_away(service):
     service.engine.held = True
     body = b'{"input": ["a", "b"]}'
-    head = b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    head = b"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", service.gateway.port)) as client:
         client.sendall(head + body)
         service.wait_for(lambda: len(service.engine.running) == 2)
