@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
 from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.app import App
 from firelane.gateway.batches.runner import BatchRunner
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
@@ -19,14 +20,13 @@ from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.handlers.replies import Replies
-from firelane.gateway.http.app import App
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
-from firelane.gateway.models import Models, ServedModel
+from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
+from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.services import Services
 from firelane.gateway.tenants.prices import Prices

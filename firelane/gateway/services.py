@@ -9,9 +9,9 @@ from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.handlers.replies import Replies
-from firelane.gateway.models import Models
+from firelane.gateway.replies import Replies
 from firelane.gateway.requests.metrics import ServerMetrics
+from firelane.gateway.requests.models import Models
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.tenants.registry import Tenants
 

@@ -17,7 +17,7 @@ from firelane.gateway.config import GatewayConfig
 from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.recovery import Recovery
 from firelane.gateway.engines.replicas import ReplicaSet
-from firelane.gateway.models import ServedModel
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.server import Gateway
 
 PATIENCE_S = 60.0

@@ -15,7 +15,7 @@ from firelane.gateway.batches.input import Input, Scan
 from firelane.gateway.batches.item_exchange import Answer, ItemExchange
 from firelane.gateway.batches.records import INPUT, Ending
 from firelane.gateway.batches.results import Results
-from firelane.gateway.models import ServedModel
+from firelane.gateway.requests.models import ServedModel
 
 MAX_WAITING_BYTES = 64 << 20
 """Results that the drive has not taken yet; more lines are not started."""

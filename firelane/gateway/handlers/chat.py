@@ -12,13 +12,13 @@ from firelane.gateway.answers.chat_format import ChatFormat
 from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
-from firelane.gateway.models import Models
 from firelane.gateway.requests.generation import (
     GenerationRequest,
     new_identity,
     output_options,
     start_generation,
 )
+from firelane.gateway.requests.models import Models
 
 
 class Chat:

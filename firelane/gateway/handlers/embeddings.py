@@ -12,9 +12,9 @@ from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
-from firelane.gateway.models import Models, ServedModel
 from firelane.gateway.requests.admission import cache_salt
 from firelane.gateway.requests.embedding import EmbeddingJob, start_embedding
+from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.vectors import VectorFormat
 from firelane.text.encoder import pack_ids
 from firelane.text.prompt import Prompt

@@ -10,9 +10,9 @@ from firelane.api.paging import Page, read_query
 from firelane.errors import RequestError
 from firelane.gateway.files.store import FileStore, Shelf
 from firelane.gateway.files.upload import Upload, boundary_of
-from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import BodySink, Exchange, Request
 from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.replies import Replies
 from firelane.gateway.requests.metrics import ServerMetrics
 
 PATH = "/v1/files"

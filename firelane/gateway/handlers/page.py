@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Iterable
 from importlib.resources import files
 
-from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.replies import Replies
 
 TYPES = {
     ".html": b"text/html; charset=utf-8",

@@ -22,11 +22,11 @@ from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.answers.responses_format import ResponsesFormat
 from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.handlers.replies import Replies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
-from firelane.gateway.models import Models, ServedModel
+from firelane.gateway.replies import Replies
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
+from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.response_turn import Turn, begin_turn, initial_answer
 from firelane.gateway.requests.responses_chat import as_chat
 from firelane.text.assistant import RenderedChat

@@ -15,8 +15,8 @@ from firelane.gateway.answers.workers_format import WorkersFormat
 from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.http.routes import Doc, Route
-from firelane.gateway.models import Models, ServedModel
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
+from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.workers_chat import as_chat, as_completion
 
 ACCOUNT = "/client/v4/accounts/{account}/ai"

@@ -8,8 +8,8 @@ import msgspec
 
 from firelane.api.embeddings import EmbeddingResponse, EmbeddingUsage
 from firelane.errors import EngineDeadError, FirelaneError
-from firelane.gateway.models import ServedModel
 from firelane.gateway.requests.admission import Reservation
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.vectors import VectorFormat
 from firelane.text.prompt import Prompt

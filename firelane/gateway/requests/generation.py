@@ -13,9 +13,9 @@ from firelane.api.sampling import SamplingFields, StreamOptions
 from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.gateway.answers.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
 from firelane.gateway.answers.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
-from firelane.gateway.models import ServedModel
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt

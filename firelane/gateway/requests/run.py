@@ -9,8 +9,8 @@ from firelane.api.errors import describe
 from firelane.errors import FirelaneError
 from firelane.gateway.engines.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
-from firelane.gateway.models import ServedModel
 from firelane.gateway.requests.admission import Reservation
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.usage_log import CLIENT_GONE, Outcome
 from firelane.telemetry.traces import RequestTimes
 from firelane.wire.frames import NewRequest
