@@ -26,6 +26,8 @@ from firelane.gateway.http.outflow import Outflow
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
 WATCH_S = 0.1
+IGNORED_BYTES = 64 << 20
+"""Passed over after a refusal, so that a client which reads when it has sent all gets it."""
 SINK_BYTES_PER_S = 64 << 10
 """A body with a sink may take HttpLimits.receive_s, and longer as long as it comes at this rate."""
 PARSED_BYTES = 64 << 10
@@ -263,7 +265,7 @@ class Connection(asyncio.Protocol):
         """Leave the client's bytes where they are as long as what it sent already is enough."""
         limits = self._limits
         enough = self._sink_busy or self._waiting_bytes > limits.header_bytes
-        enough = enough or self._ignored_bytes > limits.body_bytes
+        enough = enough or self._ignored_bytes > IGNORED_BYTES
         if self._reading is enough and not self._half_closed and not self._transport.is_closing():
             self._reading = not enough
             (self._transport.pause_reading if enough else self._transport.resume_reading)()
