@@ -13,7 +13,7 @@ from firelane.kv import BlockTables, PrefixChain
 from firelane.wire.frames import FinishReason, Sampling
 
 if TYPE_CHECKING:
-    from firelane.engine.grammar.masks import Constraint
+    from firelane.engine.grammar.constraint import Constraint
 
 
 class Status(Enum):

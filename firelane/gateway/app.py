@@ -9,9 +9,9 @@ from typing import Any
 
 from firelane.api.errors import describe
 from firelane.errors import AccessError, EngineDeadError, RequestError
-from firelane.gateway.http.exchange import Exchange, HttpError, Request, retry_header
+from firelane.gateway.http.exchange import Exchange, HttpError, Request, Route, retry_header
 from firelane.gateway.http.origins import OriginPolicy
-from firelane.gateway.http.routes import Route, RouteTable
+from firelane.gateway.http.routes import RouteTable
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.tenants.registry import Tenants

@@ -14,12 +14,12 @@ from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.app import App
 from firelane.gateway.batches.runner import BatchRunner
 from firelane.gateway.batches.service import Batches
+from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.all import all_routes
-from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection

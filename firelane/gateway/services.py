@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.batches.service import Batches
+from firelane.gateway.bodies import Bodies
 from firelane.gateway.files.store import FileStore
-from firelane.gateway.handlers.bodies import Bodies
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.models import Models

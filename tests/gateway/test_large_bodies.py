@@ -8,8 +8,8 @@ import pytest
 from raw_client import post
 
 from firelane.api.decode import BodyDecoder
+from firelane.gateway import bodies
 from firelane.gateway.config import HttpLimits
-from firelane.gateway.handlers import bodies
 
 LONG = {"role": "user", "content": "x" * (200 << 10)}
 PATHS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from firelane.engine.draft import PlanDraft
 from firelane.engine.plan import StepPlan
+from firelane.engine.policies.lifecycle import Lifecycle
 from firelane.engine.sequence import Sequence
 
 
@@ -47,30 +48,8 @@ class StepQuota(Protocol):
         ...
 
 
-class Waiting(Protocol):
-    """The waiting queue."""
-
-    def __len__(self) -> int: ...
-
-    def values(self) -> Iterator[Sequence]: ...
-
-    def get(self, request_id: int) -> Sequence | None: ...
-
-    def push(self, sequence: Sequence, *, first: bool = False) -> None:
-        """Behind, or before, all others of its tenant."""
-        ...
-
-    def remove(self, sequence: Sequence) -> None: ...
-
-    def num_background(self) -> int: ...
-
-
-class Policy(Protocol):
-    """Order of the waiting queue, limit of tokens in a step, choice of whom to preempt, and the bill. Told of
-    each change in the life of a sequence; everything else only reads."""
-
-    @property
-    def waiting(self) -> Waiting: ...
+class Policy(Lifecycle, Protocol):
+    """Order of the waiting queue, limit of tokens in a step, choice of whom to preempt, and the bill."""
 
     def open_step(self, draft: PlanDraft) -> StepQuota:
         """The quota of a step that is about to be planned. May first admit arriving requests, and preempt
@@ -89,18 +68,4 @@ class Policy(Protocol):
         """The plan's tokens are being computed. accounts: by slot."""
         ...
 
-    def added(self, sequence: Sequence) -> None: ...
-
-    def started(self, sequence: Sequence) -> None: ...
-
-    def stopped(self, sequence: Sequence) -> None:
-        """It runs no more: finished or preempted."""
-        ...
-
-    def finished(self, sequence: Sequence) -> None: ...
-
     def num_running_background(self) -> int: ...
-
-    def check_integrity(self, live: Iterable[Sequence], running: Iterable[Sequence]) -> None:
-        """Raise AssertionError unless its counts are right."""
-        ...

@@ -16,7 +16,7 @@ from firelane.gateway.handlers.server import Server
 from firelane.gateway.handlers.stats import StatsReport
 from firelane.gateway.handlers.tokens import Tokens
 from firelane.gateway.handlers.workers_ai import WorkersAi, openai_routes
-from firelane.gateway.http.routes import Route
+from firelane.gateway.http.exchange import Route
 from firelane.gateway.services import Services
 
 

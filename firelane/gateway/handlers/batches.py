@@ -8,9 +8,8 @@ from firelane.api.batches import Batch, BatchList, BatchListQuery, BatchRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.paging import Page, read_query
 from firelane.gateway.batches.service import Batches as BatchService
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 
 PATH = "/v1/batches"

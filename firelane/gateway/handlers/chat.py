@@ -9,9 +9,8 @@ from firelane.api.chat import ChatRequest
 from firelane.api.chat_answer import ChatResponse
 from firelane.api.decode import BodyDecoder
 from firelane.gateway.answers.chat_format import ChatFormat
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import (
     GenerationRequest,
     new_identity,

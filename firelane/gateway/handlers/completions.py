@@ -11,9 +11,8 @@ from firelane.gateway.answers.best_of import BestOf
 from firelane.gateway.answers.completion_format import CompletionFormat
 from firelane.gateway.answers.formats import Identity
 from firelane.gateway.answers.sinks import OutputOptions
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import (
     GenerationRequest,
     new_identity,

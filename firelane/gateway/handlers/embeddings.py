@@ -9,9 +9,8 @@ from typing import cast
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest, EmbeddingResponse
 from firelane.errors import ContextLengthError, RequestError
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.admission import cache_salt
 from firelane.gateway.requests.embedding import EmbeddingJob, start_embedding
 from firelane.gateway.requests.models import Models, ServedModel

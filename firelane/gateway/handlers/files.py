@@ -10,8 +10,7 @@ from firelane.api.paging import Page, read_query
 from firelane.errors import RequestError
 from firelane.gateway.files.store import FileStore, Shelf
 from firelane.gateway.files.upload import Upload, boundary_of
-from firelane.gateway.http.exchange import BodySink, Exchange, Request
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.http.exchange import BodySink, Doc, Exchange, Request, Route
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.metrics import ServerMetrics
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from firelane.gateway.answers.formats import encode_json
-from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.http.openapi import document
-from firelane.gateway.http.routes import Doc, Route
 from firelane.gateway.replies import Replies
 
 

@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from importlib.resources import files
 
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 
 TYPES = {

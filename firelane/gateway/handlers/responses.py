@@ -21,9 +21,8 @@ from firelane.api.responses import (
 from firelane.errors import ContextLengthError, RequestError
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.answers.responses_format import ResponsesFormat
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel

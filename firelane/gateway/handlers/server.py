@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from firelane.api.models import HealthReport, ModelCard, ModelList, ModelQuery, VersionReport
 from firelane.api.paging import read_query
-from firelane.gateway.http.exchange import RETRY_SOON, Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.http.exchange import RETRY_SOON, Doc, Exchange, Route
 from firelane.gateway.requests.models import ModelState, ServedModel
 from firelane.gateway.services import Services
 from firelane.telemetry.metrics import CONTENT_TYPE

@@ -12,8 +12,7 @@ import msgspec
 
 from firelane.api.models import ModelQuery
 from firelane.api.paging import read_query
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.services import Services
 from firelane.telemetry.metrics import Counter, Histogram

@@ -9,9 +9,8 @@ from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.models import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from firelane.errors import RequestError
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.text.encoder import TextRoom, unpack_ids

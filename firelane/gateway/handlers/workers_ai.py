@@ -12,9 +12,8 @@ from firelane.api.workers_ai import RunAnswer, RunFailure, RunQuery, RunRequest
 from firelane.errors import RequestError
 from firelane.gateway.answers.workers_failure import workers_exchange
 from firelane.gateway.answers.workers_format import WorkersFormat
-from firelane.gateway.handlers.bodies import Bodies
-from firelane.gateway.http.exchange import Exchange
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.bodies import Bodies
+from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.workers_chat import as_chat, as_completion

@@ -1,16 +1,15 @@
-"""One request and the way to answer it, whoever carries the bytes."""
+"""One request, its route, and the way to answer it, whoever carries the bytes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from firelane.api.errors import ErrorEnvelope
 from firelane.errors import EngineDeadError, RequestError
 from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
-
-if TYPE_CHECKING:
-    from firelane.gateway.http.routes import Route
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
@@ -141,3 +140,48 @@ class Exchange(Protocol):
     def abort(self) -> None:
         """Break off: the client must see that the response is not complete."""
         ...
+
+
+Handle = Callable[[Exchange], "Coroutine[Any, Any, None] | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doc:
+    """Documentation of a route in /openapi.json.
+
+    body, answer: types of the JSON of request and 200 response; None where there is none, or where
+    `body_type` or `answer_type`, the media type, is another than JSON. query: a struct whose fields are the
+    query's parameters. stream: answers with server-sent events when the body asks for it. errors: type of
+    the JSON of an answer that is no success.
+    """
+
+    summary: str
+    body: Any = None
+    answer: Any = None
+    query: Any = None
+    stream: bool = False
+    body_type: str = "application/json"
+    answer_type: str = "application/json"
+    errors: Any = ErrorEnvelope
+    unready: Any = None
+    """Type of the 503 answer where it is not that of other errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """pattern: a path whose segments may be `{name}`, the last one also `{name+}` for all that follows.
+    handle: answers at once, or gives a coroutine that ends with the answer, or when the request is with the
+    engine. Both may raise. public: needs no key. admin: needs a tenant's that
+    may see all of the server. wrap: what stands between the route and its exchange,
+    errors of the dispatch included. open_body: where the body of a request goes, by its head; without it, or
+    with None, into memory.
+    """
+
+    method: str
+    pattern: str
+    handle: Handle
+    public: bool = False
+    admin: bool = False
+    doc: Doc | None = None
+    wrap: Callable[[Exchange], Exchange] | None = None
+    open_body: Callable[[Request], BodySink | None] | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from firelane.api import chat, completions, responses, responses_items, sampling
-from firelane.gateway.http.routes import Doc, Route
+from firelane.gateway.http.exchange import Doc, Route
 
 REF = "#/components/schemas/{name}"
 TITLE = "Firelane"
