@@ -1,6 +1,6 @@
 """Firelane and its peers in turns: all loaded at once, each workload on one after the other, several rounds.
 
-    turns_vs_peers.py MODEL --peers-script PATH [--engines firelane llamacpp ...] [--json FILE]
+    turns_vs_peers.py MODEL --peers-script PATH [--engines NAME ...] [--workloads NAME ...] [--json FILE]
 
 A shared machine's memory bandwidth drifts within minutes, so only runs that lie seconds apart can be
 compared. The peers' script is a Python file with COMMON, RUNNERS (one program text a peer, which defines
@@ -27,10 +27,10 @@ from firelane.bench.table import format_table
 
 # name: (requests, tokens in, tokens out, rounds)
 WORKLOADS = {
-    "decode-1": (1, 16, 64, 5),
-    "decode-8": (8, 16, 64, 3),
-    "prefill-512": (1, 512, 1, 3),
-    "mix-32": (32, 128, 128, 1),
+    "decode-1": (1, 16, 64, 7),
+    "decode-8": (8, 16, 64, 7),
+    "prefill-512": (1, 512, 1, 7),
+    "mix-32": (32, 128, 128, 7),
     "long-prefill-6000": (1, 6000, 1, 1),
     "long-6000-and-129": (1, 6000, 129, 1),
 }
@@ -120,9 +120,10 @@ def load_peers(path: Path) -> ModuleType:
     return module
 
 
-def take_turns(engines: list[Engine]) -> Times:
+def take_turns(engines: list[Engine], names: list[str]) -> Times:
     times: Times = {}
-    for name, workload in WORKLOADS.items():
+    for name in names:
+        workload = WORKLOADS[name]
         times[name] = {engine.name: [] for engine in engines}
         for _ in range(workload[3]):
             for engine in engines:
@@ -135,8 +136,9 @@ def rates(times: Times, engine: str) -> dict[str, float]:
     """Tokens a second by workload, best of the rounds."""
     best = {name: min(by_engine[engine]) for name, by_engine in times.items()}
     found: dict[str, float] = {}
-    for name, (n, inp, out, _) in WORKLOADS.items():
-        if name == "long-6000-and-129":
+    for name in times:
+        n, inp, out, _ = WORKLOADS[name]
+        if name == "long-6000-and-129" and "long-prefill-6000" in best:
             found["long-decode-6000"] = (out - 1) / (best[name] - best["long-prefill-6000"])
         else:
             tokens = inp if "prefill" in name else n * out if name.startswith("decode") else n * (inp + out)
@@ -171,6 +173,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--peers-script", type=Path, required=True, metavar="PATH")
     parser.add_argument("--engines", nargs="+", default=["firelane", "llamacpp", "openvino", "vllm"])
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="the times of all rounds, in seconds")
     arguments = parser.parse_args()
     peers = load_peers(arguments.peers_script)
@@ -178,7 +181,7 @@ def main() -> None:
         engines = [Engine(name, peers, arguments.model, Path(scratch)) for name in arguments.engines]
         for engine in engines:
             print(engine.name, "ready in", engine.wait("READY"), "s", file=sys.stderr, flush=True)
-        times = take_turns(engines)
+        times = take_turns(engines, [name for name in WORKLOADS if name in arguments.workloads])
         for engine in engines:
             engine.stop()
     if arguments.json is not None:
