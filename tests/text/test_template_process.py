@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,7 @@ def test_a_wait_that_takes_too_long(template, monkeypatch):
 
 def test_an_answer_that_nobody_waits_for_is_not_given_to_the_next(template):
     async def work():
+        template._quick._process.send_signal(signal.SIGSTOP)  # it answers when nobody waits any more
         task = asyncio.ensure_future(template.render([{"role": "user", "content": "old"}], [], {}))
         while not template._quick.lock.locked():
             await asyncio.sleep(0)
