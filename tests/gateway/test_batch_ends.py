@@ -201,7 +201,7 @@ def test_a_server_that_ends_while_it_finalises(make_service, data_dir, monkeypat
     """Each write of the end may be the last one; results are handed out once, whole."""
     from firelane.gateway.batches import workflow as module
     from firelane.gateway.batches.records import BatchRecords
-    from firelane.gateway.files.store import Shelf
+    from firelane.gateway.files.store import TenantFiles
 
     fails = iter([True])
 
@@ -215,7 +215,7 @@ def test_a_server_that_ends_while_it_finalises(make_service, data_dir, monkeypat
 
         return wrapped
 
-    target = {"describe": Shelf, "publish": Shelf, "save": BatchRecords, "clear": module}[step]
+    target = {"describe": TenantFiles, "publish": TenantFiles, "save": BatchRecords, "clear": module}[step]
     service = make_service(data_dir=data_dir)
     hold(service)
     made = start(service, [line(f"r{i}") for i in range(5)])

@@ -115,7 +115,7 @@ def test_a_slow_drive_holds_up_its_client_alone(make_service, tmp_path, monkeypa
     from firelane.gateway.files.store import PendingFile
 
     service = make_service(data_dir=tmp_path / "data")
-    shelf = service.gateway.services.files.shelf("")
+    tenant_files = service.gateway.services.files.tenant_files("")
     go, write, content = threading.Event(), PendingFile._write, os.urandom(1 << 20) * 24
 
     def slow(self, pieces):
@@ -128,9 +128,9 @@ def test_a_slow_drive_holds_up_its_client_alone(make_service, tmp_path, monkeypa
     client = socket.create_connection(("127.0.0.1", service.gateway.port))
     sender = threading.Thread(target=_send, args=(client, HEAD.replace(b"9000", b"%d" % len(body)) + body))
     sender.start()
-    service.wait_for(lambda: shelf._used_bytes >= 1 << 20)
+    service.wait_for(lambda: tenant_files._used_bytes >= 1 << 20)
     assert service.http.post("/v1/completions", json={"prompt": "a"}).status_code == 200
-    assert shelf._used_bytes < 3 << 20  # the rest waits in the sockets
+    assert tenant_files._used_bytes < 3 << 20  # the rest waits in the sockets
     if stays:
         go.set()
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
@@ -142,7 +142,7 @@ def test_a_slow_drive_holds_up_its_client_alone(make_service, tmp_path, monkeypa
     sender.join()
     client.close()
     service.wait_for(lambda: len(stored(tmp_path)) == 2 * stays)
-    service.wait_for(lambda: shelf._pending == 0)
+    service.wait_for(lambda: tenant_files._pending == 0)
 
 
 def _send(client, data):
@@ -159,8 +159,8 @@ def test_expiry(kept, monkeypatch):
     )
     assert same.expires_at == same.created_at + 4000
     now = time.time() + 3700
-    shelf = kept.gateway.services.files.shelf("")
-    monkeypatch.setattr(shelf, "_clock", lambda: now)
+    tenant_files = kept.gateway.services.files.tenant_files("")
+    monkeypatch.setattr(tenant_files, "_clock", lambda: now)
     assert kept.http.get(f"/v1/files/{made['id']}").status_code == 404
     assert [f.id for f in kept.openai.files.list()] == [same.id]
 
@@ -291,7 +291,7 @@ def test_client_that_goes_leaves_nothing(kept, tmp_path):
             client.sendall(HEAD + PART + b"some lines\n" * 10)
             kept.wait_for(lambda: stored(tmp_path) != [])
         kept.wait_for(lambda: stored(tmp_path) == [])
-    assert kept.gateway.services.files.shelf("")._used_bytes == 0
+    assert kept.gateway.services.files.tenant_files("")._used_bytes == 0
     assert upload(kept).status_code == 200
 
 
@@ -314,7 +314,7 @@ def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
     now_s = 1000.0
     service.gateway._connections.now_s = lambda: now_s  # stands still, whatever the machine does
     head = HEAD.replace(b"9000", b"900000")
-    shelf = service.gateway.services.files.shelf("")
+    tenant_files = service.gateway.services.files.tenant_files("")
     with ExitStack() as stack:
         clients = [
             stack.enter_context(socket.create_connection(("127.0.0.1", service.gateway.port)))
@@ -322,10 +322,10 @@ def test_a_slow_upload_has_time_by_its_size(make_service, tmp_path):
         ]
         for client, size in zip(clients, (200_000, 1), strict=True):
             client.sendall(head + PART + b"x" * size + b"\r")  # held back: a boundary could begin with it
-        service.wait_for(lambda: shelf._used_bytes == 200_001)
+        service.wait_for(lambda: tenant_files._used_bytes == 200_001)
         now_s += 2
         service.run(service.gateway._connections.sweep)
-        service.wait_for(lambda: shelf._used_bytes == 200_000)
+        service.wait_for(lambda: tenant_files._used_bytes == 200_000)
         assert clients[1].recv(100).startswith(b"HTTP/1.1 408")
         assert len(stored(tmp_path)) == 1
     service.wait_for(lambda: stored(tmp_path) == [])

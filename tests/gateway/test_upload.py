@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from firelane.errors import RequestError
 from firelane.gateway.config import FileLimits
-from firelane.gateway.files.store import Shelf
+from firelane.gateway.files.store import TenantFiles
 from firelane.gateway.files.upload import Upload
 
 QUICK = settings(max_examples=100, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -24,8 +24,8 @@ PIECES = [b"\r\n", b"--XX", b"--", b"\r", b"\n", b"-", b"X", b"\r\n--X", b"{}", 
 contents = st.lists(st.sampled_from(PIECES) | st.binary(min_size=1, max_size=20), min_size=1, max_size=30)
 
 
-def shelf(name: str) -> Shelf:
-    return Shelf(Path(name), FileLimits(upload_bytes=1000, tenant_bytes=5000), lambda: 1000.0)
+def tenant_files(name: str) -> TenantFiles:
+    return TenantFiles(Path(name), FileLimits(upload_bytes=1000, tenant_bytes=5000), lambda: 1000.0)
 
 
 def feed(upload: Upload, body: bytes, cuts: list[int]) -> None:
@@ -43,7 +43,7 @@ def test_any_content_in_any_pieces(pieces: list[bytes], cuts: list[int]) -> None
     if content.startswith(b"--XX"):  # an empty part: a boundary may follow the headers at once
         content = b"." + content
     with tempfile.TemporaryDirectory() as name:
-        kept = shelf(name)
+        kept = tenant_files(name)
         upload = Upload(kept, b"XX", 1000)
         feed(upload, FORM % content, cuts)
         file = asyncio.run(upload.finish())
@@ -65,7 +65,7 @@ def test_any_damage_is_one_error_or_a_file(
     for at, new, removed in damage:
         body = body[:at] + new + body[at + removed :]
     with tempfile.TemporaryDirectory() as name:
-        kept = shelf(name)
+        kept = tenant_files(name)
         upload = Upload(kept, b"XX", 1000)
         feed(upload, body[:end], cuts)
         try:

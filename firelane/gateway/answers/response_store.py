@@ -30,7 +30,7 @@ class StoredResponse:
         return ENTRY_BYTES + len(self.body) + sum(map(len, self.inputs)) + sum(map(len, self.outputs))
 
 
-class _Shelf:
+class _TenantResponses:
     """One tenant's answers, the least recently used first."""
 
     __slots__ = ("bytes_held", "entries")
@@ -57,7 +57,7 @@ class ResponseStore:
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._shelves: dict[_Key, _Shelf] = {}
+        self._by_tenant: dict[_Key, _TenantResponses] = {}
         self._entries = 0
         self._bytes = 0
 
@@ -77,22 +77,22 @@ class ResponseStore:
         if not self.enabled or entry.size_bytes > self._max_bytes:
             return
         self._remove(_key(tenant), entry.id)
-        shelf = self._shelves.setdefault(_key(tenant), _Shelf())
-        shelf.entries[entry.id] = entry
-        shelf.bytes_held += entry.size_bytes
+        held = self._by_tenant.setdefault(_key(tenant), _TenantResponses())
+        held.entries[entry.id] = entry
+        held.bytes_held += entry.size_bytes
         self._entries += 1
         self._bytes += entry.size_bytes
         while self._entries > self._max_entries or self._bytes > self._max_bytes:
-            key = max(self._shelves, key=lambda held: self._shelves[held].bytes_held)
-            self._remove(key, next(iter(self._shelves[key].entries)))
+            key = max(self._by_tenant, key=lambda held: self._by_tenant[held].bytes_held)
+            self._remove(key, next(iter(self._by_tenant[key].entries)))
 
     def get(self, tenant: Tenant, response_id: str) -> StoredResponse:
         """Raises NotFoundError, for another tenant's too."""
-        shelf = self._shelves.get(_key(tenant))
-        entry = shelf.entries.get(response_id) if shelf is not None else None
-        if shelf is None or entry is None:
+        held = self._by_tenant.get(_key(tenant))
+        entry = held.entries.get(response_id) if held is not None else None
+        if held is None or entry is None:
             raise _not_found(response_id)
-        shelf.entries.move_to_end(response_id)
+        held.entries.move_to_end(response_id)
         return entry
 
     def delete(self, tenant: Tenant, response_id: str) -> None:
@@ -101,24 +101,24 @@ class ResponseStore:
             raise _not_found(response_id)
 
     def _remove(self, key: _Key, response_id: str) -> bool:
-        shelf = self._shelves.get(key)
-        entry = shelf.remove(response_id) if shelf is not None else None
-        if shelf is None or entry is None:
+        held = self._by_tenant.get(key)
+        entry = held.remove(response_id) if held is not None else None
+        if held is None or entry is None:
             return False
         self._entries -= 1
         self._bytes -= entry.size_bytes
-        if not shelf.entries:
-            del self._shelves[key]
+        if not held.entries:
+            del self._by_tenant[key]
         return True
 
     def check_integrity(self) -> None:
         """The counts are those of what is held. For tests."""
-        entries = [e for shelf in self._shelves.values() for e in shelf.entries.values()]
+        entries = [e for held in self._by_tenant.values() for e in held.entries.values()]
         assert self._entries == len(entries) <= self._max_entries
         assert self._bytes == sum(e.size_bytes for e in entries) <= self._max_bytes
         assert all(
-            shelf.entries and shelf.bytes_held == sum(e.size_bytes for e in shelf.entries.values())
-            for shelf in self._shelves.values()
+            held.entries and held.bytes_held == sum(e.size_bytes for e in held.entries.values())
+            for held in self._by_tenant.values()
         )
 
 

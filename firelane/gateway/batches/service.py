@@ -138,9 +138,9 @@ class Batches:
         return batch
 
     def _input(self, tenant: str, file_id: str) -> Path:
-        shelf = self._files.shelf(tenant)
+        tenant_files = self._files.tenant_files(tenant)
         try:
-            file = shelf.get(file_id)
+            file = tenant_files.get(file_id)
         except NotFoundError as error:
             raise RequestError(str(error), param="input_file_id", code=error.code) from None
         if file.purpose != "batch":
@@ -148,7 +148,7 @@ class Batches:
                 f"`input_file_id` names a file of purpose '{file.purpose}': upload one of purpose 'batch'",
                 param="input_file_id",
             )
-        return shelf.content(file_id)
+        return tenant_files.content(file_id)
 
     async def cancel(self, tenant: str, batch_id: str) -> Batch:
         """Raises RequestError on a batch that has ended or is about to."""

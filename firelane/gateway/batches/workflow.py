@@ -188,17 +188,17 @@ class BatchWorkflow:
         size_bytes = path.stat().st_size if path.exists() else 0
         if not size_bytes:
             return None
-        shelf = self._files.shelf(record.tenant)
-        file = shelf.describe(
+        tenant_files = self._files.tenant_files(record.tenant)
+        file = tenant_files.describe(
             size_bytes=size_bytes,
             name=f"{batch_id}_{kind}.jsonl",
             purpose="batch_output",
             expires_s=record.output_expires_s,
             file_id=f"file-{batch_id.removeprefix('batch_')}{mark}",
         )
-        if not shelf.has(file.id):
-            await asyncio.to_thread(shelf.publish, path, file)
-            shelf.show(file)
+        if not tenant_files.has(file.id):
+            await asyncio.to_thread(tenant_files.publish, path, file)
+            tenant_files.show(file)
         return file.id
 
     async def _end(self, record: BatchRecord) -> None:

@@ -40,23 +40,23 @@ class FileStore:
         self.limits = limits
         self._data = data
         self._clock = clock
-        self._shelves: dict[str, Shelf] = {}
+        self._by_tenant: dict[str, TenantFiles] = {}
 
-    def shelf(self, tenant: str) -> Shelf:
+    def tenant_files(self, tenant: str) -> TenantFiles:
         """The files of one tenant; read from the drive at its first use."""
         root = self._data.root
-        found = self._shelves.get(tenant)
+        found = self._by_tenant.get(tenant)
         if found is None:
             owner = hashlib.blake2b(tenant.encode(), digest_size=16, person=b"firelane.files").hexdigest()
             try:
-                found = Shelf(root / "files" / owner, self.limits, self._clock)
+                found = TenantFiles(root / "files" / owner, self.limits, self._clock)
             except OSError as error:
                 raise unusable(error) from error
-            self._shelves[tenant] = found
+            self._by_tenant[tenant] = found
         return found
 
 
-class Shelf:
+class TenantFiles:
     """One tenant's files, oldest first."""
 
     def __init__(self, path: Path, limits: FileLimits, clock: Callable[[], float]) -> None:
@@ -193,17 +193,17 @@ class PendingFile:
     published by then has a name of its own. A thread writes, so that a slow drive holds up nothing else.
     """
 
-    def __init__(self, shelf: Shelf, path: Path) -> None:
+    def __init__(self, tenant_files: TenantFiles, path: Path) -> None:
         self.path = path
         self.size_bytes = 0
         self.writing: asyncio.Future[None] | None = None
-        self._shelf = shelf
+        self._tenant_files = tenant_files
         self._open = True
         self._pieces: list[bytes] = []
         self._piece_bytes = 0
         self._error: OSError | None = None
         self._file = path.open("xb")
-        shelf.count_pending(1)
+        tenant_files.count_pending(1)
 
     def write(self, data: bytes) -> None:
         """Take a piece; while `writing` is set, better none. Raises TooLargeError, and StorageError where an
@@ -211,7 +211,7 @@ class PendingFile:
         """
         if self._error is not None:
             raise unusable(self._error) from self._error
-        self._shelf.reserve(len(data))
+        self._tenant_files.reserve(len(data))
         self.size_bytes += len(data)
         self._pieces.append(data)
         self._piece_bytes += len(data)
@@ -257,8 +257,8 @@ class PendingFile:
             return
         self._open = False
         self._pieces = []
-        self._shelf.count_pending(-1)
-        self._shelf.reserve(-self.size_bytes)
+        self._tenant_files.count_pending(-1)
+        self._tenant_files.reserve(-self.size_bytes)
         self.path.unlink(missing_ok=True)
         if self.writing is None:
             self._close()

@@ -17,7 +17,7 @@ from firelane.api.files import (
     plain_name,
 )
 from firelane.errors import RequestError
-from firelane.gateway.files.store import PendingFile, Shelf
+from firelane.gateway.files.store import PendingFile, TenantFiles
 from firelane.gateway.http.exchange import Request
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Upload:
     the error.
     """
 
-    def __init__(self, shelf: Shelf, boundary: bytes, limit_bytes: int) -> None:
+    def __init__(self, tenant_files: TenantFiles, boundary: bytes, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes + FORM_BYTES
-        self._shelf = shelf
+        self._tenant_files = tenant_files
         self._file_limit_bytes = limit_bytes
         self._error: RequestError | None = None
         self._file: PendingFile | None = None
@@ -134,7 +134,7 @@ class Upload:
             if b"filename" not in options:
                 raise RequestError("`file` is a text: send a file, with its name", param="file")
             self._file_name = options[b"filename"].decode("utf-8", "replace")
-            self._file = self._shelf.begin()
+            self._file = self._tenant_files.begin()
         else:
             self._fields[name] = bytearray()
 
@@ -168,21 +168,21 @@ class Upload:
         if not self._ended:
             raise RequestError("the form ends too early: its last boundary is missing", code="invalid_form")
         purpose, expires_s = check_purpose(self._field("purpose")), self._expires_s()
-        pending, shelf = self._file, self._shelf
+        pending, tenant_files = self._file, self._tenant_files
         if pending is None:
             raise RequestError("`file` is missing: send it as a form field", param="file")
         if not pending.size_bytes:
             raise RequestError("`file` is empty", param="file")
         await pending.sync()
-        file = shelf.describe(
+        file = tenant_files.describe(
             size_bytes=pending.size_bytes,
             name=plain_name(self._file_name),
             purpose=purpose,
             expires_s=expires_s,
         )
-        await asyncio.to_thread(functools.partial(shelf.publish, pending.path, file))
+        await asyncio.to_thread(functools.partial(tenant_files.publish, pending.path, file))
         pending.discard()
-        shelf.show(file)
+        tenant_files.show(file)
         return file
 
     def _field(self, name: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from firelane.api.files import FileDeleted, FileForm, FileList, FileListQuery, FileObject
 from firelane.api.paging import Page, read_query
 from firelane.errors import RequestError
-from firelane.gateway.files.store import FileStore, Shelf
+from firelane.gateway.files.store import FileStore, TenantFiles
 from firelane.gateway.files.upload import Upload, boundary_of
 from firelane.gateway.http.exchange import BodySink, Doc, Exchange, Request, Route
 from firelane.gateway.replies import Replies
@@ -45,14 +45,16 @@ class Files:
         if boundary is None:
             return None
         try:
-            return Upload(self._store.shelf(request.tenant.name), boundary, self._store.limits.upload_bytes)
+            return Upload(
+                self._store.tenant_files(request.tenant.name), boundary, self._store.limits.upload_bytes
+            )
         except RequestError:
             return None
 
     async def create(self, exchange: Exchange) -> None:
         sink = exchange.request.sink
         if not isinstance(sink, Upload):
-            self._shelf(exchange)  # tells why, where files are not kept at all
+            self._tenant_files(exchange)  # tells why, where files are not kept at all
             raise RequestError("send the file as multipart/form-data, with a boundary", code="invalid_form")
         file = await sink.finish()
         self._replies.json(exchange, file)
@@ -61,21 +63,21 @@ class Files:
         fields = read_query(exchange.request.query, ("after", "limit", "order", "purpose"))
         page = Page.read(fields, default=MAX_LIMIT, most=MAX_LIMIT)
         purpose = fields.get("purpose")
-        files = [f for f in self._shelf(exchange).all() if purpose is None or f.purpose == purpose]
+        files = [f for f in self._tenant_files(exchange).all() if purpose is None or f.purpose == purpose]
         data, more = page.cut(files)
         first, last = (data[0].id, data[-1].id) if data else (None, None)
         self._replies.json(exchange, FileList(data=data, first_id=first, last_id=last, has_more=more))
 
     def get(self, exchange: Exchange) -> None:
-        self._replies.json(exchange, self._shelf(exchange).get(exchange.request.params["id"]))
+        self._replies.json(exchange, self._tenant_files(exchange).get(exchange.request.params["id"]))
 
     def delete(self, exchange: Exchange) -> None:
         file_id = exchange.request.params["id"]
-        self._shelf(exchange).delete(file_id)
+        self._tenant_files(exchange).delete(file_id)
         self._replies.json(exchange, FileDeleted(id=file_id))
 
     async def content(self, exchange: Exchange) -> None:
-        path = self._shelf(exchange).content(exchange.request.params["id"])
+        path = self._tenant_files(exchange).content(exchange.request.params["id"])
         self._metrics.responded(200)
         if exchange.request.method == b"HEAD":
             exchange.respond(200, b"", content_type=CONTENT_TYPE)
@@ -87,5 +89,5 @@ class Files:
                 await exchange.drained()
         exchange.end()
 
-    def _shelf(self, exchange: Exchange) -> Shelf:
-        return self._store.shelf(exchange.request.tenant.name)
+    def _tenant_files(self, exchange: Exchange) -> TenantFiles:
+        return self._store.tenant_files(exchange.request.tenant.name)
