@@ -1,1 +1,1 @@
-"""What this machine has and what it can do: the limits that every benchmark is held against."""
+"""The machine's hardware and its rates: the limits that every benchmark is held against."""

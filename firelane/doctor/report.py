@@ -124,7 +124,7 @@ def examine_shared_memory(
 
 
 def examine_cache(directory: Path) -> CacheReport:
-    """What lies in the cache directory, and whether it can be written; it is not made."""
+    """The contents of the cache directory, and whether it can be written; it is not made."""
     existing = directory
     while not existing.exists():
         existing = existing.parent

@@ -34,7 +34,7 @@ NOTHING: Mapping[int, FinishReason] = MappingProxyType({})
 
 
 class Port(Protocol):
-    """Where requests come from and frames go to."""
+    """The source of requests and the sink of frames."""
 
     def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
         """Hand what has arrived to core.submit and core.abort. Where nothing has, it may wait for `wait_s`

@@ -1,4 +1,4 @@
-"""What a sequence waits for before it can be scheduled: today the compilation of its grammar."""
+"""Prerequisites of a sequence, awaited before it can be scheduled: today the compilation of its grammar."""
 
 from __future__ import annotations
 

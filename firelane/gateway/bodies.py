@@ -19,7 +19,7 @@ MOST_VALUES = 1 << 19
 
 
 class Checked(Protocol):
-    """What a body is decoded to."""
+    """A decoded body."""
 
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""

@@ -35,7 +35,7 @@ class Recovery(Protocol):
         ...
 
     def judge(self, lost: list[InFlight], on_trial: InFlight | None, reason: str) -> Verdict:
-        """What becomes of the requests of an engine that died. on_trial: the one that was resumed alone."""
+        """The verdict on the requests of an engine that died. on_trial: the one that was resumed alone."""
         ...
 
 

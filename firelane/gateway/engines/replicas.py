@@ -33,7 +33,7 @@ PARKED_S = 600.0
 
 
 class EngineEvents(Protocol):
-    """What the owner of the engines wants to know."""
+    """Events for the owner of the engines."""
 
     def on_ready(self, ready: Ready) -> None: ...
     def on_frame(self, frame: StepFrame, now_s: float) -> None:

@@ -21,7 +21,7 @@ _NOTHING = EngineStats()
 
 
 def together(ready: Sequence[Ready]) -> Ready | None:
-    """What several engines of one model can take; None of none."""
+    """The sizes of several engines of one model together; None of none."""
     if len(ready) < 2:
         return ready[0] if ready else None
     longest = min(one.max_model_len for one in ready)

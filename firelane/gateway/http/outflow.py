@@ -1,4 +1,4 @@
-"""What a client has not read yet of its answers, and whether it goes on reading."""
+"""The bytes that a client has not read yet of its answers, and whether it goes on reading."""
 
 from __future__ import annotations
 
