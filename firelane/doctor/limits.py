@@ -36,7 +36,7 @@ class Limits:
 
     @property
     def peak_gflops(self) -> float:
-        """The rate that a bf16 model can reach: the dot-product instruction's rate, or else the multiply-adds'."""
+        """The rate for a bf16 model: the dot-product instruction's rate, or else the multiply-adds'."""
         return self.dot_gflops or self.fma_gflops
 
 

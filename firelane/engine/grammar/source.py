@@ -85,7 +85,7 @@ def _source(grammar: Grammar) -> str:
 
 
 def one_line(message: str) -> str:
-    """The message of llguidance, without its picture of the place; of a regular expression's fault the cause."""
+    """The message of llguidance, without the place; of a regular expression's fault the cause."""
     cause = re.search(r"^error: (.+)", message, re.MULTILINE)
     place = re.match(r"at \d+\(\d+\): ", message)
     if "coerce_one_of" in message:
