@@ -1,4 +1,4 @@
-"""What attacks on the gateway cost: growth of its memory, and how long other clients wait meanwhile.
+"""The cost of attacks on the gateway: growth of its memory, and how long other clients wait meanwhile.
 
     python benchmarks/attacks.py [ATTACK ...] [--seconds S] [--connections N]
 

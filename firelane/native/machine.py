@@ -42,7 +42,7 @@ class CpuIdentity:
 
     @property
     def key(self) -> str:
-        """What a compiled kernel depends on. Cores are left out: a kernel serves any number."""
+        """Properties that a compiled kernel depends on. Cores are left out: a kernel serves any number."""
         return "\n".join((self.architecture, self.model, *sorted(self.features)))
 
 

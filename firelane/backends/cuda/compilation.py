@@ -41,7 +41,7 @@ def _load(compiled: tuple[Any, str]) -> None:
 
 
 def specialisation(work: Work) -> tuple[Any, ...]:
-    """What a compiled kernel depends on: launches that agree in it share one."""
+    """The key of a compiled kernel: launches that agree in it share one."""
     arguments: Mapping[str, Any] = getattr(work, "arguments", {})
     fixed = tuple((name, _kind(value)) for name, value in arguments.items())
     options = tuple(getattr(work, name, 0) for name in ("warps", "stages"))

@@ -73,7 +73,7 @@ def row_bytes(value: Value) -> int:
 
 
 def placement_of(sizes: Sizes) -> Placement:
-    """Where the values lie in their arena. A split-K product is added up by the op behind it, which reads the
+    """Places of values in their arena. A split-K product is added up by the op behind it, which reads the
     product's residual: so every value stays for one op longer."""
     return place(sizes.program, row_bytes=row_bytes, max_rows=sizes.max_rows, extra_ops=1)
 

@@ -231,7 +231,7 @@ def _finish_warps(vocab: int) -> int:
 
 
 def _summaries(scratch: SampleScratch) -> dict[str, Tensor]:
-    """What the scan leaves of each row."""
+    """Summaries of each row that the scan leaves."""
     return {
         "bests": scratch.bests,
         "best_ids": scratch.best_ids,

@@ -1,4 +1,4 @@
-"""What the scan left of a row: by block the largest logit, by group its peak and its mass."""
+"""The scan's summary of a row: by block the largest logit, by group its peak and its mass."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.

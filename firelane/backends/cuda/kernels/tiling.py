@@ -59,7 +59,7 @@ def transposed_for(
     count: int,
     max_rows: int,
 ) -> tuple[list[Work], Tensor | None]:
-    """What transposes x, and where it then lies; nothing where the config or the matrix has no use for it,
+    """The transpose of x and its result; nothing where the config or the matrix has no use for it,
     or there is no buffer: results are the same."""
     if x_t is None or not config.transpose or not are_worth(matrix.escapes):
         return [], None
