@@ -10,6 +10,7 @@ from itertools import pairwise
 import msgspec
 
 from firelane.engine_config import EngineConfig
+from firelane.native.machine import cpu_identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +33,33 @@ class EngineOptions:
         if number * self.models == 1:
             return [engine]
         kv_bytes = engine.kv_cache_bytes and max(1, engine.kv_cache_bytes // number)
-        cores = [None] * number
-        if engine.backend != "cuda" and number > 1:
-            cores = share_out(sorted(os.sched_getaffinity(0)), number)
-        return [
-            msgspec.structs.replace(engine, replicas=number * self.models, kv_cache_bytes=kv_bytes, cores=own)
-            for own in cores
-        ]
+        engine = msgspec.structs.replace(engine, replicas=number * self.models, kv_cache_bytes=kv_bytes)
+        if engine.backend == "cuda" or number == 1:
+            return [engine] * number
+        cores = share_out(sorted(os.sched_getaffinity(0)), number)
+        teams = [engine.threads] * number if engine.threads else share_threads(cores)
+        pairs = zip(cores, teams, strict=True)
+        return [msgspec.structs.replace(engine, cores=own, threads=team) for own, team in pairs]
 
 
 def share_out(cores: Sequence[int], number: int) -> list[tuple[int, ...] | None]:
     """Disjoint parts of the cores, neighbours together; None (all cores) where there are fewer than parts."""
     if len(cores) < number:
         return [None] * number
-    bounds = [i * len(cores) // number for i in range(number + 1)]
-    return [tuple(cores[begin:end]) for begin, end in pairwise(bounds)]
+    return [tuple(cores[begin:end]) for begin, end in pairwise(_bounds(len(cores), number))]
+
+
+def share_threads(parts: Sequence[tuple[int, ...] | None]) -> list[int]:
+    """Threads for each part of the cores: together no more than the physical cores, and a quota, allow; one
+    at least.
+    """
+    shares = pairwise(_bounds(cpu_identity().usable_cores, len(parts)))
+    return [
+        max(1, min(end - begin, cpu_identity(part).usable_cores))
+        for part, (begin, end) in zip(parts, shares, strict=True)
+    ]
+
+
+def _bounds(size: int, number: int) -> list[int]:
+    """Where equal parts begin, and the last one ends."""
+    return [i * size // number for i in range(number + 1)]

@@ -46,9 +46,10 @@ class CpuIdentity:
         return "\n".join((self.architecture, self.model, *sorted(self.features)))
 
 
-def cpu_identity() -> CpuIdentity:
-    """The machine this process runs on."""
-    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+def cpu_identity(affinity: Collection[int] | None = None) -> CpuIdentity:
+    """The machine this process runs on. affinity: of its processors these alone; None: all it may use."""
+    if affinity is None:
+        affinity = _affinity()
     identity = parse_cpuinfo(_read("/proc/cpuinfo"), machine=platform.machine(), affinity=affinity)
     quota = cgroup.cpu_quota()
     cores = identity.usable_cores if quota is None else min(identity.usable_cores, quota)
@@ -58,6 +59,10 @@ def cpu_identity() -> CpuIdentity:
         features=identity.features,
         usable_cores=cores,
     )
+
+
+def _affinity() -> Collection[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def parse_cpuinfo(text: str, *, machine: str, affinity: Collection[int]) -> CpuIdentity:

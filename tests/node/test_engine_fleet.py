@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from firelane.cli.engine_shares import EngineOptions, share_out
+from firelane.cli.engine_shares import EngineOptions, share_out, share_threads
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
+from firelane.native import machine
 from firelane.node import fleet
 from firelane.node.fleet import Fleet
 from firelane.node.supervisor import EngineExit
@@ -251,6 +252,29 @@ def test_engines_that_load_are_not_waited_for_at_the_end(scene):
 )
 def test_cores_are_shared_out(cores, number, parts):
     assert share_out(list(cores), number) == parts
+
+
+@pytest.mark.parametrize(
+    ("quota", "parts", "threads"),
+    [
+        (None, [(0, 1, 4, 5), (2, 3, 6, 7)], [2, 2]),  # two threads a core: 0 and 4 are one
+        (3, [(0, 1, 4, 5), (2, 3, 6, 7)], [1, 2]),
+        (1, [(0, 1, 4, 5), (2, 3, 6, 7)], [1, 1]),
+        (None, [None] * 3, [1, 1, 2]),
+        (2, [None] * 3, [1, 1, 1]),
+    ],
+)
+def test_threads_are_shared_out(monkeypatch, quota, parts, threads):
+    cpuinfo = "\n\n".join(f"processor : {i}\nphysical id : 0\ncore id : {i % 4}" for i in range(8))
+    monkeypatch.setattr(machine, "_read", lambda _path: cpuinfo)
+    monkeypatch.setattr(machine, "_affinity", lambda: range(8))
+    monkeypatch.setattr(machine.cgroup, "cpu_quota", lambda: quota)
+    assert share_threads(parts) == threads
+
+
+def test_threads_that_were_asked_for_count_for_each_replica(tmp_path):
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, threads=3)
+    assert [c.threads for c in EngineOptions(engine=engine, replicas=2).configs()] == [3, 3]
 
 
 def test_replicas_share_cores_and_memory(tmp_path):
