@@ -3,9 +3,9 @@
     python benchmarks/attacks.py [ATTACK ...] [--seconds S] [--connections N]
 
 The server runs on the null backend, with keys. Each attack is a process of its own with N connections that
-begin again as soon as they are refused; a client with a key asks for eight tokens all the while. Prints one
-row an attack: what was sent and answered, MiB that the gateway grew by at most, p50, p99 and worst wait of
-the client.
+begin again as soon as they are refused; a client of another tenant asks for eight tokens all the while.
+Prints one row an attack: what was sent and answered, MiB that the gateway grew by at most, p50, p99 and worst
+wait of the client.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from host_cost import resident_mib
 from firelane.bench.server import ServerProcess
 from firelane.gateway.tenants.keyfile import hashed
 
-KEY = "fl-attacks-0123456789abcdef"
+KEY, OTHER_KEY = "fl-attacks-0123456789abcdef", "fl-others-0123456789abcdef"
+TENANTS = {"attacker": KEY, "other": OTHER_KEY}
 PIECE = 1 << 18
 HEAD = b"POST %b HTTP/1.1\r\nhost: localhost\r\n%b"
 AUTHORIZATION = b"authorization: Bearer " + KEY.encode() + b"\r\n"
+OTHERS = AUTHORIZATION.replace(KEY.encode(), OTHER_KEY.encode())
 CHUNKED = HEAD % (b"/v1/completions", b"transfer-encoding: chunked\r\n\r\n")
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 Bytes = Callable[[], Iterator[bytes]]
@@ -140,7 +142,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), timeout=60)
         body = b'{"prompt":"hello","max_tokens":8}'
-        head = HEAD % (b"/v1/completions", AUTHORIZATION + b"content-length: %d\r\n\r\n" % len(body))
+        head = HEAD % (b"/v1/completions", OTHERS + b"content-length: %d\r\n\r\n" % len(body))
         self._request = head + body
 
     def ask_ms(self) -> float:
@@ -195,7 +197,7 @@ def main() -> None:
     print("|---|---:|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.toml"
-        keys.write_text(f'[tenants.a]\nkeys = ["{hashed(KEY)}"]\nadmin = true\n')
+        keys.write_text("".join(f'[tenants.{n}]\nkeys = ["{hashed(k)}"]\n' for n, k in TENANTS.items()))
         for name in chosen:
             with ServerProcess(["--backend", "null", "--api-keys", str(keys)]) as server:
                 print(measure(server, name, arguments.seconds, arguments.connections), flush=True)

@@ -4,13 +4,14 @@ answer must match, and what splits the answer's text.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from firelane.api.chat import ChatRequest
+from firelane.api.chat import ChatRequest, Message
 from firelane.errors import RequestError
 from firelane.text.constraints import check_size, grammar_of, single_line
 from firelane.text.conversation import Conversation, chat_conversation
@@ -19,11 +20,16 @@ from firelane.text.encoder import TextRoom
 from firelane.text.prompt import Prompt, PromptBuilder
 from firelane.text.reasoning import CLOSE, begins_thinking, thinks, with_reasoning
 from firelane.text.reasoning import OPEN as THINK
-from firelane.text.template_process import TemplateRenderer
+from firelane.text.template_process import TemplateRenderer, encoded
 from firelane.text.tools.families import find_family
 from firelane.text.tools.family import Family
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer, all_content
 from firelane.wire.frames import Grammar
+
+LARGE_CHARS = 64 << 10
+"""Conversations of more are prepared for the template on a thread, one at a time."""
+MESSAGE_CHARS = 256
+"""The work that a message is, or a part of one, whatever its text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +48,15 @@ class RenderedChat:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a prompt is rendered from. asked: messages, tools and variables. marker: in the text behind the
-    final message, where the answer goes on with that.
+    """What a prompt is rendered from. conversation: without its messages. asked: messages, tools and
+    variables, as the template takes them. marker: in the text behind the final message, where the answer goes
+    on with that.
     """
 
     conversation: Conversation
     grammar: Grammar | None
     template: TemplateRenderer
-    asked: tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]
+    asked: bytes
     marker: str
 
 
@@ -66,18 +73,23 @@ class Assistant:
         source = "" if template is None else template.source
         self._family: Family | None = find_family(tool_parser, source)
         self._thinks = thinks(reasoning_parser, source)
+        self._large = asyncio.Lock()
 
     async def chat(self, request: ChatRequest) -> RenderedChat:
         """A checked request, also of another API, put into these words. Raises RequestError where the
         template, or this model's way of calling tools, does not allow it.
         """
-        source = self._source(chat_conversation(request, grammar_of(request)))
-        return self._rendered(source, await source.template.render(*source.asked))
+        if _is_large(request):
+            async with self._large:
+                source = await asyncio.to_thread(self._source, request)
+        else:
+            source = self._source(request)
+        return self._rendered(source, await source.template.render(source.asked))
 
     def chat_blocking(self, request: ChatRequest) -> RenderedChat:
         """As `chat`, for a caller without an event loop."""
-        source = self._source(chat_conversation(request, grammar_of(request)))
-        return self._rendered(source, source.template.render_blocking(*source.asked))
+        source = self._source(request)
+        return self._rendered(source, source.template.render_blocking(source.asked))
 
     async def encode(self, chat: RenderedChat, room: TextRoom) -> Prompt:
         """Raises ContextLengthError, and RequestError where it has no tokens."""
@@ -161,7 +173,8 @@ class Assistant:
         body = json.dumps(single_line(json.loads(grammar.text)))
         return Grammar("lark", f"start: calls | body\nbody: %json {body}\n{rules}")
 
-    def _source(self, conversation: Conversation) -> _Source:
+    def _source(self, request: ChatRequest) -> _Source:
+        conversation = chat_conversation(request, grammar_of(request))
         template = self._prompts.template
         if template is None:
             raise RequestError(
@@ -179,7 +192,8 @@ class Assistant:
         marker = secrets.token_hex(16) if conversation.continue_final else ""
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
-        return _Source(conversation, grammar, template, (messages, tools, variables), marker)
+        asked = encoded(messages, tools, variables)
+        return _Source(replace(conversation, messages=[]), grammar, template, asked, marker)
 
     def _variables(
         self, conversation: Conversation, template: TemplateRenderer, *, constrained: bool
@@ -202,6 +216,19 @@ class Assistant:
         final = conversation.generation_prompt and not conversation.continue_final
         variables["add_generation_prompt"] = final
         return variables
+
+
+def _is_large(request: ChatRequest) -> bool:
+    return len(request.messages) * MESSAGE_CHARS > LARGE_CHARS or (
+        sum(map(_chars, request.messages)) > LARGE_CHARS
+    )
+
+
+def _chars(message: Message) -> int:
+    content = message.content or ""
+    if isinstance(content, str):
+        return MESSAGE_CHARS + len(content)
+    return sum(MESSAGE_CHARS + len(part.text or "") for part in content)
 
 
 def _before(marker: str, text: str) -> str:

@@ -19,6 +19,8 @@ COUNTED_TOKENS = 1 << 18
 """Of a text whose tokens are only wanted to be known, where the model's context is not longer."""
 SHORT_CHARS = 16 << 10
 """Texts that are tokenised at once, on the event loop."""
+SHORT_IDS = 64 << 10
+"""Token ids that are packed at once, on the event loop."""
 PIECE_CHARS = 64 << 10
 WHOLE_BYTES = 512 << 10
 """Text that may have a token for each byte and still takes little memory."""
@@ -131,6 +133,13 @@ class TextEncoder:
     def _packed(self, texts: Sequence[str], special: bool) -> list[bytes]:
         encode = self._tokenizer.encode
         return [pack_ids(encode(text, add_special_tokens=special)) for text in texts]
+
+
+async def pack_prompts(prompts: Sequence[Sequence[int]]) -> list[bytes]:
+    """Packed ids of each; of many, off the event loop."""
+    if sum(map(len, prompts)) <= SHORT_IDS:
+        return [pack_ids(ids) for ids in prompts]
+    return await asyncio.to_thread(lambda: [pack_ids(ids) for ids in prompts])
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:

@@ -12,7 +12,7 @@ from firelane.api.completions import CompletionRequest
 from firelane.api.sampling import SamplingFields
 from firelane.errors import ContextLengthError, RequestError, TokenizerError
 from firelane.request_limits import MAX_STOP_IDS
-from firelane.text.encoder import TextEncoder, TextRoom, pack_ids, unpack_ids
+from firelane.text.encoder import TextEncoder, TextRoom, pack_prompts, unpack_ids
 from firelane.text.model_files import ModelFiles
 from firelane.text.sampling import wire_sampling
 from firelane.text.template_process import TemplateRenderer
@@ -74,7 +74,7 @@ class PromptBuilder:
             return await self.encode(cast(list[str], items), room, request.add_special_tokens is not False)
         if not all(items):
             raise RequestError("`prompt` holds an empty list of token ids", param="prompt")
-        return [Prompt(pack_ids(ids), None) for ids in cast(list[list[int]], items)]
+        return [Prompt(packed, None) for packed in await pack_prompts(cast(list[list[int]], items))]
 
     async def encode(self, texts: Sequence[str], room: TextRoom, special: bool) -> list[Prompt]:
         """Of texts of one request. Raises ContextLengthError, and RequestError where one has no tokens."""
@@ -149,7 +149,7 @@ class PromptBuilder:
             "stop_token_ids": fields.stop_token_ids or (),
         }
         if prompt.text is None:
-            named["prompt"] = prompt.ids.tolist()
+            named["prompt"] = prompt.ids
         for name, ids in named.items():
             if ids and max(ids) >= vocab_size:
                 raise RequestError(

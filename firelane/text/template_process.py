@@ -33,6 +33,8 @@ QUICK_BYTES = 64 << 10
 """A conversation of more waits for other long ones, not in the way of short ones."""
 WALL_S = 10.0
 """For one answer: processor time is limited in the process itself."""
+START_S = 60.0
+"""For the first one: on a busy machine a process starts slowly."""
 WAIT_S = 5.0
 MAX_ANSWER_BYTES = 80 << 20
 READ_BYTES = 1 << 18
@@ -51,7 +53,7 @@ class TemplateRenderer:
         """Starts a process. Raises TokenizerError when `source` is not a template."""
         self.source = source
         self._where = where
-        first = msgspec.json.encode(TemplateSource(source, constants, where))
+        first = framed(msgspec.json.encode(TemplateSource(source, constants, where)))
         self._quick, self._slow = _Process(first), _Process(first)
         try:
             answer = self._quick.start()
@@ -64,13 +66,10 @@ class TemplateRenderer:
             raise TokenizerError(answer[1:].decode("utf-8", "replace"))
         self.variables = frozenset(msgspec.json.decode(answer[1:], type=list[str]))
 
-    async def render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]
-    ) -> str:
-        """The prompt's text. Raises RequestError when the template refuses the messages or fails on them,
-        QueueTimeoutError when others keep it busy.
+    async def render(self, request: bytes) -> str:
+        """The prompt's text of an `encoded` conversation. Raises RequestError when the template refuses the
+        messages or fails on them, QueueTimeoutError when others keep it busy.
         """
-        request = _encoded(messages, tools, variables)
         process = self._quick if len(request) <= QUICK_BYTES else self._slow
         try:
             async with asyncio.timeout(WAIT_S):
@@ -84,11 +83,8 @@ class TemplateRenderer:
         finally:
             process.lock.release()
 
-    def render_blocking(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]
-    ) -> str:
+    def render_blocking(self, request: bytes) -> str:
         """As `render`, for a caller without an event loop."""
-        request = _encoded(messages, tools, variables)
         try:
             return _text(self._quick.ask_blocking(request))
         except _EndedError:
@@ -116,7 +112,7 @@ class _Process:
     def start(self) -> bytes:
         """The answer to the first frame. Raises _EndedError."""
         self._spawn()
-        return self._swap_blocking(self._first)
+        return self._swap_blocking(self._first, START_S)
 
     def ask_blocking(self, request: bytes) -> bytes:
         """Raises _EndedError."""
@@ -128,7 +124,7 @@ class _Process:
         """Raises _EndedError."""
         if not self._is_running:
             self._spawn()
-            await self._swap(self._first)
+            await self._swap(self._first, START_S)
         return await self._swap(request)
 
     def close(self) -> None:
@@ -166,13 +162,13 @@ class _Process:
             self._sock.close()
         return process
 
-    async def _swap(self, request: bytes) -> bytes:
+    async def _swap(self, request: bytes, wall_s: float = WALL_S) -> bytes:
         loop, sock = asyncio.get_running_loop(), self._sock
         assert sock is not None
         answer = _Answer()
         try:
-            async with asyncio.timeout(WALL_S):
-                await loop.sock_sendall(sock, framed(request))
+            async with asyncio.timeout(wall_s):
+                await loop.sock_sendall(sock, request)
                 while not answer.is_whole:
                     answer.add(await loop.sock_recv(sock, READ_BYTES))
         except (OSError, TimeoutError):
@@ -185,13 +181,13 @@ class _Process:
             raise
         return answer.body
 
-    def _swap_blocking(self, request: bytes) -> bytes:
+    def _swap_blocking(self, request: bytes, wall_s: float = WALL_S) -> bytes:
         sock = self._sock
         assert sock is not None
         answer = _Answer()
         try:
-            sock.settimeout(WALL_S)
-            sock.sendall(framed(request))
+            sock.settimeout(wall_s)
+            sock.sendall(request)
             while not answer.is_whole:
                 answer.add(sock.recv(READ_BYTES))
             sock.setblocking(False)
@@ -230,9 +226,10 @@ class _Answer:
         return int.from_bytes(self._data[:LENGTH_BYTES], "little")
 
 
-def _encoded(messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]) -> bytes:
+def encoded(messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]) -> bytes:
+    """A conversation in the form that `render` takes. Raises RequestError."""
     try:
-        return msgspec.json.encode(RenderRequest(messages, tools, variables))
+        return framed(msgspec.json.encode(RenderRequest(messages, tools, variables)))
     except (UnicodeError, TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"the messages have no form as JSON: {error}", param="messages") from None
 
@@ -241,6 +238,6 @@ def _text(answer: bytes) -> str:
     """Raises RequestError."""
     outcome = answer[:1]
     if outcome == RENDERED:
-        return answer[1:].decode()
+        return str(memoryview(answer)[1:], "utf-8")
     param = "messages" if outcome == REFUSED else None
     raise RequestError(answer[1:].decode("utf-8", "replace"), param=param)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template_process import TemplateRenderer
+from firelane.text.template_process import TemplateRenderer, encoded
 
 HOSTILE = Path(__file__).parent / "hostile"
 BODIES = sorted((HOSTILE / "bodies").iterdir())
@@ -48,9 +48,9 @@ def rendered(source: str):
     """Harm, and what comes after it."""
     with contextlib.closing(TemplateRenderer(source, {})) as template:
         try:
-            yield template.render_blocking(USER, [], {})
+            yield template.render_blocking(encoded(USER, [], {}))
         finally:
-            assert template.render_blocking([{"role": "user", "content": "y"}], [], {}) == "fine"
+            assert template.render_blocking(encoded([{"role": "user", "content": "y"}], [], {})) == "fine"
 
 
 @pytest.mark.parametrize("path", COMPILED, ids=lambda path: path.stem)

@@ -14,7 +14,7 @@ import pytest
 
 from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
 from firelane.text import template_process
-from firelane.text.template_process import QUICK_BYTES, TemplateRenderer
+from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, encoded
 
 USER = [{"role": "user", "content": "hi"}]
 HARM = [{"role": "user", "content": "harm"}]
@@ -31,14 +31,14 @@ def template():
 
 def render(template, messages=USER, tools=(), **variables):
     async def work():
-        return await template.render(messages, list(tools), variables)
+        return await template.render(encoded(messages, list(tools), variables))
 
     return asyncio.run(work())
 
 
 def test_text_and_variables(template):
     assert template.variables == {"messages", "x"}
-    assert render(template, x="é😀") == template.render_blocking(USER, [], {"x": "é😀"}) == "hié😀"
+    assert render(template, x="é😀") == template.render_blocking(encoded(USER, [], {"x": "é😀"})) == "hié😀"
 
 
 def test_long_conversations(template):
@@ -58,16 +58,16 @@ def test_too_much_work_ends_the_process_and_the_next_conversation_has_another(te
             render(template, HARM)
         assert render(template) == "hi"
     with pytest.raises(RequestError, match="too much work"):
-        template.render_blocking(HARM, [], {})
-    assert template.render_blocking(USER, [], {}) == "hi"
+        template.render_blocking(encoded(HARM, [], {}))
+    assert template.render_blocking(encoded(USER, [], {})) == "hi"
     assert [line.split()[0] for line in caplog.messages] == ["template_process_ended"] * 3
 
 
 def test_short_conversations_do_not_wait_for_long_ones(template):
     async def work():
-        await template.render(LONG, [], {})
+        await template.render(encoded(LONG, [], {}))
         async with template._slow.lock:
-            return await template.render(USER, [], {})
+            return await template.render(encoded(USER, [], {}))
 
     assert asyncio.run(work()) == "hi"
 
@@ -77,7 +77,7 @@ def test_a_wait_that_takes_too_long(template, monkeypatch):
 
     async def work():
         async with template._quick.lock:
-            await template.render(USER, [], {})
+            await template.render(encoded(USER, [], {}))
 
     with pytest.raises(QueueTimeoutError, match="busy"):
         asyncio.run(work())
@@ -88,13 +88,13 @@ def test_a_wait_that_takes_too_long(template, monkeypatch):
 def test_an_answer_that_nobody_waits_for_is_not_given_to_the_next(template):
     async def work():
         template._quick._process.send_signal(signal.SIGSTOP)  # it answers when nobody waits any more
-        task = asyncio.ensure_future(template.render([{"role": "user", "content": "old"}], [], {}))
+        task = asyncio.ensure_future(template.render(encoded([{"role": "user", "content": "old"}], [], {})))
         while not template._quick.lock.locked():
             await asyncio.sleep(0)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        return await template.render(USER, [], {})
+        return await template.render(encoded(USER, [], {}))
 
     assert asyncio.run(work()) == "hi"
 

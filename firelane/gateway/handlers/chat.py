@@ -53,4 +53,4 @@ class Chat:
                     -1 if request.prompt_logprobs is None else request.prompt_logprobs,
                 ),
             )
-            start_generation(model, reservation, generation)
+            await start_generation(model, reservation, generation)

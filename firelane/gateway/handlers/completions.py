@@ -49,7 +49,7 @@ class Completions:
                 reports=_reports(request),
                 grammar=grammar_of(request),
             )
-            start_generation(model, reservation, generation)
+            await start_generation(model, reservation, generation)
 
 
 def _options(request: CompletionRequest, identity: Identity) -> OutputOptions:

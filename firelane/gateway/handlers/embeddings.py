@@ -14,8 +14,9 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.admission import cache_salt
 from firelane.gateway.requests.embedding import EmbeddingJob, start_embedding
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.turn import Turn
 from firelane.gateway.requests.vectors import VectorFormat
-from firelane.text.encoder import pack_ids
+from firelane.text.encoder import pack_prompts
 from firelane.text.prompt import Prompt
 from firelane.wire.frames import Pooling, Ready
 
@@ -50,7 +51,7 @@ class Embeddings:
                 salt=cache_salt(tenant.salt, request.cache_salt),
                 window=window,
             )
-            start_embedding(model, reservation, job)
+            await start_embedding(model, reservation, job)
 
 
 def _pooling(request: EmbeddingRequest, model: ServedModel) -> Pooling:
@@ -76,10 +77,12 @@ async def _prompts(
         texts, special = cast(list[str], inputs), request.add_special_tokens is not False
         found = await model.prompts.encoder.encode(texts, room, special=special)
     else:
-        found = [pack_ids(ids) for ids in cast(list[list[int]], inputs)]
+        found = await pack_prompts(cast(list[list[int]], inputs))
     prompts = [Prompt(packed if keep is None else packed[-4 * keep :], None) for packed in found]
+    turn = Turn()
     for index, prompt in enumerate(prompts):
         _check_ids(index, prompt, ready)
+        await turn.take(len(prompt))
     return prompts
 
 

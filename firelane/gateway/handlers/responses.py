@@ -107,7 +107,7 @@ class Responses:
                 grammar=rendered.grammar,
                 reports=(request.top_logprobs or 0 if request.wants_logprobs else -1, -1),
             )
-            start_generation(model, reservation, generation)
+            await start_generation(model, reservation, generation)
 
     async def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
         request = await self._bodies.read(exchange, self._decoder)

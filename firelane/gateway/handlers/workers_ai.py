@@ -46,7 +46,7 @@ class WorkersAi:
         model = self._models.find(_name(exchange), exchange.request.tenant)
         with model.reserve(exchange, 1, request.options) as reservation:
             make = _raw_generation if request.raw else _generation
-            start_generation(model, reservation, await make(model, request, exchange))
+            await start_generation(model, reservation, await make(model, request, exchange))
 
 
 async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -33,11 +34,11 @@ class EmbeddingJob:
     window: int
 
 
-def start_embedding(model: ServedModel, reservation: Reservation, job: EmbeddingJob) -> None:
+async def start_embedding(model: ServedModel, reservation: Reservation, job: EmbeddingJob) -> None:
     """Submit the first inputs; the others follow as those end. Raises EngineDeadError."""
     answer = EmbeddingAnswer(model, job)
     run: RequestRun[EmbeddingInput] = RequestRun(model, reservation, answer, len(job.prompts))
-    run.start(answer.next_input(run) for _ in range(job.window))
+    await run.start(answer.first_inputs(run))
 
 
 class EmbeddingAnswer:
@@ -49,6 +50,11 @@ class EmbeddingAnswer:
         self.job = job
         self.now_s = model.admission.usage.now_s
         self._new_id = model.engines.next_id
+
+    def first_inputs(self, run: RequestRun[EmbeddingInput]) -> Iterator[tuple[EmbeddingInput, NewRequest]]:
+        """As many as may be with the engine at a time, with those that followed earlier ones meanwhile."""
+        while len(run.sequences) < self.job.window:
+            yield self.next_input(run)
 
     def next_input(self, run: RequestRun[EmbeddingInput]) -> tuple[EmbeddingInput, NewRequest]:
         job, asked = self.job, run.exchange.request

@@ -17,6 +17,7 @@ from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
+from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
 from firelane.text.deltas import Splitter
 from firelane.text.prompt import Prompt
 from firelane.text.sampling import SEED_MASK
@@ -39,18 +40,28 @@ class GenerationRequest:
     grammar: Grammar | None = None
 
 
-def start_generation(model: ServedModel, reservation: Reservation, request: GenerationRequest) -> None:
+async def start_generation(model: ServedModel, reservation: Reservation, request: GenerationRequest) -> None:
     """Charge the tenant for the prompts' length, and submit them; what follows comes from frames. Raises
     RequestError and EngineDeadError.
     """
-    ready, build, fields = model.serving(), model.prompts, request.fields
-    prompts = [build.truncated(fields, prompt, ready) for prompt in request.prompts]
-    samplings = [build.sampling(fields, prompt, ready, request.reports) for prompt in prompts]
-    output_tokens = request.draws * sum(sampling.max_tokens for sampling in samplings)
+    work = await _checked(model, request)
+    prompts = [prompt for prompt, _ in work]
+    output_tokens = request.draws * sum(sampling.max_tokens for _, sampling in work)
     reservation.charge(sum(map(len, prompts)), output_tokens)
     model.admission.usage.submitted(reservation.exchange, prompts)
     if not reservation.exchange.gone:
-        _Starter(model, reservation, request).start(list(zip(prompts, samplings, strict=True)))
+        await _Starter(model, reservation, request).start(work)
+
+
+async def _checked(model: ServedModel, request: GenerationRequest) -> list[tuple[Prompt, Sampling]]:
+    """The prompts, cut where the request wants that, each with what the engine is told about it."""
+    ready, build, fields = model.serving(), model.prompts, request.fields
+    turn, work = Turn(), list[tuple[Prompt, Sampling]]()
+    for whole in request.prompts:
+        prompt = build.truncated(fields, whole, ready)
+        work.append((prompt, build.sampling(fields, prompt, ready, request.reports)))
+        await turn.take(SEQUENCE_COST + len(prompt))
+    return work
 
 
 class _Starter:
@@ -64,11 +75,11 @@ class _Starter:
         total = len(request.prompts) * request.draws
         self._run: RequestRun[Choice] = RequestRun(model, reservation, self._answer, total)
 
-    def start(self, work: Sequence[tuple[Prompt, Sampling]]) -> None:
+    async def start(self, work: Sequence[tuple[Prompt, Sampling]]) -> None:
         live = self._request.options.live_usage
         if live is not None:
             live.read = lambda: usage_of(self._run.sequences)
-        self._run.start(self._choices(work))
+        await self._run.start(self._choices(work))
 
     def _choices(self, work: Sequence[tuple[Prompt, Sampling]]) -> Iterator[tuple[Choice, NewRequest]]:
         """Each prompt `draws` times; choice i of a prompt draws with seed + i."""

@@ -11,6 +11,7 @@ from firelane.gateway.engines.in_flight import Sink
 from firelane.gateway.http.exchange import retry_header
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.models import ServedModel
+from firelane.gateway.requests.turn import SEQUENCE_COST, Turn
 from firelane.gateway.requests.usage_log import CLIENT_GONE, Outcome
 from firelane.telemetry.traces import RequestTimes
 from firelane.wire.frames import NewRequest
@@ -79,18 +80,31 @@ class RequestRun(Generic[SequenceT]):
     def began(self) -> bool:
         return any(sequence.planned_s for sequence in self.sequences)
 
-    def start(self, first: Iterable[tuple[SequenceT, NewRequest]]) -> None:
-        """Submit what the request begins with, and wait in the queue with it. Raises EngineDeadError; nothing
-        is left of the run then.
+    async def start(self, first: Iterable[tuple[SequenceT, NewRequest]]) -> None:
+        """Submit what the request begins with, some at a time, and wait in the queue with it. Raises
+        EngineDeadError where not even the first could be submitted; nothing is left of the run then.
         """
+        turn = Turn()
         try:
             for sequence, request in first:
                 self.submit(sequence, request)
-        except BaseException:
-            for sequence in self.sequences:
-                self._engines.abort(sequence.id)
-            self.sequences = []
-            raise
+                self._join()
+                await turn.take(SEQUENCE_COST + len(request.prompt) // 4)
+                if self.closed:
+                    return
+        except BaseException as error:
+            if not self._reservation.handed_over:
+                self.sequences = []
+                raise
+            if not isinstance(error, FirelaneError):
+                self._close("error", 500)
+                raise
+            self.fail(error)
+
+    def _join(self) -> None:
+        """With the first sequence."""
+        if self._reservation.handed_over:
+            return
         self._reservation.handed_over = True
         self.exchange.on_gone = self.cancel
         if self._timed:
