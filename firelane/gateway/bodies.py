@@ -15,7 +15,9 @@ QUEUED_BYTES = 256 << 20
 """Of large bodies that wait for it."""
 COUNTED_BYTES = 1 << 20
 MOST_VALUES = 1 << 19
-"""Commas, colons and opening brackets of a body: the work that decoding is, which holds all threads."""
+"""In one body: the work that decoding is, which holds all threads, and its memory."""
+NUMBERS_FOR_ONE = 8
+"""Numbers in lists that weigh as much as another value: a prompt may be token ids."""
 
 
 class Checked(Protocol):
@@ -53,15 +55,24 @@ class Bodies:
 
 
 def _decode_large(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> CheckedT:
-    values = 0
+    weight = 0
     for start in range(0, len(body), COUNTED_BYTES):
-        values += sum(map(body[start : start + COUNTED_BYTES].count, (b",", b":", b"[", b"{")))
-        if values > MOST_VALUES:
+        weight += _weight(body[start : start + COUNTED_BYTES])
+        if weight > NUMBERS_FOR_ONE * MOST_VALUES:
             raise TooLargeError(
-                f"the body has more than {MOST_VALUES} commas, colons and brackets: send several requests",
+                f"the body has more than {MOST_VALUES} values, where {NUMBERS_FOR_ONE} numbers in lists "
+                "count as one: send several requests",
                 code="too_many_values",
             )
     return _decode(decoder, body)
+
+
+def _weight(part: bytes | bytearray) -> int:
+    """Numbers that the values of a part of a body weigh as much as: by opening brackets, colons, and commas,
+    those before a text apart.
+    """
+    heavy = sum(map(part.count, (b"[", b"{", b":", b',"', b', "')))
+    return NUMBERS_FOR_ONE * heavy + part.count(b",")
 
 
 def _decode(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> CheckedT:

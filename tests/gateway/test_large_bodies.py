@@ -67,11 +67,12 @@ def test_one_large_body_at_a_time(large, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/completions", {"prompt": [[7] * 1000] * 600}),
-        ("/v1/completions", {"prompt": "x", "metadata": [[]] * 300_000}),
-        ("/v1/completions", {"prompt": "x", "metadata": [{}] * 300_000}),
+        ("/v1/completions", {"prompt": [[7] * 1000] * 4200}),
+        ("/v1/completions", {"prompt": "x", "metadata": [[]] * 500_000}),
+        ("/v1/completions", {"prompt": "x", "metadata": [{}] * 500_000}),
         ("/v1/completions", {"prompt": "x", "logit_bias": {str(i): 1 for i in range(300_000)}}),
-        ("/v1/embeddings", {"input": [[7] * 1000] * 600}),
+        ("/v1/embeddings", {"input": [[7] * 1000] * 4200}),
+        ("/v1/embeddings", {"input": ["a"] * 600_000}),
     ],
 )
 def test_too_many_values_are_refused_before_they_are_decoded(large, monkeypatch, path, body):
