@@ -10,10 +10,11 @@ from typing import Any
 
 import tokenizers
 
-from firelane.errors import TokenizerError
+from firelane.errors import RequestError, TokenizerError
 from firelane.request_limits import MAX_TOKENIZER_BYTES
 from firelane.storage import read_regular
 from firelane.text.growth import check_growth
+from firelane.text.pattern_trial import check_patterns
 from firelane.text.token_table import TokenBytes, TokenTable, byte_rule
 
 
@@ -23,8 +24,9 @@ class Tokenizer:
     """
 
     def __init__(self, core: tokenizers.Tokenizer) -> None:
-        """Raises TokenizerError where it would make texts much longer."""
+        """Raises TokenizerError where it would make texts much longer, or take very long."""
         check_growth(core)
+        check_patterns(core)
         self._core = core
         added = core.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
@@ -54,15 +56,24 @@ class Tokenizer:
         return self._core
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids; with special tokens, what the tokenizer's post-processor adds (such as BOS)."""
-        # The library's only form that keeps no offsets: a fifth to a third faster.
-        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return encoding.ids
+        """Token ids; with special tokens, what the tokenizer's post-processor adds (such as BOS). Raises
+        RequestError where the tokenizer cannot take the text.
+        """
+        return self._encode(text, special=add_special_tokens).ids
 
     def count(self, text: str) -> int:
         """How many tokens a text has, without special ones."""
-        (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=False)
-        return len(encoding)
+        return len(self._encode(text, special=False))
+
+    def _encode(self, text: str, *, special: bool) -> tokenizers.Encoding:
+        try:
+            # The library's only form that keeps no offsets: a fifth to a third faster.
+            (encoding,) = self._core.encode_batch_fast([text], add_special_tokens=special)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's, which is no Exception
+                raise
+            raise RequestError(f"this model's tokenizer fails on the text: {_one_line(error)}") from None
+        return encoding
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
         return self._core.decode(ids, skip_special_tokens=skip_special_tokens)
