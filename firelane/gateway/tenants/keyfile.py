@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from firelane.errors import UsageError
 from firelane.gateway.tenants.tenant import RESERVED, Tenant, salt_of
+from firelane.storage import read_regular
 
 PREFIX = "fl-"
 SCHEME = "sha256:"
@@ -80,7 +81,7 @@ def read_key_file(path: Path) -> KeyRing:
 def load(path: Path, kind: type[Any]) -> Any:
     """A settings file (TOML, or JSON where its name ends in .json) as `kind`. Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
         raw = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         return msgspec.convert(raw, kind)
     except OSError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from firelane.errors import UsageError
+from firelane.storage import read_regular
 from firelane.weights.lossless.manifest import CONFIG, FileIdentity, Manifest, read_pieces
 from firelane.weights.lossless.original import original_bytes
 from firelane.weights.lossless.output import OutputDirectory
@@ -78,6 +79,6 @@ def _is_whole(out: Path, manifest: Manifest) -> bool:
     config = out / CONFIG
     return (
         config.is_file()
-        and config.read_bytes() == manifest.config.encode()
+        and read_regular(config) == manifest.config.encode()
         and all((out / name).is_file() for name in manifest.files)
     )

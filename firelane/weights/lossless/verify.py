@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from firelane.errors import CheckpointError
+from firelane.storage import read_regular
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import (
@@ -50,7 +51,7 @@ def open_packed(directory: Path) -> Manifest:
     if declared_version(directory) is None:
         raise CheckpointError(f"{directory}: is not a packed model; `firelane pack` makes one")
     manifest = Manifest.read(directory)
-    config = json.loads((directory / CONFIG).read_bytes())
+    config = json.loads(read_regular(directory / CONFIG))
     if config != json.loads(manifest.packed_config()):
         raise CheckpointError(
             f"{directory / CONFIG}: is not the config that was packed; pack the model again"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -69,6 +70,12 @@ def test_a_wrong_file_is_refused_with_its_name(tmp_path, text, message):
 def test_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         read_key_file(tmp_path / "absent")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "keys.toml")
+    with pytest.raises(UsageError, match=r"keys\.toml: not a regular file"):
+        read_key_file(tmp_path / "keys.toml")
 
 
 def test_short_keys_are_refused():

@@ -14,7 +14,7 @@ import torch
 import triton
 
 from firelane.backends.cuda.config import LinearConfig, MeasuredTable, ProductShape
-from firelane.storage import write_whole
+from firelane.storage import read_regular, write_whole
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 PRODUCTS = (
@@ -40,7 +40,7 @@ def path_of(cache_dir: Path, device_name: str) -> Path:
 def read(cache_dir: Path, device_name: str) -> MeasuredTable | None:
     """What was measured on such a device; None if nothing was."""
     try:
-        entries: Any = json.loads(path_of(cache_dir, device_name).read_text())
+        entries: Any = json.loads(read_regular(path_of(cache_dir, device_name)))
         return {_record(ProductShape, e["shape"]): _record(LinearConfig, e["config"]) for e in entries}
     except (OSError, ValueError, TypeError, KeyError):
         return None
