@@ -9,10 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import checkpoint_target
+import grammar_target
 import http_target
 import json_target
+import template_target
 
 TARGETS: dict[str, Callable[[random.Random], None]] = {
     "http": http_target.run,
     "json": json_target.run,
+    "checkpoints": checkpoint_target.run,
+    "templates": template_target.run,
+    "grammars": grammar_target.run,
 }
