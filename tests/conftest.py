@@ -1,9 +1,10 @@
-"""What all tests share: where compiled kernels are kept, whether CUDA kernels are interpreted or run, and how
-property tests draw."""
+"""What all tests share: where compiled kernels are kept, whether CUDA kernels are interpreted or run, how
+property tests draw, and the order of tests."""
 
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,14 @@ if os.environ.setdefault("TRITON_INTERPRET", "1") == "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # servers that tests start take the CPU on every machine
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", metavar="SEED", help="run the tests in a random order, that of SEED")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked gpu are for a process that does not interpret, on a machine that has one."""
+    if config.getoption("--shuffle") is not None:
+        random.Random(config.getoption("--shuffle")).shuffle(items)
     of_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if of_gpu and not _gpu_is_used():
         config.hook.pytest_deselected(items=of_gpu)
