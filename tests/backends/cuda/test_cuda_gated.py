@@ -13,6 +13,7 @@ from firelane.backends.cuda.config import LinearConfig
 SMALL = LinearConfig(row_tile=16)
 CONFIGS = {
     "wide": LinearConfig(row_tile=64, features=128, k_tile=64),
+    "late escapes": LinearConfig(row_tile=64),
     "halves": LinearConfig(row_tile=256, k_tile=64, warps=8, transpose=True),
     "decode first": LinearConfig(row_tile=32, decode_first=True),
 }

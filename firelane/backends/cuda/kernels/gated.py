@@ -66,11 +66,13 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
     SLICES: tl.constexpr,
+    EARLY: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles. sums: where both
     products lie if they are made already, each row as a row of the matrix's rows. skipped: rows of the step
-    before those of x and out, which have room for `most`."""
+    before those of x and out, which have room for `most`. EARLY: the escapes' products are made first and
+    wait in registers, where those have room: behind the main loop nothing else would be read meanwhile."""
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     feature = feature_tile * FEATURES
     up_rows = feature_tiles * FEATURES
@@ -84,6 +86,12 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     out += first_row.to(tl.int64) * out_stride
     count -= first_row
     tokens = tl.arange(0, ROW_TILE)
+    if EARLY:
+        block = feature // _ROW_BLOCK
+        gate_escapes, up_escapes = sum_escapes_of_two(
+            starts, where, values, block, block + up_rows // _ROW_BLOCK, x, x_stride, x_t, x_t_stride, count,
+            FEATURES, ROW_TILE, STEP,
+        )  # fmt: skip
     if sums is None:
         gate, up = multiply_two(
             data, codes, bases, feature, up_rows, k_tiles, x + tokens * x_stride, tokens < count, k,
@@ -94,10 +102,13 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         places = sums + tokens[None, :] * sums_stride + tl.arange(0, FEATURES)[:, None]
         gate = tl.load(places, mask=(tokens < count)[None, :], other=0.0)
         up = tl.load(places + up_rows, mask=(tokens < count)[None, :], other=0.0)
+    if EARLY:
+        gate += gate_escapes
+        up += up_escapes
     if SLICES == 1:
         _finish_rows(
             gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
-            out_stride, feature, rows, up_rows, count, 0, FEATURES, ROW_TILE, STEP,
+            out_stride, feature, rows, up_rows, count, 0, FEATURES, ROW_TILE, STEP, not EARLY,
         )  # fmt: skip
     else:
         half: tl.constexpr = ROW_TILE // 2
@@ -105,11 +116,11 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         up, late_up = halves(up, FEATURES, ROW_TILE)
         _finish_rows(
             gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
-            out_stride, feature, rows, up_rows, count, 0, FEATURES, half, STEP,
+            out_stride, feature, rows, up_rows, count, 0, FEATURES, half, STEP, True,
         )  # fmt: skip
         _finish_rows(
             late_gate, late_up, starts, where, values, x, x_stride, x_t, x_t_stride, bias,
-            out, out_stride, feature, rows, up_rows, count, half, FEATURES, half, STEP,
+            out, out_stride, feature, rows, up_rows, count, half, FEATURES, half, STEP, True,
         )  # fmt: skip
 
 
@@ -135,9 +146,10 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     FEATURES: tl.constexpr,
     WIDTH: tl.constexpr,
     STEP: tl.constexpr,
+    ESCAPES: tl.constexpr,
 ):
-    """Rows first .. first + WIDTH of the tile: escapes, bias, silu and product. In two halves if the tile is
-    big: beside gate and up the registers hold few more sums."""
+    """Rows first .. first + WIDTH of the tile: escapes (if they are still missing), bias, silu and product.
+    In two halves if the tile is big: beside gate and up the registers hold few more sums."""
     tokens = tl.arange(0, WIDTH) + first
     valid = tokens < count
     x += first * x_stride
@@ -146,11 +158,12 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     left = count - first
     block = feature // _ROW_BLOCK
     up_block = block + up_rows // _ROW_BLOCK
-    gate_escapes, up_escapes = sum_escapes_of_two(
-        starts, where, values, block, up_block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
-    )
-    gate += gate_escapes
-    up += up_escapes
+    if ESCAPES:
+        gate_escapes, up_escapes = sum_escapes_of_two(
+            starts, where, values, block, up_block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
+        )
+        gate += gate_escapes
+        up += up_escapes
     features = feature + tl.arange(0, FEATURES)
     inside = features < rows
     if bias is not None:
@@ -218,7 +231,8 @@ def _finish(
     half = matrix.padded_rows // 2
     config = fitting(config, matrix, half)
     tiles = tiling(half, max_rows, config)
-    slices = 2 if 2 * config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1
+    sums_of_one = 2 * config.features * config.row_tile // (32 * config.warps)
+    slices = 2 if sums_of_one > SLICE_SUMS else 1
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
@@ -234,6 +248,7 @@ def _finish(
         "COUNT": count,
         "rows": matrix.rows // 2,
         "SLICES": slices,
+        "EARLY": 2 * sums_of_one <= SLICE_SUMS,
         "STEP": escape_step(config.row_tile, transposed) if slices == 1 else 32,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
