@@ -89,8 +89,8 @@ ATTACKS: dict[str, Bytes] = {
     "1,000 prompts of 4,000 ids": posted(
         b"/v1/completions", lambda: json.dumps({"prompt": [[1234] * 4000] * 1000, "max_tokens": 1}).encode()
     ),
-    "1,000 prompts of 2,000 ids": posted(
-        b"/v1/completions", lambda: json.dumps({"prompt": [[1234] * 2000] * 1000, "max_tokens": 1}).encode()
+    "1,000 prompts of 1,000 ids": posted(
+        b"/v1/completions", lambda: json.dumps({"prompt": [[1234] * 1000] * 1000, "max_tokens": 1}).encode()
     ),
     "500 prompts of 1,000 ids": posted(
         b"/v1/completions", lambda: json.dumps({"prompt": [[1234] * 1000] * 500, "max_tokens": 1}).encode()

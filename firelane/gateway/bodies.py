@@ -16,7 +16,7 @@ QUEUED_BYTES = 256 << 20
 COUNTED_BYTES = 1 << 20
 MOST_VALUES = 1 << 19
 """In one body: the work that decoding is, which holds all threads, and its memory."""
-NUMBERS_FOR_ONE = 4
+NUMBERS_FOR_ONE = 2
 """Numbers in lists that weigh as much as another value: a prompt may be token ids."""
 
 
