@@ -67,6 +67,7 @@ struct Attention {
 
   template <int M>
   FL_INLINE void score_rows(const Item& it, Scratch& s, int row, int start, int vectors) const {
+    if constexpr (tile_width(M) == 1) return score_narrow<M>(it, s, row, start, vectors);
     for (int v = 0; v < vectors; v += 2) {
       const bool pair = v + 1 < vectors;
       const word* first = key_words(it, start + v * 16);
@@ -77,6 +78,18 @@ struct Attention {
         store(s.scores + (row + m) * kKeys + v * 16, acc[m][0]);
         if (pair) store(s.scores + (row + m) * kKeys + v * 16 + 16, acc[m][1]);
       }
+    }
+  }
+
+  // One vector of keys at a time, where registers are few.
+  template <int M>
+  FL_INLINE void score_narrow(const Item& it, Scratch& s, int row, int start, int vectors) const {
+    for (int v = 0; v < vectors; ++v) {
+      const word* const w[1] = {key_words(it, start + v * 16)};
+      f32x16 acc[M][1] = {};
+      cache_tile<T, M, 1, LDD, BS>(acc, s.query + row * LDD, w, D / P);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) store(s.scores + (row + m) * kKeys + v * 16, acc[m][0]);
     }
   }
 
@@ -141,8 +154,9 @@ struct Attention {
       for (int m = 0; m < M; ++m) softmax_row<true>(it, s, row + m, start, vectors);
     else
       for (int m = 0; m < M; ++m) softmax_row<false>(it, s, row + m, start, vectors);
-    for (int d = 0; d + 32 <= D; d += 32) weigh_columns<M, 2>(it, s, row, d, start, words);
-    if constexpr (D % 32 != 0) weigh_columns<M, 1>(it, s, row, D - 16, start, words);
+    constexpr int V = tile_width(M);
+    for (int d = 0; d + 16 * V <= D; d += 16 * V) weigh_columns<M, V>(it, s, row, d, start, words);
+    if constexpr (D % (16 * V) != 0) weigh_columns<M, 1>(it, s, row, D - 16, start, words);
   }
 
   template <int M = kTileRows>

@@ -1,8 +1,8 @@
 // Matrix products of a few to a few hundred rows with packed weights.
 //
-// A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs
-// stays in registers for the whole of k, which is summed in increasing order: an output's bits do not depend on the
-// other rows, and not on the form of the weights (PlainPanels here, WindowPanels in window.h).
+// A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs, or
+// by 16 where registers are few, stays in registers while k is summed in increasing order: an output's bits do not
+// depend on the other rows, and not on the form of the weights (PlainPanels here, WindowPanels in window.h).
 #pragma once
 
 #include <algorithm>
@@ -37,6 +37,12 @@ struct Ahead {
     __builtin_prefetch(from + 64, 0, 2);
     from += stride;
   }
+  FL_INLINE void fetch_line() {
+    __builtin_prefetch(from, 0, 2);
+    from += stride;
+  }
+  // What is fetched from word k on, of the lines that one half of a panel lies in.
+  FL_INLINE Ahead of_half(int half, int k) const { return {from + std::size_t(k) * stride + half * 64, stride}; }
 };
 
 // The sums of a tile: of each row 32 outputs. They pass through memory, so that all products of one K share their code,
@@ -53,7 +59,7 @@ FL_INLINE void leave(const f32x16 (&acc)[M][2], Sums& sums) {
 }
 
 template <class T, int M, int K, int LDX>
-FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
+FL_INLINE void whole_panel(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
   f32x16 acc[M][2] = {};
 #pragma GCC unroll 4
   for (int k = 0; k < K / T::kPerWord; ++k) {
@@ -62,6 +68,37 @@ FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel
     step_from<T, M, 2, LDX>(acc, x + k * T::kPerWord, w);
   }
   leave(acc, sums);
+}
+
+// Words of k from which both halves of a panel are summed before it goes on: they and the rows' activations stay in
+// the first-level cache meanwhile.
+constexpr int kHalvesWords = 128;
+
+// Words k0 .. k1 - 1 of one half of a panel.
+template <class T, int M, int LDX>
+FL_INLINE void half_panel(const typename T::act* x, const typename T::word* panel, int k0, int k1, int half,
+                          Ahead ahead, Sums& sums) {
+  f32x16 acc[M][1];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) acc[m][0] = sums[m][half];
+#pragma GCC unroll 2
+  for (int k = k0; k < k1; ++k) {
+    const typename T::word* const w[1] = {panel + k * 32 + half * 16};
+    ahead.fetch_line();
+    step_from<T, M, 1, LDX>(acc, x + k * T::kPerWord, w);
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) sums[m][half] = acc[m][0];
+}
+
+template <class T, int M, int K, int LDX>
+FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
+  constexpr int words = K / T::kPerWord;
+  if constexpr (tile_width(M) == 2) return whole_panel<T, M, K, LDX>(x, panel, ahead, sums);
+  for (int m = 0; m < M; ++m) sums[m][0] = sums[m][1] = splat(0.0f);
+  for (int k = 0; k < words; k += kHalvesWords)
+    for (int half = 0; half < 2; ++half)
+      half_panel<T, M, LDX>(x, panel, k, std::min(k + kHalvesWords, words), half, ahead.of_half(half, k), sums);
 }
 
 template <class T, int K, int LDX, int LEAST = 1, int M = kTileRows>

@@ -1,127 +1,54 @@
 // Sixteen-lane float vectors on every target, and the bf16 dot-product step that differs between them.
 //
-// One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2 or _PORTABLE. Vectors are GCC/clang
-// vector extensions of 64 bytes; the compiler splits them where registers are narrower. Products are fused only through
-// fmadd() (the build passes -ffp-contract=off), so that a kernel gives the same bits for a row whatever tile the row is
-// in.
+// One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2, or none of them (portable). Its header
+// defines f32x16, u32x16 and i32x16 with their operators and these:
+//
+//   splat, splat_i, load, store, as_f32, as_u32, lane_index, fmadd, select, swap_lanes
+//   less, is_nan     all bits of a lane set where the comparison holds
+//   kTileRows        rows of the largest register tile
+//   kWideRows        up to so many rows, a tile is two vectors wide (a whole panel), else one
+//   FIRELANE_BF16_DOT, with store_bf16, load_bf16, dot_bf16: where products of bf16 pairs are one instruction
+//
+// Products are fused only through fmadd() (the build passes -ffp-contract=off), so that a kernel gives the same bits
+// for a row whatever tile the row is in.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
-
-#if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512) || defined(FIRELANE_ISA_AVX2)
-#include <immintrin.h>
-#endif
 
 #define FL_INLINE inline __attribute__((always_inline))
 // One copy for each shape, however many layers call it.
 #define FL_KERNEL __attribute__((noinline))
 #define FL_LAMBDA __attribute__((always_inline))
 
+#if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
+#include "vec_avx512.h"
+#elif defined(FIRELANE_ISA_AVX2)
+#include "vec_avx2.h"
+#else
+#include "vec_portable.h"
+#endif
+
 namespace firelane {
 
-typedef float f32x16 __attribute__((vector_size(64)));
-typedef std::uint32_t u32x16 __attribute__((vector_size(64)));
-typedef std::int32_t i32x16 __attribute__((vector_size(64)));
+// Vectors that a tile of `rows` rows is wide.
+constexpr int tile_width(int rows) { return rows <= kWideRows ? 2 : 1; }
 
-FL_INLINE f32x16 splat(float v) { return f32x16{} + v; }
-FL_INLINE i32x16 splat_i(std::int32_t v) { return i32x16{} + v; }
-FL_INLINE f32x16 load(const float* p) {
-  f32x16 v;
-  std::memcpy(&v, p, 64);
-  return v;
-}
-FL_INLINE u32x16 load(const std::uint32_t* p) {
-  u32x16 v;
-  std::memcpy(&v, p, 64);
-  return v;
-}
-FL_INLINE void store(float* p, f32x16 v) { std::memcpy(p, &v, 64); }
-FL_INLINE f32x16 as_f32(u32x16 v) { return (f32x16)v; }
-FL_INLINE u32x16 as_u32(f32x16 v) { return (u32x16)v; }
-FL_INLINE i32x16 lane_index() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-
-FL_INLINE f32x16 fmadd(f32x16 a, f32x16 b, f32x16 c) {
-#if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
-  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(FIRELANE_ISA_AVX2)
-  union {
-    f32x16 v;
-    __m256 h[2];
-  } x{a}, y{b}, z{c};
-  z.h[0] = _mm256_fmadd_ps(x.h[0], y.h[0], z.h[0]);
-  z.h[1] = _mm256_fmadd_ps(x.h[1], y.h[1], z.h[1]);
-  return z.v;
-#else
-  return a * b + c;
-#endif
-}
-
-// Comparisons are made register by register: compilers take vectors wider than a register apart lane by lane there.
-#if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
-constexpr int kRegisterBytes = 64;
-#elif defined(FIRELANE_ISA_AVX2)
-constexpr int kRegisterBytes = 32;
-#else
-constexpr int kRegisterBytes = 16;
-#endif
-typedef float f32_register __attribute__((vector_size(kRegisterBytes)));
-typedef std::int32_t i32_register __attribute__((vector_size(kRegisterBytes)));
-
-template <class Wide, class Register, class Op>
-FL_INLINE i32x16 compare(Wide a, Wide b, Op op) {
-  constexpr int n = 64 / kRegisterBytes;
-  union {
-    Wide v;
-    Register r[n];
-  } x{a}, y{b};
-  union {
-    i32x16 v;
-    i32_register r[n];
-  } m;
-  for (int i = 0; i < n; ++i) m.r[i] = op(x.r[i], y.r[i]);
-  return m.v;
-}
-// All bits of a lane set where the comparison holds.
-FL_INLINE i32x16 less(f32x16 a, f32x16 b) {
-  return compare<f32x16, f32_register>(a, b, [](f32_register x, f32_register y) FL_LAMBDA { return x < y; });
-}
-FL_INLINE i32x16 less(i32x16 a, i32x16 b) {
-  return compare<i32x16, i32_register>(a, b, [](i32_register x, i32_register y) FL_LAMBDA { return x < y; });
-}
-FL_INLINE i32x16 is_nan(f32x16 a) {
-  return compare<f32x16, f32_register>(a, a, [](f32_register x, f32_register y) FL_LAMBDA { return x != y; });
-}
-FL_INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
-  return (f32x16)(((i32x16)yes & mask) | ((i32x16)no & ~mask));
-}
 FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(less(b, a), a, b); }
 
 // Horizontal reductions in one fixed tree: lanes 8 apart, then 4, 2, 1.
-FL_INLINE f32x16 rotate8(f32x16 v) {
-  return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
-}
-FL_INLINE f32x16 rotate4(f32x16 v) {
-  return __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
-}
-FL_INLINE f32x16 rotate2(f32x16 v) {
-  return __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
-}
-FL_INLINE f32x16 rotate1(f32x16 v) {
-  return __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-}
 FL_INLINE float sum(f32x16 v) {
-  v += rotate8(v);
-  v += rotate4(v);
-  v += rotate2(v);
-  v += rotate1(v);
+  v += swap_lanes<8>(v);
+  v += swap_lanes<4>(v);
+  v += swap_lanes<2>(v);
+  v += swap_lanes<1>(v);
   return v[0];
 }
 FL_INLINE float hmax(f32x16 v) {
-  v = max(v, rotate8(v));
-  v = max(v, rotate4(v));
-  v = max(v, rotate2(v));
-  v = max(v, rotate1(v));
+  v = max(v, swap_lanes<8>(v));
+  v = max(v, swap_lanes<4>(v));
+  v = max(v, swap_lanes<2>(v));
+  v = max(v, swap_lanes<1>(v));
   return v[0];
 }
 
@@ -153,7 +80,7 @@ FL_INLINE u32x16 round_bf16_bits(f32x16 v) {  // nearest even, result in the low
   const u32x16 u = as_u32(v);
   const u32x16 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
   const u32x16 quiet = (u >> 16) | 0x40u;
-  const u32x16 nan = (u32x16)is_nan(v);
+  const u32x16 nan = as_u32(is_nan(v));
   return (quiet & nan) | (rounded & ~nan);
 }
 FL_INLINE float bf16_to_f32(std::uint16_t v) {
@@ -163,6 +90,17 @@ FL_INLINE float bf16_to_f32(std::uint16_t v) {
   return f;
 }
 
+// acc[m][v] += x[m * LDX] * w[v].
+template <int M, int V, int LDX>
+FL_INLINE void add_products(f32x16 (&acc)[M][V], const float* x, const f32x16 (&w)[V]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    const f32x16 factor = splat(x[m * LDX]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) acc[m][v] = fmadd(w[v], factor, acc[m][v]);
+  }
+}
+
 // Bf16: weights and cache hold bf16 pairs in 32-bit words (even k in the low half); a step consumes two k.
 // `act` holds activations already rounded to bf16: as bf16 where the dot instruction takes them, else widened to float.
 struct Bf16 {
@@ -170,17 +108,10 @@ struct Bf16 {
   using vector = u32x16;        // sixteen of them
   using cache = std::uint16_t;  // one element of the KV cache
   static constexpr int kPerWord = 2;
-#if defined(FIRELANE_ISA_AVX512BF16)
+#if defined(FIRELANE_BF16_DOT)
   using act = std::uint16_t;
-  static FL_INLINE void store_act(act* p, f32x16 v) {
-    __m256bh h = _mm512_cvtneps_pbh((__m512)v);
-    std::memcpy(p, &h, 32);
-  }
-  static FL_INLINE f32x16 load_act(const act* p) {
-    __m256i h;
-    std::memcpy(&h, p, 32);
-    return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
-  }
+  static FL_INLINE void store_act(act* p, f32x16 v) { store_bf16(p, v); }
+  static FL_INLINE f32x16 load_act(const act* p) { return load_bf16(p); }
   static FL_INLINE float act_to_f32(act v) { return bf16_to_f32(v); }
 #else
   using act = float;
@@ -196,27 +127,33 @@ struct Bf16 {
   // acc[m][v] += two k of row m times word vector v: even k first on targets without the dot instruction.
   template <int M, int V, int LDX>
   static FL_INLINE void step(f32x16 (&acc)[M][V], const act* x, const vector (&w)[V]) {
-#if defined(FIRELANE_ISA_AVX512BF16)
+#if defined(FIRELANE_BF16_DOT)
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       std::uint32_t pair;
       std::memcpy(&pair, x + m * LDX, 4);
-      const __m512bh xv = (__m512bh)_mm512_set1_epi32(int(pair));
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[m][v] = (f32x16)_mm512_dpbf16_ps((__m512)acc[m][v], (__m512bh)w[v], xv);
+      for (int v = 0; v < V; ++v) acc[m][v] = dot_bf16(w[v], pair, acc[m][v]);
     }
 #else
-    f32x16 even[V], odd[V];
-    for (int v = 0; v < V; ++v) {
-      even[v] = as_f32(w[v] << 16);
-      odd[v] = as_f32(w[v] & 0xFFFF0000u);
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const f32x16 x0 = splat(x[m * LDX]), x1 = splat(x[m * LDX + 1]);
+    f32x16 half[V];
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[m][v] = fmadd(odd[v], x1, fmadd(even[v], x0, acc[m][v]));
-    }
+    for (int v = 0; v < V; ++v) half[v] = as_f32(w[v] << 16);
+    add_products<M, V, LDX>(acc, x, half);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) half[v] = as_f32(w[v] & 0xFFFF0000u);
+    add_products<M, V, LDX>(acc, x + 1, half);
+#endif
+  }
+
+  // The same for one vector whose words are in memory.
+  template <int M, int LDX>
+  static FL_INLINE void step_from(f32x16 (&acc)[M][1], const act* x, const word* w) {
+#if defined(FIRELANE_BF16_DOT)
+    step<M, 1, LDX>(acc, x, {load(w)});
+#else
+    add_products<M, 1, LDX>(acc, x, {as_f32(load(w) << 16)});
+    add_products<M, 1, LDX>(acc, x + 1, {load_high_halves(w)});
 #endif
   }
 };
@@ -236,31 +173,21 @@ struct F32 {
   }
   template <int M, int V, int LDX>
   static FL_INLINE void step(f32x16 (&acc)[M][V], const act* x, const vector (&w)[V]) {
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      const f32x16 xv = splat(x[m * LDX]);
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[m][v] = fmadd(w[v], xv, acc[m][v]);
-    }
+    add_products<M, V, LDX>(acc, x, w);
+  }
+  template <int M, int LDX>
+  static FL_INLINE void step_from(f32x16 (&acc)[M][1], const act* x, const word* w) {
+    add_products<M, 1, LDX>(acc, x, {load(w)});
   }
 };
 
 // The same with the words still in memory.
 template <class T, int M, int V, int LDX>
 FL_INLINE void step_from(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V]) {
+  if constexpr (V == 1) return T::template step_from<M, LDX>(acc, x, w[0]);
   typename T::vector words[V];
   for (int v = 0; v < V; ++v) words[v] = load(w[v]);
   T::template step<M, V, LDX>(acc, x, words);
 }
-
-// Rows in one register tile of two vectors: 24 accumulators of 32 registers; 12 of 16 with AVX2; what is left
-// elsewhere.
-#if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
-constexpr int kTileRows = 12;
-#elif defined(FIRELANE_ISA_AVX2)
-constexpr int kTileRows = 3;
-#else
-constexpr int kTileRows = 2;
-#endif
 
 }  // namespace firelane

@@ -4,8 +4,9 @@
 // the panel's most frequent ones; the others, escapes, follow as they are). firelane/weights/window.py describes the
 // bytes. Decoding gives the very words of the plain panel, step by step, so that products have the same bits.
 //
-// On targets with AVX-512 VBMI2 a step is decoded in registers; elsewhere a panel is decoded into the thread's scratch
-// first. Where several tiles of rows meet a panel, the first one may leave what it decodes in scratch for the others.
+// With AVX-512 VBMI2 every tile of rows decodes in registers; where several tiles meet a panel, the first one may leave
+// what it decodes in the thread's scratch for the others. Elsewhere the few rows of a wide tile decode in registers, and
+// for more a panel is decoded into scratch first.
 #pragma once
 
 #include <cstddef>
@@ -135,13 +136,6 @@ struct Window3 {
 
 #else
 
-template <class Use>
-FL_INLINE void hand_over(int s, const std::uint16_t (&words)[kStepLanes], const Use& use) {
-  u32x16 vectors[2];
-  std::memcpy(vectors, words, sizeof vectors);
-  use(s, vectors);
-}
-
 struct Window4 {
   static constexpr int kSteps = 2;
   static constexpr int kBlockBytes = 192;
@@ -149,20 +143,23 @@ struct Window4 {
   const std::uint8_t* block;
   const std::uint8_t* shared;
   const std::uint8_t* escapes;
-  std::uint8_t table[16];
+  Table4 table;
 
   FL_INLINE Window4(const std::uint8_t* panel, int steps)
-      : block(panel + start_bytes4(steps)), shared(panel + kTableBytes), escapes(block + steps / kSteps * kBlockBytes) {
-    std::memcpy(table, panel, sizeof table);
-  }
+      : block(panel + start_bytes4(steps)),
+        shared(panel + kTableBytes),
+        escapes(block + steps / kSteps * kBlockBytes),
+        table(Table4::of_panel(panel)) {}
 
   template <class Use>
   FL_INLINE void decode(const Use& use) {
-    table[7] = *shared++;
+    const std::uint8_t value = *shared++;
+    const Table4 values = table.with(value);
+#pragma GCC unroll 2
     for (int s = 0; s < kSteps; ++s) {
-      alignas(64) std::uint16_t words[kStepLanes];
-      escapes = words_of_step4(words, block, 4 * s, block + 64 + 64 * s, table, escapes);
-      hand_over(s, words, use);
+      u32x16 words[2];
+      escapes = words_of_step4(words, block, 4 * s, block + 64 + 64 * s, values, value == kEscape4, escapes);
+      use(s, words);
     }
     block += kBlockBytes;
   }
@@ -181,9 +178,9 @@ struct Window3 {
   FL_INLINE void decode(const Use& use) {
     const std::uint8_t* escapes = block + kBlockBytes;
     for (int s = 0; s < kSteps; ++s) {
-      alignas(64) std::uint16_t words[kStepLanes];
+      u32x16 words[2];
       escapes = words_of_step3(words, block + 24 * s, block + 192 + 64 * s, table, escapes);
-      hand_over(s, words, use);
+      use(s, words);
     }
     block = escapes;
   }
@@ -191,12 +188,17 @@ struct Window3 {
 
 #endif
 
+FL_INLINE void store_words(std::uint32_t* to, const u32x16 (&words)[2]) {
+  store(to, words[0]);
+  store(to + 16, words[1]);
+}
+
 // The plain panel's words.
 template <class Window, int K>
 FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
   Window window(panel, K / 2);
   for (int k = 0; k < K / 2; k += Window::kSteps)
-    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { std::memcpy(out + (k + s) * 32, words, 128); });
+    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { store_words(out + (k + s) * 32, words); });
 }
 
 // How far ahead a tile fetches its own panel into the first-level cache, where earlier tiles brought it to the second:
@@ -222,7 +224,7 @@ FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead 
         __builtin_prefetch(ahead.from, 0, 2);
         ahead.from += ahead.stride;
       }
-      if constexpr (F == Fetch::kKeep) std::memcpy(kept + (k + s) * 32, words, 128);
+      if constexpr (F == Fetch::kKeep) store_words(kept + (k + s) * 32, words);
       Bf16::step<M, 2, LDX>(acc, x + (k + s) * 2, words);
     });
   }
@@ -230,7 +232,7 @@ FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead 
 }
 
 // LEAST: with several tiles, none has fewer rows than half a tile.
-template <class Window, Fetch F, int LEAST, int K, int LDX, int M = kTileRows>
+template <class Window, Fetch F, int LEAST, int K, int LDX, int M = kWideRows>
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                           Sums& sums) {
   if constexpr (M >= LEAST) {
@@ -255,13 +257,12 @@ struct WindowPanels {
   FL_INLINE void multiply(int p0, int p1, int rows, const Bf16::act* x, void* scratch, const Store& store) const {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     for (int p = p0; p < p1; ++p) {
-      if constexpr (kWindowRegisters)
-        if (tiles == 1) {
-          Sums sums;
-          decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
-          store_rows(sums, {0, rows}, p, store);
-          continue;
-        }
+      if (rows <= kWideRows) {
+        Sums sums;
+        decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
+        store_rows(sums, {0, rows}, p, store);
+        continue;
+      }
       multiply_tiles<LDX>(p, rows, tiles, x, static_cast<std::uint32_t*>(scratch), store);
     }
   }
@@ -273,18 +274,21 @@ struct WindowPanels {
     const bool once = !kWindowRegisters || tiles >= weight.decode_once_from;
     const auto* next = reinterpret_cast<const char*>(panel(p + 1));
     const auto* after = next + (next - reinterpret_cast<const char*>(panel(p)));  // about
+    if constexpr (!kWindowRegisters) decode_panel<Window, K>(panel(p), kept);
     Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       const auto* from = x + std::size_t(r.begin) * LDX;
       const Ahead ahead = Ahead::share(next, after, i, tiles, K / 2);
       const int count = r.end - r.begin;
-      if (once && i > 0)
+      if (!kWindowRegisters || (once && i > 0))
         tile_any<Bf16, K, LDX, kLeast>(count, from, kept, ahead, sums);
-      else if (once)
-        decode_any<Window, Fetch::kKeep, kLeast, K, LDX>(count, from, panel(p), ahead, kept, sums);
-      else if constexpr (kWindowRegisters)
-        decode_any<Window, Fetch::kNear, kLeast, K, LDX>(count, from, panel(p), ahead, nullptr, sums);
+      else if constexpr (kWindowRegisters) {
+        if (once)
+          decode_any<Window, Fetch::kKeep, kLeast, K, LDX>(count, from, panel(p), ahead, kept, sums);
+        else
+          decode_any<Window, Fetch::kNear, kLeast, K, LDX>(count, from, panel(p), ahead, nullptr, sums);
+      }
       store_rows(sums, r, p, store);
     }
   }
