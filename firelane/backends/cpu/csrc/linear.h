@@ -41,8 +41,8 @@ struct Ahead {
     __builtin_prefetch(from, 0, 2);
     from += stride;
   }
-  // What is fetched from word k on, of the lines that one half of a panel lies in.
-  FL_INLINE Ahead of_half(int half, int k) const { return {from + std::size_t(k) * stride + half * 64, stride}; }
+  // What is fetched from word k on.
+  FL_INLINE Ahead at(int k) const { return {from + std::ptrdiff_t(k) * stride, stride}; }
 };
 
 // The sums of a tile: of each row 32 outputs. They pass through memory, so that all products of one K share their code,
@@ -70,20 +70,20 @@ FL_INLINE void whole_panel(const typename T::act* x, const typename T::word* pan
   leave(acc, sums);
 }
 
-// Words of k from which both halves of a panel are summed before it goes on: they and the rows' activations stay in
-// the first-level cache meanwhile.
-constexpr int kHalvesWords = 128;
+// Words of k that narrow tiles sum before they go on: both halves of the panel, and all tiles of a few rows, find them
+// and the rows' activations in the first-level cache.
+constexpr int kBlockWords = 128;
 
-// Words k0 .. k1 - 1 of one half of a panel.
+// One half of a panel, `count` words of k from `words` on, added to what `sums` has of M rows.
 template <class T, int M, int LDX>
-FL_INLINE void half_panel(const typename T::act* x, const typename T::word* panel, int k0, int k1, int half,
-                          Ahead ahead, Sums& sums) {
+FL_INLINE void half_block(const typename T::act* x, const typename T::word* words, int count, int half, Ahead ahead,
+                          f32x16 (*sums)[2]) {
   f32x16 acc[M][1];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) acc[m][0] = sums[m][half];
 #pragma GCC unroll 2
-  for (int k = k0; k < k1; ++k) {
-    const typename T::word* const w[1] = {panel + k * 32 + half * 16};
+  for (int k = 0; k < count; ++k) {
+    const typename T::word* const w[1] = {words + k * 32 + half * 16};
     ahead.fetch_line();
     step_from<T, M, 1, LDX>(acc, x + k * T::kPerWord, w);
   }
@@ -91,14 +91,56 @@ FL_INLINE void half_panel(const typename T::act* x, const typename T::word* pane
   for (int m = 0; m < M; ++m) sums[m][half] = acc[m][0];
 }
 
+template <class T, int M, int LDX>
+FL_KERNEL void tile_block(const typename T::act* x, const typename T::word* words, int count, Ahead ahead,
+                          f32x16 (*sums)[2]) {
+  half_block<T, M, LDX>(x, words, count, 0, ahead, sums);
+  half_block<T, M, LDX>(x, words, count, 1, ahead.at(kBlockWords), sums);
+}
+
+template <class T, int LDX, int M = kTileRows>
+FL_INLINE void block_any(int rows, const typename T::act* x, const typename T::word* words, int count, Ahead ahead,
+                         f32x16 (*sums)[2]) {
+  if constexpr (M > kWideRows) {
+    if (rows == M) return tile_block<T, M, LDX>(x, words, count, ahead, sums);
+    block_any<T, LDX, M - 1>(rows, x, words, count, ahead, sums);
+  }
+}
+
+// Rows that are summed block by block: all tiles of a block before the next block.
+constexpr int kFewRows = 2 * kTileRows;
+FL_INLINE bool are_few(int rows) { return kWideRows < kTileRows && kWideRows < rows && rows <= kFewRows; }
+static_assert(kWideRows == kTileRows || kWideRows < (kTileRows + 1) / 2, "one of several tiles is never wide");
+
+// Few rows times one panel. `block(k)` gives where its words lie from k on,
+// as far as the next multiple of kBlockWords; meanwhile `ahead(k)`, so many bytes, are fetched.
+template <class T, int K, int LDX, class Block, class Fetched>
+FL_INLINE void few_rows(int rows, const typename T::act* x, const Block& block, const Fetched& ahead, int bytes,
+                        f32x16 (*sums)[2]) {
+  constexpr int words = K / T::kPerWord;
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int m = 0; m < rows; ++m) sums[m][0] = sums[m][1] = splat(0.0f);
+  for (int k = 0; k < words; k += kBlockWords) {
+    const typename T::word* from = block(k);
+    const char* fetched = ahead(k);
+    for (int i = 0; i < tiles; ++i) {
+      const Range r = split(rows, i, tiles);
+      const auto* acts = x + std::size_t(r.begin) * LDX + k * T::kPerWord;
+      const Ahead share = Ahead::share(fetched, fetched + bytes, i, tiles, 2 * kBlockWords);
+      block_any<T, LDX>(r.end - r.begin, acts, from, std::min(kBlockWords, words - k), share, sums + r.begin);
+    }
+  }
+}
+
 template <class T, int M, int K, int LDX>
 FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
-  constexpr int words = K / T::kPerWord;
-  if constexpr (tile_width(M) == 2) return whole_panel<T, M, K, LDX>(x, panel, ahead, sums);
-  for (int m = 0; m < M; ++m) sums[m][0] = sums[m][1] = splat(0.0f);
-  for (int k = 0; k < words; k += kHalvesWords)
-    for (int half = 0; half < 2; ++half)
-      half_panel<T, M, LDX>(x, panel, k, std::min(k + kHalvesWords, words), half, ahead.of_half(half, k), sums);
+  if constexpr (tile_width(M) == 2) {
+    whole_panel<T, M, K, LDX>(x, panel, ahead, sums);
+  } else {
+    const auto block = [&](int k) FL_LAMBDA { return panel + k * 32; };
+    const auto fetched = [&](int k) FL_LAMBDA { return ahead.at(k).from; };
+    few_rows<T, K, LDX>(M, x, block, fetched, kBlockWords * ahead.stride, sums);
+  }
 }
 
 template <class T, int K, int LDX, int LEAST = 1, int M = kTileRows>
@@ -110,7 +152,7 @@ FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::wo
 }
 
 template <class Store>
-FL_INLINE void store_rows(const Sums& sums, Range rows, int p, const Store& store) {
+FL_INLINE void store_rows(const f32x16 (*sums)[2], Range rows, int p, const Store& store) {
   for (int row = rows.begin; row < rows.end; ++row) {
     const auto& sum = sums[row - rows.begin];
     store(row, p, sum[0], sum[1]);
@@ -131,17 +173,37 @@ struct PlainPanels {
   // All rows times panels p0 .. p1 - 1.
   template <int LDX, class Store>
   FL_INLINE void multiply(int p0, int p1, int rows, const typename T::act* x, void*, const Store& store) const {
+    if (!are_few(rows)) return multiply_tiles<LDX>(p0, p1, rows, x, store);
+    for (int p = p0; p < p1; ++p) multiply_few<LDX>(p, rows, x, store);
+  }
+
+  // One tile fetches what it will need itself a little later; several a share of the panel that follows this group.
+  FL_INLINE Ahead ahead(int p, int panels, int i, int tiles) const {
+    const auto* bytes = reinterpret_cast<const char*>(panel(p));
+    const auto* next = bytes + std::size_t(panels) * kPanelBytes;
+    return tiles == 1 ? Ahead{bytes + kAheadBytes, 128}
+                      : Ahead::share(next, next + kPanelBytes, i, tiles, K / T::kPerWord);
+  }
+
+  template <int LDX, class Store>
+  FL_INLINE void multiply_few(int p, int rows, const typename T::act* x, const Store& store) const {
+    f32x16 sums[kFewRows][2];
+    const auto* words = panel(p);
+    const auto block = [&](int k) FL_LAMBDA { return words + k * 32; };
+    const auto next = [&](int k) FL_LAMBDA { return reinterpret_cast<const char*>(block(k + kBlockWords)); };
+    few_rows<T, K, LDX>(rows, x, block, next, kBlockWords * 128, sums);
+    store_rows(sums, {0, rows}, p, store);
+  }
+
+  template <int LDX, class Store>
+  FL_INLINE void multiply_tiles(int p0, int p1, int rows, const typename T::act* x, const Store& store) const {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       for (int p = p0; p < p1; ++p) {
-        const auto* bytes = reinterpret_cast<const char*>(panel(p));
-        // One tile: what it will need itself a little later. Several: a share of the panel that follows this group.
-        const auto* next = bytes + std::size_t(p1 - p0) * kPanelBytes;
-        const Ahead ahead = tiles == 1 ? Ahead{bytes + kAheadBytes, 128}
-                                       : Ahead::share(next, next + kPanelBytes, i, tiles, K / T::kPerWord);
-        tile_any<T, K, LDX>(r.end - r.begin, x + std::size_t(r.begin) * LDX, panel(p), ahead, sums);
+        const auto* from = x + std::size_t(r.begin) * LDX;
+        tile_any<T, K, LDX>(r.end - r.begin, from, panel(p), ahead(p, p1 - p0, i, tiles), sums);
         store_rows(sums, r, p, store);
       }
     }

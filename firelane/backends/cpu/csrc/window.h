@@ -193,12 +193,18 @@ FL_INLINE void store_words(std::uint32_t* to, const u32x16 (&words)[2]) {
   store(to + 16, words[1]);
 }
 
+// The next `count` words of k, a multiple of Window::kSteps.
+template <class Window>
+FL_INLINE void decode_words(Window& window, int count, std::uint32_t* out) {
+  for (int k = 0; k < count; k += Window::kSteps)
+    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { store_words(out + (k + s) * 32, words); });
+}
+
 // The plain panel's words.
 template <class Window, int K>
 FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
   Window window(panel, K / 2);
-  for (int k = 0; k < K / 2; k += Window::kSteps)
-    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { store_words(out + (k + s) * 32, words); });
+  decode_words(window, K / 2, out);
 }
 
 // How far ahead a tile fetches its own panel into the first-level cache, where earlier tiles brought it to the second:
@@ -257,29 +263,52 @@ struct WindowPanels {
   FL_INLINE void multiply(int p0, int p1, int rows, const Bf16::act* x, void* scratch, const Store& store) const {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     for (int p = p0; p < p1; ++p) {
+      auto* kept = static_cast<std::uint32_t*>(scratch);
       if (rows <= kWideRows) {
         Sums sums;
         decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
         store_rows(sums, {0, rows}, p, store);
-        continue;
+      } else if (are_few(rows)) {
+        multiply_few<LDX>(p, rows, x, kept, store);
+      } else {
+        multiply_tiles<LDX>(p, rows, tiles, x, kept, store);
       }
-      multiply_tiles<LDX>(p, rows, tiles, x, static_cast<std::uint32_t*>(scratch), store);
     }
   }
 
-  // Each tile fetches its share of the next panel.
+  // The part of the next panel that tile `i` fetches.
+  FL_INLINE Ahead ahead(int p, int i, int tiles) const {
+    const auto* next = reinterpret_cast<const char*>(panel(p + 1));
+    const auto* after = next + (next - reinterpret_cast<const char*>(panel(p)));  // about
+    return Ahead::share(next, after, i, tiles, K / 2);
+  }
+
+  // Decoded block by block.
+  template <int LDX, class Store>
+  FL_INLINE void multiply_few(int p, int rows, const Bf16::act* x, std::uint32_t* kept,
+                              const Store& store) const {
+    f32x16 sums[kFewRows][2];
+    Window window(panel(p), K / 2);
+    const auto block = [&](int first) FL_LAMBDA {
+      decode_words(window, std::min(kBlockWords, K / 2 - first), kept);
+      return static_cast<const std::uint32_t*>(kept);
+    };
+    constexpr int bytes = kBlockWords / Window::kSteps * Window::kBlockBytes;
+    const auto next = [&](int) FL_LAMBDA { return reinterpret_cast<const char*>(window.block); };
+    few_rows<Bf16, K, LDX>(rows, x, block, next, bytes, sums);
+    store_rows(sums, {0, rows}, p, store);
+  }
+
   template <int LDX, class Store>
   FL_INLINE void multiply_tiles(int p, int rows, int tiles, const Bf16::act* x, std::uint32_t* kept,
                                 const Store& store) const {
     const bool once = !kWindowRegisters || tiles >= weight.decode_once_from;
-    const auto* next = reinterpret_cast<const char*>(panel(p + 1));
-    const auto* after = next + (next - reinterpret_cast<const char*>(panel(p)));  // about
     if constexpr (!kWindowRegisters) decode_panel<Window, K>(panel(p), kept);
     Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       const auto* from = x + std::size_t(r.begin) * LDX;
-      const Ahead ahead = Ahead::share(next, after, i, tiles, K / 2);
+      const Ahead ahead = this->ahead(p, i, tiles);
       const int count = r.end - r.begin;
       if (!kWindowRegisters || (once && i > 0))
         tile_any<Bf16, K, LDX, kLeast>(count, from, kept, ahead, sums);
