@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from cpu_harness import small_spec
 
-from firelane.backends.cpu.forms import WINDOW_FORMS, Choice, choose, decodes_in_registers, wanted_forms
-from firelane.native.machine import CpuIdentity
+from firelane.backends.cpu.forms import WINDOW_FORMS, Choice, choose, wanted_forms
+from firelane.native.machine import ISAS
 from firelane.program.values import DType, Weight
 from firelane.weights.formats import Format
 from tests.models.dense import dense_program
@@ -17,7 +17,6 @@ W4, W3 = WINDOW_FORMS
 PROGRAM = dense_program(small_spec(hidden_size=128, mlp_size=208, windows=(0,)))
 MATRICES = {p.weight.name for p in PROGRAM.products}
 USUAL = {W4: 12.1, W3: 11.3}
-AVX512 = "sse2 avx avx2 fma f16c avx512f avx512bw avx512vl avx512dq"
 
 
 class Estimate:
@@ -32,28 +31,12 @@ class Estimate:
         return {w.name: self.others.get(w.name.rpartition(".")[2], self.usual) for w in weights}
 
 
-def cpu(features: str) -> CpuIdentity:
-    return CpuIdentity(
-        model="a CPU", architecture="x86_64", features=frozenset(features.split()), usable_cores=2
-    )
-
-
-@pytest.mark.parametrize(
-    ("features", "isa", "able"),
-    [
-        (f"{AVX512} avx512vbmi avx512_vbmi2", "avx512", True),
-        (f"{AVX512} avx512vbmi avx512_vbmi2", "avx2", False),
-        (f"{AVX512} avx512vbmi avx512_vbmi2 avx512_bf16", "avx512bf16", True),
-        (f"{AVX512} avx512vbmi avx512_vbmi2 avx512_bf16", "avx512", False),
-        (AVX512, "avx512", False),
-    ],
-)
-def test_decoding_in_registers_and_what_each_mode_wants(features: str, isa: str, able: bool) -> None:
-    here = cpu(features)
-    assert decodes_in_registers(isa, here) is able
-    assert wanted_forms("auto", isa, here) == ((W4,) if able else ())
-    assert wanted_forms("lossless", isa, here) == (W4, W3)
-    assert wanted_forms("bf16", isa, here) == ()
+@pytest.mark.parametrize("isa", ISAS)
+def test_what_each_mode_wants(isa: str) -> None:
+    shuffles = isa in ("avx512bf16", "avx512", "avx2")
+    assert wanted_forms("auto", isa) == ((W4,) if shuffles else ())
+    assert wanted_forms("lossless", isa) == (W4, W3)
+    assert wanted_forms("bf16", isa) == ()
 
 
 def test_without_a_format_no_weight_is_read() -> None:

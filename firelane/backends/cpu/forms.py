@@ -2,7 +2,7 @@
 
     bf16      every matrix unchanged
     lossless  of each matrix the smallest format
-    auto      12 bits where the kernels decode them in registers at little cost, else bf16
+    auto      12 bits where the kernels decode them at little cost, else bf16
 
 Matrices that a format does not make smaller stay bf16: those with exponents all over the range.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from firelane.native import machine
 from firelane.program.ops import Embed
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
@@ -20,8 +19,8 @@ from firelane.weights.formats import Format
 from firelane.weights.plan import takes
 
 WINDOW_FORMS = (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
-IN_REGISTERS = ("avx512vbmi", "avx512_vbmi2")
-"""Features of a CPU whose kernels decode PANEL_WINDOW4 in registers (csrc/window.h)."""
+CHEAP_DECODING = ("avx512bf16", "avx512", "avx2")
+"""Targets whose byte shuffles decode PANEL_WINDOW4 (csrc/window.h) faster than memory gives bf16."""
 Estimate = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
 """Bits a weight, by weight name, in each of the formats that make it smaller than bf16."""
 
@@ -54,18 +53,11 @@ def choose(program: Program, wanted: Sequence[Format], estimate: Estimate) -> Ch
     )
 
 
-def wanted_forms(mode: str, isa: str, cpu: machine.CpuIdentity) -> tuple[Format, ...]:
-    """The formats beside bf16 that --weights `mode` takes on this machine."""
+def wanted_forms(mode: str, isa: str) -> tuple[Format, ...]:
+    """The formats beside bf16 that --weights `mode` takes on the target `isa`."""
     if mode == "lossless":
         return WINDOW_FORMS
-    return WINDOW_FORMS[:1] if mode == "auto" and decodes_in_registers(isa, cpu) else ()
-
-
-def decodes_in_registers(isa: str, cpu: machine.CpuIdentity) -> bool:
-    """Whether kernels compiled for `isa` decode 12 bits in registers: they do when compiled for all that the
-    CPU has, and it has IN_REGISTERS."""
-    best = isa == machine.best_isa(cpu) and isa in ("avx512bf16", "avx512")
-    return best and cpu.features.issuperset(IN_REGISTERS)
+    return WINDOW_FORMS[:1] if mode == "auto" and isa in CHEAP_DECODING else ()
 
 
 def _matrices(program: Program) -> Iterator[Weight]:

@@ -34,11 +34,20 @@ KV_SHARE = 0.5
 def load(
     program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> CpuExecutor:
-    """The executor of `program` with the weights of `model_dir`.
+    """The executor of `program` with the weights of `model_dir`, as the environment asks for it.
 
     Raises CompilerError, CheckpointError, CacheError, OutOfMemoryError, UnsupportedModelError, UsageError.
     """
-    settings = env.read()
+    return load_for(env.read(), program, model_dir, config, progress)
+
+
+def load_for(
+    settings: env.Environment,
+    program: Program,
+    model_dir: Path,
+    config: ExecutorConfig,
+    progress: ProgressCallback,
+) -> CpuExecutor:
     cpu = machine.cpu_identity()
     isa = machine.choose_isa(settings.isa, cpu)
     threads = _threads(config.threads, cpu.usable_cores)
@@ -46,7 +55,7 @@ def load(
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
-    choice = choose(program, wanted_forms(config.weights, isa, cpu), estimate)
+    choice = choose(program, wanted_forms(config.weights, isa), estimate)
     limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
     library = in_background(lambda: build(layout, config.cache_dir, settings, progress), name="compile")
