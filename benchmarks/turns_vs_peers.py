@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -73,9 +74,18 @@ class Engine:
     """A process that runs one workload whenever it is told to."""
 
     def __init__(
-        self, name: str, peers: ModuleType, model: str, directory: Path, *, weights: str = "auto"
+        self,
+        name: str,
+        peers: ModuleType,
+        model: str,
+        directory: Path,
+        *,
+        weights: str = "auto",
+        isa: str = "",
+        python: str = "",
     ) -> None:
-        """`weights`: the form of Firelane's; a peer takes its own."""
+        """`weights`, `isa`: the form and the target of Firelane's; a peer takes its own. `python`: a peer's
+        interpreter that is not where the script sets it up."""
         self.name = name
         program = peers.COMMON + SERVE + OURS
         if name != "firelane":
@@ -83,7 +93,8 @@ class Engine:
             program = longer.replace(peers.COMMON, peers.COMMON + SERVE)
         script = directory / f"run_{name}.py"  # "firelane.py" would hide the package
         script.write_text(program)
-        command = [sys.executable if name == "firelane" else peers.python(name), str(script), model]
+        interpreter = sys.executable if name == "firelane" else python or peers.python(name)
+        command = [interpreter, str(script), model]
         settings = json.dumps({"weights": weights} if name == "firelane" else {})
         self._process = subprocess.Popen(
             [*command, settings],
@@ -91,6 +102,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=os.environ | ({"FIRELANE_ISA": isa} if isa else {}),
         )
 
     def wait(self, word: str) -> float:

@@ -72,6 +72,12 @@ def _add_kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
     options.add_weights(parser)
     parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
+    parser.add_argument(
+        "--isa",
+        nargs="+",
+        metavar="NAME",
+        help="targets (or: all): decode and prefill on each, as shares of its limits",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_kernels)
 
@@ -142,6 +148,8 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
     from firelane.cli.progress import ProgressDisplay
     from firelane.weights.sources import resolve
 
+    if arguments.isa:
+        return _run_targets(arguments, environment)
     display = ProgressDisplay()
     figures = kernels.run_kernels(
         resolve(arguments.model, progress=display),
@@ -153,6 +161,28 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
     )
     display.close()
     print(kernels.format_kernels(figures))
+    if arguments.json is not None:
+        write_json(arguments.json, figures)
+    return 0
+
+
+def _run_targets(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.bench import targets
+    from firelane.bench.table import write_json
+    from firelane.cli.progress import ProgressDisplay
+    from firelane.weights.sources import resolve
+
+    display = ProgressDisplay()
+    figures = targets.run_targets(
+        resolve(arguments.model, progress=display),
+        environment,
+        isas=arguments.isa,
+        threads=arguments.threads,
+        weights=arguments.weights,
+        progress=display,
+    )
+    display.close()
+    print(targets.format_targets(figures))
     if arguments.json is not None:
         write_json(arguments.json, figures)
     return 0

@@ -68,13 +68,14 @@ class Probe:
         return function(threads, size, self._repeats) / 1e9
 
 
-def build_probe(settings: Environment) -> Probe:
-    """Compile the probe for this machine, or take it from the cache. Raises CompilerError, CacheError."""
+def build_probe(settings: Environment, isa: str = "") -> Probe:
+    """Compile the probe for the target `isa` (default: the machine's best), or take it from the cache. Raises
+    CompilerError, CacheError."""
     cpu = cpu_identity()
     library = find_compiler(settings).build(
         SOURCE.read_text(),
         include_dirs=(),
-        flags=(*compile_flags(best_isa(cpu), cpu), "-ffp-contract=fast", "-pthread"),
+        flags=(*compile_flags(isa or best_isa(cpu), cpu), "-ffp-contract=fast", "-pthread"),
         cache_dir=settings.cache_dir,
         cpu_key=cpu.key,
         name="the doctor's probe",

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-MINE = ("run_offline_vs_peers", "turns_vs_peers", "start_times", "memory", "lossless")
+MINE = ("run_offline_vs_peers", "turns_vs_peers", "targets_vs_llamacpp", "start_times", "memory", "lossless")
 
 
 def load(name: str) -> ModuleType:
@@ -85,3 +85,11 @@ def test_memory_is_split_into_weights_cache_and_rest() -> None:
     assert len(mappings) == 4
     weights, kv, rest = memory.split_engine(mappings, Path("/cache"), 64 << 20)
     assert (weights >> 10, kv >> 10, rest >> 10) == (8192, 32768, 1512)
+
+
+def test_report_of_a_target_has_the_median_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SCRIPTS)
+    script = load("targets_vs_llamacpp")
+    times = {"decode-1": {"firelane": [4.0, 2.0, 4.0], "llamacpp": [4.0, 6.0, 8.0]}}
+    row = next(line for line in script.report(times).splitlines() if "decode-1" in line)
+    assert all(word in row for word in ("32.0", "16.0", "2.00x", "1.00 to 3.00"))
