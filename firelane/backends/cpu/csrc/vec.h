@@ -7,6 +7,7 @@
 //   less, is_nan     all bits of a lane set where the comparison holds
 //   kTileRows        rows of the largest register tile
 //   kWideRows        up to so many rows, a tile is two vectors wide (a whole panel), else one
+//   kFetchRows, kDecodeFetchRows   rows from which a lone tile of plain, of coded weights fetches ahead
 //   FIRELANE_BF16_DOT, with store_bf16, load_bf16, dot_bf16: where products of bf16 pairs are one instruction
 //
 // Products are fused only through fmadd() (the build passes -ffp-contract=off), so that a kernel gives the same bits

@@ -10,6 +10,7 @@ constexpr int kRegisterBytes = 32;
 // Twelve accumulators of sixteen registers: six rows by one vector. Two rows take both of a panel's.
 constexpr int kTileRows = 6;
 constexpr int kWideRows = 2;
+constexpr int kFetchRows = 1, kDecodeFetchRows = 1;
 
 FL_INLINE __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 

@@ -12,6 +12,12 @@ typedef std::int32_t i32x16 __attribute__((vector_size(64)));
 // 24 accumulators of 32 registers.
 constexpr int kTileRows = 12;
 constexpr int kWideRows = 12;
+// Rows from which the dot products of a panel take about as long as its way from memory.
+#if defined(FIRELANE_ISA_AVX512BF16)
+constexpr int kFetchRows = 7, kDecodeFetchRows = 5;
+#else
+constexpr int kFetchRows = 3, kDecodeFetchRows = 2;
+#endif
 
 FL_INLINE f32x16 splat(float v) { return v - f32x16{}; }  // a broadcast: -0 stays
 FL_INLINE i32x16 splat_i(std::int32_t v) { return v - i32x16{}; }

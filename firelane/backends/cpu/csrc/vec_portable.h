@@ -14,6 +14,7 @@ constexpr int kRegisterBytes = 16;
 // Accumulators, one vector of weights, a factor and a product have to fit sixteen registers.
 constexpr int kTileRows = kRegisterBytes == 16 ? 2 : 5;
 constexpr int kWideRows = kRegisterBytes == 16 ? 0 : 2;
+constexpr int kFetchRows = 1, kDecodeFetchRows = 1;
 
 template <class Register>
 FL_INLINE Register multiply_add(Register a, Register b, Register c) {

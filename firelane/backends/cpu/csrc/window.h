@@ -207,9 +207,8 @@ FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
   decode_words(window, K / 2, out);
 }
 
-// How far ahead a tile fetches its own panel into the first-level cache, where earlier tiles brought it to the second:
-// decoding waits longer for a word than a plain product does.
-constexpr int kNearBytes = 1024;
+// How far ahead one of several tiles fetches its panel into the first-level cache.
+constexpr int kNearTileBytes = 1024;
 
 enum class Fetch {
   kFar,   // a single tile: its own panel, from memory
@@ -217,14 +216,24 @@ enum class Fetch {
   kKeep,  // the same, and it leaves the words in `kept`
 };
 
+// Decoding waits longer for a word than a plain product does: fewer rows fetch.
+template <class Window, Fetch F, int M>
+FL_INLINE void fetch_block(const std::uint8_t* block) {
+  if constexpr (F == Fetch::kFar && M < kDecodeFetchRows) return;
+  constexpr int near = F == Fetch::kFar ? kNearBytes : kNearTileBytes;
+  for (int at = 0; at < Window::kBlockBytes; at += 64) {
+    __builtin_prefetch(block + near + at, 0, 3);
+    if constexpr (F == Fetch::kFar) __builtin_prefetch(block + kAheadBytes + at, 0, 2);
+  }
+}
+
 template <class Window, Fetch F, int M, int K, int LDX>
 FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                            Sums& sums) {
-  constexpr int near = F == Fetch::kFar ? kAheadBytes : kNearBytes;
   f32x16 acc[M][2] = {};
   Window window(panel, K / 2);
   for (int k = 0; k < K / 2; k += Window::kSteps) {
-    for (int at = 0; at < Window::kBlockBytes; at += 64) __builtin_prefetch(window.block + near + at, 0, 3);
+    fetch_block<Window, F, M>(window.block);
     window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
       if constexpr (F != Fetch::kFar) {
         __builtin_prefetch(ahead.from, 0, 2);
