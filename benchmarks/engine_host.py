@@ -19,7 +19,7 @@ from firelane.backends.null import NullExecutor
 from firelane.contract import StepLimits
 from firelane.engine.core import EngineCore
 from firelane.wire.codec import encode
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 VOCAB = 32000
 LIMITS = StepLimits(
@@ -44,11 +44,10 @@ class ClosedLoop:
         self.tokens = 0
         self.bytes = 0
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+    def receive(self, wait_s: float | None) -> list[Submit]:
         del wait_s
-        while self._missing:
-            core.submit(self._request())
-            self._missing -= 1
+        missing, self._missing = self._missing, 0
+        return [Submit([self._request() for _ in range(missing)])] if missing else []
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -67,13 +66,13 @@ class ClosedLoop:
         return NewRequest(id=self._next_id, prompt=tokens.tobytes(), sampling=sampling, salt=b"tenant")
 
 
-def measure(port: ClosedLoop, steps: int, warm_up: int, profile: bool) -> tuple[float, float, int]:
+def measure(loop: ClosedLoop, steps: int, warm_up: int, profile: bool) -> tuple[float, float, int]:
     """Microseconds of CPU a token, a step, and bytes of frames a step; the null backend's own time
     included."""
-    core = EngineCore(NullExecutor(LIMITS, VOCAB), port)
+    core = EngineCore(NullExecutor(LIMITS, VOCAB), loop)
     for _ in range(warm_up):
         core.step()
-    port.tokens = port.bytes = 0
+    loop.tokens = loop.bytes = 0
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
@@ -84,7 +83,7 @@ def measure(port: ClosedLoop, steps: int, warm_up: int, profile: bool) -> tuple[
     if profile:
         profiler.disable()
         profiler.print_stats("tottime")
-    return spent_us / port.tokens, spent_us / steps, port.bytes // steps
+    return spent_us / loop.tokens, spent_us / steps, loop.bytes // steps
 
 
 def main() -> None:
@@ -99,8 +98,8 @@ def main() -> None:
     print(f"{'':8}{'µs/token':>10}{'µs/step':>10}{'bytes/step':>12}")
     steady = ClosedLoop(options.running, 220, 4000, exponential=False)
     churn = ClosedLoop(options.running, 220, 200, exponential=True)
-    for name, port in (("steady", steady), ("churn", churn)):
-        per_token, per_step, size = measure(port, options.steps, 300, options.profile)
+    for name, loop in (("steady", steady), ("churn", churn)):
+        per_token, per_step, size = measure(loop, options.steps, 300, options.profile)
         print(f"{name:8}{per_token:10.2f}{per_step:10.0f}{size:12}")
 
 

@@ -30,7 +30,7 @@ from firelane.contract import Executor, StepInputs, StepLimits
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "firelane" / "models" / "embedded"
 CACHE = Path.home() / ".cache" / "firelane"
@@ -64,7 +64,7 @@ class Flood:
 
 
 class Traffic:
-    """A port that plays both tenants. ttft_s: of the visitor's requests, since the moment they were due."""
+    """A channel that plays both tenants. ttft_s: of the visitor's requests, since they were due."""
 
     def __init__(self, flood: Flood | None, vocab_size: int) -> None:
         self._flood = flood
@@ -85,15 +85,17 @@ class Traffic:
     def pause(self) -> None:
         self._due_s = math.inf
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+    def receive(self, wait_s: float | None) -> list[Submit]:
+        new: list[NewRequest] = []
         while self._flood and self._missing:
             self._missing -= 1
-            core.submit(self._request(0, self._flood.prompt, self._flood.output))
-        if core.is_idle and self._due_s < math.inf and wait_s is None:
+            new.append(self._request(0, self._flood.prompt, self._flood.output))
+        if not new and self._due_s < math.inf and wait_s is None:
             time.sleep(max(0.0, self._due_s - time.monotonic()))
         if time.monotonic() >= self._due_s:
             self._sent_s, self._due_s = self._due_s, math.inf
-            core.submit(self._request(VISITOR, self._prompt, 1))
+            new.append(self._request(VISITOR, self._prompt, 1))
+        return [Submit(new)] if new else []
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame

@@ -33,7 +33,7 @@ from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue, grammar_queue
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
-from firelane.wire.frames import Grammar, NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import Grammar, NewRequest, Rejected, Sampling, StepFrame, Submit
 
 WORD = r" ?[A-Za-z]+|\d{1,3}| ?[^\sA-Za-z\d]+|\s+"
 PERSON = {
@@ -167,22 +167,22 @@ class ClosedLoop:
         self.tokens = 0
         self.reasons: Counter[str] = Counter()
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+    def receive(self, wait_s: float | None) -> list[Submit]:
         if wait_s:
             time.sleep(wait_s)
-        for _ in range(0 if self.closed else self.missing):
-            self._next_id += 1
-            prompt = np.full(4, self._next_id % 1000, np.int32).tobytes()
-            core.submit(
-                NewRequest(id=self._next_id, prompt=prompt, sampling=self._sampling, grammar=self._grammar)
-            )
-        self.missing = 0
+        missing, self.missing = 0 if self.closed else self.missing, 0
+        return [Submit([self._request() for _ in range(missing)])] if missing else []
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
         self.tokens += len(frame.ids)
         self.missing += len(frame.finished)
         self.reasons.update(finished.reason for finished in frame.finished)
+
+    def _request(self) -> NewRequest:
+        self._next_id += 1
+        prompt = np.full(4, self._next_id % 1000, np.int32).tobytes()
+        return NewRequest(id=self._next_id, prompt=prompt, sampling=self._sampling, grammar=self._grammar)
 
 
 class Meter:

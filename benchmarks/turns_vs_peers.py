@@ -50,15 +50,15 @@ from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Sampling
-class Port:
-    def receive(self, core, *, wait_s): pass
+class Channel:
+    def receive(self, wait_s): return ()
     def send(self, frame): pass
 t = time.perf_counter()
 sizes = dict(max_num_seqs=64, kv_cache_bytes=2 << 30)
 settings = json.loads(sys.argv[2])
 config = EngineConfig(model_dir=Path(model), cache_dir=env.read().cache_dir, **sizes, **settings)
 executor = load_executor(config, lambda *_: None)
-core, ids = EngineCore(executor, Port(), prefix_cache=False), iter(range(10**9))
+core, ids = EngineCore(executor, Channel(), prefix_cache=False), iter(range(10**9))
 def go(n, inp, out):
     ps = [np.array(p, np.int32).tobytes() for p in prompts(n, inp)]; t = time.perf_counter()
     greedy = Sampling(temperature=0.0, max_tokens=out)

@@ -28,7 +28,7 @@ from firelane.contract import CAUSAL, Executor
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 MOST_WINDOWS = 1.1
 """Of pages, that a decoding sequence may hold."""
@@ -49,7 +49,7 @@ class Keeping:
 
 @dataclass
 class Run:
-    """A port that submits one request; the most pages held in each phase, and all that was drawn."""
+    """A channel that submits one request; the most pages held in each phase, and all that was drawn."""
 
     request: NewRequest | None
     prefill_pages: int = 0
@@ -59,11 +59,10 @@ class Run:
     prefill_s: float = 0.0
     seconds: float = 0.0
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+    def receive(self, wait_s: float | None) -> list[Submit]:
         del wait_s
-        if self.request is not None:
-            core.submit(self.request)
-            self.request = None
+        request, self.request = self.request, None
+        return [Submit([request])] if request is not None else []
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -73,18 +72,18 @@ class Run:
 
 
 def run(executor: Any, request: NewRequest) -> Run:
-    port = Run(request)
-    core = EngineCore(executor, port, prefix_cache=False)
+    channel = Run(request)
+    core = EngineCore(executor, channel, prefix_cache=False)
     began_s = time.perf_counter()
-    while not (port.is_finished and core.is_idle):
+    while not (channel.is_finished and core.is_idle):
         core.step()
-        if len(port.drawn) > 1:
-            port.decode_pages = max(port.decode_pages, core.kv.num_used_pages)
+        if len(channel.drawn) > 1:
+            channel.decode_pages = max(channel.decode_pages, core.kv.num_used_pages)
         else:
-            port.prefill_pages = max(port.prefill_pages, core.kv.num_used_pages)
-            port.prefill_s = time.perf_counter() - began_s
-    port.seconds = time.perf_counter() - began_s
-    return port
+            channel.prefill_pages = max(channel.prefill_pages, core.kv.num_used_pages)
+            channel.prefill_s = time.perf_counter() - began_s
+    channel.seconds = time.perf_counter() - began_s
+    return channel
 
 
 def make_request(prompt_tokens: int, output_tokens: int) -> NewRequest:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from firelane.api.sampling import (
     Count,
+    FunctionType,
     Object,
     SamplingFields,
     check_shared,
@@ -43,7 +44,7 @@ Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 class ContentPart(msgspec.Struct, kw_only=True):
     """Only parts of type "text" are understood."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["text"]})]
     text: str | None = None
 
 
@@ -68,7 +69,7 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     empty; `parsed` is the openai client's own copy of the content.
     """
 
-    role: str
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: Annotated[list[CallInMessage], Meta(max_length=MAX_TOOLS)] | None = None
@@ -130,7 +131,7 @@ class FunctionDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ToolDefinition(msgspec.Struct, kw_only=True):
-    type: str
+    type: FunctionType
     function: FunctionDefinition | None = None
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.responses_items import InputItem, OutputItem
-from firelane.api.sampling import INT64, Count, Object, Penalty, RunOptions, StopString
+from firelane.api.sampling import INT64, Count, FunctionType, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -32,7 +32,7 @@ Status = Literal["completed", "incomplete", "failed", "in_progress"]
 class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call. parameters: a JSON schema. Other types of tool are refused."""
 
-    type: str
+    type: FunctionType
     name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from firelane.errors import RequestError
 
@@ -17,7 +18,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 class InputPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Only texts are understood: `input_text`, `output_text`, `refusal`, `reasoning_text`, `summary_text`."""
 
-    type: str = "input_text"
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(PART_TYPES)})] = "input_text"
     text: str | None = None
     refusal: str | None = None
     annotations: Any = None
@@ -44,7 +45,7 @@ class InputItem(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     call_id, output. reasoning: content, else summary.
     """
 
-    type: str = "message"
+    type: Annotated[str, Meta(extra_json_schema={"enum": list(ITEM_TYPES)})] = "message"
     id: str | None = None
     status: ItemStatus | None = None
     role: str | None = None

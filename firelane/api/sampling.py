@@ -21,6 +21,8 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 Object = Annotated[dict[str, Any], Meta(max_length=64)]
+FunctionType = Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
+"""The type of a tool. The schema alone says what is understood, so that the refusal can be clear."""
 
 
 # Values of fields that are not implemented which ask for nothing; None is always neutral.

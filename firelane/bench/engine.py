@@ -18,15 +18,16 @@ from firelane.weights.progress import Progress
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
 
 
-class _CountingPort:
+class _CountingChannel:
     """Requests are submitted directly; of what comes back only the ends matter."""
 
     def __init__(self) -> None:
         self.left = 0
         self.rejected = ""
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        del core, wait_s
+    def receive(self, wait_s: float | None) -> tuple[()]:
+        del wait_s
+        return ()
 
     def send(self, frame: StepFrame | Rejected) -> None:
         if isinstance(frame, Rejected):
@@ -42,8 +43,8 @@ class EngineGenerator:
     def __init__(self, program: Program, executor: Executor, *, prefix_cache: bool = False) -> None:
         self.program = program
         self._executor = executor
-        self._port = _CountingPort()
-        self._core = EngineCore(self._executor, self._port, prefix_cache=prefix_cache)
+        self._channel = _CountingChannel()
+        self._core = EngineCore(self._executor, self._channel, prefix_cache=prefix_cache)
         self._next_id = 1
 
     @classmethod
@@ -64,15 +65,15 @@ class EngineGenerator:
         """Greedy, exactly `output_tokens` for each prompt. Raises MachineError when the engine refuses
         one."""
         sampling = Sampling(temperature=0.0, max_tokens=output_tokens)
-        self._port.left = len(prompts)
+        self._channel.left = len(prompts)
         for prompt in prompts:
             ids = np.asarray(prompt, "<i4").tobytes()
             self._core.submit(NewRequest(id=self._next_id, prompt=ids, sampling=sampling))
             self._next_id += 1
-        while self._port.left or not self._core.is_idle:
+        while self._channel.left or not self._core.is_idle:
             self._core.step()
-        if self._port.rejected:
-            raise MachineError(f"the engine refused the workload: {self._port.rejected}")
+        if self._channel.rejected:
+            raise MachineError(f"the engine refused the workload: {self._channel.rejected}")
 
     def close(self) -> None:
         self._executor.release()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -26,19 +26,20 @@ from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
 from firelane.errors import RequestError
 from firelane.kv import KvCache
-from firelane.wire.frames import FinishReason, NewRequest, Rejected, StepFrame
+from firelane.wire.frames import Abort, FinishReason, NewRequest, Rejected, StepFrame, Submit
+from firelane.wire.repeats import restored
 
 PREREQUISITE_POLL_S = 0.002
 NO_PREREQUISITES = NoPrerequisites()
 NOTHING: Mapping[int, FinishReason] = MappingProxyType({})
 
 
-class Port(Protocol):
-    """The source of requests and the sink of frames."""
+class EngineChannel(Protocol):
+    """The core's connection to whoever asks: frames in, frames out."""
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        """Hand what has arrived to core.submit and core.abort. Where nothing has, it may wait for `wait_s`
-        seconds; None: for as long as it likes."""
+    def receive(self, wait_s: float | None) -> Iterable[Submit | Abort]:
+        """Frames that have arrived, in order. Where there are none, it may wait for `wait_s` seconds; None:
+        for as long as it likes."""
         ...
 
     def send(self, frame: StepFrame | Rejected) -> None: ...
@@ -52,12 +53,12 @@ class _InFlight:
 
 
 class EngineCore:
-    """One executor and the sequences that share it. Owns neither the executor nor the port."""
+    """One executor and the sequences that share it. Owns neither the executor nor the channel."""
 
     def __init__(
         self,
         executor: Executor,
-        port: Port,
+        channel: EngineChannel,
         *,
         prefix_cache: bool = True,
         prerequisites: Prerequisites = NO_PREREQUISITES,
@@ -69,7 +70,7 @@ class EngineCore:
         it was committed."""
         limits = executor.limits
         self._executor = executor
-        self._port = port
+        self._channel = channel
         self.kv = KvCache(
             limits.num_blocks,
             limits.block_size,
@@ -122,7 +123,7 @@ class EngineCore:
             self._submit(plan, inputs)
             self._commit(before, outputs, ended)
         if self._outputs.has_news:
-            self._port.send(self._outputs.report())
+            self._channel.send(self._outputs.report())
 
     def submit(self, request: NewRequest) -> None:
         """Queue a request, or send its Rejected frame."""
@@ -132,7 +133,7 @@ class EngineCore:
             sequence = make_sequence(request, self._executor.limits, self._executor.vocab_size, self.kv)
             is_ready = self._prerequisites.add(sequence, request)
         except RequestError as error:
-            self._port.send(Rejected(request.id, str(error)))
+            self._channel.send(Rejected(request.id, str(error)))
             return
         if is_ready:
             self._add(sequence)
@@ -163,11 +164,17 @@ class EngineCore:
         return PREREQUISITE_POLL_S if self._prerequisites.is_waiting else None
 
     def _receive(self, wait_s: float | None) -> None:
-        self._port.receive(self, wait_s=wait_s)
+        for frame in self._channel.receive(wait_s):
+            if isinstance(frame, Submit):
+                for request in restored(frame.requests):
+                    self.submit(request)
+            else:
+                for request_id in frame.ids:
+                    self.abort(request_id)
         if self._prerequisites.is_waiting:
             for sequence, error in self._prerequisites.take():
                 if error:
-                    self._port.send(Rejected(sequence.id, error))
+                    self._channel.send(Rejected(sequence.id, error))
                 else:
                     self._add(sequence)
 
@@ -207,7 +214,7 @@ class EngineCore:
         return step, outputs
 
     def _commit(self, step: _InFlight, outputs: StepOutputs, ended: Mapping[int, FinishReason]) -> None:
-        self._port.send(self._outputs.commit(step.plan, step.inputs, outputs, ended))
+        self._channel.send(self._outputs.commit(step.plan, step.inputs, outputs, ended))
 
     def _submit(self, plan: StepPlan, inputs: StepInputs) -> None:
         self._applier.apply(plan)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from typing import TypeGuard
 
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine.core import EngineCore
@@ -23,6 +24,7 @@ from firelane.errors import FirelaneError, MachineError
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
+    Drain,
     Failed,
     Progress,
     Ready,
@@ -31,7 +33,6 @@ from firelane.wire.frames import (
     Submit,
     ToEngine,
 )
-from firelane.wire.repeats import restored
 from firelane.wire.transport import Channel, ConnectionClosedError
 
 TERMINATE_DRAIN_S = 1.0
@@ -39,8 +40,9 @@ LAST_FLUSH_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class SocketPort:
-    """Feeds the core from the socket, and knows when the engine has to end."""
+class SocketChannel:
+    """The core's channel over a socket. Knows when the engine has to end, and turns requests away from then
+    on."""
 
     def __init__(self, channel: Channel[ToEngine], pulse: Pulse) -> None:
         self._channel = channel
@@ -54,11 +56,16 @@ class SocketPort:
     def is_draining(self) -> bool:
         return self._deadline_s is not None
 
+    @property
+    def is_overdue(self) -> bool:
+        """The time to drain is over."""
+        return self._deadline_s is not None and time.monotonic() >= self._deadline_s
+
     def send(self, frame: StepFrame | Rejected) -> None:
         self._channel.send(frame)
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        """Act on all frames that have arrived; an engine with nothing to do waits for the next one."""
+    def receive(self, wait_s: float | None) -> list[Submit | Abort]:
+        """All frames for the core that have arrived; an engine with nothing to do waits for the next one."""
         if self._terminated and not self.is_draining:
             self._drain(TERMINATE_DRAIN_S)
         self._is_busy = wait_s is not None
@@ -67,10 +74,7 @@ class SocketPort:
         frames = self._channel.receive(0.0 if wait_s is None and self.is_draining else wait_s)
         self._is_busy = True
         self._pulse.touch()
-        for frame in frames:
-            self._act(frame, core)
-        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
-            core.abort_all()
+        return [frame for frame in frames if self._is_for_core(frame)] if frames else []
 
     def terminate(self, *_: object) -> None:
         """Signal handler: end at once where nothing runs, else drain quickly."""
@@ -83,19 +87,16 @@ class SocketPort:
         if self.is_loading:
             os._exit(0)
 
-    def _act(self, frame: ToEngine, core: EngineCore) -> None:
-        if isinstance(frame, Submit):
-            for request in restored(frame.requests):
-                if self.is_draining:
-                    message = "the engine is draining: send the request elsewhere"
-                    self.send(Rejected(request.id, message, elsewhere=True))
-                else:
-                    core.submit(request)
-        elif isinstance(frame, Abort):
-            for request_id in frame.ids:
-                core.abort(request_id)
-        else:
+    def _is_for_core(self, frame: ToEngine) -> TypeGuard[Submit | Abort]:
+        if isinstance(frame, Drain):
             self._drain(frame.timeout_s)
+            return False
+        if self.is_draining and isinstance(frame, Submit):
+            for request in frame.requests:
+                message = "the engine is draining: send the request elsewhere"
+                self.send(Rejected(request.id, message, elsewhere=True))
+            return False
+        return True
 
     def _drain(self, timeout_s: float) -> None:
         self._deadline_s = time.monotonic() + max(0.0, timeout_s)
@@ -106,12 +107,12 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
     socket."""
     channel: Channel[ToEngine] = Channel(sock, ToEngine)
     pulse = Pulse()
-    port = SocketPort(channel, pulse)
-    heartbeat = Heartbeat(channel, pulse, port.gateway_gone)
+    served = SocketChannel(channel, pulse)
+    heartbeat = Heartbeat(channel, pulse, served.gateway_gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
-    signal.signal(signal.SIGTERM, port.terminate)
+    signal.signal(signal.SIGTERM, served.terminate)
     try:
-        return _load_and_serve(channel, port, pulse, config)
+        return _load_and_serve(channel, served, pulse, config)
     except ConnectionClosedError:
         return 0
     except (FirelaneError, MemoryError) as error:
@@ -124,7 +125,9 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
         channel.close()
 
 
-def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, pulse: Pulse, config: EngineConfig) -> int:
+def _load_and_serve(
+    channel: Channel[ToEngine], served: SocketChannel, pulse: Pulse, config: EngineConfig
+) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir)
     executor = load_executor(config, _progress_to(channel, pulse))
@@ -132,17 +135,17 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, pulse: Pulse, 
     try:
         core = EngineCore(
             executor,
-            port,
+            served,
             prefix_cache=config.prefix_cache,
             prerequisites=grammars,
             policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
         )
         identity = model_identity(checkpoint, executor, config)
         channel.send(_ready(executor, config, identity, time.monotonic() - began_s))
-        port.is_loading = False
+        served.is_loading = False
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
-        _serve(core, port)
+        _serve(core, served)
         channel.flush(LAST_FLUSH_S)
     finally:
         grammars.close()
@@ -150,11 +153,13 @@ def _load_and_serve(channel: Channel[ToEngine], port: SocketPort, pulse: Pulse, 
     return 0
 
 
-def _serve(core: EngineCore, port: SocketPort) -> None:
+def _serve(core: EngineCore, served: SocketChannel) -> None:
     """Until it is drained. What fails here is no start that failed: the gateway goes on with another engine,
     so the log has to say why."""
     try:
-        while not (port.is_draining and core.is_idle):
+        while not (served.is_draining and core.is_idle):
+            if served.is_overdue:
+                core.abort_all()
             core.step()
     except MachineError as error:
         log.error("engine_failed error=%r", str(error))

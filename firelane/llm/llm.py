@@ -23,10 +23,10 @@ from firelane.engine.load import load_executor
 from firelane.engine.policies import make_policy
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
+from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import Choice, PromptRun
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
-from firelane.llm.port import LocalPort
 from firelane.text.assistant import Assistant
 from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
@@ -63,11 +63,11 @@ class LLM:
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._assistant = Assistant(self._prompts)
         self._executor = load_executor(config, progress)
-        self._port = LocalPort()
+        self._channel = LocalChannel()
         self._grammars = grammar_queue(model_dir, self._executor.vocab_size)
         self._core = EngineCore(
             self._executor,
-            self._port,
+            self._channel,
             prefix_cache=config.prefix_cache,
             prerequisites=self._grammars,
             policy=make_policy(config.scheduling_policy, self._executor.limits.max_num_batched_tokens),
@@ -133,7 +133,7 @@ class LLM:
         choices = [self._pooled(prompt, pooling) for prompt in _listed(prompts)]
         for _ in self._turns(choices):
             pass
-        found = [np.frombuffer(self._port.embeddings.pop(c.request.id), "<f4") for c in choices]
+        found = [np.frombuffer(self._channel.embeddings.pop(c.request.id), "<f4") for c in choices]
         return [_normalized(vector) for vector in found] if normalize else found
 
     def default_sampling(self) -> SamplingParams:
@@ -151,7 +151,7 @@ class LLM:
         """Stop what runs and free the model; idempotent."""
         if not self._closed:
             self._closed = True
-            self._port.abort(list(self._port.open))
+            self._channel.abort(list(self._channel.open))
             while not self._core.is_idle:
                 self._core.step()
             self._grammars.close()
@@ -206,19 +206,19 @@ class LLM:
     def _turns(self, choices: list[Choice]) -> Iterator[int]:
         """Engine turns until all `choices` have ended; yields how many ended in each. What remains is
         aborted."""
-        self._port.add(choices)
+        self._channel.add(choices)
         pending = [choice.request.id for choice in choices]
-        still_open = len(self._port.open)
+        still_open = len(self._channel.open)
         try:
             while pending:
                 self._core.step()
-                self._port.raise_rejected(choices)
-                yield still_open - len(self._port.open)
-                still_open = len(self._port.open)
-                while pending and pending[-1] not in self._port.open:
+                self._channel.raise_rejected(choices)
+                yield still_open - len(self._channel.open)
+                still_open = len(self._channel.open)
+                while pending and pending[-1] not in self._channel.open:
                     pending.pop()
         finally:
-            self._port.abort(pending)
+            self._channel.abort(pending)
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:

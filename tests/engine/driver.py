@@ -9,23 +9,22 @@ import numpy as np
 
 from firelane.contract import StepLimits
 from firelane.engine.core import NO_PREREQUISITES, EngineCore
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import Abort, NewRequest, Rejected, Sampling, StepFrame, Submit
 from tests.engine.chain_model import ChainExecutor
 
 
-class ListPort:
-    """Hands over one batch of actions at each call, and keeps all frames."""
+class ListChannel:
+    """Hands over what has arrived at each call, and keeps all frames."""
 
     def __init__(self):
-        self.actions = []
+        self.arrived = []
         self.frames = []
 
-    def receive(self, core, *, wait_s):
-        if wait_s and not self.actions:
+    def receive(self, wait_s):
+        if wait_s and not self.arrived:
             time.sleep(wait_s)  # a grammar is being compiled
-        actions, self.actions = self.actions, []
-        for action in actions:
-            action(core)
+        arrived, self.arrived = self.arrived, []
+        return arrived
 
     def send(self, frame):
         self.frames.append(frame)
@@ -54,10 +53,10 @@ class Driver:
         } | sizes
         self.limits = executor.limits if executor else StepLimits(**given)
         self.executor = executor or ChainExecutor(self.limits, max_in_flight)
-        self.port = ListPort()
+        self.channel = ListChannel()
         self.core = EngineCore(
             self.executor,
-            self.port,
+            self.channel,
             prefix_cache=prefix_cache,
             prerequisites=prerequisites,
             policy=policy,
@@ -72,16 +71,15 @@ class Driver:
         self.frames: list[StepFrame] = []
 
     def submit(self, *requests):
-        for request in requests:
-            self.port.actions.append(lambda core, request=request: core.submit(request))
+        self.channel.arrived.append(Submit(list(requests)))
 
     def abort(self, request_id):
-        self.port.actions.append(lambda core: core.abort(request_id))
+        self.channel.arrived.append(Abort([request_id]))
 
     def step(self):
         self.core.step()
         self.core.check_integrity()
-        frames, self.port.frames = self.port.frames, []
+        frames, self.channel.frames = self.channel.frames, []
         for frame in frames:
             if isinstance(frame, Rejected):
                 self.rejected[frame.id] = frame.message

@@ -12,7 +12,7 @@ import pytest
 from firelane.backends.null import NullExecutor
 from firelane.contract import StepLimits
 from firelane.engine.core import EngineCore
-from firelane.wire.frames import NewRequest, Sampling
+from firelane.wire.frames import NewRequest, Sampling, Submit
 
 VISITOR = 1 << 40
 LIMITS = StepLimits(
@@ -57,15 +57,15 @@ class World:
     def pass_time(self):
         self.now_s += self.step_s(self.step_tokens)
 
-    def receive(self, core, *, wait_s):
-        while self.streams:
-            self.streams -= 1
-            core.submit(self.request(0, 100, 100, **self.flood))
+    def receive(self, wait_s):
+        new = [self.request(0, 100, 100, **self.flood) for _ in range(self.streams)]
+        self.streams = 0
         if wait_s is None and self.due_s < math.inf:
             self.now_s = max(self.now_s, self.due_s)
         if self.now_s >= self.due_s:
             self.sent_s, self.due_s = self.due_s, math.inf
-            core.submit(self.request(VISITOR, self.prompt, 3, tenant="visitor"))
+            new.append(self.request(VISITOR, self.prompt, 3, tenant="visitor"))
+        return [Submit(new)]
 
     def send(self, frame):
         self.served += sum(i < VISITOR for i in frame.ids)

@@ -13,7 +13,7 @@ import pytest
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.contract import CAUSAL, Chunk, StepLimits, Window
 from firelane.engine.core import EngineCore
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 from tests.backends.cpu_harness import limits, machine, small_spec, with_spans
 from tests.models.dense import dense_program
 
@@ -39,7 +39,7 @@ class Keeping:
 
 @dataclass
 class Recorder:
-    """A port that submits requests at given turns and keeps what was drawn at each position."""
+    """A channel that submits requests at given turns and keeps what was drawn at each position."""
 
     arrivals: dict[int, list[NewRequest]]
     turn: int = 0
@@ -51,10 +51,9 @@ class Recorder:
     def __post_init__(self) -> None:
         self.open = {r.id for requests in self.arrivals.values() for r in requests}
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:  # noqa: ARG002
-        for request in self.arrivals.pop(self.turn, []):
-            core.submit(request)
+    def receive(self, wait_s: float | None) -> list[Submit]:  # noqa: ARG002
         self.turn += 1
+        return [Submit(self.arrivals.pop(self.turn - 1, []))]
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -66,14 +65,14 @@ class Recorder:
 
 
 def run(executor: Any, arrivals: dict[int, list[NewRequest]], *, prefix_cache: bool = True) -> Recorder:
-    port = Recorder(dict(arrivals))
-    core = EngineCore(executor, port, prefix_cache=prefix_cache)
-    while port.open or not core.is_idle:
+    channel = Recorder(dict(arrivals))
+    core = EngineCore(executor, channel, prefix_cache=prefix_cache)
+    while channel.open or not core.is_idle:
         core.step()
         core.check_integrity()
-        port.most_pages = max(port.most_pages, core.kv.num_used_pages)
+        channel.most_pages = max(channel.most_pages, core.kv.num_used_pages)
     assert core.kv.num_used_pages == 0
-    return port
+    return channel
 
 
 def requests() -> list[NewRequest]:

@@ -11,7 +11,7 @@ import pytest
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 from tests.models.families import VOCAB_SIZE, make_checkpoint
 
 BLOCK_SIZE = 16
@@ -21,7 +21,7 @@ SEQUENCE_BLOCKS = MAX_MODEL_LEN // BLOCK_SIZE
 
 @dataclass
 class Recorder:
-    """A port that submits requests at given turns and keeps (token, logprob, alternatives) of each
+    """A channel that submits requests at given turns and keeps (token, logprob, alternatives) of each
     position."""
 
     arrivals: dict[int, list[NewRequest]]
@@ -32,10 +32,9 @@ class Recorder:
     cached: int = 0
     most_running: int = 0
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:  # noqa: ARG002
-        for request in self.arrivals.pop(self.turn, []):
-            core.submit(request)
+    def receive(self, wait_s: float | None) -> list[Submit]:  # noqa: ARG002
         self.turn += 1
+        return [Submit(self.arrivals.pop(self.turn - 1, []))]
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -49,13 +48,13 @@ class Recorder:
 
 
 def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
-    port = Recorder(dict(arrivals), open={r.id for batch in arrivals.values() for r in batch})
-    core = EngineCore(executor, port)
-    while port.open or not core.is_idle:
+    channel = Recorder(dict(arrivals), open={r.id for batch in arrivals.values() for r in batch})
+    core = EngineCore(executor, channel)
+    while channel.open or not core.is_idle:
         core.step()
         core.check_integrity()
     assert core.kv.num_used_pages == 0
-    return port
+    return channel
 
 
 def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]:

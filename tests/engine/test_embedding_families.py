@@ -28,14 +28,14 @@ F32 = NDArray[np.float32]
 
 
 class Collector:
-    """A port that keeps the embeddings."""
+    """A channel that keeps the embeddings."""
 
     def __init__(self) -> None:
         self.vectors: dict[int, F32] = {}
         self.cached: dict[int, int] = {}
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        pass
+    def receive(self, wait_s: float | None) -> tuple[()]:  # noqa: ARG002
+        return ()
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -54,19 +54,19 @@ def run(directory: Path, cache_dir: Path, *waves: str, **sizes: int) -> Collecto
     config = EngineConfig(
         model_dir=directory, threads=2, kv_cache_bytes=8 << 20, cache_dir=cache_dir, block_size=16, **sizes
     )
-    executor, port = load_executor(config, lambda *_: None), Collector()
-    core = EngineCore(executor, port)
+    executor, channel = load_executor(config, lambda *_: None), Collector()
+    core = EngineCore(executor, channel)
     company = Sampling(temperature=0.0, max_tokens=100, prompt_logprobs=1)
     core.submit(NewRequest(id=-1, prompt=prompts()[3].tobytes(), sampling=company))
     for wave, pooling in enumerate(waves):
         wanted = {wave * len(LENGTHS) + i: prompt for i, prompt in enumerate(prompts())}
         for i, prompt in wanted.items():
             core.submit(NewRequest(id=i, prompt=prompt.tobytes(), sampling=Sampling(), pooling=pooling))
-        while not wanted.keys() <= port.vectors.keys():
+        while not wanted.keys() <= channel.vectors.keys():
             core.step()
             core.check_integrity()
     executor.release()  # while the company's step runs
-    return port
+    return channel
 
 
 @pytest.fixture(scope="module")

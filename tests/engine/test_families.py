@@ -38,13 +38,13 @@ class Answer:
 
 
 class Collector:
-    """A port that keeps what each request was told."""
+    """A channel that keeps what each request was told."""
 
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
-        pass
+    def receive(self, wait_s: float | None) -> tuple[()]:  # noqa: ARG002
+        return ()
 
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
@@ -72,8 +72,8 @@ def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
         model_dir=directory, backend="cpu", threads=2, kv_cache_bytes=8 << 20, cache_dir=cache_dir, **sizes
     )
     executor = load_executor(config, lambda *_: None)
-    port = Collector()
-    core = EngineCore(executor, port)
+    channel = Collector()
+    core = EngineCore(executor, channel)
     sampling = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=5)
     every = list(enumerate(prompts()))
     for wave in (every[:-2], every[-2:]):
@@ -83,7 +83,7 @@ def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
             core.step()
             core.check_integrity()
     executor.release()
-    return port.answers
+    return channel.answers
 
 
 @pytest.fixture(scope="module")

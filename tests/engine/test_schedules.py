@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.engine.policies.fcfs import FcfsPolicy
+from firelane.wire.frames import Abort, Submit
 
 sizes = st.fixed_dictionaries(
     {
@@ -55,7 +56,7 @@ class Arrivals:
         self.during = []
 
         def waiting():
-            d.port.actions += self.during
+            d.channel.arrived += self.during
             self.during = []
             return wait()
 
@@ -78,14 +79,14 @@ def test_random_schedules(driver, request_of, alone, embedding_of, sizes, schedu
             d.submit(sent[-1])
         for fields in during:
             sent.append(request_of(len(sent), **fields))
-            arrivals.during.append(lambda core, request=sent[-1]: core.submit(request))
+            arrivals.during.append(Submit([sent[-1]]))
         if abort is not None:
             in_flight, which = abort
             aborted.add(which)
-            actions = arrivals.during if in_flight else d.port.actions
-            actions.append(lambda core, which=which: core.abort(which))
+            arrived = arrivals.during if in_flight else d.channel.arrived
+            arrived.append(Abort([which]))
         d.step()
-    d.port.actions += arrivals.during
+    d.channel.arrived += arrivals.during
     arrivals.during = []
     d.run()
     for request in sent:

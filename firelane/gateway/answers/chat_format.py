@@ -65,7 +65,7 @@ class ChatFormat:
         return form % (head, index, delta, logprobs, reason, more, tail)
 
     def closing(self, usage: Usage) -> bytes:
-        return self._frame.closing(usage, with_usage=self._identity.usage_in_chunks)
+        return self._frame.closing(usage)
 
     def failure(self, body: bytes) -> bytes:
         return error_event(body)

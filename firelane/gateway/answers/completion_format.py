@@ -43,7 +43,7 @@ class CompletionFormat:
         raise AssertionError(f"completions split no text: {index}, {delta}")
 
     def closing(self, usage: Usage) -> bytes:
-        return self._frame.closing(usage, with_usage=self._identity.usage_in_chunks)
+        return self._frame.closing(usage)
 
     def failure(self, body: bytes) -> bytes:
         return error_event(body)

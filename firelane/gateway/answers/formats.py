@@ -105,7 +105,7 @@ class ResponseFormat(Protocol):
 class EventFrame:
     """The bytes of an event before and after its choices."""
 
-    __slots__ = ("_fixed", "_live", "head")
+    __slots__ = ("_ends_in_usage", "_fixed", "_live", "head")
 
     def __init__(self, who: Identity, kind: str) -> None:
         tier = b"" if who.service_tier is None else b'"service_tier":%b,' % encode_json(who.service_tier)
@@ -121,6 +121,7 @@ class EventFrame:
             )
         )
         self._live = who.live_usage
+        self._ends_in_usage = who.usage_in_chunks
         self._fixed = b'],"usage":null}\n\n' if who.usage_in_chunks else b"]}\n\n"
 
     @property
@@ -135,9 +136,11 @@ class EventFrame:
             return around(self.head + before, after + self._fixed)
         return lambda text: around(self.head + before, after + self.tail)(text)
 
-    def closing(self, usage: Usage, *, with_usage: bool) -> bytes:
-        """The end of a stream."""
-        return b'%b],"usage":%b}\n\n%b' % (self.head, encode_json(usage), DONE) if with_usage else DONE
+    def closing(self, usage: Usage) -> bytes:
+        """The end of a stream, with its usage where the client wants that."""
+        return (
+            b'%b],"usage":%b}\n\n%b' % (self.head, encode_json(usage), DONE) if self._ends_in_usage else DONE
+        )
 
 
 def around(head: bytes, tail: bytes) -> Callable[[str], bytes]:

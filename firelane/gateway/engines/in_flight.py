@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from array import array
 from typing import Protocol
@@ -10,6 +11,8 @@ import msgspec
 
 from firelane.errors import FirelaneError
 from firelane.wire.frames import FinishReason, NewRequest, TokenLogprobs
+
+log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
@@ -78,6 +81,21 @@ class InFlight:
     def prompt_tokens(self) -> int:
         """Of what the next engine has to compute before it draws: the prompt and the output so far."""
         return len(self.request.prompt) // 4 + len(self.tokens)
+
+    def finish(self) -> None:
+        """Tell the sink that nothing more comes."""
+        try:
+            self.sink.on_end()
+        except Exception:
+            log.exception("request_end_failed")
+            self.fail(FirelaneError("internal error at the end of the request"))
+
+    def fail(self, error: FirelaneError) -> None:
+        """Tell the sink that the request cannot be served."""
+        try:
+            self.sink.on_failed(error)
+        except Exception:
+            log.exception("request_failure_not_reported")
 
     def continuation(self) -> NewRequest:
         """The request for the engine that goes on with it."""

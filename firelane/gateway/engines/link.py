@@ -252,7 +252,7 @@ class EngineLink:
         if flight is not None and frame.elsewhere:
             self._give_back([flight])
         elif flight is not None:
-            fail(flight, RequestError(frame.message, code="rejected_by_engine"))
+            flight.fail(RequestError(frame.message, code="rejected_by_engine"))
 
     def _on_step(self, frame: StepFrame) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
@@ -340,9 +340,9 @@ class EngineLink:
             if finished.reason == "abort":
                 returned.append(flight)
             elif finished.message:
-                fail(flight, RequestError(finished.message, code="grammar_failed"))
+                flight.fail(RequestError(finished.message, code="grammar_failed"))
             else:
-                _finish(flight)
+                flight.finish()
         if returned:
             self._give_back(returned)
 
@@ -357,7 +357,7 @@ class EngineLink:
         flight = self._flights.get(request_id)
         self.abort(request_id)
         if flight is not None:
-            fail(flight, FirelaneError("internal error in the token stream"))
+            flight.fail(FirelaneError("internal error in the token stream"))
 
     def lose(self, reason: str) -> None:
         """The connection is gone, and with it all that is in flight."""
@@ -383,19 +383,3 @@ def _protocol_problem(ready: Ready) -> str:
         f"the engine speaks protocol {ready.protocol}, this gateway {PROTOCOL_VERSION}: install the same "
         "version of Firelane for both"
     )
-
-
-def _finish(flight: InFlight) -> None:
-    try:
-        flight.sink.on_end()
-    except Exception:
-        log.exception("request_end_failed")
-        fail(flight, FirelaneError("internal error at the end of the request"))
-
-
-def fail(flight: InFlight, error: FirelaneError) -> None:
-    """Tell a request that it cannot be served."""
-    try:
-        flight.sink.on_failed(error)
-    except Exception:
-        log.exception("request_failure_not_reported")

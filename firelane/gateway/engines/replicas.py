@@ -21,7 +21,7 @@ from typing import Protocol
 
 from firelane.errors import EngineDeadError, QueueTimeoutError
 from firelane.gateway.engines.in_flight import InFlight, Sink
-from firelane.gateway.engines.link import EngineLink, LinkState, fail
+from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.recovery import PROGRESS_TOKENS, NoRecovery, Recovery
 from firelane.gateway.engines.sizes import add_counters, add_stats, together
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
@@ -257,7 +257,7 @@ class ReplicaSet:
             self._sibling = None
         verdict = self._recovery.judge(lost, self._on_trial, reason)
         for flight, error in verdict.fail:
-            fail(flight, error)
+            flight.fail(error)
         if verdict.resume or verdict.alone:
             log.warning(
                 "requests_resumed replica=%s count=%d tokens=%d one_by_one=%d failed=%d reason=%r",
@@ -279,7 +279,7 @@ class ReplicaSet:
             return
         error = EngineDeadError("the engine is shutting down: try again")
         for flight in returned:
-            fail(flight, error)
+            flight.fail(error)
 
     # ---- requests that have lost their engine
 
@@ -313,8 +313,7 @@ class ReplicaSet:
         for flight in [*self._parked.values(), *self._suspects]:
             if now_s - flight.parked_s > self._parked_s:
                 self.abort(flight.id)
-                fail(
-                    flight,
+                flight.fail(
                     QueueTimeoutError(f"no engine was there for {self._parked_s:g} s: try again later"),
                 )
         unheard, self._unheard = self._unheard, {}
@@ -333,7 +332,7 @@ class ReplicaSet:
         self._parked.clear()
         self._suspects.clear()
         for flight in waiting:
-            fail(flight, EngineDeadError(f"the request lost its engine: {reason}"))
+            flight.fail(EngineDeadError(f"the request lost its engine: {reason}"))
 
     def _resize(self) -> None:
         """While none serves, the sizes of the last one count."""

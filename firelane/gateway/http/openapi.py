@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api import chat, completions, responses, responses_items, sampling
+from firelane.api import chat, completions, models, responses, sampling, workers_ai
 from firelane.gateway.http.exchange import Doc, Route
 
 REF = "#/components/schemas/{name}"
@@ -16,23 +16,14 @@ ABOUT = "LLM inference with the API of OpenAI, the extras of vLLM and the native
 EVENT_STREAM = "text/event-stream"
 Json = dict[str, Any]
 
-REFUSED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "ChatRequest": sampling.NEUTRAL | chat.CHAT_NEUTRAL,
-    "CompletionRequest": sampling.NEUTRAL | completions.COMPLETION_NEUTRAL,
-    "ResponsesRequest": dict.fromkeys(responses.REFUSED, ()),
-    "RunRequest": {"lora": (), "functions": ([],)},
-    "TokenizeRequest": {"chat_template": (), "mm_processor_kwargs": ()},
+REFUSED: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
+    chat.ChatRequest: sampling.NEUTRAL | chat.CHAT_NEUTRAL,
+    completions.CompletionRequest: sampling.NEUTRAL | completions.COMPLETION_NEUTRAL,
+    responses.ResponsesRequest: dict.fromkeys(responses.REFUSED, ()),
+    workers_ai.RunRequest: {"lora": (), "functions": ([],)},
+    models.TokenizeRequest: {"chat_template": (), "mm_processor_kwargs": ()},
 }
 """Fields of requests whose types allow anything but whose checks allow only null and these values."""
-WORDS: dict[str, dict[str, tuple[str, ...]]] = {
-    "Message": {"role": chat.ROLES},
-    "ContentPart": {"type": ("text",)},
-    "ToolDefinition": {"type": ("function",)},
-    "FunctionTool": {"type": ("function",)},
-    "InputItem": {"type": responses_items.ITEM_TYPES},
-    "InputPart": {"type": responses_items.PART_TYPES},
-}
-"""Texts of which only these are understood. The types do not say so, so that the refusal can be clear."""
 
 
 def document(routes: Iterable[Route], version: str) -> Json:
@@ -63,19 +54,13 @@ def _schemas(routes: list[Route]) -> tuple[dict[Any, Json], dict[str, Json]]:
     types = [kind for kind in kinds if kind is not None]
     unique = list({id(kind): kind for kind in types}.values())
     made, components = msgspec.json.schema_components(unique, ref_template=REF)
-    for name, fields in REFUSED.items():
-        for field, neutral in fields.items():
-            _set(components, name, field, {"enum": [None, *neutral]})
-    for name, fields in WORDS.items():
-        for field, words in fields.items():
-            _set(components, name, field, {"enum": list(words)})
+    for kind, fields in REFUSED.items():
+        if kind.__name__ in components:
+            properties = components[kind.__name__]["properties"]
+            for field, neutral in fields.items():
+                assert field in properties, f"{kind.__name__} has no field {field}"
+                properties[field] = {"enum": [None, *neutral]}
     return {id(kind): schema for kind, schema in zip(unique, made, strict=True)}, components
-
-
-def _set(components: dict[str, Json], name: str, field: str, schema: Json) -> None:
-    """Say what a field takes; nothing where no route uses the type."""
-    if name in components:
-        components[name]["properties"][field] = schema
 
 
 def _operation(route: Route, doc: Doc, schemas: dict[Any, Json]) -> Json:

@@ -17,6 +17,7 @@ from typing import cast
 import httptools
 
 from firelane.errors import RequestError
+from firelane.gateway.http import refusals
 from firelane.gateway.http.connections import ConnectionSet
 from firelane.gateway.http.exchange import HttpError, Request
 from firelane.gateway.http.head import MOST_FIELDS, add_field, check_head, has_body
@@ -141,7 +142,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._refuse(HttpError(400, f"malformed HTTP request: {error}"))
+            self._refuse(refusals.malformed(error))
         self._frame_bytes = max(0, self._frame_bytes)  # what one chunk did not need is of no use to others
         if self._incoming is not None and self._frame_bytes > self._limits.header_bytes:
             self._refuse_head()
@@ -250,8 +251,7 @@ class Connection(asyncio.Protocol):
             self._body = bytearray(self._body + body) if self._body else body
         self._hold(len(body))
         if self._owner.held_bytes > self._limits.all_bodies_bytes:
-            message = "too many bodies arrive at the same time: try again later"
-            self._refuse(HttpError(503, message, retry_after_s=1))
+            self._refuse(refusals.too_many_bodies())
 
     def _hold(self, more_bytes: int) -> None:
         """Count bytes of bodies in memory that no handler has yet; negative: no longer."""
@@ -280,9 +280,7 @@ class Connection(asyncio.Protocol):
         request.body, self._body = self._body, b""
         self._queue(request)
         if len(self._waiting) > self._limits.pipelined:
-            self._refuse(
-                HttpError(429, f"more than {self._limits.pipelined} requests wait on one connection")
-            )
+            self._refuse(refusals.too_many_pipelined(self._limits.pipelined))
 
     # Answering.
 
@@ -296,15 +294,10 @@ class Connection(asyncio.Protocol):
         return self._limits.body_bytes if request.body_limit is None else request.body_limit
 
     def _refuse_head(self) -> None:
-        limit = self._limits.header_bytes
-        self._refuse(
-            HttpError(
-                431, f"the request's headers and trailers are over {limit} bytes or {MOST_FIELDS} lines"
-            )
-        )
+        self._refuse(refusals.large_head(self._limits.header_bytes))
 
     def _refuse_body(self, request: Request) -> None:
-        self._refuse(HttpError(413, f"the body is over {self._body_limit(request)} bytes"))
+        self._refuse(refusals.large_body(self._body_limit(request)))
 
     def _refuse(self, error: RequestError) -> None:
         """Answer what waits, then this error, then close."""
@@ -389,8 +382,7 @@ class Connection(asyncio.Protocol):
             if self._incoming is None:
                 self._transport.close()
             else:
-                part = "headers" if self._in_head else "body"
-                self._refuse(HttpError(408, f"the request's {part} did not arrive in time"))
+                self._refuse(refusals.late(in_head=self._in_head))
                 self._pump()
 
     @property

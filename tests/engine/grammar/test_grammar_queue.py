@@ -290,10 +290,10 @@ def test_a_wrong_grammar_is_rejected(engine, compiler, request_of) -> None:
     assert engine.rejected[3] == "bad one is wrong"
 
 
-def test_the_port_is_asked_to_come_back_soon(engine, compiler, request_of) -> None:
+def test_the_channel_is_asked_to_come_back_soon(engine, compiler, request_of) -> None:
     waits: list[float | None] = []
-    receive = engine.port.receive
-    engine.port.receive = lambda core, *, wait_s: waits.append(wait_s) or receive(core, wait_s=wait_s)
+    receive = engine.channel.receive
+    engine.channel.receive = lambda wait_s: waits.append(wait_s) or receive(wait_s)
     engine.step()
     engine.submit(request_of(1, range(4), grammar=regex("a")))
     engine.step()

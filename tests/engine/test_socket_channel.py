@@ -6,88 +6,86 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from firelane.engine.heartbeat import Pulse
-from firelane.engine.process import SocketPort
+from firelane.engine.process import SocketChannel
 from firelane.wire.codec import encode
 from firelane.wire.frames import Abort, Drain, NewRequest, Rejected, Sampling, Submit, ToEngine
 from firelane.wire.transport import Channel
-
-
-class Core:
-    def __init__(self) -> None:
-        self.heard: list[object] = []
-
-    def submit(self, request: NewRequest) -> None:
-        self.heard.append(request.id)
-
-    def abort(self, request_id: int) -> None:
-        self.heard.append(-request_id)
-
-    def abort_all(self) -> None:
-        self.heard.append("all")
 
 
 @pytest.fixture
 def ends():
     gateway, engine = socket.socketpair()
     with gateway, engine:
-        yield gateway, SocketPort(Channel[ToEngine](engine, ToEngine), Pulse()), Core()
+        yield gateway, SocketChannel(Channel[ToEngine](engine, ToEngine), Pulse())
 
 
-def test_frames_are_acted_on_in_order(ends) -> None:
-    gateway, port, core = ends
-    request = NewRequest(id=4, prompt=b"", sampling=Sampling())
-    gateway.sendall(encode(Submit([request])) + encode(Abort([4, 5])))
-    port.receive(core, wait_s=None)
-    assert core.heard == [4, -4, -5]
+def test_frames_come_in_order(ends) -> None:
+    gateway, channel = ends
+    sent = [Submit([NewRequest(id=4, prompt=b"", sampling=Sampling())]), Abort([4, 5])]
+    gateway.sendall(b"".join(map(encode, sent)))
+    assert channel.receive(None) == sent
 
 
 def test_a_short_wait_ends_without_frames(ends) -> None:
-    _, port, core = ends
-    port.receive(core, wait_s=0.001)
-    port.receive(core, wait_s=0.0)
-    assert core.heard == []
+    _, channel = ends
+    assert channel.receive(0.001) == []
+    assert channel.receive(0.0) == []
 
 
 def test_a_draining_engine_does_not_wait_and_takes_nothing_more(ends) -> None:
-    gateway, port, core = ends
-    gateway.sendall(encode(Drain(0.0)) + encode(Submit([NewRequest(id=4, prompt=b"", sampling=Sampling())])))
-    sent: list[object] = []
-    port.send = sent.append
-    port.receive(core, wait_s=None)
-    port.receive(core, wait_s=None)
-    assert port.is_draining
-    assert core.heard == ["all", "all"]
-    assert isinstance(sent[0], Rejected)
+    gateway, channel = ends
+    requests = [NewRequest(id=n, prompt=b"", sampling=Sampling()) for n in (4, 5)]
+    gateway.sendall(encode(Drain(0.0)) + encode(Submit(requests)) + encode(Abort([3])))
+    sent: list[Any] = []
+    channel.send = sent.append
+    assert not channel.is_overdue
+    assert channel.receive(None) == [Abort([3])]
+    assert channel.receive(None) == []
+    assert channel.is_draining
+    assert channel.is_overdue
+    assert [(type(frame), frame.id, frame.elsewhere) for frame in sent] == [
+        (Rejected, 4, True),
+        (Rejected, 5, True),
+    ]
+
+
+def test_an_engine_that_has_time_to_drain_is_not_overdue(ends) -> None:
+    gateway, channel = ends
+    gateway.sendall(encode(Drain(3600.0)))
+    channel.receive(0.0)
+    assert channel.is_draining
+    assert not channel.is_overdue
 
 
 def test_terminated_while_nothing_runs_it_ends_at_once(ends) -> None:
-    _, port, _ = ends
+    _, channel = ends
     with pytest.raises(SystemExit):
-        port.terminate()
+        channel.terminate()
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.001])
 def test_terminated_while_work_is_in_hand_it_drains(ends, wait_s) -> None:
-    """A request that waits for its grammar is work in hand, too: the port is asked for a short wait."""
-    _, port, core = ends
-    port.receive(core, wait_s=wait_s)
-    port.terminate()
-    port.receive(core, wait_s=wait_s)
-    assert port.is_draining
+    """A request that waits for its grammar is work in hand, too: the channel is asked for a short wait."""
+    _, channel = ends
+    channel.receive(wait_s)
+    channel.terminate()
+    channel.receive(wait_s)
+    assert channel.is_draining
 
 
 def test_without_a_gateway_a_load_ends_at_once_and_a_step_by_its_socket(ends, monkeypatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    _, port, _ = ends
-    port.gateway_gone()
+    _, channel = ends
+    channel.gateway_gone()
     assert ended == [0]
-    port.is_loading = False
-    port.gateway_gone()
+    channel.is_loading = False
+    channel.gateway_gone()
     assert ended == [0]
 
 

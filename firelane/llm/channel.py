@@ -1,16 +1,15 @@
-"""The engine's port within one process: requests go in as objects, frames come out to the choices."""
+"""The engine's channel within one process: requests go in as objects, frames come out to the choices."""
 
 from __future__ import annotations
 
 import time
 
-from firelane.engine.core import EngineCore
 from firelane.errors import RequestError
 from firelane.llm.choice import Choice
-from firelane.wire.frames import Finished, NewRequest, Rejected, StepFrame
+from firelane.wire.frames import Abort, Finished, NewRequest, Rejected, StepFrame, Submit
 
 
-class LocalPort:
+class LocalChannel:
     """Open choices by request id; tells each what became of it. embeddings: by request id, as in
     wire.Embedding; whoever asked for one takes it out."""
 
@@ -39,15 +38,12 @@ class LocalPort:
                 if choice.request.id in rejected:
                     raise RequestError(rejected[choice.request.id])
 
-    def receive(self, core: EngineCore, *, wait_s: float | None) -> None:
+    def receive(self, wait_s: float | None) -> list[Submit | Abort]:
         if wait_s and not (self._new or self._aborts):
             time.sleep(wait_s)  # a grammar is being compiled
         new, self._new = self._new, []
         aborts, self._aborts = self._aborts, []
-        for request in new:
-            core.submit(request)
-        for request_id in aborts:
-            core.abort(request_id)
+        return [Submit(new), Abort(aborts)] if new or aborts else []
 
     def send(self, frame: StepFrame | Rejected) -> None:
         if isinstance(frame, Rejected):
