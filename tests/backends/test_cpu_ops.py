@@ -35,17 +35,18 @@ from tests.backends.cpu_harness import (
 )
 from tests.models.dense import dense_program
 
+WIDE = HeadShape(heads=4, kv_heads=1, head_dim=80)
 SPECS = {
-    "bf16": small_spec(windows=(0, 20), qkv_bias=True, output_bias=True, mlp_bias=True),
-    "bf16-norms-wide-head": small_spec(
-        heads=HeadShape(heads=4, kv_heads=1, head_dim=80), qk_norm=True, tied_embeddings=True
+    "bf16": small_spec(
+        heads=WIDE, windows=(0, 20), qk_norm=True, qkv_bias=True, output_bias=True, mlp_bias=True
     ),
     "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
-    "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(24), Window(70))),
 }
-# More head widths, with one query head per KV head or several, and large blocks. On the best instruction set
-# alone: each is a library to compile.
+# Without what the others have, other spans, more head widths with one query head per KV head or several, and
+# large blocks. On the best instruction set alone: each is a library to compile.
 SPECS_HERE = {
+    "bf16-plain": (small_spec(tied_embeddings=True), 16),
+    "bf16-chunks": (with_spans(dense_program(small_spec()), (ChunkSpan(24), Window(70))), 16),
     "bf16-head-16": (small_spec(heads=HeadShape(heads=4, kv_heads=4, head_dim=16)), 128),
     "bf16-head-64": (small_spec(heads=HeadShape(heads=3, kv_heads=1, head_dim=64), windows=(0, 20)), 128),
     "bf16-head-128": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=128), qk_norm=True), 16),

@@ -84,8 +84,9 @@ def oracle(directory: Path, tokens: NDArray[np.int32]) -> F32:
         return model.eval()(torch.tensor(tokens[None].astype(np.int64))).last_hidden_state[0].numpy()
 
 
-@pytest.mark.parametrize("family", ["llama3", "mistral"])
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("llama3", "float32"), ("llama3", "bfloat16"), ("mistral", "float32")]
+)
 def test_embeddings_against_transformers(checkpoints, kernel_cache: Path, family: str, dtype: str) -> None:
     directory = checkpoints(family, dtype)
     vectors = run(directory, kernel_cache, *POOLINGS, max_num_seqs=8, max_num_batched_tokens=48).vectors

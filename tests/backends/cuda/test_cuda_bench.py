@@ -255,9 +255,16 @@ def test_share_of_the_limit(b: Any) -> None:
 
 
 @pytest.mark.skipif(not gpu_detection.detect().problem, reason="there is a GPU here")
-@pytest.mark.parametrize("name", ["cuda_limits", "cuda_kernels", "cuda_steps"])
-def test_without_a_gpu_they_say_so(name: str) -> None:
-    command = [sys.executable, str(SCRIPTS / f"{name}.py")]
+@pytest.mark.parametrize("name", ["limits", "kernels", "steps"])
+def test_they_look_for_a_gpu_first(b: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(MachineError, match="--backend cuda: no NVIDIA GPU"):
+        getattr(b, name).main()
+
+
+@pytest.mark.skipif(not gpu_detection.detect().problem, reason="there is a GPU here")
+def test_without_a_gpu_they_say_so() -> None:
+    command = [sys.executable, str(SCRIPTS / "cuda_limits.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRON)
     assert done.returncode != 0
     assert "--backend cuda: no NVIDIA GPU" in done.stderr
