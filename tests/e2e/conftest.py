@@ -18,14 +18,15 @@ def environ(cache_dir: Path) -> dict[str, str]:
     return {**kept, "FIRELANE_CACHE_DIR": str(cache_dir)}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def null_server(environ: dict[str, str]) -> Iterator[ServerProcess]:
     with ServerProcess(["--backend", "null"], environ=environ) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cpu_server(environ: dict[str, str]) -> Iterator[ServerProcess]:
+    """For tests that leave it as they found it."""
     with ServerProcess(["--max-num-seqs", "32"], environ=environ) as server:
         yield server
 

@@ -30,11 +30,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server(browser: Any, environ: dict[str, str]) -> Iterator[ServerProcess]:
-    """Serves the embedded model to all tests of a module; not started in vain where there is no browser."""
+def server(browser: Any, request: pytest.FixtureRequest) -> ServerProcess:
+    """Serves the embedded model; not started in vain where there is no browser."""
     assert browser
-    with ServerProcess(["--max-num-seqs", "32"], environ=environ) as started:
-        yield started
+    return request.getfixturevalue("cpu_server")
 
 
 @pytest.fixture
