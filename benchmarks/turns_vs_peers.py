@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -103,6 +104,7 @@ class Engine:
             stderr=subprocess.DEVNULL,
             text=True,
             env=os.environ | ({"FIRELANE_ISA": isa} if isa else {}),
+            start_new_session=True,  # vLLM's workers outlive their parent
         )
 
     def wait(self, word: str) -> float:
@@ -119,7 +121,7 @@ class Engine:
         return self.wait("TIME")
 
     def stop(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
