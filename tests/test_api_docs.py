@@ -11,6 +11,7 @@ import pytest
 from firelane.api.chat import ChatRequest, FunctionDefinition, Message, ToolDefinition
 from firelane.api.completions import CompletionRequest
 from firelane.api.formats import StructuredOutputs
+from firelane.api.messages import MessagesRequest
 from firelane.api.models import TokenizeRequest
 from firelane.api.responses import ResponsesRequest
 from firelane.api.responses_items import ITEM_TYPES
@@ -64,6 +65,10 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
             names(ResponsesRequest) - PARTS_OF_RESPONSES
             | {"text.format", "text.verbosity", "reasoning.effort", "reasoning.summary"}
             | {"stream_options.include_obfuscation", *ITEM_TYPES},
+        ),
+        (
+            "Messages",
+            names(MessagesRequest) | {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"},
         ),
         ("Workers AI", names(RunRequest) - {"options"} | {"options.rejectIfBusy"}),
         ("Tokens", names(TokenizeRequest)),

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from firelane.api.sampling import (
+    HINTS,
     Count,
     FunctionType,
     Object,
@@ -31,11 +32,9 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
     "return_prompt_text": (False,),
-    "verbosity": ("medium",),
-    "web_search_options": (),
 }
+CHAT_HINTS = (*HINTS, "prediction", "verbosity", "web_search_options")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_TOOLS = 128
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -170,6 +169,11 @@ class ChatRequest(SamplingFields, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
 
+    # Hints: see CHAT_HINTS.
+    prediction: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
     # Refused: see CHAT_NEUTRAL.
     audio: Any = None
     best_of: Any = None
@@ -182,10 +186,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     mm_processor_kwargs: Any = None
     modalities: Any = None
     moderation: Any = None
-    prediction: Any = None
     return_prompt_text: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
 
     def check(self) -> None:
         """Raises RequestError on values that are valid alone but not together, or not supported."""

@@ -8,7 +8,9 @@ import re
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import msgspec.inspect
 
+from firelane.api.known_fields import drop_unknown
 from firelane.errors import RequestError
 
 RequestT = TypeVar("RequestT")
@@ -19,10 +21,34 @@ _FIELD = re.compile(r"field `([^`]*)`")
 
 
 class BodyDecoder(Generic[RequestT]):
-    """Decodes bodies of one type. Built once: the schema is compiled here, not per request."""
+    """Decodes bodies of one type. Built once: the schema is compiled here, not per request. hints: fields
+    that are taken and change nothing.
+    """
 
-    def __init__(self, request_type: Any) -> None:
+    def __init__(self, request_type: Any, hints: tuple[str, ...] = ()) -> None:
+        self._type = request_type
+        self._hints = hints
         self._decoder: msgspec.json.Decoder[RequestT] = msgspec.json.Decoder(request_type)
+
+    def given_hints(self, request: RequestT) -> list[str]:
+        """Names of the hints that a request gives."""
+        return [name for name in self._hints if getattr(request, name) is not None]
+
+    def decode_known(self, body: bytes | bytearray) -> tuple[RequestT, list[str]]:
+        """As `decode`, but without the fields that the type does not know, with their names."""
+        try:
+            return self.decode(body), []
+        except RequestError as error:
+            if error.code != "unknown_parameter":
+                raise
+        try:
+            value = msgspec.json.decode(body)
+            names = list(dict.fromkeys(drop_unknown(msgspec.inspect.type_info(self._type), value)))
+            return self.decode(msgspec.json.encode(value)), names
+        except RecursionError:
+            raise RequestError("the body is nested too deeply", code="invalid_json") from None
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
 
     def decode(self, body: bytes | bytearray) -> RequestT:
         """Raises RequestError when `body` is not JSON of this type."""

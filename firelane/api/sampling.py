@@ -1,8 +1,8 @@
 """Fields that completions and chat share: how to draw tokens, when to stop, what to report.
 
-Three kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...);
-and those that would change the result but are not implemented, which are refused unless they hold a neutral
-value. A field of no known name is refused too: a misspelt `temprature` must not pass in silence.
+Four kinds of field: those that work; those that change nothing here and are ignored (`user`, `store` ...);
+hints, without which the answer is right all the same, which are ignored and named to the client; and those
+that would change the result but are not implemented, which are refused unless they hold a neutral value.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ FunctionType = Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
 """The type of a tool. The schema alone says what is understood, so that the refusal can be clear."""
 
 
+HINTS = (
+    *("cache_prompt", "keep_alive", "priority", "provider", "service_tier", "slot_id", "id_slot"),
+    *("stream_interval", "thinking", "timings_per_token", "usage"),
+)
 # Values of fields that are not implemented which ask for nothing; None is always neutral.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
@@ -37,12 +41,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logits_processors": ([],),
     "logprob_token_ids": ([],),
     "mm_payload": (),
-    "priority": (0,),
+    "mirostat": (0,),
     "repetition_detection": (),
     "return_mm_kwargs": (False,),
     "return_token_offsets": (False,),
     "routed_experts_prompt_start": (),
-    "stream_interval": (1,),
     "thinking_token_budget": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
@@ -107,11 +110,16 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     options: RunOptions | None = None
 
+    # llama-server's names.
+    n_predict: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    grammar: GrammarText | None = None
+    json_schema: dict[str, Any] | None = None
+
     # Ignored: they change nothing about the answer.
     user: Any = None
     store: Any = None
     metadata: Any = None
-    service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_options: Any = None
@@ -120,6 +128,19 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     spaces_between_special_tokens: Any = None
     request_id: Any = None
     session_id: Any = None
+
+    # Hints: see HINTS.
+    cache_prompt: Any = None
+    id_slot: Any = None
+    keep_alive: Any = None
+    priority: Any = None
+    provider: Any = None
+    service_tier: Any = None
+    slot_id: Any = None
+    stream_interval: Any = None
+    thinking: Any = None
+    timings_per_token: Any = None
+    usage: Any = None
 
     # Refused: see NEUTRAL.
     allowed_token_ids: Any = None
@@ -131,13 +152,12 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     length_penalty: Any = None
     logits_processors: Any = None
     logprob_token_ids: Any = None
+    mirostat: Any = None
     mm_payload: Any = None
-    priority: Any = None
     repetition_detection: Any = None
     return_mm_kwargs: Any = None
     return_token_offsets: Any = None
     routed_experts_prompt_start: Any = None
-    stream_interval: Any = None
     thinking_token_budget: Any = None
     use_beam_search: Any = None
     vllm_xargs: Any = None
@@ -168,7 +188,13 @@ def refuse_unsupported(fields: SamplingFields, neutral: dict[str, tuple[Any, ...
 
 
 def check_shared(fields: SamplingFields) -> None:
-    """Rules that hold between fields. Raises RequestError."""
+    """Put other names' values where they belong, and check rules that hold between fields. Raises
+    RequestError.
+    """
+    if fields.max_tokens is None and fields.n_predict is not None and fields.n_predict >= 0:
+        fields.max_tokens = fields.n_predict
+    if fields.repetition_penalty is None:
+        fields.repetition_penalty = fields.repeat_penalty
     refuse_unsupported(fields, NEUTRAL)
     if len(fields.logit_bias or ()) > MAX_BIAS:
         raise RequestError(

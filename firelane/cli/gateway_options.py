@@ -82,6 +82,16 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_requests(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unknown-fields",
+        choices=("ignore", "refuse"),
+        default="ignore",
+        help="what becomes of request fields that no API here knows: ignore names them in the header "
+        "x-ignored-fields (default: %(default)s)",
+    )
+
+
 def add_storage(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files and batches")
     group.add_argument(
@@ -154,6 +164,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "api_keys": keys,
         "allow_origins": tuple(arguments.allow_origin),
+        "refuse_unknown_fields": arguments.unknown_fields == "refuse",
         "prices": arguments.prices,
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_parsers(parser)
     gateway_options.add_access(parser)
     gateway_options.add_limits(parser)
+    gateway_options.add_requests(parser)
     gateway_options.add_storage(parser)
     gateway_options.add_telemetry(parser)
     options.add_engine(parser)

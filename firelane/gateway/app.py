@@ -67,8 +67,8 @@ class App:
         """Answer an accepted request, or one with an error, or start to. Never raises."""
         request = exchange.request
         route = request.route
-        if route is not None and route.wrap is not None:
-            exchange = route.wrap(exchange)
+        if route is not None and route.prepare is not None:
+            route.prepare(exchange)
         if request.error is not None:
             self.fail(exchange, request.error)
         elif route is None:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from firelane.api.decode import BodyDecoder
 from firelane.errors import TooLargeError
 from firelane.gateway.http.exchange import Exchange, HttpError
+from firelane.gateway.ignored import IgnoredFields
 
 LARGE_BYTES = 128 << 10
 """Bodies above are decoded and checked on a thread, one at a time."""
@@ -32,29 +33,43 @@ CheckedT = TypeVar("CheckedT", bound=Checked)
 
 
 class Bodies:
-    """Reads the bodies of one server's requests. queued_bytes: of large ones that wait for their turn."""
+    """Reads the bodies of one server's requests. refuse_unknown: fields that no type knows are refused, else
+    they are ignored. queued_bytes: of large ones that wait for their turn.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuse_unknown: bool = False) -> None:
         self.queued_bytes = 0
+        self.ignored = IgnoredFields()
+        self._refuse_unknown = refuse_unknown
         self._turn = asyncio.Lock()
 
     async def read(self, exchange: Exchange, decoder: BodyDecoder[CheckedT]) -> CheckedT:
         """The body, decoded and checked; it is not kept. Raises RequestError."""
+        request, names = await self._read(exchange, decoder)
+        names += decoder.given_hints(request)
+        if names:
+            self.ignored.note(exchange, names)
+        return request
+
+    async def _read(self, exchange: Exchange, decoder: BodyDecoder[CheckedT]) -> tuple[CheckedT, list[str]]:
         request = exchange.request
         body, request.body = request.body, b""
+        strict = self._refuse_unknown
         if len(body) <= LARGE_BYTES:
-            return _decode(decoder, body)
+            return _decode(decoder, body, strict)
         if self.queued_bytes + len(body) > QUEUED_BYTES:
             raise HttpError(503, "too many large bodies wait: try again later", retry_after_s=1)
         self.queued_bytes += len(body)
         try:
             async with self._turn:
-                return await asyncio.to_thread(_decode_large, decoder, body)
+                return await asyncio.to_thread(_decode_large, decoder, body, strict)
         finally:
             self.queued_bytes -= len(body)
 
 
-def _decode_large(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> CheckedT:
+def _decode_large(
+    decoder: BodyDecoder[CheckedT], body: bytes | bytearray, strict: bool
+) -> tuple[CheckedT, list[str]]:
     weight = 0
     for start in range(0, len(body), COUNTED_BYTES):
         weight += _weight(body[start : start + COUNTED_BYTES])
@@ -64,7 +79,7 @@ def _decode_large(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> Ch
                 "count as one: send several requests",
                 code="too_many_values",
             )
-    return _decode(decoder, body)
+    return _decode(decoder, body, strict)
 
 
 def _weight(part: bytes | bytearray) -> int:
@@ -75,7 +90,10 @@ def _weight(part: bytes | bytearray) -> int:
     return NUMBERS_FOR_ONE * heavy + part.count(b",")
 
 
-def _decode(decoder: BodyDecoder[CheckedT], body: bytes | bytearray) -> CheckedT:
-    request = decoder.decode(body)
+def _decode(
+    decoder: BodyDecoder[CheckedT], body: bytes | bytearray, strict: bool
+) -> tuple[CheckedT, list[str]]:
+    """With the names of the fields that were left out of it."""
+    request, names = (decoder.decode(body), []) if strict else decoder.decode_known(body)
     request.check()
-    return request
+    return request, names

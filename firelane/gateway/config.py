@@ -68,6 +68,7 @@ class GatewayConfig:
     OTEL_EXPORTER_OTLP_ENDPOINT says). max_stored_responses: answers of /v1/responses that can be read again,
     0: none. data_dir: where files and batches are kept; None: they are not. allow_origins: origins whose
     pages may use the server, "*": all; without any, all where keys are needed, else those of this machine.
+    refuse_unknown_fields: of requests; else they are ignored.
     """
 
     models: tuple[ModelConfig, ...]
@@ -83,6 +84,7 @@ class GatewayConfig:
     max_stored_responses: int = 1024
     data_dir: Path | None = None
     allow_origins: tuple[str, ...] = ()
+    refuse_unknown_fields: bool = False
     limits: HttpLimits = field(default_factory=HttpLimits)
     files: FileLimits = field(default_factory=FileLimits)
 

@@ -108,7 +108,7 @@ class Gateway:
             tenants=tenants,
             usage=usage,
             metrics=metrics,
-            bodies=Bodies(),
+            bodies=Bodies(refuse_unknown=config.refuse_unknown_fields),
             replies=Replies(metrics),
             responses=ResponseStore(config.max_stored_responses),
             files=files,

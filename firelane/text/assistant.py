@@ -36,7 +36,7 @@ MESSAGE_CHARS = 256
 class RenderedChat:
     """A conversation as the model reads it. special: the tokenizer adds its own special tokens. splitter:
     makes what splits one answer's text, None where all of it is content. visible_special_ids: special tokens
-    whose names are part of that text.
+    whose names are part of that text. ignored: fields that this model's template does not know.
     """
 
     text: str
@@ -44,13 +44,14 @@ class RenderedChat:
     splitter: Callable[[], Splitter] | None
     grammar: Grammar | None
     visible_special_ids: frozenset[int]
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
     """What a prompt is rendered from. conversation: without its messages. asked: messages, tools and
     variables, as the template takes them. marker: in the text behind the final message, where the answer goes
-    on with that.
+    on with that. ignored: as in RenderedChat.
     """
 
     conversation: Conversation
@@ -58,6 +59,7 @@ class _Source:
     template: TemplateRenderer
     asked: bytes
     marker: str
+    ignored: tuple[str, ...]
 
 
 class Assistant:
@@ -114,6 +116,7 @@ class Assistant:
             visible_special_ids=self._visible_special_ids(conversation)
             if parser is not None
             else frozenset(),
+            ignored=source.ignored,
         )
 
     def _parser(self, conversation: Conversation, *, reasons: bool) -> Parser | None:
@@ -185,7 +188,7 @@ class Assistant:
         grammar = self._grammar(conversation)
         if grammar is not None:
             check_size(grammar, "tools" if conversation.use.active else "messages")
-        variables = self._variables(conversation, template, constrained=grammar is not None)
+        variables, ignored = self._variables(conversation, template, constrained=grammar is not None)
         use = conversation.use
         tools = [tool.definition() for tool in use.tools] if use.active else []
         messages = conversation.messages
@@ -193,12 +196,14 @@ class Assistant:
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
         asked = encoded(messages, tools, variables)
-        return _Source(replace(conversation, messages=[]), grammar, template, asked, marker)
+        return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
 
     def _variables(
         self, conversation: Conversation, template: TemplateRenderer, *, constrained: bool
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """With the names of fields that the template does not know."""
         variables = dict(conversation.variables)
+        ignored: tuple[str, ...] = ()
         effort = conversation.reasoning_effort
         if effort is not None:
             if "reasoning_effort" in template.variables:
@@ -206,16 +211,12 @@ class Assistant:
             elif effort == "none" and "enable_thinking" in template.variables:
                 variables["enable_thinking"] = False
             else:
-                raise RequestError(
-                    f"`reasoning_effort` '{effort}' is not known to this model's template: leave it out",
-                    param="reasoning_effort",
-                    code="unsupported_parameter",
-                )
+                ignored = ("reasoning_effort",)
         if constrained and "enable_thinking" in template.variables:
             variables["enable_thinking"] = False
         final = conversation.generation_prompt and not conversation.continue_final
         variables["add_generation_prompt"] = final
-        return variables
+        return variables, ignored
 
 
 def _is_large(request: ChatRequest) -> bool:

@@ -64,6 +64,9 @@ def _constraints(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
         grammar=fields.guided_grammar,
     )
     yield from _kinds(older, "guided_")
+    if fields.json_schema is not None:
+        yield "json_schema", _json(fields.json_schema, "json_schema")
+    yield from _kinds(StructuredOutputs(grammar=fields.grammar), "")
 
 
 def _response_format(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:

@@ -107,14 +107,17 @@ def partial_suffix_length(text: str, delimiters: Sequence[str]) -> int:
 
 
 class StopMatcher:
-    """Finds the first stop string in a text that comes in pieces. keep: it is part of the text."""
+    """Finds the first stop string in a text that comes in pieces. keep: it is part of the text. found: the
+    one that was found.
+    """
 
-    __slots__ = ("_held", "_keep", "_stops")
+    __slots__ = ("_held", "_keep", "_stops", "found")
 
     def __init__(self, stops: list[str], *, keep: bool = False) -> None:
         self._stops = stops
         self._keep = keep
         self._held = ""
+        self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """(text that is certain, whether a stop string was found). The stop string itself is given out only
@@ -125,6 +128,7 @@ class StopMatcher:
         if found:
             self._held = ""
             at, stop = min(found)
+            self.found = stop
             return text[: at + len(stop) if self._keep else at], True
         keep = partial_suffix_length(text, self._stops)
         self._held = text[len(text) - keep :]
@@ -150,6 +154,11 @@ class SequenceText:
         self._matcher = StopMatcher(stops, keep=keep_stop) if stops else None
         self._min_tokens = min_tokens
         self._tokens = 0
+
+    @property
+    def stop_found(self) -> str | None:
+        """The stop string that has ended the text."""
+        return None if self._matcher is None else self._matcher.found
 
     def push(self, token: int) -> tuple[str, bool]:
         """(text that is certain, whether a stop string was found)."""

@@ -25,7 +25,7 @@ TELEMETRY = "--log-format --log-prompts --otlp-endpoint"
 FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
     "--host --port --served-model-name --max-queue --alias --max-stored-responses "
-    f"{PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
+    f"--unknown-fields {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",

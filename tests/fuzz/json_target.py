@@ -14,6 +14,7 @@ from firelane.api.completions import CompletionRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import EmbeddingRequest
 from firelane.api.errors import describe
+from firelane.api.messages import CountTokensRequest, MessagesRequest
 from firelane.api.models import DetokenizeRequest, TokenizeRequest
 from firelane.api.responses import ResponsesRequest
 from firelane.api.workers_ai import RunRequest
@@ -21,7 +22,7 @@ from firelane.errors import RequestError
 
 TYPES = (
     *(BatchRequest, ChatRequest, CompletionRequest, EmbeddingRequest, DetokenizeRequest, TokenizeRequest),
-    *(ResponsesRequest, RunRequest),
+    *(ResponsesRequest, RunRequest, MessagesRequest, CountTokensRequest),
 )
 DECODERS = [BodyDecoder(kind) for kind in TYPES]
 GOOD = [
@@ -32,6 +33,11 @@ GOOD = [
     {"input": ["a", "b"], "dimensions": 4, "encoding_format": "base64"},
     {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}},
     {"tokens": [1, 2, 3], "model": "m"},
+    {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        "max_tokens": 5,
+        "tools": [],
+    },
     {"input_file_id": "f", "endpoint": "/v1/completions", "completion_window": "24h", "metadata": {"a": "b"}},
 ]
 FILES = sorted((Path(__file__).parents[1] / "gateway" / "hostile" / "bodies").iterdir())

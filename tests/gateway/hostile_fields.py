@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+MESSAGES = "/v1/messages"
 RUN = "/client/v4/accounts/a/ai/run/toy"
 TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
 USER = [{"role": "user", "content": "x"}]
@@ -12,12 +13,13 @@ GOOD: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 2},
     CHAT: {"messages": USER, "max_tokens": 2},
     RESPONSES: {"input": "x", "max_output_tokens": 2},
+    MESSAGES: {"messages": USER, "max_tokens": 2},
     RUN: {"prompt": "x", "max_tokens": 2},
     TOKENIZE: {"prompt": "x"},
     DETOKENIZE: {"tokens": [7]},
     EMBEDDINGS: {"input": "x"},
 }
-TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, RUN)
+TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, MESSAGES, RUN)
 
 NOT_NUMBERS: list[Any] = ["1", [], {}, [1], True]
 NUMBERS: dict[str, list[Any]] = {
@@ -38,9 +40,15 @@ OWN_NUMBERS = {
     COMPLETIONS: (*NUMBERS, "logprobs"),
     CHAT: (*NUMBERS, "max_completion_tokens", "top_logprobs"),
     RESPONSES: (*SHARED, "min_p", "min_tokens", "max_output_tokens", "top_logprobs", "max_tool_calls"),
+    MESSAGES: ("temperature", "top_p", "top_k", "max_tokens"),
     RUN: (*SHARED, "presence_penalty", "frequency_penalty", "max_tokens"),
 }
-WIDER = {(RUN, "temperature"): [-0.1, 5.1], (RUN, "top_k"): [-1, 1.5], (COMPLETIONS, "max_tokens"): [-1, 1.5]}
+WIDER = {
+    (MESSAGES, "max_tokens"): [-1, 0, 1.5, 2**31],
+    (RUN, "temperature"): [-0.1, 5.1],
+    (RUN, "top_k"): [-1, 1.5],
+    (COMPLETIONS, "max_tokens"): [-1, 1.5],
+}
 FURTHER = {
     "logprobs": [-1, 10**4, 0.5],
     "max_completion_tokens": [-1, 0, 10**6],
@@ -125,6 +133,20 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "stream_options": [{"include_obfuscation": True}, {"include_obfuscation": False}],
         "store": ["yes", 1],
         "model": ["another", 1],
+    },
+    MESSAGES: {
+        "messages": [None, [], {}, "x", [1], [{}], [{"role": "user"}], [{"role": "robot", "content": "x"}]],
+        "system": [1, {}, [1], [{}], [{"type": "image"}]],
+        "tools": [1, [1], [{}], [{"type": "bash_20250124", "name": "b"}], [{"name": "f"}]],
+        "tool_choice": ["any", {"type": "any"}, {"type": "tool", "name": "f"}, {}, 1],
+        "thinking": [True, {}, {"type": "deep"}, {"type": "enabled", "budget_tokens": -1}],
+        "output_config": [1, {"effort": "huge"}, {"format": {"type": "xml"}}, {"surprise": 1}],
+        "output_format": [1, {"type": "json_schema"}],
+        "stop_sequences": ["x", [""], ["a"] * 17, [1]],
+        "stream": ["yes", 1],
+        "metadata": [1, {"user_id": 1}],
+        "model": ["another", 1],
+        "temprature": [1],
     },
     RUN: {
         "prompt": [None, 1, "", []],

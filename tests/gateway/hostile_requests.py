@@ -20,6 +20,7 @@ from tests.gateway.hostile_fields import (
     EMBEDDINGS,
     FURTHER,
     GOOD,
+    MESSAGES,
     NOT_NUMBERS,
     NUMBERS,
     OWN_NUMBERS,
@@ -195,6 +196,32 @@ def items() -> Iterator[Case]:
         yield case(RESPONSES, f"items: {name}", GOOD[RESPONSES] | {"input": value}, REFUSED | {413})
 
 
+def blocks() -> Iterator[Case]:
+    """Of /v1/messages and its sibling."""
+    used = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    deep: Any = "x"
+    for _ in range(50):
+        deep = [{"type": "tool_result", "tool_use_id": "a", "content": deep}]
+    odd: dict[str, tuple[Any, frozenset[int]]] = {
+        "image": ([{"type": "image", "source": {}}], REFUSED),
+        "result of nothing": ([{"type": "tool_result", "tool_use_id": "a", "content": "x"}], REFUSED),
+        "results within": (deep, REFUSED),
+        "call of a user": ([used], REFUSED),
+        "no text": ([{"type": "text"}], REFUSED),
+        "odd type": ([{"type": "\u202e" * 500}], REFUSED),
+        "no blocks": ([], EITHER),
+        "many": ([{"type": "text", "text": "x"}] * 70_000, REFUSED | {413}),
+    }
+    for name, (content, right) in odd.items():
+        talk = {"messages": [{"role": "user", "content": content}]}
+        yield case(MESSAGES, f"blocks: {name}", GOOD[MESSAGES] | talk, right)
+        yield case(f"{MESSAGES}/count_tokens", f"blocks: {name}", talk, right | {200})
+    turns = [{"role": role, "content": "x"} for role in ("user", "assistant")] * 30_000
+    yield case(MESSAGES, "many turns", GOOD[MESSAGES] | {"messages": turns}, REFUSED | {413})
+    same = [{"role": "user", "content": "x" * 40}] * 60_000
+    yield case(MESSAGES, "many of one role", GOOD[MESSAGES] | {"messages": same}, REFUSED | {413})
+
+
 def grammars() -> Iterator[Case]:
     for name, (schema, right) in SCHEMAS.items():
         form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
@@ -306,5 +333,7 @@ def headers() -> Iterator[Case]:
 
 GROUPS = {
     group.__name__: list(group())
-    for group in (*(numbers, types, bodies, texts, messages, items, grammars, tools, crowds, paths, headers),)
+    for group in (
+        *(numbers, types, bodies, texts, messages, items, blocks, grammars, tools, crowds, paths, headers),
+    )
 }

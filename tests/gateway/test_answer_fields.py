@@ -205,9 +205,6 @@ def test_best_of(service):
     [
         ({"audio": {"voice": "x"}}, "audio"),
         ({"modalities": ["text", "audio"]}, "modalities"),
-        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
-        ({"web_search_options": {}}, "web_search_options"),
-        ({"verbosity": "low"}, "verbosity"),
         ({"chat_template": "{{ messages }}"}, "chat_template"),
         ({"documents": [{"text": "x"}]}, "documents"),
         ({"echo": True}, "echo"),
@@ -221,10 +218,9 @@ def test_best_of(service):
         ({"detokenize": False}, "detokenize"),
         ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
-        ({"priority": -1}, "priority"),
+        ({"mirostat": 2}, "mirostat"),
         ({"moderation": {"model": "omni"}}, "moderation"),
         ({"thinking_token_budget": 5}, "thinking_token_budget"),
-        ({"stream_interval": 8}, "stream_interval"),
         ({"watermarking": True}, "watermarking"),
     ],
 )
@@ -233,6 +229,63 @@ def test_refused_by_name(service, fields, param):
         service.openai.chat.completions.create(model="toy", messages=USER, extra_body=fields)
     assert error.value.param == param
     assert error.value.code == "unsupported_parameter"
+
+
+HINTS = {
+    "verbosity": "low",
+    "prediction": {"type": "content", "content": "x"},
+    "web_search_options": {},
+    "priority": -1,
+    "service_tier": "flex",
+    "thinking": {"type": "disabled"},
+    "keep_alive": "5m",
+    "usage": {"include": True},
+    "provider": {"order": ["x"]},
+    "cache_prompt": True,
+    "stream_interval": 8,
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_hints_are_taken_and_named(make_service, name, stream):
+    service = make_service(refuse_unknown_fields=True)
+    body = {"messages": USER, "stream": stream, name: HINTS[name]}
+    answer = service.http.post(CHAT, json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-ignored-fields"] == name
+
+
+def test_fields_that_nobody_knows_are_named_once_in_the_log(service, caplog):
+    odd = {"temprature": 1, "a b": 1, "top_p": 0.5, "stream_options": {"x": 1}, "stream": True}
+    talk = [{**USER[0], "colour": 1, "content": [{"type": "text", "text": "hi"}]}, {**USER[0], "colour": 2}]
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            answer = service.http.post(CHAT, json={"messages": talk, **odd})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-ignored-fields"] == "messages[].colour, temprature, stream_options.x"
+    assert caplog.text.count("name=temprature ") == 1
+    assert service.engine.submitted[-1].sampling.top_p == 0.5
+
+
+def test_fields_that_nobody_knows_may_be_refused(make_service):
+    service = make_service(refuse_unknown_fields=True)
+    answer = service.http.post(CHAT, json={"messages": USER, "temprature": 1})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "temprature"
+
+
+@BOTH
+def test_names_of_llama_server(service, path):
+    post(service, path, n_predict=5, max_tokens=None, repeat_penalty=1.25)
+    sampling = service.engine.submitted[-1].sampling
+    assert (sampling.max_tokens, sampling.repetition_penalty) == (5, 1.25)
+    post(service, path, grammar='root ::= "a"')
+    assert service.engine.submitted[-1].grammar.kind == "gbnf"
+    post(service, path, json_schema={"type": "object"})
+    assert service.engine.submitted[-1].grammar.kind == "json_schema"
+    both = {"messages": USER, "prompt": "x", "grammar": 'root ::= "a"', "guided_regex": "a"}
+    assert service.http.post(path, json=both).status_code == 400
 
 
 @pytest.mark.parametrize(

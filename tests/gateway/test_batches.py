@@ -165,6 +165,7 @@ class _Client:
         self.request.method, self.request.path = b"POST", URL.encode()
         self.request.body = b'{"prompt": "a", "max_tokens": 2}'
         self.id, self.extra_headers, self.started, self.gone, self.on_gone = "c", b"", False, False, None
+        self.error_form = None
         self.status = 0
 
     def respond(self, status, body, *, content_type=b"", headers=b""):  # noqa: ARG002

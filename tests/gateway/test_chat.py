@@ -111,9 +111,7 @@ def test_stop(service):
         ({"logprobs": 3}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 600}, "messages"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"continue_final_message": True}, "continue_final_message"),
-        ({"prompt": "x"}, "prompt"),
     ],
 )
 def test_refused(service, fields, param):

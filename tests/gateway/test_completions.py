@@ -250,7 +250,7 @@ def test_cached_tokens(service):
         ({"best_of": 3, "stream": True}, "best_of", "not available in a stream"),
         ({"best_of": 21}, "best_of", "<= 20"),
         ({"use_beam_search": True}, "use_beam_search", "not supported"),
-        ({"priority": 3}, "priority", "not supported"),
+        ({"mirostat": 1}, "mirostat", "not supported"),
         ({"prompt_embeds": "x"}, "prompt_embeds", "not supported"),
         ({"prompt": ["a"] * 2049}, "prompt", "at most 2048"),
         ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias", "at most 300"),
@@ -263,7 +263,7 @@ def test_cached_tokens(service):
     ],
 )
 def test_refused(make_service, fields, param, words):
-    service = make_service(max_queue=2)
+    service = make_service(max_queue=2, refuse_unknown_fields=True)
     answer = service.http.post("/v1/completions", json={"prompt": "say", "max_tokens": 40, **fields})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]

@@ -21,7 +21,7 @@ COMPILED = sorted((HOSTILE / "compiled_templates").iterdir())
 
 @pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
 def test_body(service, path):
-    for url in ("/v1/completions", "/v1/chat/completions"):
+    for url in ("/v1/completions", "/v1/chat/completions", "/v1/messages"):
         answer = service.http.post(url, content=path.read_bytes())
         assert answer.status_code == 400, answer.text
         error = answer.json()["error"]

@@ -34,7 +34,7 @@ def complaint(case: Case, answer: httpx.Response, took_s: float) -> str | None:
 
 @pytest.fixture
 def hostile(make_service: Any, tmp_path: Path) -> Any:
-    return make_service(limits=HttpLimits(body_bytes=8 << 20), data_dir=tmp_path)
+    return make_service(limits=HttpLimits(body_bytes=8 << 20), data_dir=tmp_path, refuse_unknown_fields=True)
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -70,6 +70,8 @@ CALLS = [
     ("post", "/v1/chat/completions", "/v1/chat/completions", ASK),
     ("post", "/v1/chat/completions", "/v1/chat/completions", ASK | {"logprobs": True, "top_logprobs": 1}),
     ("post", "/v1/responses", "/v1/responses", {"input": "x", "metadata": {"a": "b"}}),
+    ("post", "/v1/messages", "/v1/messages", ASK),
+    ("post", "/v1/messages/count_tokens", "/v1/messages/count_tokens", ASK),
     ("post", "/tokenize", "/tokenize", {"prompt": "x"}),
     ("post", "/detokenize", "/detokenize", {"tokens": [7]}),
     (

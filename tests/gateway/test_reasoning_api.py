@@ -96,11 +96,16 @@ def test_effort_goes_to_a_template_that_knows_it(make):
     assert "effort high" in prompt_text(service)
 
 
-def test_effort_is_refused_elsewhere(make):
+def test_effort_is_a_hint_elsewhere(make):
     service = make(QWEN, "yes")
-    answer = service.http.post("/v1/chat/completions", json={"messages": USER, "reasoning_effort": "high"})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "reasoning_effort"
+    effort = {"input": "hi", "reasoning": {"effort": "high"}}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": USER, "reasoning_effort": "high"}),
+        ("/v1/responses", effort),
+    ):
+        answer = service.http.post(path, json=body)
+        assert answer.status_code == 200
+        assert answer.headers["x-ignored-fields"] == "reasoning_effort"
 
 
 def test_reasoning_before_a_call(make):

@@ -31,7 +31,7 @@ class TokenReport:
 class ChoiceResult:
     """One choice of an answer in one piece, or what one event adds to it. token_ids, prompt_ids,
     prompt_reports: None where the client did not ask for them. echoed_tokens: reports of the prompt, at the
-    beginning of `reports`.
+    beginning of `reports`. stop: the stop string that has ended it.
     """
 
     index: int
@@ -44,6 +44,7 @@ class ChoiceResult:
     prompt_ids: list[int] | None = None
     prompt_reports: list[TokenReport] | None = None
     echoed_tokens: int = 0
+    stop: str | None = None
 
 
 @dataclass(slots=True)

@@ -63,9 +63,17 @@ class ResponseSink(Protocol):
         ...
 
     def reported(
-        self, text: str, reports: list[TokenReport], reason: str | None, tokens: Tokens | None = None
+        self,
+        text: str,
+        reports: list[TokenReport],
+        reason: str | None,
+        tokens: Tokens | None = None,
+        *,
+        stop: str | None = None,
     ) -> None:
-        """Text with its logprobs or its tokens, or the end (`reason` is set)."""
+        """Text with its logprobs or its tokens, or the end (`reason` is set). stop: the stop string that has
+        ended it.
+        """
         ...
 
 
@@ -113,10 +121,16 @@ class EventSink:
             self._exchange.send(events)
 
     def reported(
-        self, text: str, reports: list[TokenReport], reason: str | None, tokens: Tokens | None = None
+        self,
+        text: str,
+        reports: list[TokenReport],
+        reason: str | None,
+        tokens: Tokens | None = None,
+        *,
+        stop: str | None = None,
     ) -> None:
         offset = None if self._token_text is None else self._offset
-        part = ChoiceResult(self._index, text, reports, reason)
+        part = ChoiceResult(self._index, text, reports, reason, stop=stop)
         if tokens is not None:
             part.token_ids, part.prompt_ids = tokens.ids, tokens.prompt_ids
         event = self._format.event(part, offset)
@@ -157,7 +171,13 @@ class ResultSink:
                 result.calls[delta.index].arguments += delta.text
 
     def reported(
-        self, text: str, reports: list[TokenReport], reason: str | None, tokens: Tokens | None = None
+        self,
+        text: str,
+        reports: list[TokenReport],
+        reason: str | None,
+        tokens: Tokens | None = None,
+        *,
+        stop: str | None = None,
     ) -> None:
         self._parts.append(text)
         self._result.reports.extend(reports)
@@ -165,5 +185,5 @@ class ResultSink:
             self._result.token_ids = [*(self._result.token_ids or ()), *tokens.ids]
             self._result.prompt_ids = self._result.prompt_ids or tokens.prompt_ids
         if reason is not None:
-            self._result.reason = reason
+            self._result.reason, self._result.stop = reason, stop
             self._result.text = "".join(self._parts)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import msgspec
 
 from firelane.api import workers_ai as api
 from firelane.api.errors import ErrorBody, ErrorEnvelope
 from firelane.gateway.answers.formats import encode_json
-from firelane.gateway.http.exchange import JSON, Exchange
 
 _ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelope)
 _BY_CODE = {
@@ -35,28 +32,3 @@ def failure(status: int, body: bytes) -> tuple[int, bytes]:
 
 def _body(error: ErrorBody, code: int) -> api.RunErrorBody:
     return api.RunErrorBody(code=code, message=f"AiError: {error.message}")
-
-
-class _WorkersExchange:
-    """Passes everything on but the bodies of errors."""
-
-    _inner: Exchange
-
-    def __init__(self, inner: Exchange) -> None:
-        object.__setattr__(self, "_inner", inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._inner, name, value)
-
-    def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
-        if status >= 400:
-            status, body = failure(status, body)
-        self._inner.respond(status, body, content_type=content_type, headers=headers)
-
-
-def workers_exchange(inner: Exchange) -> Exchange:
-    """An exchange whose errors have Workers AI's form."""
-    return cast(Exchange, _WorkersExchange(inner))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from firelane.api.batches import InputLine
 from firelane.api.errors import envelope
-from firelane.gateway.http.exchange import EVENT_STREAM, JSON, Request
+from firelane.gateway.http.exchange import EVENT_STREAM, JSON, ErrorForm, Request
 from firelane.gateway.tenants.tenant import Tenant
 
 _RETRY_AFTER = re.compile(rb"retry-after: (\d{1,6})\r\n", re.ASCII)
@@ -38,6 +38,7 @@ class ItemExchange:
         self.extra_headers = b""
         self.started = self.gone = False
         self.on_gone: Callable[[], None] | None = None
+        self.error_form: ErrorForm | None = None
         self._on_answer = on_answer
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:  # noqa: ARG002

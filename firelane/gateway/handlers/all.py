@@ -9,6 +9,7 @@ from firelane.gateway.handlers.chat import Chat
 from firelane.gateway.handlers.completions import Completions
 from firelane.gateway.handlers.embeddings import Embeddings
 from firelane.gateway.handlers.files import Files
+from firelane.gateway.handlers.messages import Messages
 from firelane.gateway.handlers.openapi import OpenApi
 from firelane.gateway.handlers.page import Page
 from firelane.gateway.handlers.responses import Responses
@@ -31,6 +32,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     models, bodies, replies = services.models, services.bodies, services.replies
     yield from Completions(models, bodies).routes()
     yield from Chat(models, bodies).routes()
+    yield from Messages(models, bodies, replies).routes()
     yield from Responses(models, bodies, services.responses, replies).routes()
     yield from WorkersAi(models, bodies).routes()
     yield from Tokens(models, bodies, replies).routes()

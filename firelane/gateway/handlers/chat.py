@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from firelane.api.chat import ChatRequest
+from firelane.api.chat import CHAT_HINTS, ChatRequest
 from firelane.api.chat_answer import ChatResponse
 from firelane.api.decode import BodyDecoder
 from firelane.gateway.answers.chat_format import ChatFormat
@@ -24,7 +24,7 @@ class Chat:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies
-        self._decoder: BodyDecoder[ChatRequest] = BodyDecoder(ChatRequest)
+        self._decoder: BodyDecoder[ChatRequest] = BodyDecoder(ChatRequest, CHAT_HINTS)
 
     def routes(self) -> Iterable[Route]:
         doc = Doc(summary="Answer a conversation", body=ChatRequest, answer=ChatResponse, stream=True)
@@ -36,6 +36,7 @@ class Chat:
         draws = request.n or 1
         with model.reserve(exchange, draws, request.options) as reservation:
             chat = await model.assistant.chat(request)
+            self._bodies.ignored.note(exchange, chat.ignored)
             identity = new_identity("chatcmpl-", request, model)
             options = output_options(
                 request, logprobs=bool(request.logprobs), visible_special_ids=chat.visible_special_ids

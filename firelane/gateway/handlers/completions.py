@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from firelane.api.completions import CompletionRequest, CompletionResponse
 from firelane.api.decode import BodyDecoder
+from firelane.api.sampling import HINTS
 from firelane.gateway.answers.best_of import BestOf
 from firelane.gateway.answers.completion_format import CompletionFormat
 from firelane.gateway.answers.formats import Identity
@@ -27,7 +28,7 @@ class Completions:
     def __init__(self, models: Models, bodies: Bodies) -> None:
         self._models = models
         self._bodies = bodies
-        self._decoder: BodyDecoder[CompletionRequest] = BodyDecoder(CompletionRequest)
+        self._decoder: BodyDecoder[CompletionRequest] = BodyDecoder(CompletionRequest, HINTS)
 
     def routes(self) -> Iterable[Route]:
         doc = Doc(summary="Continue a text", body=CompletionRequest, answer=CompletionResponse, stream=True)

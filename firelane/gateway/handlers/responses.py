@@ -96,6 +96,7 @@ class Responses:
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
             chat, rendered, prompt = await _fitting(model, request, turn, room)
+            self._bodies.ignored.note(exchange, rendered.ignored)
             generation = GenerationRequest(
                 fields=chat,
                 format=ResponsesFormat(answer, model.tokenizer, keep),

@@ -10,7 +10,7 @@ from firelane.api.paging import read_query
 from firelane.api.sampling import RunOptions
 from firelane.api.workers_ai import RunAnswer, RunFailure, RunQuery, RunRequest
 from firelane.errors import RequestError
-from firelane.gateway.answers.workers_failure import workers_exchange
+from firelane.gateway.answers.workers_failure import failure
 from firelane.gateway.answers.workers_format import WorkersFormat
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
@@ -37,7 +37,7 @@ class WorkersAi:
             stream=True,
             errors=RunFailure,
         )
-        yield Route("POST", f"{ACCOUNT}/run/{{model+}}", self.run, doc=doc, wrap=workers_exchange)
+        yield Route("POST", f"{ACCOUNT}/run/{{model+}}", self.run, doc=doc, prepare=_answer_in_own_form)
 
     async def run(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._decoder)
@@ -47,6 +47,10 @@ class WorkersAi:
         with model.reserve(exchange, 1, request.options) as reservation:
             make = _raw_generation if request.raw else _generation
             await start_generation(model, reservation, await make(model, request, exchange))
+
+
+def _answer_in_own_form(exchange: Exchange) -> None:
+    exchange.error_form = failure
 
 
 async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:

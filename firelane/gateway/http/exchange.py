@@ -109,7 +109,8 @@ class Exchange(Protocol):
 
     started: a part of the answer is out. gone: complete, or the client has gone. on_gone: called when the
     client goes away before the end. extra_headers: header lines, each ended by CRLF, that go out with
-    whatever answers; handlers append to it. id: of the request, in the log and in `x-request-id`.
+    whatever answers; handlers append to it. id: of the request, in the log and in `x-request-id`. error_form:
+    puts what is answered with a status of 400 and more into another API's form.
     """
 
     request: Request
@@ -118,6 +119,7 @@ class Exchange(Protocol):
     gone: bool
     on_gone: Callable[[], None] | None
     extra_headers: bytes
+    error_form: ErrorForm | None
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:
         """A whole response. `headers`: further header lines, each ended by CRLF."""
@@ -142,6 +144,8 @@ class Exchange(Protocol):
         ...
 
 
+ErrorForm = Callable[[int, bytes], tuple[int, bytes]]
+"""Status and error envelope to status and body."""
 Handle = Callable[[Exchange], "Coroutine[Any, Any, None] | None"]
 
 
@@ -172,8 +176,8 @@ class Route:
     """pattern: a path whose segments may be `{name}`, the last one also `{name+}` for all that follows.
     handle: answers at once, or gives a coroutine that ends with the answer, or when the request is with the
     engine. Both may raise. public: needs no key. admin: needs a tenant's that
-    may see all of the server. wrap: what stands between the route and its exchange,
-    errors of the dispatch included. open_body: where the body of a request goes, by its head; without it, or
+    may see all of the server. prepare: sees each exchange first, errors of the dispatch included.
+    open_body: where the body of a request goes, by its head; without it, or
     with None, into memory.
     """
 
@@ -183,5 +187,5 @@ class Route:
     public: bool = False
     admin: bool = False
     doc: Doc | None = None
-    wrap: Callable[[Exchange], Exchange] | None = None
+    prepare: Callable[[Exchange], None] | None = None
     open_body: Callable[[Request], BodySink | None] | None = None

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
-from firelane.gateway.http.exchange import EVENT_STREAM, JSON, Request
+from firelane.gateway.http.exchange import EVENT_STREAM, JSON, ErrorForm, Request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+_STATUS_LINES[529] = b"HTTP/1.1 529 Overloaded\r\n"  # Anthropic's, which no standard has
 
 
 class Connection(Protocol):
@@ -44,6 +45,7 @@ class HttpExchange:
         "_chunked",
         "_connection",
         "_events",
+        "error_form",
         "extra_headers",
         "gone",
         "id",
@@ -60,6 +62,7 @@ class HttpExchange:
         self.started = False
         self.gone = False
         self.on_gone: Callable[[], None] | None = None
+        self.error_form: ErrorForm | None = None
         self._connection = connection
         self.transport: Writer = transport
         self._chunked = True
@@ -70,6 +73,8 @@ class HttpExchange:
         if self.gone:
             return
         self.started = True
+        if status >= 400 and self.error_form is not None:
+            status, body = self.error_form(status, body)
         keep = self._connection.keeps_alive(self.request)
         head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n" % (
             _STATUS_LINES[status],

@@ -12,7 +12,7 @@ from firelane.gateway.http.exchange import Doc, Route
 
 REF = "#/components/schemas/{name}"
 TITLE = "Firelane"
-ABOUT = "LLM inference with the API of OpenAI, the extras of vLLM and the native form of Workers AI."
+ABOUT = "LLM inference: the APIs of OpenAI and Anthropic, the extras of vLLM, the native form of Workers AI."
 EVENT_STREAM = "text/event-stream"
 Json = dict[str, Any]
 

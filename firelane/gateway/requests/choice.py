@@ -218,7 +218,9 @@ class Choice:
             text = self._split(text, self._splitter, last=True)
             if self._called and reason == "stop":
                 reason = "tool_calls"
-        self._sink.reported(text, self._take_reports(), reason, self._take_tokens())
+        self._sink.reported(
+            text, self._take_reports(), reason, self._take_tokens(), stop=self._text.stop_found
+        )
         self._run.sequence_done(self, reason, abort=abort)
 
     def on_failed(self, error: FirelaneError) -> None:

@@ -39,7 +39,7 @@ class NoAuth:
     """No key is needed. Who sends one still has cached prefixes of his own."""
 
     def identify(self, headers: dict[bytes, bytes]) -> Tenant:
-        key = bearer(headers)
+        key = key_of(headers)
         return Tenant(salt=salt_of(key), admin=True) if key else ANONYMOUS_ADMIN
 
     def named(self, name: str) -> Tenant | None:
@@ -63,9 +63,11 @@ class ApiKeyAuth:
         self._quotas: dict[str, Quota] = {}
 
     def identify(self, headers: dict[bytes, bytes]) -> Tenant:
-        key = bearer(headers)
+        key = key_of(headers)
         if not key:
-            raise AuthenticationError("no API key: send the header Authorization: Bearer KEY")
+            raise AuthenticationError(
+                "no API key: send the header Authorization: Bearer KEY, or x-api-key: KEY"
+            )
         tenant = self._ring.find(key)
         if tenant is None:
             raise AuthenticationError("incorrect API key: the server knows no such key")
@@ -92,7 +94,8 @@ class ApiKeyAuth:
         log.info("keys_reloaded tenants=%d", len(self._ring.tenants))
 
 
-def bearer(headers: dict[bytes, bytes]) -> bytes:
-    """The key of an Authorization header, b"" where there is none (RFC 6750)."""
+def key_of(headers: dict[bytes, bytes]) -> bytes:
+    """The key of an Authorization header (RFC 6750), else of `x-api-key`; b"" where there is none."""
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else b""
+    given = key.strip() if scheme.lower() == b"bearer" else b""
+    return given or headers.get(b"x-api-key", b"").strip()

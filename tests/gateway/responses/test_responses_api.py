@@ -162,7 +162,6 @@ def test_an_engine_that_dies_fails_the_stream(service):
 def test_errors_name_the_field(service):
     for body, field in (
         ({"input": "x", "background": True}, "background"),
-        ({"input": "x", "temprature": 1}, "temprature"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
         ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "x", "model": "another"}, "model"),

@@ -49,12 +49,13 @@ def metric(service, name, tenant):
 
 def test_a_key_is_needed(serve):
     service = serve()
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": ACME}):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}):
         answer = service.http.post("/v1/completions", json=ASK, headers=headers)
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "invalid_api_key"
         assert answer.headers["www-authenticate"] == "Bearer"
     assert ask(service).status_code == 200
+    assert service.http.post("/v1/completions", json=ASK, headers={"x-api-key": ACME}).status_code == 200
     assert service.http.get("/health").status_code == 200
     assert metric(service, "rejected", "unknown") == 3
     with pytest.raises(openai.AuthenticationError):

@@ -1,0 +1,33 @@
+"""OpenAI's error envelope as Anthropic's."""
+
+from __future__ import annotations
+
+import msgspec
+
+from firelane.api.errors import ErrorEnvelope
+from firelane.api.messages_answer import MessagesError, MessagesErrorBody
+from firelane.gateway.answers.formats import encode_json
+from firelane.gateway.http.exchange import Exchange
+
+_ENVELOPES: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelope)
+OVERLOADED = 529
+_BY_STATUS = {408: "timeout_error", 413: "request_too_large"}
+_BY_TYPE = {"server_error": "api_error", "service_unavailable_error": "overloaded_error"}
+
+
+def failure(request_id: str, status: int, body: bytes) -> tuple[int, bytes]:
+    """Status and body of Anthropic's answer; body: an ErrorEnvelope. A full queue is the server's state, not
+    the client's fault: 529, as an engine that is not there.
+    """
+    error = _ENVELOPES.decode(body).error
+    kind = _BY_STATUS.get(status) or _BY_TYPE.get(error.type, error.type)
+    if kind == "overloaded_error" or error.code == "queue_full":
+        status, kind = OVERLOADED, "overloaded_error"
+    told = MessagesErrorBody(type=kind, message=error.message)
+    return status, encode_json(MessagesError(error=told, request_id=request_id))
+
+
+def answer_as_anthropic(exchange: Exchange) -> None:
+    """Give the exchange Anthropic's form of errors, and its header for the request's id."""
+    exchange.extra_headers += b"request-id: %b\r\n" % exchange.id.encode()
+    exchange.error_form = lambda status, body: failure(exchange.id, status, body)

@@ -1,0 +1,211 @@
+"""Messages of Anthropic's API as a chat: the same conversation in the other API's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from firelane.api.chat import (
+    CalledFunction,
+    CallInMessage,
+    ChatRequest,
+    FunctionDefinition,
+    Message,
+    NamedFunction,
+    ToolDefinition,
+    ToolReference,
+)
+from firelane.api.formats import JsonSchemaFormat, ResponseFormat
+from firelane.api.messages import Block, Content, CountTokensRequest, MessagesRequest, MessagesToolChoice
+from firelane.errors import RequestError
+
+Mode = Literal["auto", "required", "none"]
+BILLING = "x-anthropic-billing-header:"
+"""Beginning of a block that Claude Code puts before its system prompt. It differs from request to request, so
+no prefix cache would ever hit behind it.
+"""
+EFFORTS = {"xhigh": "high", "max": "high"}
+"""Of those that chat templates know, the nearest."""
+_MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def as_chat(request: CountTokensRequest) -> ChatRequest:
+    """The chat request of a checked request. Raises RequestError."""
+    chat = ChatRequest(messages=_Turns(request).messages, model=request.model)
+    _set_tools(chat, request)
+    _set_thinking(chat, request)
+    config = request.output_config
+    form = request.output_format if config is None or config.format is None else config.format
+    if form is not None:
+        schema = JsonSchemaFormat(name="answer", schema=form.schema)
+        chat.response_format = ResponseFormat(type="json_schema", json_schema=schema)
+    if isinstance(request, MessagesRequest):
+        _check_end(chat.messages[-1])
+        chat.max_tokens = request.max_tokens
+        chat.stream, chat.stop = request.stream, request.stop_sequences
+        chat.temperature, chat.top_p, chat.top_k = request.temperature, request.top_p, request.top_k
+    last = chat.messages[-1]
+    chat.continue_final_message = last.role == "assistant" and bool(last.content) and not last.tool_calls
+    chat.check()
+    return chat
+
+
+def _check_end(last: Message) -> None:
+    """Raises RequestError."""
+    if last.role == "assistant" and (last.tool_calls or not last.content):
+        raise RequestError(
+            "the last of `messages` is the assistant's and ends with no text: go on with one of the user",
+            param="messages",
+        )
+
+
+def ignored(request: CountTokensRequest, of_chat: Sequence[str]) -> list[str]:
+    """Parts that are taken and change nothing, though they ask for something. of_chat: the same of the chat
+    that the request has become.
+    """
+    names = [f"tools[{i}]" for i, tool in enumerate(request.tools or ()) if tool.hosted]
+    if request.thinking is not None and request.thinking.budget_tokens is not None:
+        names.append("thinking.budget_tokens")
+    effort = request.output_config is not None and request.output_config.effort is not None
+    return [*names, "output_config.effort"] if effort and "reasoning_effort" in of_chat else names
+
+
+def _set_tools(chat: ChatRequest, request: CountTokensRequest) -> None:
+    chat.tools = [
+        ToolDefinition(
+            type="function",
+            function=FunctionDefinition(
+                name=tool.name or "",
+                description=tool.description,
+                parameters=tool.input_schema,
+                strict=tool.strict,
+            ),
+        )
+        for tool in request.tools or ()
+        if not tool.hosted
+    ] or None
+    choice = request.tool_choice
+    if choice is None or not chat.tools:
+        return
+    chat.parallel_tool_calls = not choice.disable_parallel_tool_use
+    chat.tool_choice = _choice(choice)
+
+
+def _choice(choice: MessagesToolChoice) -> ToolReference | Mode:
+    if choice.type == "tool":
+        return ToolReference(type="function", function=NamedFunction(name=choice.name or ""))
+    return _MODES[choice.type]
+
+
+def _set_thinking(chat: ChatRequest, request: CountTokensRequest) -> None:
+    """A template that knows no such variable does not look at it."""
+    thinking, config = request.thinking, request.output_config
+    if config is not None and config.effort is not None:
+        chat.reasoning_effort = EFFORTS.get(config.effort, config.effort)
+    if thinking is None:
+        return
+    if thinking.type == "disabled":
+        chat.reasoning_effort = "none"
+    else:
+        chat.chat_template_kwargs = {"enable_thinking": True}
+    chat.include_reasoning = thinking.type != "disabled" and thinking.display != "omitted"
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One message that is being gathered; a result's `call_id` is of the call that it answers."""
+
+    role: str
+    texts: list[str] = field(default_factory=list[str])
+    thoughts: list[str] = field(default_factory=list[str])
+    calls: list[CallInMessage] = field(default_factory=list[CallInMessage])
+    call_id: str | None = None
+
+    def message(self) -> Message:
+        return Message(
+            role=self.role,
+            content=("" if self.role == "assistant" else "\n").join(self.texts),
+            reasoning_content="".join(self.thoughts) or None,
+            tool_calls=self.calls or None,
+            tool_call_id=self.call_id,
+        )
+
+
+class _Turns:
+    """Gathers the messages. Neighbours of one role become one turn, as Anthropic has it."""
+
+    def __init__(self, request: CountTokensRequest) -> None:
+        self._turns: list[_Turn] = []
+        self._called: set[str] = set()
+        system = _system(request.system or "")
+        if system:
+            self._turns.append(_Turn("system", [system]))
+        for i, message in enumerate(request.messages):
+            self._add(message.role, message.content, f"messages[{i}].content")
+        self.messages = [turn.message() for turn in self._turns]
+
+    def _add(self, role: str, content: Content, where: str) -> None:
+        blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
+        if role == "assistant":
+            self._add_answer(self._turn(role), blocks, where)
+            return
+        for i, block in enumerate(blocks):
+            if block.type == "tool_result":  # first of all, whatever stands before it
+                self._add_result(block, f"{where}[{i}]")
+        said = [(i, block) for i, block in enumerate(blocks) if block.type != "tool_result"]
+        if said or not blocks:
+            self._turn(role).texts += [_text(block, f"{where}[{i}]") for i, block in said]
+
+    def _turn(self, role: str) -> _Turn:
+        """The last one where it is this role's, else a new one."""
+        if not self._turns or self._turns[-1].role != role or role == "system":
+            self._turns.append(_Turn(role))
+        return self._turns[-1]
+
+    def _add_result(self, block: Block, where: str) -> None:
+        call_id: str = block.needed("tool_use_id", where)
+        if call_id not in self._called:
+            raise RequestError(
+                f"`{where}.tool_use_id`: no tool_use of id '{call_id[:80]}' comes before it",
+                param=f"{where}.tool_use_id",
+            )
+        content = block.content or ""
+        if not isinstance(content, str):
+            parts = [_text(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+            content = "\n".join(parts)
+        text = f"Error: {content}" if block.is_error else content
+        self._turns.append(_Turn("tool", [text], call_id=call_id))
+
+    def _add_answer(self, turn: _Turn, blocks: Sequence[Block], where: str) -> None:
+        for i, block in enumerate(blocks):
+            spot = f"{where}[{i}]"
+            if block.type == "tool_use":
+                turn.calls.append(self._call(block, spot))
+            elif block.type == "thinking":
+                turn.thoughts.append(block.needed("thinking", spot))
+            elif block.type != "redacted_thinking":
+                turn.texts.append(_text(block, spot))
+
+    def _call(self, block: Block, where: str) -> CallInMessage:
+        call_id: str = block.needed("id", where)
+        self._called.add(call_id)
+        function = CalledFunction(name=block.needed("name", where), arguments=block.needed("input", where))
+        return CallInMessage(id=call_id, function=function)
+
+
+def _system(content: Content) -> str:
+    if isinstance(content, str):
+        return content
+    texts = [_text(block, f"system[{i}]") for i, block in enumerate(content)]
+    return "\n\n".join(text for text in texts if not text.startswith(BILLING))
+
+
+def _text(block: Block, where: str) -> str:
+    if block.type != "text":
+        raise RequestError(
+            f"`{where}` has the type '{block.type[:40]}': models here read texts alone, so leave it out",
+            param=where,
+            code="unsupported_parameter",
+        )
+    return block.needed("text", where)

@@ -1,0 +1,35 @@
+"""A server that is asked in Anthropic's way, and Anthropic's client."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from messages_support import CALL, TAUGHT
+from service import PATIENCE_S, Service
+
+from tests.text.toy_model import write_model
+
+
+@pytest.fixture
+def taught(make_service: Callable[..., Service], core: Any, tmp_path: Any) -> Service:
+    """A model that knows tools and reasoning."""
+    service = make_service(model_dir=write_model(tmp_path, core, template=TAUGHT))
+    service.text = CALL
+    return service
+
+
+@pytest.fixture
+def client() -> Iterator[Callable[..., Any]]:
+    """Makes clients of a service."""
+    with contextlib.ExitStack() as made:
+
+        def make(service: Service, **changes: Any) -> anthropic.Anthropic:
+            fields = {"api_key": "k", "max_retries": 0, "timeout": PATIENCE_S, "base_url": service.url}
+            http = anthropic.DefaultHttpxClient(trust_env=False)
+            return made.enter_context(anthropic.Anthropic(**{**fields, "http_client": http, **changes}))
+
+        yield make

@@ -1,0 +1,73 @@
+"""What tests of /v1/messages share."""
+
+from __future__ import annotations
+
+import array
+import json
+from typing import Any
+
+from service import Service
+
+TOOL = {
+    "name": "weather",
+    "description": "Tell it",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
+TAUGHT = (
+    "{%- if tools %}<|system|>{{ tools | tojson }}\n{% endif %}"
+    "{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>"
+    "{%- if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
+    "{%- if m.role == 'tool' %}[{{ m.tool_call_id }}]{% endif %}{{ m.content }}"
+    "{%- for c in m.tool_calls or [] %}"
+    "<tool_call>{{ c.function.name }}:{{ c.function.arguments.city }}"
+    "{% endfor %}\n"
+    "{%- endfor %}{% if add_generation_prompt %}<|assistant|>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+
+
+def ask(service: Service, *messages: Any, **fields: Any) -> Any:
+    """The answer to a question, or to a conversation."""
+    body = {"model": "toy", "max_tokens": 100, "messages": turns(*messages), **fields}
+    return service.http.post("/v1/messages", json=body)
+
+
+def turns(*messages: Any) -> list[Any]:
+    """User and assistant by turns."""
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": content} for i, content in enumerate(messages or ("hi",))]
+
+
+def told(service: Service, *messages: Any, **fields: Any) -> Any:
+    answer = ask(service, *messages, **fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def refused(answer: Any, status: int, kind: str) -> str:
+    """What is said of an error in Anthropic's form."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert set(body) == {"type", "error", "request_id"}
+    assert (body["type"], body["error"]["type"]) == ("error", kind)
+    assert body["request_id"] == answer.headers["request-id"]
+    return body["error"]["message"]
+
+
+def prompt(service: Service) -> str:
+    ids = array.array("i", service.engine.submitted[-1].prompt).tolist()
+    return service.core.decode(ids, skip_special_tokens=False)
+
+
+def events(answer: Any) -> list[Any]:
+    """Of a stream, each of which says twice what it is."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    made = []
+    for part in answer.text.split("\n\n"):
+        if part and not part.startswith(":"):
+            kind, data = part.split("\n")
+            made.append(json.loads(data.removeprefix("data: ")))
+            assert kind == f"event: {made[-1]['type']}"
+    return made
