@@ -1,6 +1,7 @@
 """CPU time of the gateway alone per output token, behind an engine that costs nothing.
 
     python benchmarks/gateway_tokens.py [--streams 200] [--tokens 200] [--frame-ms 10] [--profile]
+        [--api completions|chat|messages|responses]
 
 The gateway runs in this process. A second process plays the engine over a socket pair: one frame with a
 token of each stream every `--frame-ms`. A third sends the requests and reads the streams. Printed is the CPU
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import os
 import platform
@@ -48,6 +50,22 @@ from firelane.wire.frames import (
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from all the other foxes in the wood, "
 
 
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+APIS = {
+    "completions": ("/v1/completions", {"max_tokens": "tokens", "prompt": "text"}),
+    "chat": ("/v1/chat/completions", {"max_tokens": "tokens", "messages": "talk"}),
+    "messages": ("/v1/messages", {"max_tokens": "tokens", "messages": "talk"}),
+    "responses": ("/v1/responses", {"max_output_tokens": "tokens", "input": "text"}),
+}
+"""Path and own fields of each API."""
+
+
+def body_of(api: str, text: str, tokens: int) -> bytes:
+    values = {"tokens": tokens, "text": text, "talk": [{"role": "user", "content": text}]}
+    own = {name: values[kind] for name, kind in APIS[api][1].items()}
+    return json.dumps({"model": "m", "stream": True, "temperature": 0, **own}).encode()
+
+
 def make_model(path: Path) -> int:
     """A small byte-level BPE tokenizer; returns its size."""
     core = tokenizers.Tokenizer(models.BPE())
@@ -57,6 +75,7 @@ def make_model(path: Path) -> int:
     trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False, initial_alphabet=alphabet)
     core.train_from_iterator([TEXT * 3], trainer)
     core.save(str(path / "tokenizer.json"))
+    (path / "chat_template.jinja").write_text(TEMPLATE)
     return core.get_vocab_size()
 
 
@@ -96,9 +115,9 @@ def play_engine(sock: socket.socket, vocab_size: int, streams: int, frame_ms: fl
         step += 1
 
 
-def play_client(port_pipe: Connection, streams: int, body: bytes) -> None:
+def play_client(port_pipe: Connection, streams: int, path: bytes, body: bytes) -> None:
     port = port_pipe.recv()
-    port_pipe.send(uvloop.run(drive_requests(port, streams, b"/v1/completions", body)))
+    port_pipe.send(uvloop.run(drive_requests(port, streams, path, body)))
 
 
 async def run_gateway(sock: socket.socket, pipe: Connection, model_dir: Path) -> tuple[float, int]:
@@ -127,17 +146,15 @@ def process_cpu_s() -> float:
 
 def measure(args: argparse.Namespace) -> float:
     """CPU microseconds per token."""
-    prompt = (TEXT * 20)[: args.prompt_chars]
-    body = b'{"model":"m","prompt":"%b","max_tokens":%d,"stream":true,"ignore_eos":true,"temperature":0}' % (
-        prompt.encode(), args.tokens,
-    )  # fmt: skip
+    body = body_of(args.api, (TEXT * 20)[: args.prompt_chars], args.tokens)
+    path = APIS[args.api][0].encode()
     mine, theirs = socket.socketpair()
     pipe, client_pipe = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
         vocab_size = make_model(Path(folder))
         fork: Any = multiprocessing.get_context("fork")
         engine = fork.Process(target=play_engine, args=(theirs, vocab_size, args.streams, args.frame_ms))
-        client = fork.Process(target=play_client, args=(client_pipe, args.streams, body))
+        client = fork.Process(target=play_client, args=(client_pipe, args.streams, path, body))
         engine.start()
         client.start()
         theirs.close()
@@ -156,6 +173,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--prompt-chars", type=int, default=900)
     parser.add_argument("--frame-ms", type=float, default=10.0)
+    parser.add_argument("--api", choices=APIS, default="completions")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="print where the Python time goes")
     args = parser.parse_args()
@@ -165,7 +183,8 @@ def main() -> None:
         cProfile.runctx("measure(args)", globals(), {"args": args}, sort="tottime")
         return
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    print(f"{args.streams} streams of {args.tokens} tokens, a frame every {args.frame_ms:g} ms\n")
+    print(f"{APIS[args.api][0]}: {args.streams} streams of {args.tokens} tokens")
+    print(f"a frame every {args.frame_ms:g} ms\n")
     runs = [measure(args) for _ in range(args.repeats)]
     print("| gateway CPU µs per token, best | runs |\n|---|---|")
     print(f"| {min(runs):.1f} | {' '.join(f'{run:.1f}' for run in runs)} |")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from firelane.api.responses_items import InputItem, OutputItem
-from firelane.api.sampling import INT64, Count, FunctionType, Object, Penalty, RunOptions, StopString
+from firelane.api.sampling import INT64, Count, Object, Penalty, RunOptions, StopString
 from firelane.errors import RequestError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -18,26 +18,43 @@ INCLUDABLE = (
     "computer_call_output.output.image_url",
     "file_search_call.results",
     "message.input_image.image_url",
+    "reasoning.encrypted_content",
     "web_search_call.action.sources",
     "web_search_call.results",
 )
 """All but the first speak of items that no answer of this server has: they ask for nothing."""
-REFUSED = ("background", "context_management", "conversation", "moderation", "prompt", "access_programs")
+REFUSED = ("background", "conversation", "moderation", "prompt", "access_programs")
+RESPONSE_HINTS = ("context_management", "service_tier")
 MetadataText = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 Status = Literal["completed", "incomplete", "failed", "in_progress"]
 
 
-class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A function that the model may call. parameters: a JSON schema. Other types of tool are refused."""
+class FunctionTool(msgspec.Struct, kw_only=True):
+    """A function that the model may call. parameters: a JSON schema. tools: those of a `namespace`. Of other
+    types, which the makers of models run on their servers, nothing is read.
+    """
 
-    type: FunctionType
+    type: str
     name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    defer_loading: Literal[False] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | UnsetType | None = UNSET
+
+    @property
+    def members(self) -> list[FunctionTool]:
+        return self.tools or [] if self.type == "namespace" else []
+
+    def check(self, where: str) -> None:
+        """Raises RequestError."""
+        if self.type in ("function", "namespace") and self.name is None:
+            raise RequestError(f"`{where}.name` is missing", param=f"{where}.name")
+        for i, tool in enumerate(self.members):
+            if tool.type == "namespace":
+                raise _unsupported(f"{where}.tools[{i}].type: namespace", param=f"{where}.tools[{i}].type")
+            tool.check(f"{where}.tools[{i}]")
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -52,19 +69,22 @@ class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class TextConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """effort: as `reasoning_effort` of chat. No summaries are made: "auto" gives none."""
+    """effort: as `reasoning_effort` of chat. No summaries are made. context: which earlier reasoning counts;
+    here it is the template's to say.
+    """
 
     effort: str | None = None
-    summary: Literal["auto"] | None = None
-    generate_summary: Literal["auto"] | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Any = None
 
 
 class ResponseStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -112,11 +132,14 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: Any = None
+    client_metadata: Any = None
+
+    # Hints: see RESPONSE_HINTS.
+    context_management: Any = None
     service_tier: str | None = None
 
     # Refused: see REFUSED.
     background: Any = None
-    context_management: Any = None
     conversation: Any = None
     moderation: Any = None
     prompt: Any = None
@@ -142,10 +165,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             )
         self._check_input()
         for i, tool in enumerate(self.tools or ()):
-            if tool.type != "function":
-                raise _unsupported(f"tools[{i}].type: {tool.type[:40]}", param=f"tools[{i}].type")
-            if tool.name is None:
-                raise RequestError(f"`tools[{i}].name` is missing", param=f"tools[{i}].name")
+            tool.check(f"tools[{i}]")
         form = self.text.format if self.text is not None else None
         if form is not None and form.type == "json_schema" and (form.schema is None or form.name is None):
             missing = "schema" if form.schema is None else "name"

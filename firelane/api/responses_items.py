@@ -41,8 +41,8 @@ InputText = str | list[InputPart]
 class InputItem(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Which fields count depends on `type`:
 
-    message: role, content. function_call: call_id, name, arguments (JSON text). function_call_output:
-    call_id, output. reasoning: content, else summary.
+    message: role, content. function_call: call_id, name, arguments (JSON text), namespace of the function.
+    function_call_output: call_id, output. reasoning: content, else summary.
     """
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(ITEM_TYPES)})] = "message"
@@ -57,7 +57,7 @@ class InputItem(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     output: InputText | None = None
     summary: list[InputPart] | None = None
     encrypted_content: Any = None
-    namespace: Any = None
+    namespace: str | None = None
     caller: Any = None
 
     def check(self, where: str) -> None:
@@ -69,7 +69,7 @@ class InputItem(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
                 param=f"{where}.type",
                 code="unsupported_parameter",
             )
-        for name in ("encrypted_content", "namespace", "caller"):
+        for name in ("encrypted_content", "caller"):
             if getattr(self, name):
                 raise RequestError(
                     f"`{where}.{name}` is not supported by this server: leave it out",
@@ -132,14 +132,15 @@ class OutputMessage(msgspec.Struct, kw_only=True, tag="message"):
     content: list[OutputText]
 
 
-class OutputCall(msgspec.Struct, kw_only=True, tag="function_call"):
-    """arguments: JSON text."""
+class OutputCall(msgspec.Struct, kw_only=True, tag="function_call", omit_defaults=True):
+    """arguments: JSON text. namespace: of the tool, where it is in one."""
 
     id: str
     status: ItemStatus
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class OutputReasoning(msgspec.Struct, kw_only=True, tag="reasoning"):

@@ -104,15 +104,21 @@ class CallBuilder:
     delta_event: ClassVar[str] = "response.function_call_arguments.delta"
     delta_fields: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, start: CallStart) -> None:
+    def __init__(self, start: CallStart, namespace: str | None = None) -> None:
         self.id = _new_id("fc")
+        self._namespace = namespace
         self.pieces: list[str] = []
         self._start = start
 
     def item(self, status: ItemStatus) -> OutputCall:
         start = self._start
         return OutputCall(
-            id=self.id, status=status, call_id=start.id, name=start.name, arguments="".join(self.pieces)
+            id=self.id,
+            status=status,
+            call_id=start.id,
+            name=start.name,
+            arguments="".join(self.pieces),
+            namespace=self._namespace,
         )
 
     def opening(self) -> list[Event]:

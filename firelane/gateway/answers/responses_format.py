@@ -30,6 +30,7 @@ from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reaso
 from firelane.text.tokenizer import Tokenizer
 
 Keep = Callable[[ResponseObject, bytes], None]
+OwnName = Callable[[str], tuple[str | None, str]]
 _ERRORS: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelope)
 
 
@@ -62,13 +63,21 @@ class _Events:
 
 
 class ResponsesFormat:
-    """One answer, which it fills as the deltas come. keep: gets the finished answer and its JSON.
+    """One answer, which it fills as the deltas come. keep: gets the finished answer and its JSON. own_name:
+    namespace and name of a function that the model names.
 
     A stream's items are in the order of their coming; an answer in one piece has reasoning, message, calls.
     """
 
-    def __init__(self, answer: ResponseObject, tokenizer: Tokenizer, keep: Keep) -> None:
+    def __init__(
+        self,
+        answer: ResponseObject,
+        tokenizer: Tokenizer,
+        keep: Keep,
+        own_name: OwnName = lambda name: (None, name),
+    ) -> None:
         self._answer = answer
+        self._own_name = own_name
         self._tokenizer = tokenizer
         self._keep = keep
         self._events = _Events()
@@ -96,7 +105,9 @@ class ResponsesFormat:
         if isinstance(delta, Reasoning):
             return self._opened(ReasoningBuilder) + self._piece(delta.text)
         if isinstance(delta, CallStart):
-            return self._close("completed") + self._open(CallBuilder(delta))
+            namespace, name = self._own_name(delta.name)
+            start = CallStart(delta.index, delta.id, name)
+            return self._close("completed") + self._open(CallBuilder(start, namespace))
         return self._piece(delta.text)
 
     def event(self, part: ChoiceResult, offset: int | None) -> bytes:

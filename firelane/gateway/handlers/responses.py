@@ -11,6 +11,7 @@ from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
 from firelane.api.paging import Page, read_query
 from firelane.api.responses import (
+    RESPONSE_HINTS,
     InputItemList,
     InputItemsQuery,
     InputTokens,
@@ -26,6 +27,7 @@ from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.response_tools import left_out, names_of
 from firelane.gateway.requests.response_turn import Turn, begin_turn, initial_answer
 from firelane.gateway.requests.responses_chat import as_chat
 from firelane.text.assistant import RenderedChat
@@ -49,7 +51,7 @@ class Responses:
         self._bodies = bodies
         self._store = store
         self._replies = replies
-        self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest)
+        self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest, RESPONSE_HINTS)
 
     def routes(self) -> Iterable[Route]:
         one = "/v1/responses/{response_id}"
@@ -96,10 +98,10 @@ class Responses:
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
             chat, rendered, prompt = await _fitting(model, request, turn, room)
-            self._bodies.ignored.note(exchange, rendered.ignored)
+            self._bodies.ignored.note(exchange, [*rendered.ignored, *left_out(request.tools or [])])
             generation = GenerationRequest(
                 fields=chat,
-                format=ResponsesFormat(answer, model.tokenizer, keep),
+                format=ResponsesFormat(answer, model.tokenizer, keep, names_of(request.tools or []).own_name),
                 options=output_options(
                     chat, logprobs=request.wants_logprobs, visible_special_ids=rendered.visible_special_ids
                 ),

@@ -87,7 +87,7 @@ def initial_answer(request: ResponsesRequest, served_name: str, store: ResponseS
         temperature=request.temperature,
         text={"format": form, "verbosity": "medium"},
         tool_choice=request.tool_choice if request.tool_choice is not None else "auto",
-        tools=request.tools or [],
+        tools=[tool for tool in request.tools or () if tool.type in ("function", "namespace")],
         top_logprobs=request.top_logprobs or 0,
         top_p=request.top_p,
         truncation=request.truncation or "disabled",

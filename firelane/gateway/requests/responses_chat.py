@@ -10,6 +10,7 @@ from firelane.api.chat import ChatRequest
 from firelane.api.responses import FunctionTool, ResponsesRequest, TextFormat
 from firelane.api.responses_items import InputItem
 from firelane.errors import RequestError
+from firelane.gateway.requests.response_tools import ToolNames, functions, names_of
 
 SAME_NAMES = (
     *("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "stop", "top_k"),
@@ -24,13 +25,14 @@ Body = dict[str, Any]
 def as_chat(request: ResponsesRequest, earlier: list[InputItem], own: list[InputItem]) -> ChatRequest:
     """The chat request of a checked request: items of earlier turns, then its own. Raises RequestError."""
     body: Body = {name: getattr(request, name) for name in SAME_NAMES}
-    body["messages"] = messages(request.instructions, earlier, own)
+    names = names_of(request.tools or [])
+    body["messages"] = messages(request.instructions, earlier, own, names)
     body["max_completion_tokens"] = request.max_output_tokens
     if request.wants_logprobs:
         body |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     if request.reasoning is not None and request.reasoning.effort is not None:
         body["reasoning_effort"] = request.reasoning.effort
-    body |= _tools(request)
+    body |= _tools(request, names)
     if request.text is not None and request.text.format is not None:
         body["response_format"] = _format(request.text.format)
     given = {name: value for name, value in body.items() if value is not None}
@@ -42,7 +44,9 @@ def as_chat(request: ResponsesRequest, earlier: list[InputItem], own: list[Input
     return chat
 
 
-def messages(instructions: str | None, earlier: list[InputItem], own: list[InputItem]) -> list[Body]:
+def messages(
+    instructions: str | None, earlier: list[InputItem], own: list[InputItem], names: ToolNames
+) -> list[Body]:
     """Reasoning and calls go into the assistant's message that they belong to. Raises RequestError on an
     output whose call is not there."""
     made: list[Body] = []
@@ -63,7 +67,7 @@ def messages(instructions: str | None, earlier: list[InputItem], own: list[Input
         else:
             if item.type == "function_call":
                 calls.add(item.call_id or "")
-            _add_to_turn(_assistant_turn(made), item, where)
+            _add_to_turn(_assistant_turn(made), item, where, names)
     return made
 
 
@@ -74,9 +78,10 @@ def _assistant_turn(made: list[Body]) -> Body:
     return made[-1]
 
 
-def _add_to_turn(turn: Body, item: InputItem, where: str) -> None:
+def _add_to_turn(turn: Body, item: InputItem, where: str, names: ToolNames) -> None:
     if item.type == "function_call":
-        function = {"name": item.name, "arguments": item.arguments}
+        told = names.name_for_model(item.namespace, item.name or "")
+        function = {"name": told, "arguments": item.arguments}
         call: Body = {"id": item.call_id, "type": "function", "function": function}
         turn.setdefault("tool_calls", []).append(call)
         return
@@ -84,12 +89,13 @@ def _add_to_turn(turn: Body, item: InputItem, where: str) -> None:
     turn[name] = turn.get(name, "") + item.text(where)
 
 
-def _tools(request: ResponsesRequest) -> Body:
-    tools, choice = request.tools or [], request.tool_choice
+def _tools(request: ResponsesRequest, names: ToolNames) -> Body:
+    tools, choice = functions(request.tools or []), request.tool_choice
     mode = choice if choice is None or isinstance(choice, str) else _chosen(choice)
     if not tools and mode not in (None, "none", "auto"):
         raise RequestError("`tool_choice` asks for a call, but there are no `tools`", param="tool_choice")
-    body: Body = {"tools": [_tool(tool) for tool in tools], "tool_choice": mode}
+    told = [_tool(tool, names.name_for_model(namespace, tool.name or "")) for namespace, tool in tools]
+    body: Body = {"tools": told, "tool_choice": mode}
     return body if tools else {}
 
 
@@ -109,9 +115,9 @@ def _chosen(choice: Body) -> Body:
     return {"type": kind, "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": named}}
 
 
-def _tool(tool: FunctionTool) -> Body:
+def _tool(tool: FunctionTool, name: str) -> Body:
     function: Body = {
-        "name": tool.name,
+        "name": name,
         "description": tool.description,
         "parameters": tool.parameters,
         "strict": tool.strict,

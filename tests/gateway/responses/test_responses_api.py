@@ -159,11 +159,31 @@ def test_an_engine_that_dies_fails_the_stream(service):
     assert len(service.gateway.services.responses) == 0
 
 
+def test_a_call_of_a_namespaces_function(service):
+    """As Codex asks: the model reads a name, the answer says whose it is."""
+    service.text = '<tool_call>{"name": "crm.find", "arguments": {}}</tool_call>'
+    find = {"type": "function", "name": "find", "parameters": {"type": "object"}}
+    space = {"type": "namespace", "name": "crm", "description": "x", "tools": [find]}
+    tools = [find, space, {"type": "web_search", "external_web_access": True}]
+    body = {"model": "toy", "input": "hi", "tools": tools, "include": ["reasoning.encrypted_content"]}
+    answer = service.http.post("/v1/responses", json={**body, "client_metadata": {"a": "b"}})
+    assert answer.headers["x-ignored-fields"] == "tools[2]"
+    made = answer.json()
+    assert (made["output"][0]["namespace"], made["output"][0]["name"]) == ("crm", "find")
+    assert [tool["type"] for tool in made["tools"]] == ["function", "namespace"]
+    again = [{"role": "user", "content": "hi"}, *made["output"]]
+    again.append({"type": "function_call_output", "call_id": made["output"][0]["call_id"], "output": "12"})
+    assert create(service, input=again, tools=tools)["status"] == "completed"
+    assert '"name": "crm.find"' in prompts(service)[-1].replace("\\", "")
+    plain = create(service, tools=[find])["output"][0]
+    assert "namespace" not in plain
+
+
 def test_errors_name_the_field(service):
     for body, field in (
         ({"input": "x", "background": True}, "background"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": "x", "tools": [{"type": "function"}]}, "tools[0].name"),
         ({"input": "x", "model": "another"}, "model"),
         ({"input": "x", "previous_response_id": "resp_x"}, "previous_response_id"),
     ):

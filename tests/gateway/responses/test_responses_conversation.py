@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from firelane.api.responses import ResponsesRequest
+from firelane.api.responses import FunctionTool, ResponsesRequest
 from firelane.errors import RequestError
 from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.requests.response_tools import left_out, names_of
 from firelane.gateway.requests.response_turn import begin_turn
 from firelane.gateway.requests.responses_chat import as_chat
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
@@ -84,6 +85,32 @@ def test_allowed_tools():
     assert made.tool_choice.allowed_tools.tools[0].function.name == "f"
 
 
+SPACE = {
+    "type": "namespace",
+    "name": "crm",
+    "description": "x",
+    "tools": [{"type": "function", "name": "f"}, {"type": "function", "name": "g"}, {"type": "custom"}],
+}
+
+
+def test_functions_of_namespaces_have_names_of_their_own():
+    """The model reads the name alone where that is enough."""
+    search = {"type": "web_search", "external_web_access": True}
+    made = chat(input="x", tools=[search, TOOL, SPACE], client_metadata={"a": "b"}, include=INCLUDE)
+    assert [tool.function.name for tool in made.tools] == ["f", "crm.f", "g"]
+    called = {**CALL, "namespace": "crm", "name": "f"}
+    talk = messages(input=[called, RESULT], tools=[TOOL, SPACE])
+    assert talk[0]["tool_calls"][0]["function"]["name"] == "crm.f"
+
+
+def test_what_becomes_of_tools():
+    tools = msgspec.convert([{"type": "mcp", "server_url": "x"}, SPACE], list[FunctionTool])
+    assert left_out(tools) == ["tools[0]", "tools[1].tools[2]"]
+    assert names_of(tools).own_name("f") == ("crm", "f")
+    assert names_of(tools).own_name("other") == (None, "other")
+
+
+INCLUDE = ["reasoning.encrypted_content"]
 REFUSED = {
     "no input": {},
     "empty list": {"input": []},
@@ -99,10 +126,11 @@ REFUSED = {
     "conversation": {"input": "x", "conversation": "conv_1"},
     "prompt": {"input": "x", "prompt": {"id": "pmpt_1"}},
     "truncation": {"input": "x", "truncation": "middle"},
-    "include": {"input": "x", "include": ["reasoning.encrypted_content"]},
+    "include": {"input": "x", "include": ["everything"]},
+    "space in space": {"input": "x", "tools": [{"type": "namespace", "name": "a", "tools": [SPACE]}]},
     "top_logprobs": {"input": "x", "top_logprobs": 1},
     "stream_options": {"input": "x", "stream_options": {"include_obfuscation": False}},
-    "built-in tool": {"input": "x", "tools": [{"type": "web_search"}]},
+    "choice of a hosted tool": {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": "required"},
     "tool without name": {"input": "x", "tools": [{"type": "function"}]},
     "choice without tools": {"input": "x", "tool_choice": "required"},
     "choice of another": {"input": "x", "tools": [TOOL], "tool_choice": {"type": "file_search"}},
@@ -110,7 +138,7 @@ REFUSED = {
     "allowed tools": {"input": "x", "tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": 3}},
     "schema": {"input": "x", "text": {"format": {"type": "json_schema", "name": "n"}}},
     "schema name": {"input": "x", "text": {"format": {"type": "json_schema", "schema": {}}}},
-    "summary": {"input": "x", "reasoning": {"summary": "detailed"}},
+    "summary": {"input": "x", "reasoning": {"summary": "long"}},
     "store": {"input": "x", "store": True},
     "metadata": {"input": "x", "metadata": {str(i): "x" for i in range(17)}},
     "metadata value": {"input": "x", "metadata": {"a": "x" * 513}},
