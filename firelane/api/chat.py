@@ -25,9 +25,6 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
@@ -35,7 +32,7 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "return_prompt_text": (False,),
 }
 CHAT_HINTS = (*HINTS, "prediction", "verbosity", "web_search_options")
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_TOOLS = 128
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -65,7 +62,8 @@ class CallInMessage(msgspec.Struct, kw_only=True):
 
 class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of earlier answers that clients send back (`refusal`, `annotations` ...) are allowed when
-    empty; `parsed` is the openai client's own copy of the content.
+    empty; `parsed` is the openai client's own copy of the content. function_call, and the role `function` of
+    its result: what calls were before there were tools.
     """
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
@@ -78,7 +76,7 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     refusal: Any = None
     annotations: Any = None
     audio: Any = None
-    function_call: Any = None
+    function_call: CalledFunction | None = None
     parsed: Any = None
 
     def text(self, where: str) -> str:
@@ -88,7 +86,7 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if isinstance(self.content, str):
             return self.content
         if self.content is None:
-            if self.tool_calls:
+            if self.tool_calls or self.function_call:
                 return ""
             raise RequestError(f"`{where}.content` is missing: give a text", param=where)
         return "".join(_part_text(part, f"{where}.content") for part in self.content)
@@ -99,16 +97,15 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise RequestError(
                 f"`{where}.role` is '{self.role[:40]}': supported are {known}", param=f"{where}.role"
             )
-        for name in ("refusal", "audio", "function_call"):
+        for name in ("refusal", "audio"):
             if getattr(self, name):
                 raise unsupported(f"{where}.{name}")
         if self.role == "tool" and not self.tool_call_id:
             name = f"{where}.tool_call_id"
             raise RequestError(f"`{name}` is missing", param=name, code="missing_parameter")
-        if self.tool_calls and self.role != "assistant":
-            raise RequestError(
-                f"`{where}.tool_calls`: only assistants call tools", param=f"{where}.tool_calls"
-            )
+        for name in ("tool_calls", "function_call"):
+            if getattr(self, name) and self.role != "assistant":
+                raise RequestError(f"`{where}.{name}`: only assistants call tools", param=f"{where}.{name}")
 
 
 def _part_text(part: ContentPart, where: str) -> str:
@@ -153,7 +150,8 @@ class ToolReference(msgspec.Struct, kw_only=True):
 
 class ChatRequest(SamplingFields, kw_only=True):
     """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
-    template.
+    template. `functions` and `function_call` are the older names of `tools` and `tool_choice`. echo: with
+    `continue_final_message`, the answer begins with that message.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)]
@@ -168,6 +166,9 @@ class ChatRequest(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
+    echo: bool | None = None
+    functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
 
     # Hints: see CHAT_HINTS.
     prediction: Any = None
@@ -179,9 +180,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     best_of: Any = None
     chat_template: Any = None
     documents: Any = None
-    echo: Any = None
-    function_call: Any = None
-    functions: Any = None
     media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
     modalities: Any = None
@@ -200,6 +198,8 @@ class ChatRequest(SamplingFields, kw_only=True):
             raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
         for i, message in enumerate(self.messages):
             message.check(f"messages[{i}]")
+        if self.functions:
+            self._call_functions_tools(self.functions)
         self._check_final_message()
         self._check_tools()
 
@@ -213,6 +213,18 @@ class ChatRequest(SamplingFields, kw_only=True):
                 "`add_generation_prompt` not to be true",
                 param="continue_final_message",
             )
+
+    def _call_functions_tools(self, functions: list[FunctionDefinition]) -> None:
+        """Say with the newer fields what the older ones say."""
+        if self.tools:
+            raise RequestError("give either `functions` or `tools`", param="functions")
+        self.tools = [ToolDefinition(type="function", function=function) for function in functions]
+        self.parallel_tool_calls = False
+        choice = self.function_call
+        if isinstance(choice, NamedFunction):
+            self.tool_choice = ToolReference(type="function", function=choice)
+        else:
+            self.tool_choice = choice
 
     def _check_tools(self) -> None:
         names: set[str] = set()

@@ -41,13 +41,16 @@ class MessageToolCall(msgspec.Struct, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """tool_calls and reasoning_content are left out where there are none."""
+    """tool_calls, reasoning_content and function_call are left out where there are none. function_call: in
+    place of tool_calls where the request has `functions`.
+    """
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
     reasoning_content: str | None = None
     tool_calls: list[MessageToolCall] = []
+    function_call: FunctionCall | None = None
 
 
 class ChatChoice(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -20,6 +20,7 @@ INT64 = Meta(ge=-(2**63), le=2**63 - 1)
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=256)]
 Object = Annotated[dict[str, Any], Meta(max_length=64)]
 FunctionType = Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
 """The type of a tool. The schema alone says what is understood, so that the refusal can be clear."""
@@ -31,8 +32,6 @@ HINTS = (
 )
 # Values of fields that are not implemented which ask for nothing; None is always neutral.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "detokenize": (True,),
     "ec_transfer_params": (),
     "guided_whitespace_pattern": (),
@@ -108,6 +107,9 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     guided_choice: Choices | None = None
     guided_grammar: GrammarText | None = None
 
+    allowed_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=1 << 14)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=128)] | None = None
+
     options: RunOptions | None = None
 
     # llama-server's names.
@@ -143,8 +145,6 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     usage: Any = None
 
     # Refused: see NEUTRAL.
-    allowed_token_ids: Any = None
-    bad_words: Any = None
     detokenize: Any = None
     ec_transfer_params: Any = None
     guided_whitespace_pattern: Any = None

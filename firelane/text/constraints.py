@@ -67,6 +67,10 @@ def _constraints(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
     if fields.json_schema is not None:
         yield "json_schema", _json(fields.json_schema, "json_schema")
     yield from _kinds(StructuredOutputs(grammar=fields.grammar), "")
+    if fields.bad_words:
+        yield "bad_words", Grammar("lark", _without(fields.bad_words))
+    if fields.allowed_token_ids is not None:
+        yield "allowed_token_ids", Grammar("lark", _of_tokens(fields.allowed_token_ids))
 
 
 def _response_format(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
@@ -122,6 +126,24 @@ def _json(schema: str | dict[str, Any], where: str) -> Grammar:
         raise RequestError(f"`{where}` is not a JSON schema: give an object", param=where)
     check_schema(value, where)
     return Grammar("json_schema", json.dumps(value, ensure_ascii=False))
+
+
+def _without(words: list[str]) -> str:
+    """A Lark grammar of all texts in which none of these is."""
+    found = "|".join("".join(f"\\x{{{ord(char):x}}}" for char in word) for word in dict.fromkeys(words))
+    return f"start: TEXT\nTEXT: /(?s:.*)/ & ~BAD\nBAD: /(?s:.*({found}).*)/\n"
+
+
+def _of_tokens(ids: list[int]) -> str:
+    """A Lark grammar of all sequences of these tokens. Neighbours are named by their ends."""
+    ranges: list[list[int]] = []
+    for token in sorted(set(ids)):
+        if ranges and token == ranges[-1][1] + 1:
+            ranges[-1][1] = token
+        else:
+            ranges.append([token, token])
+    named = ",".join(f"{first}-{last}" if first < last else str(first) for first, last in ranges)
+    return f"start: <[{named}]>*\n"
 
 
 def _alternatives(choices: list[str]) -> str:

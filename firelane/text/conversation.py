@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.chat import ChatRequest, Message, ToolReference
+from firelane.api.chat import CalledFunction, ChatRequest, Message, ToolReference
 from firelane.api.sampling import unsupported
 from firelane.errors import RequestError
 from firelane.text.tools.tool import NO_TOOLS, Tool, ToolUse
@@ -49,8 +49,18 @@ def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversa
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """Checked messages for a template. Raises RequestError."""
-    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    """Checked messages for a template. A `function_call` is one of `tool_calls` there, and its result a
+    tool's. Raises RequestError.
+    """
+    made = [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    call_id = ""
+    for i, (message, entry) in enumerate(zip(messages, made, strict=True)):
+        if message.function_call is not None:
+            call_id = f"call_{i}"
+            entry["tool_calls"] = [_function(message.function_call, call_id, f"messages[{i}].function_call")]
+        elif message.role == "function":
+            entry |= {"role": "tool", "tool_call_id": call_id}
+    return made
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
@@ -74,19 +84,23 @@ def _template_call(message: Message, index: int, where: str) -> dict[str, Any]:
     call = message.tool_calls[index]
     if call.type != "function" or call.function is None:
         raise unsupported(f"{where}.type", f"'{call.type[:40]}'")
-    arguments: Any = call.function.arguments or {}
+    return _function(call.function, call.id, f"{where}.function")
+
+
+def _function(function: CalledFunction, call_id: str, where: str) -> dict[str, Any]:
+    arguments: Any = function.arguments or {}
     if isinstance(arguments, str):
         try:
             arguments = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             arguments = None
     if not isinstance(arguments, dict):
-        name = f"{where}.function.arguments"
+        name = f"{where}.arguments"
         raise RequestError(f"`{name}` is not the JSON text of an object", param=name)
     return {
-        "id": call.id,
+        "id": call_id,
         "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
+        "function": {"name": function.name, "arguments": arguments},
     }
 
 

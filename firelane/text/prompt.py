@@ -147,6 +147,7 @@ class PromptBuilder:
         named: dict[str, Collection[int]] = {
             "logit_bias": fields.logit_bias or (),
             "stop_token_ids": fields.stop_token_ids or (),
+            "allowed_token_ids": fields.allowed_token_ids or (),
         }
         if prompt.text is None:
             named["prompt"] = prompt.ids

@@ -158,7 +158,7 @@ def messages() -> Iterator[Case]:
         "part without text": ([{"role": "user", "content": [{"type": "text"}]}], REFUSED),
         "number": ([{"role": "user", "content": 1}], REFUSED),
         "unknown field": ([{"role": "user", "content": "x", "colour": 1}], REFUSED),
-        "old call": ([{"role": "assistant", "content": "x", "function_call": {"name": "f"}}], REFUSED),
+        "old call": ([{"role": "assistant", "function_call": {"name": "f", "arguments": "x"}}], REFUSED),
         "users call": ([{"role": "user", "content": "x", "tool_calls": [called()]}], REFUSED),
         "call of text": (assistant(called("x")), REFUSED),
         "call of list": (assistant(called("[]")), REFUSED),

@@ -207,11 +207,8 @@ def test_best_of(service):
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"chat_template": "{{ messages }}"}, "chat_template"),
         ({"documents": [{"text": "x"}]}, "documents"),
-        ({"echo": True}, "echo"),
         ({"best_of": 2}, "best_of"),
         ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
-        ({"bad_words": ["a"]}, "bad_words"),
-        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 1.5}, "length_penalty"),
         ({"logits_processors": ["x"]}, "logits_processors"),
@@ -273,6 +270,26 @@ def test_fields_that_nobody_knows_may_be_refused(make_service):
     answer = service.http.post(CHAT, json={"messages": USER, "temprature": 1})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "temprature"
+
+
+@BOTH
+def test_words_and_tokens_that_an_answer_may_have(service, path):
+    post(service, path, bad_words=["a/b", "\n"])
+    grammar = service.engine.submitted[-1].grammar
+    assert grammar.text.endswith("BAD: /(?s:.*(\\x{61}\\x{2f}\\x{62}|\\x{a}).*)/\n")
+    post(service, path, allowed_token_ids=[9, 7, 8, 12])
+    assert service.engine.submitted[-1].grammar.text == "start: <[7-9,12]>*\n"
+    body = {"messages": USER} if path == CHAT else {"prompt": "x"}
+    for wrong in ({"allowed_token_ids": []}, {"allowed_token_ids": [9999]}, {"bad_words": [""]}):
+        assert service.http.post(path, json=body | wrong).status_code == 400
+
+
+def test_the_continued_message_is_echoed(service):
+    assert continued(service, echo=True).json()["choices"][0]["message"]["content"] == (
+        "The answer is hello world"
+    )
+    events = service.events(CHAT, {"messages": USER, "echo": True})
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events) == "hello world"
 
 
 @BOTH

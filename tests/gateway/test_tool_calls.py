@@ -253,7 +253,11 @@ def assistant(arguments):
         ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice.type"),
         ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
         ({"functions": [{"name": "f"}]}, "functions"),
-        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"function_call": {"name": 1}}, "function_call.name"),
+        (
+            {"messages": [{"role": "user", "content": "x", "function_call": {"name": "f"}}]},
+            "messages[0].function_call",
+        ),
         ({"messages": [*USER, assistant("[1]")]}, ARGUMENTS),
         ({"messages": [*USER, assistant("{")]}, ARGUMENTS),
         (
@@ -282,6 +286,30 @@ def test_deep_and_large_schemas_are_refused(taught):
         answer = taught.http.post("/v1/chat/completions", json={"messages": USER, "tools": [tool]})
         assert answer.status_code == 400
         assert words in answer.json()["error"]["message"]
+
+
+def test_functions_are_tools_of_old(taught):
+    fields = {"functions": [TOOL["function"]]}
+    talk = [*USER]
+    ask = {"messages": talk, **fields}
+    choice = taught.http.post("/v1/chat/completions", json=ask).json()["choices"][0]
+    message = choice["message"]
+    assert choice["finish_reason"] == "function_call"
+    assert message["function_call"] == {"name": "weather", "arguments": '{"city": "Zürich"}'}
+    assert "tool_calls" not in message
+    events = taught.events("/v1/chat/completions", ask)
+    deltas = [event["choices"][0]["delta"].get("function_call") for event in events]
+    assert "".join(d["arguments"] for d in deltas if d) == '{"city": "Zürich"}'
+    assert events[-1]["choices"][0]["finish_reason"] == "function_call"
+    talk += [message, {"role": "function", "name": "weather", "content": "12 °C"}]
+    taught.http.post("/v1/chat/completions", json=ask)
+    assert "<tool_call>weather:Zürich\n<|user|>[call_1]12 °C" in prompt_text(taught).replace(
+        "Zürich<|user|>", "Zürich\n<|user|>"
+    )
+    taught.http.post("/v1/chat/completions", json={**ask, "function_call": {"name": "weather"}})
+    assert taught.engine.submitted[-1].grammar is not None
+    plain = taught.http.post("/v1/chat/completions", json={**ask, "function_call": "none"}).json()
+    assert plain["choices"][0]["message"]["content"] == CALL
 
 
 def test_tools_beside_a_format(taught):

@@ -32,10 +32,11 @@ from firelane.text.tokenizer import Tokenizer
 
 
 class ChatFormat:
-    """The ResponseFormat of /v1/chat/completions."""
+    """The ResponseFormat of /v1/chat/completions. legacy_calls: a call is a `function_call`."""
 
-    def __init__(self, identity: Identity, tokenizer: Tokenizer) -> None:
+    def __init__(self, identity: Identity, tokenizer: Tokenizer, *, legacy_calls: bool = False) -> None:
         self._identity = identity
+        self._legacy_calls = legacy_calls
         self._tokenizer = tokenizer
         self._frame = EventFrame(identity, "chat.completion.chunk")
 
@@ -52,10 +53,21 @@ class ChatFormat:
         more = b"" if part.token_ids is None else b',"token_ids":%b' % encode_json(part.token_ids)
         if part.prompt_ids is not None:
             more += b',"prompt_token_ids":%b' % encode_json(part.prompt_ids)
-        return self._event(part.index, delta, logprobs, encode_json(part.reason), more)
+        return self._event(part.index, delta, logprobs, encode_json(self._reason(part)), more)
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        return self._event(index, encode_json(delta_object(delta)))
+        return self._event(index, encode_json(self._delta_object(delta)))
+
+    def _delta_object(self, delta: Delta) -> dict[str, Any]:
+        if isinstance(delta, Content | Reasoning) or not self._legacy_calls:
+            return delta_object(delta)
+        name = {"name": delta.name} if isinstance(delta, CallStart) else {}
+        arguments = "" if isinstance(delta, CallStart) else delta.text
+        return {"function_call": {**name, "arguments": arguments}}
+
+    def _reason(self, result: ChoiceResult) -> str | None:
+        legacy = self._legacy_calls and result.reason == "tool_calls"
+        return "function_call" if legacy else result.reason
 
     def _event(
         self, index: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null", more: bytes = b""
@@ -89,9 +101,9 @@ class ChatFormat:
     def _choice(self, result: ChoiceResult, with_logprobs: bool) -> ChatChoice:
         return ChatChoice(
             index=result.index,
-            message=_message(result),
+            message=_message(result, legacy=self._legacy_calls),
             logprobs=self._logprobs(result.reports) if with_logprobs else None,
-            finish_reason=result.reason,
+            finish_reason=self._reason(result),
             token_ids=result.token_ids,
         )
 
@@ -123,7 +135,7 @@ def delta_object(delta: Delta) -> dict[str, Any]:
     return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
 
 
-def _message(result: ChoiceResult) -> ChatMessage:
+def _message(result: ChoiceResult, *, legacy: bool) -> ChatMessage:
     calls = [
         MessageToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
         for call in result.calls
@@ -134,5 +146,6 @@ def _message(result: ChoiceResult) -> ChatMessage:
         refusal=None,
         content=content,
         reasoning_content=result.reasoning or None,
-        tool_calls=calls,
+        tool_calls=[] if legacy else calls,
+        function_call=calls[0].function if legacy and calls else None,
     )

@@ -20,7 +20,7 @@ class OutputOptions:
     0). keep_stop: a stop string is part of the answer. visible_special_ids: special tokens that are shown by
     their names, None: all of them. token_ids, prompt_logprobs: the answer holds them. best_of: None where
     every answer is given out. hide_logprobs: they are wanted to choose, not to be shown. live_usage: of
-    chunks that say the usage so far.
+    chunks that say the usage so far. prefix: text that an answer begins with, before its first token's.
     """
 
     stream: bool = False
@@ -36,6 +36,7 @@ class OutputOptions:
     best_of: BestOf | None = None
     hide_logprobs: bool = False
     live_usage: LiveUsage | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ class Chat:
             )
             generation = GenerationRequest(
                 fields=request,
-                format=ChatFormat(identity, model.tokenizer),
-                options=replace(options, live_usage=identity.live_usage),
+                format=ChatFormat(identity, model.tokenizer, legacy_calls=bool(request.functions)),
+                options=replace(options, live_usage=identity.live_usage, prefix=_echoed(request)),
                 prompts=[await model.assistant.encode(chat, model.text_room(exchange, "messages", request))],
                 draws=draws,
                 splitter=chat.splitter,
@@ -55,3 +55,10 @@ class Chat:
                 ),
             )
             await start_generation(model, reservation, generation)
+
+
+def _echoed(request: ChatRequest) -> str:
+    """What the answer begins with."""
+    if not request.echo or not request.continue_final_message:
+        return ""
+    return request.messages[-1].text("messages")

@@ -135,6 +135,8 @@ class Choice:
         self.first_s = now_s
         self._run.first_token(self, now_s)
         self._sink.begin()
+        if self._options.prefix:
+            self._sink.text(self._options.prefix)
         if not self._options.echo:
             return
         prompt = self._prompt
