@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,8 @@ Choices = Annotated[
 class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The schema holds whatever `strict` says: an answer that does not match it cannot be made."""
 
+    ALWAYS_STRICT: ClassVar[bool] = True
+
     name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     description: str | None = None
     schema: dict[str, Any] | None = None
@@ -30,6 +32,8 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    ALWAYS_STRICT: ClassVar[bool] = True
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
@@ -38,6 +42,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """One of json, regex, choice, grammar and json_object. grammar: Lark's syntax, or llama.cpp's GBNF
     (rules with `::=`). JSON is always written on one line, so disable_any_whitespace changes nothing.
     """
+
+    ALWAYS_STRICT: ClassVar[bool] = True
 
     json: str | dict[str, Any] | None = None
     regex: Pattern | None = None

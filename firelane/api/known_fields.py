@@ -13,7 +13,8 @@ _UNION = inspect.UnionType
 
 def drop_unknown(kind: inspect.Type, value: Any, where: str = "") -> Iterator[str]:
     """Take fields out of `value` that a type which forbids unknown ones does not know, and yield their names
-    (entries of a list are not told apart).
+    (entries of a list are not told apart). They stay where the type is ALWAYS_STRICT: there a misspelt name
+    would lose what the answer must be.
     """
     if isinstance(kind, inspect.Metadata):
         yield from drop_unknown(kind.type, value, where)
@@ -32,6 +33,6 @@ def _of_struct(kind: inspect.StructType, value: dict[str, Any], prefix: str) -> 
     for name in list(value):
         if name in fields:
             yield from drop_unknown(fields[name], value[name], prefix + name)
-        elif kind.forbid_unknown_fields:
+        elif kind.forbid_unknown_fields and not getattr(kind.cls, "ALWAYS_STRICT", False):
             del value[name]
             yield prefix + name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -59,6 +59,8 @@ class FunctionTool(msgspec.Struct, kw_only=True):
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """name, schema, description, strict: of json_schema."""
+
+    ALWAYS_STRICT: ClassVar[bool] = True
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: Name | None = None

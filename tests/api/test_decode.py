@@ -82,3 +82,29 @@ def test_envelope(error, status, kind, code):
 
 def test_envelope_is_one_line():
     assert msgspec.json.decode(envelope(400, 'a "b"\nc'))["error"]["message"] == 'a "b" c'
+
+
+def test_what_no_type_knows_is_left_out_and_named():
+    body = (
+        b'{"messages": [{"role": "user", "content": "a", "x": 1}, {"role": "user", "content": "b", "x": 2}],'
+        b' "y": {"z": 1}, "stream_options": {"w": 1}, "chat_template_kwargs": {"any": 1}}'
+    )
+    request, names = CHAT.decode_known(body)
+    assert names == ["messages[].x", "y", "stream_options.w"]
+    assert request.chat_template_kwargs == {"any": 1}
+    assert [message.content for message in request.messages] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": [{"role": "user", "content": "a"}], "structured_outputs": {"regexp": "a"}}',
+        b'{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "text", "a": 1}}',
+        b'{"messages": 5, "x": 1}',
+        b'{"x": 1}',
+        b'{"messages": [], "x": ' + b"[" * 20_000 + b"}",
+    ],
+)
+def test_what_is_wrong_all_the_same(body):
+    with pytest.raises(RequestError):
+        CHAT.decode_known(body)

@@ -98,7 +98,7 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "functions": [[{"name": "a b"}], [1], {}],
         "bad_words": ["a", [""], ["a" * 257], [1]],
         "allowed_token_ids": [[], [-1], ["a"], [10**6]],
-        "grammar": ["", 1, "root ::= "],
+        "grammar": ["", 1],
         "repeat_penalty": [0, -1, 11],
         "logprobs": [1, "yes"],
         "top_logprobs": [2],

@@ -113,7 +113,6 @@ def test_bad_input_fails_with_the_lines(kept):
         ({"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
         ({"metadata": {"a": 1}}, "metadata[...]"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 def test_bad_request(kept, fields, param):
