@@ -14,6 +14,8 @@ MOST_NAMES = 16
 """In one header."""
 MOST_LOGGED = 1000
 _PLAIN = re.compile(r"[\w.\[\]-]{1,64}", re.ASCII)
+_LOGGED = re.compile(r"[a-z][a-z0-9_.\[\]]{0,39}")
+"""Names as APIs have them: what else a client makes up may be a part of its user's text."""
 
 
 class IgnoredFields:
@@ -29,7 +31,7 @@ class IgnoredFields:
             return
         exchange.extra_headers += b"%b: %b\r\n" % (HEADER, ", ".join(plain).encode())
         for name in plain:
-            if name not in self._logged and len(self._logged) < MOST_LOGGED:
+            if name not in self._logged and len(self._logged) < MOST_LOGGED and _LOGGED.fullmatch(name):
                 self._logged.add(name)
                 path = exchange.request.path.decode("ascii", "replace")[:200]
                 log.info("field_ignored name=%s path=%s (said once)", name, path)
