@@ -19,7 +19,8 @@ class Environment:
     """Settings taken from the environment.
 
     cache_dir: FIRELANE_CACHE_DIR, where compiled kernels and packed weights lie (default ~/.cache/firelane).
-    isa: FIRELANE_ISA, force a CPU target: avx512bf16, avx512, avx2, neon, portable ("" = the best here).
+    isa: FIRELANE_ISA, force a CPU target: avx512bf16, avx512, avx2, neonbf16, neon, portable ("" = the best
+        here).
     cxx: FIRELANE_CXX, the C++ compiler command ("" = search for g++, clang++, c++, then the ziglang package).
     log_level: FIRELANE_LOG_LEVEL, debug, info, warning or error.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firelane.env import Environment
 from firelane.errors import OutOfMemoryError
-from firelane.native.machine import best_isa, compile_flags, cpu_identity
+from firelane.native.machine import cpu_identity
+from firelane.native.target import find_target
 from firelane.native.toolchain import find_compiler
 
 SOURCE = Path(__file__).with_name("probe.cpp")
@@ -72,10 +73,12 @@ def build_probe(settings: Environment, isa: str = "") -> Probe:
     """Compile the probe for the target `isa` (default: the machine's best), or take it from the cache. Raises
     CompilerError, CacheError."""
     cpu = cpu_identity()
-    library = find_compiler(settings).build(
+    compiler = find_compiler(settings)
+    target = find_target(replace(settings, isa=isa), cpu, compiler)
+    library = compiler.build(
         SOURCE.read_text(),
         include_dirs=(),
-        flags=(*compile_flags(isa or best_isa(cpu), cpu), "-ffp-contract=fast", "-pthread"),
+        flags=(*target.flags, "-ffp-contract=fast", "-pthread"),
         cache_dir=settings.cache_dir,
         cpu_key=cpu.key,
         name="the doctor's probe",

@@ -17,6 +17,7 @@ from firelane.env import Environment
 from firelane.errors import FirelaneError
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity, supported_isas
+from firelane.native.target import find_target
 from firelane.native.toolchain import find_compiler
 
 PACKAGES = ("numpy", "tokenizers", "msgspec", "jinja2", "httptools", "uvloop", "huggingface_hub")
@@ -34,13 +35,15 @@ class CacheReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """`isas` best first; `limits` is None, and `compiler` "", where `problems` says why. A GPU that cannot be
-    used is none of them: the CPU serves. Memory in bytes."""
+    """`isas` best first; `target` is the one that kernels are compiled for, and why it is no better one.
+    `limits` is None, and `compiler` and `target` "", where `problems` says why. A GPU that cannot be used is
+    none of them: the CPU serves. Memory in bytes."""
 
     versions: dict[str, str]
     cpu: str
     cores: int
     isas: tuple[str, ...]
+    target: str
     caches: dict[str, str]
     memory_bytes: int
     available_bytes: int
@@ -59,10 +62,11 @@ def examine(settings: Environment) -> Report:
     left = cgroup.memory_left()
     cache = examine_cache(settings.cache_dir)
     problems = [cache.problem] if cache.problem else []
-    compiler, limits = "", None
+    compiler, target, limits = "", "", None
     try:
         found = find_compiler(settings)
         compiler = f"{found.version} ({' '.join(found.command)})"
+        target = str(find_target(settings, cpu, found))
         limits = measure_limits(settings)
     except FirelaneError as error:
         problems.append(str(error))
@@ -71,6 +75,7 @@ def examine(settings: Environment) -> Report:
         cpu=cpu.model,
         cores=cpu.usable_cores,
         isas=supported_isas(cpu),
+        target=target,
         caches=cache_sizes(),
         memory_bytes=memory.get("MemTotal", 0),
         available_bytes=min(memory.get("MemAvailable", 0), left if left is not None else 1 << 62),
@@ -147,6 +152,7 @@ def format_report(report: Report) -> str:
         ("versions", ", ".join(f"{k} {v}" for k, v in report.versions.items())),
         ("cpu", f"{report.cpu}, {report.cores} usable cores"),
         ("targets", f"{', '.join(report.isas)} (best first)"),
+        ("kernels", f"for {report.target or 'none'}"),
         ("caches", ", ".join(f"{k} {v}" for k, v in report.caches.items()) or "unknown"),
         ("memory", f"{report.memory_bytes / gib:.1f} GiB, {report.available_bytes / gib:.1f} GiB available"),
         ("shared", report.shared_memory),

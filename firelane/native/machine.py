@@ -11,9 +11,12 @@ from pathlib import Path
 from firelane.errors import UsageError
 from firelane.native import cgroup
 
-# Best first. `portable` is the compiler's baseline for the architecture.
-ISAS = ("avx512bf16", "avx512", "avx2", "neon", "portable")
+# Best first. `portable` has no intrinsics: what the compiler makes of plain C++ for this CPU.
+ISAS = ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable")
 
+_X86, _ARM = ("x86_64", "AMD64"), ("aarch64", "arm64")
+ARCHITECTURES = {isa: _X86 for isa in ISAS if isa.startswith("avx")} | {"neonbf16": _ARM, "neon": _ARM}
+"""Of targets that are for one only. A system that emulates another CPU may show the features of its own."""
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
 # Feature names as /proc/cpuinfo spells them.
@@ -21,14 +24,29 @@ ISA_FEATURES: dict[str, tuple[str, ...]] = {
     "avx512bf16": (*_AVX512, "avx512_bf16"),
     "avx512": _AVX512,
     "avx2": _AVX2,
+    "neonbf16": ("asimd", "atomics", "bf16"),
     "neon": ("asimd",),
     "portable": (),
 }
-# The least that each target needs; where it is the machine's best, `compile_flags` gives -march=native.
-ISA_FLAGS: dict[str, tuple[str, ...]] = {
-    isa: tuple(f"-m{name.replace('_', '')}" for name in features if name != "asimd")
-    for isa, features in ISA_FEATURES.items()
+# What a compiler may use besides, where the CPU lists it.
+_X86_V3 = ("pni", "ssse3", "sse4_1", "sse4_2", "popcnt", "avx", *_AVX2, "bmi1", "bmi2", "abm")
+_MORE_AVX2 = (*_X86_V3, "avx_vnni")
+_MORE_AVX512 = (
+    *_MORE_AVX2,
+    *("avx512cd", "avx512vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg", "avx512_vpopcntdq", "gfni"),
+)
+_MORE_NEON = ("asimddp", "i8mm")
+MORE_FEATURES: dict[str, tuple[str, ...]] = {
+    "avx512bf16": _MORE_AVX512,
+    "avx512": _MORE_AVX512,
+    "avx2": _MORE_AVX2,
+    "neonbf16": _MORE_NEON,
+    "neon": _MORE_NEON,
+    "portable": _X86_V3,
 }
+# Where a compiler's name of a feature is not the kernel's without underscores.
+_X86_NAMES = {"pni": "sse3", "sse4_1": "sse4.1", "sse4_2": "sse4.2", "bmi1": "bmi", "abm": "lzcnt"}
+_ARM_NAMES = {"bf16": "bf16", "asimddp": "dotprod", "i8mm": "i8mm"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +90,8 @@ def parse_cpuinfo(text: str, *, machine: str, affinity: Collection[int]) -> CpuI
     first = cpus[0] if cpus else {}
     mine = [b for b in cpus if b["processor"].isdigit() and int(b["processor"]) in affinity]
     cores = {(b.get("physical id", ""), b.get("core id", b["processor"])) for b in mine}
-    features = set((first.get("flags") or first.get("Features") or "").split())
+    lists = [set(text.split()) for b in cpus for text in [b.get("flags") or b.get("Features")] if text]
+    features = set[str].intersection(*lists) if lists else set[str]()  # cores may differ
     if machine in ("arm64", "aarch64"):
         features.add("asimd")  # part of the architecture, whether the system lists it or not
     part = f"{first.get('CPU implementer', '')} {first.get('CPU part', '')}".strip()
@@ -86,7 +105,12 @@ def parse_cpuinfo(text: str, *, machine: str, affinity: Collection[int]) -> CpuI
 
 def supported_isas(cpu: CpuIdentity) -> tuple[str, ...]:
     """The targets that this CPU can run, best first."""
-    return tuple(isa for isa in ISAS if cpu.features.issuperset(ISA_FEATURES[isa]))
+    return tuple(isa for isa in isas_of(cpu.architecture) if cpu.features.issuperset(ISA_FEATURES[isa]))
+
+
+def isas_of(architecture: str) -> tuple[str, ...]:
+    """The targets that there are for an architecture, best first."""
+    return tuple(isa for isa in ISAS if architecture in ARCHITECTURES.get(isa, (architecture,)))
 
 
 def best_isa(cpu: CpuIdentity) -> str:
@@ -94,21 +118,48 @@ def best_isa(cpu: CpuIdentity) -> str:
 
 
 def choose_isa(forced: str, cpu: CpuIdentity) -> str:
-    """The target to compile for: `forced` (FIRELANE_ISA), or the best if "". UsageError if it cannot run."""
+    """The target to compile for: `forced` (FIRELANE_ISA), the next best one where this CPU cannot run it, the
+    best one for "". UsageError where there is no such target."""
     supported = supported_isas(cpu)
     if not forced:
         return supported[0]
-    if forced not in supported:
+    if forced not in ISAS:
         raise UsageError(
             f"FIRELANE_ISA={forced}: this CPU runs {', '.join(supported)}; choose one or unset it"
         )
-    return forced
+    of_this = isas_of(cpu.architecture)
+    worse = of_this[of_this.index(forced) :] if forced in of_this else of_this
+    return next(isa for isa in worse if isa in supported)
 
 
-def compile_flags(isa: str, cpu: CpuIdentity) -> tuple[str, ...]:
-    """Compiler flags of a target, -DFIRELANE_ISA_<NAME> included."""
-    machine = ("-march=native",) if isa == best_isa(cpu) else ISA_FLAGS[isa]
-    return (*machine, f"-DFIRELANE_ISA_{isa.upper()}")
+def compile_flags(isa: str, cpu: CpuIdentity, *, least: bool = False) -> tuple[str, ...]:
+    """Compiler flags of a target, -DFIRELANE_ISA_<NAME> included.
+
+    They name what the target needs and, but for `least`, what else of it the CPU lists. Never -march=native:
+    what the compiler finds may be more than the system lets programs use.
+    """
+    return (*machine_flags(compiled_features(isa, cpu, least=least), cpu.architecture), _define(isa))
+
+
+def compiled_features(isa: str, cpu: CpuIdentity, *, least: bool = False) -> tuple[str, ...]:
+    """The CPU's features that kernels for `isa` are compiled with."""
+    more = () if least else MORE_FEATURES[isa]
+    return tuple(dict.fromkeys((*ISA_FEATURES[isa], *(name for name in more if name in cpu.features))))
+
+
+def machine_flags(features: Collection[str], architecture: str) -> tuple[str, ...]:
+    """Compiler flags that allow the use of `features`."""
+    if architecture in _X86:
+        names = (_X86_NAMES.get(name, name.replace("_", "")) for name in features)
+        return (*(f"-m{name}" for name in names), "-mtune=native")  # the order of instructions alone
+    if architecture in _ARM:
+        base = "armv8.2-a" if "bf16" in features else "armv8-a"
+        return ("+".join([f"-march={base}", *(_ARM_NAMES[n] for n in features if n in _ARM_NAMES)]),)
+    return ()
+
+
+def _define(isa: str) -> str:
+    return f"-DFIRELANE_ISA_{isa.upper()}"
 
 
 def _fields(block: str) -> dict[str, str]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import importlib.util
+import logging
+import os
 import shlex
 import shutil
 import subprocess
@@ -38,6 +41,7 @@ COMPILERS = ("g++", "clang++", "c++")
 INSTALL_HINT = "install g++ (or clang++), or `pip install 'firelane[compiler]'`"
 DIGEST_BYTES = hashlib.sha256().digest_size
 MOST_LIBRARY_BYTES = 256 << 20
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +82,14 @@ class Toolchain:
                 cache_directory(_zig_cache(cache_dir))
             with locked(library.with_suffix(".lock")):
                 if not has_digest(library, key):
+                    log.info("compiling %s: none in the cache for this CPU, compiler and version", name)
                     arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
                     self._compile(source, library=library, arguments=arguments, name=name)
         return library
+
+    def takes(self, flags: Sequence[str]) -> bool:
+        """Whether this compiler knows the flags: an old one does not know the newest features."""
+        return self.is_zig or _takes((*self.command, *flags))
 
     def key(self, source: str, *, include_dirs: Sequence[Path], flags: Sequence[str], cpu_key: str) -> str:
         """Of a library that `build` makes: the same only where all that it depends on is."""
@@ -147,6 +156,17 @@ def find_compiler(settings: env.Environment) -> Toolchain:
     raise CompilerError(f"no C++ compiler: {INSTALL_HINT}")
 
 
+@functools.cache
+def _takes(command: tuple[str, ...]) -> bool:
+    """Asked once in a process: it takes a compiler some 30 ms to say."""
+    arguments = ["-fsyntax-only", "-x", "c++", os.devnull]
+    try:
+        done = subprocess.run([*command, *arguments], capture_output=True, env=env.for_child(LC_ALL="C"))
+    except OSError as error:
+        raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error
+    return done.returncode == 0
+
+
 def _version(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(
@@ -163,12 +183,16 @@ def _zig_cache(cache_dir: Path) -> Path:
 
 
 def zig_flags(flags: Sequence[str]) -> list[str]:
-    """Flags as `zig c++` wants them: for the host unless told, machine features in one -mcpu."""
+    """Flags as `zig c++` wants them: machine features in one -mcpu."""
     kept = [f for f in flags if not f.startswith("-m")]
-    if "-march=native" in flags:
-        return [*kept, "-mcpu=native"]
-    features = [f.removeprefix("-m") for f in flags if f.startswith("-m")]
+    named = [f for f in flags if f.startswith("-m") and not f.startswith("-mtune=")]
+    features = [name for f in named for name in _zig_features(f)]
     return [*kept, "-mcpu=" + "+".join(["baseline", *features])]
+
+
+def _zig_features(flag: str) -> list[str]:
+    """LLVM's names of what -msse4.2 or -march=armv8.2-a+bf16 allows."""
+    return flag.removeprefix("-m").removeprefix("arch=arm").replace("-a", "a").replace(".", "_").split("+")
 
 
 def first_error(log: str) -> str:

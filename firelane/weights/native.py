@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from firelane import env
 from firelane.errors import CacheError, CompilerError
 from firelane.native import machine, toolchain
+from firelane.native.target import find_target
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -53,12 +54,12 @@ def codec_library() -> CodecLibrary | None:
     """The compiled kernels, or None where they cannot be compiled or kept. UsageError as env.read()."""
     settings = env.read()
     cpu = machine.cpu_identity()
-    isa = machine.choose_isa(settings.isa, cpu)
     try:
-        path = toolchain.find_compiler(settings).build(
+        compiler = toolchain.find_compiler(settings)
+        path = compiler.build(
             (SOURCES / "codec.cpp").read_text(),
             include_dirs=[SOURCES],
-            flags=machine.compile_flags(isa, cpu),
+            flags=find_target(settings, cpu, compiler).flags,
             cache_dir=settings.cache_dir,
             cpu_key=cpu.key,
             name="the weight codec",

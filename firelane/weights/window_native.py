@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes as ct
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from firelane import env
 from firelane.errors import CacheError, CompilerError
 from firelane.native import machine, toolchain
+from firelane.native.target import find_target
 from firelane.weights.formats import PANEL_ROWS, Format
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -64,12 +66,14 @@ class WindowLibrary:
 
 
 def build(cache_dir: Path, settings: env.Environment, isa: str) -> WindowLibrary:
-    """Compile for `isa`, or find it compiled. Raises CompilerError, CacheError, UsageError."""
+    """Compile for `isa` ("": the best here), or find it compiled. Raises CompilerError, CacheError,
+    UsageError."""
     cpu = machine.cpu_identity()
-    path = toolchain.find_compiler(settings).build(
+    compiler = toolchain.find_compiler(settings)
+    path = compiler.build(
         (SOURCES / "window.cpp").read_text(),
         include_dirs=[],
-        flags=machine.compile_flags(isa, cpu),
+        flags=find_target(replace(settings, isa=isa), cpu, compiler).flags,
         cache_dir=cache_dir,
         cpu_key=cpu.key,
         name="the encoder of panels",
@@ -81,8 +85,7 @@ def build(cache_dir: Path, settings: env.Environment, isa: str) -> WindowLibrary
 def window_library() -> WindowLibrary | None:
     """For this machine, or None where it cannot be compiled or kept. UsageError as env.read()."""
     settings = env.read()
-    isa = machine.choose_isa(settings.isa, machine.cpu_identity())
     try:
-        return build(settings.cache_dir, settings, isa)
+        return build(settings.cache_dir, settings, settings.isa)
     except (CompilerError, CacheError, OSError):
         return None

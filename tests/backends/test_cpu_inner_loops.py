@@ -11,7 +11,7 @@ import pytest
 from firelane import env
 from firelane.backends.cpu.compile import SOURCES
 from firelane.backends.cpu.contract_source import contract_source
-from firelane.native.machine import ISA_FLAGS, cpu_identity
+from firelane.native.machine import compile_flags, cpu_identity
 from firelane.native.toolchain import BASE_FLAGS, Toolchain, find_compiler, zig_flags
 
 SOURCE = """
@@ -28,7 +28,7 @@ STORE_TO_STACK = re.compile(r"v\w+\s+%[yz]mm\d+,\s*-?\d*\(%[re][sb]p\)")
 
 
 def assembly(compiler: Toolchain, isa: str) -> str:
-    flags = [*BASE_FLAGS, *ISA_FLAGS[isa], f"-DFIRELANE_ISA_{isa.upper()}"]
+    flags = [*BASE_FLAGS, *compile_flags(isa, cpu_identity(), least=True)]
     flags = zig_flags(flags) if compiler.is_zig else flags
     command = [*compiler.command, *flags, f"-I{SOURCES}", "-x", "c++", "-S", "-o", "-", "-"]
     source = contract_source() + SOURCE

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from firelane.backends.cpu.memory import zeroed
-from firelane.errors import OutOfMemoryError
+from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, available_bytes, shared_zeroed, zeroed
+from firelane.errors import OutOfMemoryError, UsageError
 
 
 def test_memory_that_the_system_refuses() -> None:
@@ -13,3 +15,11 @@ def test_memory_that_the_system_refuses() -> None:
 
 def test_memory_is_zero() -> None:
     assert not zeroed(100).any()
+
+
+def test_a_system_without_what_linux_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert available_bytes() > 0
+    assert zeroed(HUGE_PAGE_BYTES)[-1] == 0
+    with pytest.raises(UsageError, match="--kv-cache-memory shared: only Linux"):
+        shared_zeroed(100)

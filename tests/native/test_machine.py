@@ -4,8 +4,9 @@ import pytest
 
 from firelane.errors import UsageError
 from firelane.native.machine import (
-    ISA_FLAGS,
+    ISA_FEATURES,
     ISAS,
+    MORE_FEATURES,
     CpuIdentity,
     best_isa,
     choose_isa,
@@ -49,13 +50,41 @@ def test_parse_cpuinfo_of_an_arm_machine() -> None:
     text = first + "\nprocessor\t: 1\n"
     cpu = parse_cpuinfo(text, machine="aarch64", affinity={0, 1})
     assert (cpu.model, cpu.usable_cores) == ("0x41 0xd4f", 2)
-    assert supported_isas(cpu) == ("neon", "portable")
-    assert compile_flags("neon", cpu) == ("-march=native", "-DFIRELANE_ISA_NEON")
+    assert supported_isas(cpu) == ("neon", "portable")  # BF16 came with Armv8.2: it is not there alone
+
+
+@pytest.mark.parametrize(
+    ("features", "isa", "march"),
+    [
+        ("fp asimd", "neon", "armv8-a"),
+        ("fp asimd atomics asimddp", "neon", "armv8-a+dotprod"),
+        ("fp asimd atomics asimddp bf16 i8mm", "neonbf16", "armv8.2-a+bf16+dotprod+i8mm"),
+        ("fp asimd atomics bf16", "neonbf16", "armv8.2-a+bf16"),
+    ],
+)
+def test_targets_of_arm_machines(features: str, isa: str, march: str) -> None:
+    cpu = cpu_with(features, "aarch64")
+    assert best_isa(cpu) == isa
+    assert compile_flags(isa, cpu) == (f"-march={march}", f"-DFIRELANE_ISA_{isa.upper()}")
+    assert compile_flags("portable", cpu) == ("-march=armv8-a", "-DFIRELANE_ISA_PORTABLE")
+
+
+@pytest.mark.parametrize(("flags", "machine"), [(AVX512, "aarch64"), ("asimd atomics bf16", "x86_64")])
+def test_an_emulated_machine_that_shows_the_features_of_its_host(flags: str, machine: str) -> None:
+    own = {"aarch64": ("neon", "portable"), "x86_64": ("portable",)}
+    assert supported_isas(cpu_with(flags, machine)) == own[machine]
+
+
+def test_a_feature_that_one_core_lacks_is_not_there() -> None:
+    text = f"{cpuinfo(AVX512, processors=1)}\n{cpuinfo(AVX2, processors=1).replace(': 0', ': 1', 1)}"
+    cpu = parse_cpuinfo(text, machine="x86_64", affinity={0, 1})
+    assert best_isa(cpu) == "avx2"
 
 
 def test_without_cpuinfo() -> None:
     cpu = parse_cpuinfo("", machine="riscv64", affinity=range(3))
     assert (cpu.model, cpu.usable_cores, best_isa(cpu)) == ("riscv64", 3, "portable")
+    assert compile_flags("portable", cpu) == ("-DFIRELANE_ISA_PORTABLE",)
 
 
 @pytest.mark.parametrize(
@@ -72,21 +101,50 @@ def test_best_isa(flags: str, isa: str) -> None:
     assert best_isa(cpu_with(flags)) == choose_isa("", cpu_with(flags)) == isa
 
 
-def test_forced_isa() -> None:
-    assert choose_isa("portable", cpu_with(AVX512)) == "portable"
-    with pytest.raises(UsageError, match="FIRELANE_ISA=avx512bf16: this CPU runs avx512, avx2, portable"):
-        choose_isa("avx512bf16", cpu_with(AVX512))
-    with pytest.raises(UsageError, match="FIRELANE_ISA=sse"):
+@pytest.mark.parametrize(
+    ("forced", "flags", "isa"),
+    [
+        ("portable", AVX512, "portable"),
+        ("avx512bf16", AVX512, "avx512"),  # the next best
+        ("avx512bf16", AVX2, "avx2"),
+        ("avx2", "sse2", "portable"),
+        ("neon", AVX2, "avx2"),  # of another architecture: the best
+    ],
+)
+def test_forced_isa(forced: str, flags: str, isa: str) -> None:
+    assert choose_isa(forced, cpu_with(flags)) == isa
+
+
+def test_an_isa_that_is_none() -> None:
+    with pytest.raises(
+        UsageError, match=r"FIRELANE_ISA=sse: this CPU runs avx512, avx2, portable; choose one"
+    ):
         choose_isa("sse", cpu_with(AVX512))
 
 
-def test_flags_are_native_for_the_best_target_and_explicit_for_the_others() -> None:
-    cpu = cpu_with(AVX512)
-    assert compile_flags("avx512", cpu) == ("-march=native", "-DFIRELANE_ISA_AVX512")
-    assert compile_flags("avx2", cpu) == ("-mavx2", "-mfma", "-mf16c", "-DFIRELANE_ISA_AVX2")
-    assert compile_flags("portable", cpu) == ("-DFIRELANE_ISA_PORTABLE",)
-    assert set(ISA_FLAGS) == set(ISAS)
-    assert ISA_FLAGS["avx512bf16"][-1] == "-mavx512bf16"
+def test_flags_name_features_that_the_cpu_lists_and_the_target_uses() -> None:
+    cpu = cpu_with(AVX512 + " avx512_vbmi2 bmi1 sse4_2 amx_tile")
+    least, more = "-mavx2 -mfma -mf16c", "-msse4.2 -mavx -mbmi"
+    avx512 = f"{least} -mavx512f -mavx512bw -mavx512vl -mavx512dq {more} -mavx512vbmi2"
+    for isa, flags in {"avx512": avx512, "avx2": f"{least} {more}"}.items():
+        define = f"-DFIRELANE_ISA_{isa.upper()}"
+        assert compile_flags(isa, cpu) == (*flags.split(), "-mtune=native", define)
+    assert compile_flags("avx2", cpu, least=True)[:3] == tuple(least.split())
+    assert set(ISA_FEATURES) == set(MORE_FEATURES) == set(ISAS)
+
+
+def test_portable_code_is_compiled_for_what_an_old_cpu_has() -> None:
+    old = cpu_with("sse2 pni ssse3 sse4_1 sse4_2 popcnt")
+    assert best_isa(old) == "portable"
+    flags = compile_flags("portable", old)
+    assert flags[:5] == ("-msse3", "-mssse3", "-msse4.1", "-msse4.2", "-mpopcnt")
+    assert not [flag for flag in compile_flags("portable", cpu_with(AVX512)) if "avx512" in flag]
+
+
+def test_nothing_is_left_to_what_the_compiler_finds() -> None:
+    cpus = [cpu_identity(), cpu_with(AVX512), cpu_with("asimd atomics bf16", "aarch64"), cpu_with("sse2")]
+    flags = [f for cpu in cpus for isa in supported_isas(cpu) for f in compile_flags(isa, cpu)]
+    assert not [f for f in flags if "native" in f and not f.startswith("-mtune=")]
 
 
 def test_this_machine() -> None:

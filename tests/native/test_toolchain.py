@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as ct
+import logging
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ import pytest
 from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
 from firelane.native import toolchain
-from firelane.native.machine import compile_flags, cpu_identity, supported_isas
+from firelane.native.machine import CpuIdentity, choose_isa, compile_flags, cpu_identity, supported_isas
 from firelane.native.toolchain import (
     Toolchain,
     append_digest,
@@ -249,12 +250,40 @@ def test_a_compiler_that_does_not_run(tmp_path: Path) -> None:
         find_compiler(settings_of(str(broken)))
 
 
+def test_kernels_of_another_cpu_are_compiled_again(
+    shop: Workshop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache on a disk that moved to an older machine, or a container that moved."""
+    monkeypatch.setattr(logging.getLogger("firelane"), "propagate", True)
+    caplog.set_level("INFO", logger="firelane")
+    new = CpuIdentity(
+        model="a CPU", architecture="x86_64", features=frozenset({"avx2", "fma", "f16c"}), usable_cores=2
+    )
+    old = replace(new, features=frozenset({"avx2"}))
+    tool, libraries = shop.compiler(), list[Path]()
+    for cpu in (new, old, new, old):
+        flags = compile_flags(choose_isa("avx2", cpu), cpu)
+        libraries.append(shop.build(tool, cpu_key=cpu.key, flags=flags, name="the kernels"))
+    assert shop.runs == len(set(libraries)) == 2
+    line = "compiling the kernels: none in the cache for this CPU, compiler and version"
+    assert [record.getMessage() for record in caplog.records] == [line, line]
+
+
+def test_flags_that_a_compiler_does_not_know(shop: Workshop) -> None:
+    old = shop.compiler('case "$*" in *-mavx512bf16*) exit 1;; *-fsyntax-only*) exit 0;; esac')
+    assert old.takes(["-mavx512f"])
+    assert not old.takes(["-mavx512f", "-mavx512bf16"])
+    assert Toolchain(command=("/no/such", "zig", "c++"), version="1").takes(["-mavx512bf16"])
+    with pytest.raises(CompilerError, match="cannot run /no/such"):
+        Toolchain(command=("/no/such",), version="1").takes(["-O3"])
+
+
 # ---- real compilers
 
 
 def test_zig_flags() -> None:
-    assert zig_flags(["-O3", "-march=native"]) == ["-O3", "-mcpu=native"]
-    assert zig_flags(["-mavx2", "-O3", "-mfma"]) == ["-O3", "-mcpu=baseline+avx2+fma"]
+    assert zig_flags(["-mavx2", "-O3", "-msse4.2", "-mtune=native"]) == ["-O3", "-mcpu=baseline+avx2+sse4_2"]
+    assert zig_flags(["-march=armv8.2-a+bf16+i8mm"]) == ["-mcpu=baseline+v8_2a+bf16+i8mm"]
     assert zig_flags(["-O3"]) == ["-O3", "-mcpu=baseline"]
 
 

@@ -9,6 +9,7 @@ from firelane import env
 from firelane.backends.cpu.codegen import generate
 from firelane.backends.cpu.layout import Layout
 from firelane.native import machine, toolchain
+from firelane.native.target import Target, find_target, target_of
 from firelane.native.toolchain import Toolchain
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -24,10 +25,14 @@ class KernelCompiler:
 
     @classmethod
     def find(cls, settings: env.Environment, cache_dir: Path) -> KernelCompiler:
-        """Raises CompilerError without a compiler."""
+        """Raises CompilerError without a compiler, UsageError."""
         return cls(
             toolchain=toolchain.find_compiler(settings), cpu=machine.cpu_identity(), cache_dir=cache_dir
         )
+
+    def target(self, settings: env.Environment) -> Target:
+        """The best target here. Raises UsageError, CompilerError."""
+        return find_target(settings, self.cpu, self.toolchain)
 
     def build(self, layout: Layout) -> Path:
         """Compile `layout`'s program, or find it compiled; returns the shared library. Raises CompilerError,
@@ -35,7 +40,7 @@ class KernelCompiler:
         return self.toolchain.build(
             generate(layout),
             include_dirs=[SOURCES],
-            flags=machine.compile_flags(layout.isa, self.cpu),
+            flags=target_of(layout.isa, self.cpu, self.toolchain).flags,
             cache_dir=self.cache_dir,
             cpu_key=self.cpu.key,
             name=f"the kernels of {layout.program.name}",

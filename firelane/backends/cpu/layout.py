@@ -18,6 +18,7 @@ LANES = 16
 PANEL = 32
 CACHE_LINE_BYTES = 64
 ALIAS_BYTES = 256
+BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Layout:
 
     def element_bytes(self, dtype: DType) -> int:
         """BF16 activations are kept as floats where there is no bf16 dot instruction."""
-        return 2 if dtype is DType.BF16 and self.isa == "avx512bf16" else 4
+        return 2 if dtype is DType.BF16 and self.isa in BF16_DOT_ISAS else 4
 
     def row_bytes(self, value: Value) -> int:
         """Bytes from one row to the next. Rows are padded to whole panels, and never a multiple of 256 bytes

@@ -3,6 +3,7 @@ weights are packed or mapped."""
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, res
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
+from firelane.native.target import Target
 from firelane.program.program import Program
 from firelane.weights.check import BackgroundCheck
 from firelane.weights.checkpoint import Checkpoint
@@ -29,6 +31,7 @@ from firelane.weights.plan import plan
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 KV_SHARE = 0.5
 """Of the memory that the weights leave."""
+log = logging.getLogger(__name__)
 
 
 def load(
@@ -48,17 +51,18 @@ def load_for(
     config: ExecutorConfig,
     progress: ProgressCallback,
 ) -> CpuExecutor:
-    cpu = machine.cpu_identity()
-    isa = machine.choose_isa(settings.isa, cpu)
-    threads = _threads(config.threads, cpu.usable_cores)
+    compiler = in_background(lambda: KernelCompiler.find(settings, config.cache_dir), name="compiler")
+    target = in_background(lambda: compiler.result().target(settings), name="target")
+    threads = _threads(config.threads, machine.cpu_identity().usable_cores)
     _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
     checkpoint.check_against(program)
+    _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
-    choice = choose(program, wanted_forms(config.weights, isa), estimate)
+    choice = choose(program, wanted_forms(config.weights, target.result().isa), estimate)
     limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
-    layout = Layout(program=program, limits=limits, isa=isa, forms=choice.forms)
-    library = in_background(lambda: build(layout, config.cache_dir, settings, progress), name="compile")
+    layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
+    library = in_background(lambda: _build(layout, compiler.result(), progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A failed compiler ends the packing."""
@@ -81,10 +85,19 @@ def load_for(
 
 def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: ProgressCallback) -> Path:
     """Compile `layout`'s program, or find it compiled; returns the shared library."""
+    return _build(layout, KernelCompiler.find(settings, cache_dir), progress)
+
+
+def _build(layout: Layout, compiler: KernelCompiler, progress: ProgressCallback) -> Path:
     progress("compile", 0, 1, "unit")
-    path = KernelCompiler.find(settings, cache_dir).build(layout)
+    path = compiler.build(layout)
     progress("compile", 1, 1, "unit")
     return path
+
+
+def _tell(target: Target) -> None:
+    """In the log, what the kernels are compiled for, and what keeps them from being faster."""
+    log.log(logging.WARNING if target.why else logging.INFO, "backend cpu: kernels for %s", target)
 
 
 def _threads(wanted: int | None, cores: int) -> int:

@@ -1,18 +1,22 @@
 """Free memory of this machine, and zeroed memory that is paid for when it is touched: private, or a file in
-memory that another process can map."""
+memory that another process can map.
+
+What of this only Linux has stays in this module: its estimate of free memory, huge pages, files in memory.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import mmap
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.errors import OutOfMemoryError
+from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import cgroup
 
 GIB = 1 << 30
@@ -21,6 +25,8 @@ HUGE_PAGE_BYTES = 2 << 20
 
 def available_bytes() -> int:
     """Memory that can be had without swapping: the system's estimate, within the limits of control groups."""
+    if sys.platform != "linux":
+        return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2  # no estimate of what others will give back
     fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     free = next(int(f[1]) * 1024 for f in fields if f[0] == "MemAvailable:")
     left = cgroup.memory_left()
@@ -36,7 +42,7 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
         memory = mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise _refused(nbytes, error) from error
-    if nbytes >= HUGE_PAGE_BYTES:
+    if nbytes >= HUGE_PAGE_BYTES and sys.platform == "linux":
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
 
@@ -46,8 +52,11 @@ def shared_zeroed(nbytes: int, *, reserved: bool = True) -> tuple[int, NDArray[n
     them, but not cut them short. The caller closes the descriptor.
 
     Huge pages where enough are reserved (and `reserved` says that they may be taken), else where the system
-    gives them to shared memory on advice. Raises OutOfMemoryError where the system refuses so much.
+    gives them to shared memory on advice. Raises OutOfMemoryError where the system refuses so much,
+    UsageError where it has no such files.
     """
+    if sys.platform != "linux":
+        raise UsageError("--kv-cache-memory shared: only Linux has files in memory, leave it out")
     try:
         if reserved and nbytes >= HUGE_PAGE_BYTES:
             with suppress(OSError):
