@@ -34,13 +34,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked gpu are for a process that does not interpret, on a machine that has one."""
+    """Tests marked gpu are for a process that does not interpret, on a machine that has one; those marked arm
+    for a run that names them."""
     if config.getoption("--shuffle") is not None:
         random.Random(config.getoption("--shuffle")).shuffle(items)
-    of_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if of_gpu and not _gpu_is_used():
-        config.hook.pytest_deselected(items=of_gpu)
-        items[:] = [item for item in items if item not in of_gpu]
+    left_out = [item for item in items if item.get_closest_marker("gpu")]
+    if left_out and _gpu_is_used():
+        left_out = []
+    if "arm" not in config.option.markexpr:
+        left_out += [item for item in items if item.get_closest_marker("arm")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _gpu_is_used() -> bool:

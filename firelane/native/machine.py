@@ -154,7 +154,9 @@ def machine_flags(features: Collection[str], architecture: str) -> tuple[str, ..
         return (*(f"-m{name}" for name in names), "-mtune=native")  # the order of instructions alone
     if architecture in _ARM:
         base = "armv8.2-a" if "bf16" in features else "armv8-a"
-        return ("+".join([f"-march={base}", *(_ARM_NAMES[n] for n in features if n in _ARM_NAMES)]),)
+        march = "+".join([f"-march={base}", *(_ARM_NAMES[n] for n in features if n in _ARM_NAMES)])
+        # GCC moves loads up before it gives out registers, and then has too few for a tile; clang does not.
+        return (march, "-fno-schedule-insns", "-Wno-ignored-optimization-argument")
     return ()
 
 

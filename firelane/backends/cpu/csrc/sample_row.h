@@ -5,10 +5,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "philox.h"
 #include "sample_blocks.h"
@@ -16,6 +16,8 @@
 #include "sample_select.h"
 
 namespace firelane {
+
+constexpr float kMostScale = std::numeric_limits<float>::max(), kLeastWeight = std::numeric_limits<float>::min();
 
 // What a slot asks for, and its tokens at positions 0 .. that of the row (SCORE reads one more).
 struct SamplingSlot {
@@ -72,7 +74,7 @@ class Sampler {
     const float top = largest<VOCAB>(x);
     if (!(std::fabs(top) < HUGE_VALF)) return first_best(x, slot);  // +inf, or nothing left to draw from
     const float scale = 1.0f / p.temperature;
-    const double mass = exponentials<VOCAB>(x, top, scale < FLT_MAX ? scale : FLT_MAX, weights_, block_mass_);
+    const double mass = exponentials<VOCAB>(x, top, scale < kMostScale ? scale : kMostScale, weights_, block_mass_);
     const float u = uniform_at(p.seed, position + 1);
     const bool top_k = p.top_k > 0 && p.top_k < VOCAB, top_p = p.top_p < 1, min_p = p.min_p > 0;
     if (!top_k && !top_p && !min_p) return draw_from_all(u * mass);
@@ -136,7 +138,7 @@ class Sampler {
   // Candidates, in increasing id, after min_p, top_k and top_p; returns how many. x is what weights_ were made of.
   int filter(const float* x, const SamplingParams& p, double mass) {
     const bool top_k = p.top_k > 0 && p.top_k < VOCAB;
-    const float floor = p.min_p > 0 ? (p.min_p < 1 ? p.min_p : 1.0f) : FLT_MIN;  // the largest weight is 1
+    const float floor = p.min_p > 0 ? (p.min_p < 1 ? p.min_p : 1.0f) : kLeastWeight;  // the largest weight is 1
     const float needless = p.top_p < 1 && !top_k && !(p.min_p > 0) ? needless_weight(p.top_p, mass) : 0.0f;
     int n = collect(x, top_k ? kth_bound(x, p.top_k) : kNegInf, floor > needless ? floor : needless);
     if (top_k && n > p.top_k) n = keep(x, n, [](std::int32_t) { return 1.0; }, p.top_k);

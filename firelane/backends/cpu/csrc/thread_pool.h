@@ -1,17 +1,13 @@
 // A fixed pool of threads that runs one step at a time.
 #pragma once
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <climits>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
+#include "sleep.h"
 #include "vec.h"
 
 namespace firelane {
@@ -31,8 +27,7 @@ class EventCount {
 
   void advance() {
     word_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst))
-      syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    if (sleepers_.load(std::memory_order_seq_cst)) wake_all(word_);
   }
 
   // Returns once the value differs from `seen`. Spins for a while, then sleeps. How long is learnt: a wait that ended
@@ -50,8 +45,7 @@ class EventCount {
     }
     patience_.store(std::max(kLeastSpins, patience / 2), std::memory_order_relaxed);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    while (word_.load(std::memory_order_seq_cst) == seen)
-      syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    while (word_.load(std::memory_order_seq_cst) == seen) sleep_while(word_, seen);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   }
 

@@ -1,7 +1,7 @@
 // Sixteen-lane float vectors on every target, and the bf16 dot-product step that differs between them.
 //
-// One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2, or none of them (portable). Its header
-// defines f32x16, u32x16 and i32x16 with their operators and these:
+// One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2, _NEONBF16, _NEON, or none of them
+// (portable). Its header defines f32x16, u32x16 and i32x16 with their operators and these:
 //
 //   splat, splat_i, load, store, as_f32, as_u32, lane_index, fmadd, select, swap_lanes
 //   less, is_nan     all bits of a lane set where the comparison holds
@@ -26,6 +26,8 @@
 #include "vec_avx512.h"
 #elif defined(FIRELANE_ISA_AVX2)
 #include "vec_avx2.h"
+#elif defined(FIRELANE_ISA_NEONBF16) || defined(FIRELANE_ISA_NEON)
+#include "vec_neon.h"
 #else
 #include "vec_portable.h"
 #endif

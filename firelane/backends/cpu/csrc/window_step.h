@@ -113,7 +113,7 @@ FL_INLINE const std::uint8_t* words_of_step3(u32x16 (&words)[2], const std::uint
   return escapes;
 }
 
-#else
+#elif !defined(FIRELANE_NEON)
 
 struct Table4 {
   std::uint8_t bytes[16];
@@ -161,3 +161,7 @@ FL_INLINE const std::uint8_t* words_of_step3(u32x16 (&words)[2], const std::uint
 #endif
 
 }  // namespace firelane
+
+#if defined(FIRELANE_NEON)
+#include "window_step_neon.h"
+#endif

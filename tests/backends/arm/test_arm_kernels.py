@@ -1,0 +1,118 @@
+"""The NEON kernels under emulation: each op against its reference, the same bits in every batch and of
+lossless forms, and what stands in the inner loops. Run with -m arm (scripts/arm_check)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firelane.backends.cpu.layout import Layout
+from firelane.program.program import Program
+from firelane.program.reference import ReferenceExecutor
+from tests.backends.arm.emulation import OBJDUMP, compiled, emulated, inner_loops, missing, with_forms
+from tests.backends.cpu_harness import Chunk, Machine, limits
+from tests.backends.test_cpu_ops import SPECS, apart, check_step
+from tests.backends.test_cpu_windows import FORMS, run
+from tests.backends.test_cpu_windows import SPECS as WINDOW_SPECS
+from tests.models.dense import DenseSpec, dense_program
+
+pytestmark = [pytest.mark.arm, pytest.mark.skipif(bool(missing()), reason=missing())]
+
+# Emulation takes milliseconds for a token: fewer of them than on this machine's own targets.
+STEPS = {
+    "one-token": [[Chunk(0, 0, 1)]],
+    "mixed": [[Chunk(0, 0, 13), Chunk(2, 0, 40)], [Chunk(2, 40, 1), Chunk(0, 13, 30), Chunk(3, 0, 5)]],
+    "score": [[Chunk(0, 0, 9, score=True)]],
+}
+CASES = [("neonbf16", "bf16"), ("neon", "bf16"), ("neon", "f32")]
+
+
+def layout_of(spec: DenseSpec | Program, isa: str) -> Layout:
+    program = spec if isinstance(spec, Program) else dense_program(spec)
+    sizes = replace(limits(), spans=program.spans, num_blocks=700 * len(program.spans))
+    return Layout(program=program, limits=sizes, isa=isa)
+
+
+@pytest.fixture(scope="module", params=CASES, ids="/".join)
+def driven(request: pytest.FixtureRequest, kernel_cache: Path) -> Iterator[Machine]:
+    isa, spec = request.param
+    layout = layout_of(SPECS[spec], isa)
+    vars(layout)["placement"] = apart(layout)
+    m = emulated(layout, kernel_cache)
+    yield m
+    m.executor.release()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_ops_agree_with_their_references(driven: Machine, name: str) -> None:
+    sizes, program = driven.executor.limits, driven.executor.layout.program
+    slots, length = sizes.max_num_seqs, sizes.max_model_len
+    reference = ReferenceExecutor(program, driven.weights.values, slots=slots, max_len=length)
+    rng = np.random.default_rng(3)
+    for slot in range(4):
+        driven.greedy(slot, rng.integers(0, program.vocab_size, 200).tolist())
+        driven.give_blocks(slot, rng.permutation(100)[: sizes.blocks_per_seq] + 100 * slot)
+    for chunks in STEPS[name]:
+        check_step(driven, reference, chunks)
+
+
+def generated(m: Machine, steps: list[list[Chunk]], slot: int) -> list[bytes]:
+    """What the slot's rows gave in each step that samples it."""
+    m.executor.pages[:] = 0xFF
+    for other in range(4):
+        m.greedy(other, np.random.default_rng(other % 2).integers(0, 331, 100).tolist())
+        m.give_blocks(other, range(20 * other, 20 * other + 20))
+    found = list[bytes]()
+    for chunks in steps:
+        outputs = m.step(chunks)
+        sampled = [c.slot for c in chunks if c.sample]
+        if slot in sampled:
+            row = sampled.index(slot)
+            found.append(outputs.tokens[row].tobytes() + outputs.top_logprobs[row, :5].tobytes())
+    return found
+
+
+def test_batches_and_chunks_give_the_same_bits(driven: Machine) -> None:
+    """Slots 1 and 3 have the same prompt."""
+    alone = [[Chunk(1, 0, 50)], [Chunk(1, 50, 1)], [Chunk(1, 51, 1)]]
+    together = [
+        [Chunk(0, 0, 20, sample=False), Chunk(3, 0, 17, sample=False)],
+        [Chunk(3, 17, 33), Chunk(2, 0, 9), Chunk(0, 20, 7, sample=False)],
+        [Chunk(0, 27, 1), Chunk(2, 9, 5), Chunk(3, 50, 1)],
+        [Chunk(3, 51, 1), Chunk(0, 28, 1), Chunk(2, 14, 1)],
+    ]
+    expected = generated(driven, alone, 1)
+    assert len(expected) == 3
+    assert generated(driven, together, 3) == expected
+
+
+def test_lossless_forms_give_the_bits_of_plain_weights(kernel_cache: Path) -> None:
+    layout = layout_of(WINDOW_SPECS["tied"], "neon")
+    results = list[list[bytes]]()
+    for form in (None, *FORMS):
+        m = emulated(with_forms(layout, form), kernel_cache)
+        results.append(run(m))
+        m.executor.release()
+    assert results[1] == results[0]
+    assert results[2] == results[0]
+
+
+@pytest.mark.skipif(
+    not OBJDUMP, reason="no aarch64-linux-gnu-objdump: apt-get install binutils-aarch64-linux-gnu"
+)
+@pytest.mark.parametrize(("isa", "operation"), [("neonbf16", "bfdot"), ("neon", "fmla")])
+def test_inner_loops_multiply_and_do_not_spill(kernel_cache: Path, isa: str, operation: str) -> None:
+    program = compiled(layout_of(SPECS["bf16"], isa), kernel_cache)
+    loops = inner_loops(program, "firelane::tile_rows<firelane::Bf16")
+    products = [loop for loop in loops if sum(line.startswith(operation) for line in loop) >= 8]
+    assert len(products) >= 5
+    assert not [line for loop in products for line in loop if "[sp" in line]
+
+
+@pytest.mark.parametrize("isa", ["neonbf16"])
+def test_kernels_compile_for_macos(kernel_cache: Path, isa: str) -> None:
+    assert compiled(layout_of(SPECS["bf16"], isa), kernel_cache, target="aarch64-macos", link=False).is_file()
