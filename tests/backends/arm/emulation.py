@@ -1,4 +1,4 @@
-"""Programs that zig compiles for ARM64, run under qemu's user-mode emulation behind the interface of a
+"""Programs compiled for ARM64, run under qemu's user-mode emulation behind the interface of a
 compiled library: the harness of the CPU kernels drives them as it drives this machine's own."""
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from tests.backends.cpu_harness import Machine, RandomWeights
 
 ZIG = (sys.executable, "-m", "ziglang", "c++")
 QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64") or ""
+CROSS = shutil.which("aarch64-linux-gnu-g++") or ""
+BASE = [flag for flag in BASE_FLAGS if flag not in ("-shared", "-fPIC", "-fvisibility=hidden")]
 OBJDUMP = shutil.which("aarch64-linux-gnu-objdump") or ""
 DRIVER = Path(__file__).with_name("driver.cpp").read_text()
-BASE, STEP, FIRST = 0x100000000000, 4096, 8192
+START, STEP, FIRST = 0x100000000000, 4096, 8192
 """Of the shared memory in the emulated process (driver.cpp): where it begins, and where in it the step's
 struct and the first array lie."""
 EMULATED_CPUS = {"neonbf16": "max", "neon": "cortex-a72"}
@@ -42,31 +44,49 @@ ARM = CpuIdentity(
 )
 
 
+def has_zig() -> bool:
+    return importlib.util.find_spec("ziglang") is not None
+
+
 def missing() -> str:
     """What keeps this machine from running ARM64 programs, or ""."""
-    if importlib.util.find_spec("ziglang") is None:
-        return "no zig: pip install 'firelane[compiler]'"
-    return "" if QEMU else "no qemu-aarch64-static: apt-get install qemu-user-static"
+    if not QEMU:
+        return "no qemu-aarch64-static: apt-get install qemu-user-static"
+    if not CROSS and not has_zig():
+        return "no compiler for ARM64: apt-get install g++-aarch64-linux-gnu"
+    return ""
 
 
-def compiled(layout: Layout, cache: Path, *, target: str = "aarch64-linux-musl", link: bool = True) -> Path:
-    """The layout's program and its driver; an object file where it is not linked."""
-    source = generate(layout) + (DRIVER if link else "")
-    base = [flag for flag in BASE_FLAGS if flag not in ("-shared", "-fPIC", "-fvisibility=hidden")]
-    flags = zig_flags([*base, *compile_flags(layout.isa, ARM), "-w", f"-I{SOURCES}"])
-    flags += ["-target", target, *(["-static"] if link else ["-c"])]
+def compiled(layout: Layout, cache: Path) -> Path:
+    """The layout's program and its driver, for Linux. By g++ where there is one for ARM64: zig compiles its
+    library of C++ first."""
+    command = _zig("aarch64-linux-musl", layout.isa)
+    if CROSS:
+        command = [CROSS, *BASE, *compile_flags(layout.isa, ARM)]
+    return _made([*command, "-static"], generate(layout) + DRIVER, cache)
+
+
+def compiled_for_macos(layout: Layout, cache: Path) -> Path:
+    """The object file of the layout's program."""
+    return _made([*_zig("aarch64-macos", layout.isa), "-c"], generate(layout), cache)
+
+
+def _zig(target: str, isa: str) -> list[str]:
+    return [*ZIG, "-target", target, *zig_flags([*BASE, *compile_flags(isa, ARM)])]
+
+
+def _made(command: Sequence[str], source: str, cache: Path) -> Path:
     headers = "".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
-    name = hashlib.sha256(repr((source, headers, flags)).encode()).hexdigest()[:32]
-    program = cache / "arm" / name
-    program.parent.mkdir(exist_ok=True)
-    if not program.exists():
-        program.with_suffix(".cpp").write_text(source)
-        partial = program.with_suffix(".partial")
-        command = [*ZIG, *flags, str(program.with_suffix(".cpp")), "-o", str(partial)]
-        done = subprocess.run(command, capture_output=True, text=True)
+    made = cache / "arm" / hashlib.sha256(repr((source, headers, command)).encode()).hexdigest()[:32]
+    made.parent.mkdir(exist_ok=True)
+    if not made.exists():
+        made.with_suffix(".cpp").write_text(source)
+        partial = made.with_suffix(".partial")
+        files = [str(made.with_suffix(".cpp")), "-o", str(partial)]
+        done = subprocess.run([*command, f"-I{SOURCES}", "-w", *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        partial.rename(program)
-    return program
+        partial.rename(made)
+    return made
 
 
 class Image:
@@ -94,7 +114,7 @@ class Image:
         if not here:
             return 0
         at = bisect_right(self._starts, here) - 1
-        return BASE + self._offsets[at] + here - self._starts[at]
+        return START + self._offsets[at] + here - self._starts[at]
 
     def write(self, offset: int, record: Any) -> None:
         """A struct or an array of pointers, with the addresses that they have there."""
@@ -110,7 +130,7 @@ class Image:
 
     def rewrite(self, record: Any) -> None:
         """The same in the place that the record has."""
-        self.write(self.address(ct.addressof(record)) - BASE, record)
+        self.write(self.address(ct.addressof(record)) - START, record)
 
     def give(self) -> None:
         for view in self._changing:
@@ -124,7 +144,7 @@ class Image:
         self._file.close()
 
     def _copy_of(self, view: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        offset = self.address(view.ctypes.data) - BASE if view.nbytes else 0
+        offset = self.address(view.ctypes.data) - START if view.nbytes else 0
         return self._bytes[offset : offset + view.nbytes]
 
 
