@@ -30,8 +30,7 @@ NEWER_HINT = "install a newer one, and name it with FIRELANE_CXX if it is not th
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`flags` are the compiler's. `why` it is no better target of this architecture, in a line; "" for the best
-    one."""
+    """`flags` are the compiler's. `why` it is no better target of this architecture, in a line, or ""."""
 
     isa: str
     flags: tuple[str, ...]
