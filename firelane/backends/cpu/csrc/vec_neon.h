@@ -17,6 +17,7 @@ constexpr int kWideRows = 2;
 constexpr int kTileRows = 5;
 constexpr int kWideRows = 1;
 #endif
+constexpr int kFetchRows = 1, kDecodeFetchRows = 1;
 
 FL_INLINE float32x4_t multiply_add(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
 
