@@ -54,7 +54,7 @@ class Figures:
     left_out: list[ProductShape]
 
 
-def shapes_of(program: Program, limits: StepLimits, *, is_window: bool) -> Iterator[ProductShape]:
+def shapes_of(program: Program, limits: StepLimits, *, is_coded: bool) -> Iterator[ProductShape]:
     """Every product of every bucket."""
     for bucket in make_buckets(limits):
         for product in program.products:
@@ -63,7 +63,7 @@ def shapes_of(program: Program, limits: StepLimits, *, is_window: bool) -> Itera
                 k=product.weight.k,
                 gated=product.layout.is_gated,
                 max_rows=ProductPlan.rows(product.x, bucket),
-                is_window=is_window,
+                is_coded=is_coded,
             )
 
 
@@ -117,7 +117,7 @@ def table(figures: Figures) -> Table:
     rows = [
         [
             f"{m.shape.rows} x {m.shape.k}{', gated' if m.shape.gated else ''}",
-            "window" if m.shape.is_window else "plain",
+            "window" if m.shape.is_coded else "plain",
             str(m.shape.max_rows),
             f"{m.times_ms[by_rule(m.shape)] * 1e3:.1f}",
             f"{m.best_ms * 1e3:.1f}",
@@ -171,7 +171,7 @@ def main() -> None:
     config = json.loads((arguments.model / "config.json").read_text()) if arguments.model else LLAMA_8B
     program = program_of(config)
     device = open_device()
-    shapes = in_order([s for w in (False, True) for s in shapes_of(program, LIMITS, is_window=w)])
+    shapes = in_order([s for w in (False, True) for s in shapes_of(program, LIMITS, is_coded=w)])
     shapes = [s for s in shapes if not arguments.rows or s.max_rows in arguments.rows]
     tune_missing(shapes, device.name, CudaStopwatch(), arguments)
 

@@ -1,4 +1,4 @@
-"""Executors to compare: as the command line makes them, and with every matrix in one window form."""
+"""Executors to compare: as the command line makes them, and with every matrix in one coded form."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from firelane.weights.loader import load_packed
 from firelane.weights.plan import takes
 from firelane.weights.progress import silent
 
-WINDOWS = {"window4": Format.PANEL_WINDOW4, "window3": Format.PANEL_WINDOW3}
+CODED = {"coded4": Format.PANEL_CODED4, "coded3": Format.PANEL_CODED3}
 
 
 def load_form(config: EngineConfig, program: Program, form: str, plain: CpuExecutor | None) -> CpuExecutor:
-    """`form`: a value of --weights, or one of WINDOWS, which takes its sizes from `plain`. UsageError for
+    """`form`: a value of --weights, or one of CODED, which takes its sizes from `plain`. UsageError for
     another."""
     began_s = time.perf_counter()
     if form in WEIGHTS:
         executor = load_executor(config, silent)
         assert isinstance(executor, CpuExecutor)
-    elif form in WINDOWS and plain is not None:
-        executor = load_window(config, program, WINDOWS[form], plain.layout)
+    elif form in CODED and plain is not None:
+        executor = load_coded(config, program, CODED[form], plain.layout)
     else:
-        raise UsageError(f"--forms {form}: choose from {', '.join((*WEIGHTS, *WINDOWS))}")
+        raise UsageError(f"--forms {form}: choose from {', '.join((*WEIGHTS, *CODED))}")
     print(f"{form}: loaded in {time.perf_counter() - began_s:.1f} s", file=sys.stderr, flush=True)
     return executor
 
 
-def load_window(config: EngineConfig, program: Program, form: Format, plain: Layout) -> CpuExecutor:
+def load_coded(config: EngineConfig, program: Program, form: Format, plain: Layout) -> CpuExecutor:
     """Every matrix that can have it in `form`, whatever is fastest."""
     forms = {w.name: form for w in program.weights if takes(w, form)}
     layout = Layout(program=program, limits=plain.limits, isa=plain.isa, forms=forms)

@@ -12,8 +12,8 @@ NAMES = {
     BF16: "bf16",
     LOSSLESS: "--weights lossless",
     AUTO: "--weights auto",
-    "window4": "12-bit window",
-    "window3": "3-bit window",
+    "coded4": "12 bits, coded",
+    "coded3": "11.2 bits, coded",
 }
 OWN_COLOR, OTHER_COLOR = "tab:blue", "tab:orange"
 

@@ -30,7 +30,7 @@ PUBLISHED = (
     ),
     Published(
         name="ZipServ",
-        method="fixed length: windows of 7 exponents, decoded in registers of the matrix product",
+        method="fixed length: ranges of 7 exponents, decoded in registers of the matrix product",
         bits_at_rest=None,
         bits_in_memory=16 * 0.70,
         speed="1.22x of vLLM on average, products up to 2.21x of cuBLAS",

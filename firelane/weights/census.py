@@ -1,7 +1,7 @@
-"""Census: how many bits a weight would take in each window format, from a few of its panels, before anything
+"""Census: how many bits a weight would take in each coded format, from a few of its panels, before anything
 is packed.
 
-A window format is worth it below MOST_BITS. At 14 of 16 bits a product that waits for memory gains an eighth,
+A coded format is worth it below MOST_BITS. At 14 of 16 bits a product that waits for memory gains an eighth,
 which decoding may well take; a quarter (12 bits and escapes) or three eighths (3-bit codes) of the weights
 are escapes by then, when the formats are made for a few in a hundred. Trained and normally distributed
 weights lie at 11.2 and 12.0 bits, evenly distributed bit patterns above 18, and little lies between: the
@@ -19,23 +19,23 @@ from numpy.typing import NDArray
 from firelane.program.program import Program
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.coded import CODES, best_base, panel_bytes
+from firelane.weights.coded_native import coded_library
 from firelane.weights.formats import PANEL_ROWS, Format, source_rows
 from firelane.weights.pieces import contiguous, read_piece
 from firelane.weights.plan import PackedWeight, plan, takes
-from firelane.weights.window import CODES, best_base, panel_bytes
-from firelane.weights.window_native import window_library
 
 MOST_BITS = 14.0
 MOST_PANELS, LEAST_PANELS = 4, 2  # of one weight
 SAMPLE_BYTES = 32 << 20  # of all together, about
-WINDOWS = tuple(format_ for format_ in Format if format_.is_window)
+CODED = tuple(format_ for format_ in Format if format_.is_coded)
 Counts = NDArray[np.int64]
 
 
 def census(
     checkpoint: Checkpoint, program: Program, weights: Sequence[Weight]
 ) -> dict[str, dict[Format, float]]:
-    """By name the bits a weight takes in those window formats that `weights` of the program can have and that
+    """By name the bits a weight takes in those coded formats that `weights` of the program can have and that
     are worth it, {} where none is. Reads a fixed sample: the same checkpoint always gives the same answer.
     The checkpoint has to agree with the program (check_against()). Raises CheckpointError.
     """
@@ -46,27 +46,27 @@ def census(
     found: dict[str, dict[Format, float]] = {}
     for w, sample in zip(weights, samples, strict=True):
         counts = [_count(rows, w.k) for rows in sample]
-        bits = {f: estimate(counts, f, w.k) for f in WINDOWS if counts and takes(w, f)}
+        bits = {f: estimate(counts, f, w.k) for f in CODED if counts and takes(w, f)}
         found[w.name] = {format_: b for format_, b in bits.items() if compresses(b)}
     return found
 
 
 def compresses(bits: float) -> bool:
-    """Whether a window format of so many bits a weight is worth it."""
+    """Whether a coded format of so many bits a weight is worth it."""
     return bits < MOST_BITS
 
 
 def estimate(counts: Sequence[Counts], format_: Format, k: int) -> float:
     """Bits a weight of panels of k inputs, each given by how often each sign-and-exponent occurs in it: [512]
-    each, as WindowLibrary.count() gives them. Every escape counts as listed, so that 4 bits may take less.
+    each, as CodedLibrary.count() gives them. Every escape counts as listed, so that 4 bits may take less.
     """
     nbytes = sum(panel_bytes(format_, k, _escapes(panel, format_)) for panel in counts)
     return 8 * nbytes / (PANEL_ROWS * k * len(counts))
 
 
 def _sample(checkpoint: Checkpoint, p: PackedWeight, sample_bytes: int) -> list[list[NDArray[Any]]]:
-    """The rows of some panels, spread over the weight; none where no window format is possible."""
-    if not any(takes(p.weight, format_) for format_ in WINDOWS):
+    """The rows of some panels, spread over the weight; none where no coded format is possible."""
+    if not any(takes(p.weight, format_) for format_ in CODED):
         return []
     wanted = sample_bytes // (2 * PANEL_ROWS * p.weight.k)
     wanted = min(max(wanted, LEAST_PANELS), MOST_PANELS, p.panels)
@@ -84,7 +84,7 @@ def _panel_rows(checkpoint: Checkpoint, p: PackedWeight, panel: int) -> list[NDA
 def _count(spans: list[NDArray[Any]], k: int) -> Counts:
     counts = np.zeros(512, np.int64)
     counts[0] = PANEL_ROWS * k - sum(span.size for span in spans)  # padding
-    library = window_library()
+    library = coded_library()
     for span in spans:
         if library is not None:
             library.count(np.ascontiguousarray(span), counts)
@@ -95,7 +95,7 @@ def _count(spans: list[NDArray[Any]], k: int) -> Counts:
 
 def _escapes(counts: Counts, format_: Format) -> int:
     exponents = counts[:256] + counts[256:]
-    if format_ is Format.PANEL_WINDOW3:
+    if format_ is Format.PANEL_CODED3:
         base = best_base(exponents, format_)
         return int(counts.sum() - exponents[base : base + CODES].sum())
     high = exponents[0::2] + exponents[1::2]

@@ -5,9 +5,9 @@
     PANEL_F32      float32 [N/32][K][32]        K even
     VECTOR_F32     float32 [N]                  N a multiple of 32, so that a kernel may read a panel's whole
                                                 width
-    PANEL_WINDOW4  uint8, PANEL_BF16's panels one by one without loss in 12 bits a weight and more where
-                   weights are unlike the others; K a multiple of 4. See window.py
-    PANEL_WINDOW3  the same in 11 bits and more, K a multiple of 16
+    PANEL_CODED4  uint8, PANEL_BF16's panels one by one without loss in 12 bits a weight and more where
+                   weights are unlike the others; K a multiple of 4. See coded.py
+    PANEL_CODED3  the same in 11 bits and more, K a multiple of 16
 
 Of a gated weight ([gate; up]) gate and up are padded to a multiple of 16 rows each and alternate in groups of
 16 (16 gate rows, the 16 up rows of the same outputs, the next 16 gate rows …), so that one panel of 32 rows
@@ -31,27 +31,27 @@ class Format(Enum):
     PANEL_BF16 = "panel_bf16"
     PANEL_F32 = "panel_f32"
     VECTOR_F32 = "vector_f32"
-    PANEL_WINDOW4 = "panel_window4"
-    PANEL_WINDOW3 = "panel_window3"
+    PANEL_CODED4 = "panel_coded4"
+    PANEL_CODED3 = "panel_coded3"
 
     @property
-    def is_window(self) -> bool:
+    def is_coded(self) -> bool:
         """Whether panels are coded one by one and differ in size."""
-        return self in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
+        return self in (Format.PANEL_CODED4, Format.PANEL_CODED3)
 
     @property
     def plain(self) -> Format:
         """The format of the same weights when decoded."""
-        return Format.PANEL_BF16 if self.is_window else self
+        return Format.PANEL_BF16 if self.is_coded else self
 
     @property
     def k_multiple(self) -> int:
         """What the number of inputs has to be a multiple of."""
-        return {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 16}.get(self, 1)
+        return {Format.PANEL_CODED4: 4, Format.PANEL_CODED3: 16}.get(self, 1)
 
     @property
     def dtype(self) -> type[np.generic]:
-        if self.is_window:
+        if self.is_coded:
             return np.uint8
         return np.uint16 if self is Format.PANEL_BF16 else np.float32
 
@@ -66,7 +66,7 @@ def packed_rows(rows: int, *, gated: bool) -> int:
 
 
 def packed_shape(format_: Format, rows: int, k: int) -> tuple[int, ...]:
-    """The array's shape, of a window format that of the decoded one; `rows` are padded already, k
+    """The array's shape, of a coded format that of the decoded one; `rows` are padded already, k
     (in_features) is not.
     """
     if format_ is Format.VECTOR_F32:
@@ -106,7 +106,7 @@ def from_panels(panels: NDArray[Any]) -> NDArray[Any]:
 
 def pack(values: NDArray[Any], format_: Format, *, gated: bool = False) -> NDArray[Any]:
     """The whole packed array of a weight [n], [n, k] or [experts, n, k]; the plain way, for tests and small
-    weights. Of a window format the array that window.encode() takes.
+    weights. Of a coded format the array that coded.encode() takes.
     """
     rows, flat = _flat(values)
     source = source_rows(rows, 0, len(flat) // rows * packed_rows(rows, gated=gated), gated=gated)

@@ -1,8 +1,8 @@
 """Where the weights of a plan lie in the packed file: weights in the plan's order, each one at the next place
-that its alignment allows. How long a weight in a window format is, only packing tells; the sizes of all tell
+that its alignment allows. How long a weight in a coded format is, only packing tells; the sizes of all tell
 everything.
 
-A matrix in a window format comes after its table: uint64 [panels + 1], where its panels begin and the last
+A matrix in a coded format comes after its table: uint64 [panels + 1], where its panels begin and the last
 one ends, counted from its first byte.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firelane.weights.coded import OVERREAD_BYTES
 from firelane.weights.formats import PANEL_ROWS, round_up
 from firelane.weights.plan import PackedWeight
-from firelane.weights.window import OVERREAD_BYTES
 
 MATRIX_ALIGNMENT_BYTES = 4096
 VECTOR_ALIGNMENT_BYTES = 64
@@ -47,7 +47,7 @@ class Layout:
 
 def starts_after(p: PackedWeight, end: int) -> tuple[int | None, int]:
     """Where the table, if there is one, and the weight begin when the one before ends at `end`."""
-    if not p.format.is_window:
+    if not p.format.is_coded:
         return None, round_up(end, MATRIX_ALIGNMENT_BYTES if p.is_matrix else VECTOR_ALIGNMENT_BYTES)
     table = round_up(end, TABLE_ALIGNMENT_BYTES)
     return table, round_up(table + table_bytes(p), MATRIX_ALIGNMENT_BYTES)
@@ -77,5 +77,5 @@ def tail_bytes(placed: Sequence[PackedWeight]) -> int:
     """Zeros behind the last weight, a hole in the file: so much can a kernel read past the end of a panel
     when damage makes it see escapes that are not there.
     """
-    widest = max((p.weight.k for p in placed if p.format.is_window), default=0)
+    widest = max((p.weight.k for p in placed if p.format.is_coded), default=0)
     return PANEL_ROWS * widest + OVERREAD_BYTES if widest else 0

@@ -15,6 +15,7 @@ from firelane.errors import CacheError, CheckpointError
 from firelane.program.program import Program
 from firelane.storage import cache_directory, locked, remove_leftovers, replacing
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.coded_native import coded_library
 from firelane.weights.digests import PayloadDigests
 from firelane.weights.formats import Format
 from firelane.weights.layout import lay_out
@@ -23,7 +24,6 @@ from firelane.weights.packer import TASK_BYTES, Packer
 from firelane.weights.plan import NO_FORMS, PackedWeight, plain_bytes, plan
 from firelane.weights.progress import Progress, silent
 from firelane.weights.source import Source
-from firelane.weights.window_native import window_library
 
 SUFFIX = ".weights"
 
@@ -37,7 +37,7 @@ def load_packed(
     progress: Progress = silent,
     threads: int = 2,
 ) -> PackedWeights:
-    """The program's weights, packed, those that `forms` names in a window format (see plan()). The first call
+    """The program's weights, packed, those that `forms` names in a coded format (see plan()). The first call
     for a checkpoint packs them into `cache_dir`, later ones map that file. source: a checkpoint's directory,
     or the checkpoint where it is open and was checked against the program.
 
@@ -93,7 +93,7 @@ def _pack(
     with replacing(path, durable=True) as temporary, temporary.open("x+b") as file:
         fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
-        packer = Packer(checkpoint, fd, library=window_library(), progress=progress)
+        packer = Packer(checkpoint, fd, library=coded_library(), progress=progress)
         sizes = packer.run(placed, threads=threads)
         _finish(fd, identity, placed, sizes, threads=threads)
         if not checkpoint.is_unchanged():
@@ -124,7 +124,7 @@ def _finish(
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Claim the disk space now: a full disk is better met before the work than in the middle of it. Window
+    """Claim the disk space now: a full disk is better met before the work than in the middle of it. Coded
     formats are counted as plain ones: they seldom take more, and give back what they do not take.
     """
     if hasattr(os, "posix_fallocate"):

@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.storage import open_regular
+from firelane.weights.coded import ALIGNMENT_BYTES, decode
 from firelane.weights.digests import PayloadDigests
 from firelane.weights.fingerprint import FileStamp
 from firelane.weights.formats import FORMAT_VERSION
 from firelane.weights.layout import Layout, Place, lay_out, table_bytes
 from firelane.weights.plan import PackedWeight, plan_hash
-from firelane.weights.window import ALIGNMENT_BYTES, decode
 
 MAGIC = b"firelane-packed\0"
 TRAILER_BYTES = 64
@@ -99,17 +99,17 @@ class PackedWeights:
         return self._payload().ctypes.data + self._place(name).offset
 
     def array(self, name: str) -> NDArray[Any]:
-        """The packed array, read-only: shape as in the plan, dtype that of format.plain. A matrix in a window
+        """The packed array, read-only: shape as in the plan, dtype that of format.plain. A matrix in a coded
         format is decoded, slowly.
         """
         p, place = self._places[name]
         data = self._payload()[place.offset : place.offset + place.nbytes]
-        if p.format.is_window:
+        if p.format.is_coded:
             return decode(data, self._tables[name], p.format, p.weight.k)
         return data.view(p.format.dtype).reshape(p.shape)
 
     def panel_table(self, name: str) -> NDArray[np.uint64]:
-        """Of a matrix in a window format where each panel begins, counted from address(name), and the end:
+        """Of a matrix in a coded format where each panel begins, counted from address(name), and the end:
         uint64 [panels + 1], a view of the mapping. KeyError for other weights.
         """
         return self._tables[name]

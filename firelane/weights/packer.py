@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from firelane.errors import CheckpointError
 from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.coded import Bytes
+from firelane.weights.coded_native import CodedLibrary
 from firelane.weights.formats import PANEL_ROWS, Format, pack, source_rows
 from firelane.weights.panels import Run, encode_run, is_finite
 from firelane.weights.pieces import read_piece
@@ -23,8 +25,6 @@ from firelane.weights.placer import Placer, Task, tasks
 from firelane.weights.plan import PackedWeight, plain_bytes
 from firelane.weights.progress import Progress
 from firelane.weights.source import ReadDigest, reads_of
-from firelane.weights.window import Bytes
-from firelane.weights.window_native import WindowLibrary
 
 TASK_BYTES = 8 << 20
 WAITING = 2  # threads beside those that compute: some always wait for the drive
@@ -37,7 +37,7 @@ class Packer:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, fd: int, *, library: WindowLibrary | None, progress: Progress
+        self, checkpoint: Checkpoint, fd: int, *, library: CodedLibrary | None, progress: Progress
     ) -> None:
         self._checkpoint = checkpoint
         self._fd = fd

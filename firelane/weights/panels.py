@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.weights.coded import Bytes, encode
+from firelane.weights.coded_native import NUMBERS, CodedLibrary
 from firelane.weights.formats import PANEL_ROWS, Format, round_up, to_panels
-from firelane.weights.window import Bytes, encode
-from firelane.weights.window_native import NUMBERS, WindowLibrary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Run:
         return rows
 
 
-def encode_run(run: Run, format_: Format, out: Bytes, library: WindowLibrary | None) -> NDArray[np.uint64]:
+def encode_run(run: Run, format_: Format, out: Bytes, library: CodedLibrary | None) -> NDArray[np.uint64]:
     """Write the panels of `run` to `out`, which has room for the largest that they may be; returns where
     each of them ends. ValueError where a weight is not finite.
     """
@@ -47,7 +47,7 @@ def encode_run(run: Run, format_: Format, out: Bytes, library: WindowLibrary | N
     if not is_finite(rows):
         raise ValueError("a weight is not finite")
     panels = to_panels(rows)
-    if format_.is_window:
+    if format_.is_coded:
         data, table = encode(panels, format_)
         out[: len(data)] = data
         return table[1:]
@@ -62,7 +62,7 @@ def is_finite(values: NDArray[Any]) -> bool:
     return bool(np.isfinite(values).all())
 
 
-def _encode_compiled(run: Run, format_: Format, out: Bytes, library: WindowLibrary) -> NDArray[np.uint64]:
+def _encode_compiled(run: Run, format_: Format, out: Bytes, library: CodedLibrary) -> NDArray[np.uint64]:
     assert len(run.part) % PANEL_ROWS == 0
     spans = [np.ascontiguousarray(span) for span in run.spans]
     zeros = np.zeros(run.k, np.uint16)

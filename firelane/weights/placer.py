@@ -25,7 +25,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Where a task's panels go. The last task of a matrix in a window format has its panel table, too."""
+    """Where a task's panels go. The last task of a matrix in a coded format has its panel table, too."""
 
     offset: int
     table_offset: int = 0

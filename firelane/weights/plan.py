@@ -1,4 +1,4 @@
-"""The plan: each weight's packed format, from the Program and the choice of window formats alone."""
+"""The plan: each weight's packed format, from the Program and the choice of coded formats alone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
+from firelane.weights.coded import fits, panel_bounds
 from firelane.weights.formats import FORMAT_VERSION, Format, packed_rows, packed_shape
-from firelane.weights.window import fits, panel_bounds
 
 NO_FORMS: Mapping[str, Format] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedWeight:
-    """A weight in its packed form: an array of `shape` and format.dtype, or of a window format bytes that
+    """A weight in its packed form: an array of `shape` and format.dtype, or of a coded format bytes that
     decode to an array of `shape`.
     """
 
@@ -43,26 +43,26 @@ class PackedWeight:
 
     @property
     def plain_bytes(self) -> int:
-        """The size, of a window format that of the decoded array."""
+        """The size, of a coded format that of the decoded array."""
         return prod(self.shape) * np.dtype(self.format.plain.dtype).itemsize
 
     @property
     def panel_bounds(self) -> tuple[int, int]:
         """The least and the most bytes of one panel."""
-        if self.format.is_window:
+        if self.format.is_coded:
             return panel_bounds(self.format, self.weight.k)
         return self.plain_bytes // self.panels, self.plain_bytes // self.panels
 
 
 def plan(program: Program, forms: Mapping[str, Format] = NO_FORMS) -> tuple[PackedWeight, ...]:
-    """All weights in order of first use. `forms` gives window formats to matrices by weight name; where one
+    """All weights in order of first use. `forms` gives coded formats to matrices by weight name; where one
     cannot be (see takes()), the weight is packed as without it.
     """
     return tuple(_place(w, forms.get(w.name)) for w in program.weights)
 
 
 def takes(weight: Weight, format_: Format) -> bool:
-    """Whether the weight can have this window format: a bf16 matrix whose inputs it can divide."""
+    """Whether the weight can have this coded format: a bf16 matrix whose inputs it can divide."""
     return weight.is_matrix and weight.dtype is DType.BF16 and fits(format_, weight.k)
 
 
@@ -77,7 +77,7 @@ def plan_hash(placed: tuple[PackedWeight, ...]) -> str:
 
 
 def plain_bytes(placed: tuple[PackedWeight, ...]) -> int:
-    """All weights together, window formats counted as decoded."""
+    """All weights together, coded formats counted as decoded."""
     return sum(p.plain_bytes for p in placed)
 
 

@@ -21,7 +21,7 @@ from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.weights import window
+from firelane.weights import coded
 from firelane.weights.formats import Format, pack
 from firelane.weights.plan import plan
 from tests.models.dense import DenseSpec, dense_program
@@ -60,7 +60,7 @@ def widen_bf16(x: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 class RandomWeights:
     """Seeded weights, packed in memory; `values` holds them unpacked as float32. The same values whatever
-    their `forms`; some matrix weights are tiny, so that window forms have escapes."""
+    their `forms`; some matrix weights are tiny, so that coded forms have escapes."""
 
     def __init__(self, program: Program, seed: int = 0, forms: Mapping[str, Format] | None = None) -> None:
         rng = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ class RandomWeights:
             packed = pack(bits, placed.format, gated=placed.gated)
             self.values[placed.weight.name] = widen_bf16(bits) if bits.dtype == np.uint16 else bits
             if placed.weight.name in forms:
-                packed, table = window.encode(packed, forms[placed.weight.name])
+                packed, table = coded.encode(packed, forms[placed.weight.name])
                 self._tables[placed.weight.name] = table
             self._packed[placed.weight.name] = aligned(packed)
 
@@ -210,7 +210,7 @@ def machine(
     decode_once_from: int = 2,
     shared_pages: bool = False,
 ) -> Machine:
-    """`form`: a window form that all matrices get. Each cache group has `sizes.num_blocks` pages."""
+    """`form`: a coded form that all matrices get. Each cache group has `sizes.num_blocks` pages."""
     program = spec if isinstance(spec, Program) else dense_program(spec)
     matrices = [w.name for w in program.weights if len(w.shape) == 2]
     forms = dict.fromkeys(matrices, form) if form else {}

@@ -16,7 +16,7 @@ from tests.models.dense import dense_program
 
 PROGRAM = dense_program(small_spec(hidden_size=128, mlp_size=202))
 WEIGHTS = list(dict.fromkeys(p.weight for p in PROGRAM.products))
-W4, W3 = Format.PANEL_WINDOW4, Format.PANEL_WINDOW3
+W4, W3 = Format.PANEL_CODED4, Format.PANEL_CODED3
 
 
 class FakeCheckpoint:
@@ -66,12 +66,12 @@ def change(cached: Cached, name: str, **bits: float) -> Cached:
     [
         lambda cached: Cached(key="0" * 32, bits=cached.bits),
         lambda cached: Cached(key=cached.key, bits={}),
-        lambda cached: change(cached, "another", panel_window4=12.0),
-        lambda cached: change(cached, "layers.0.qkv", panel_window5=12.0),
+        lambda cached: change(cached, "another", panel_coded4=12.0),
+        lambda cached: change(cached, "layers.0.qkv", panel_coded5=12.0),
         lambda cached: change(cached, "layers.0.qkv", panel_bf16=12.0),
-        lambda cached: change(cached, "layers.0.qkv", panel_window4=15.0),
-        lambda cached: change(cached, "layers.0.qkv", panel_window4=-1.0),
-        lambda cached: change(cached, "layers.0.down", panel_window4=12.0),
+        lambda cached: change(cached, "layers.0.qkv", panel_coded4=15.0),
+        lambda cached: change(cached, "layers.0.qkv", panel_coded4=-1.0),
+        lambda cached: change(cached, "layers.0.down", panel_coded4=12.0),
     ],
 )
 def test_what_cannot_be_is_taken_again(tmp_path: Path, taken: list[str], damage) -> None:
@@ -86,7 +86,7 @@ def test_what_cannot_be_is_taken_again(tmp_path: Path, taken: list[str], damage)
 
 def test_a_damaged_file_never_gives_anything_else(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    content = Cached(key="k", bits={"w": {"panel_window4": 12.5}})
+    content = Cached(key="k", bits={"w": {"panel_coded4": 12.5}})
     checked_json.write(path, content)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)

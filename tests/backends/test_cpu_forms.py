@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 from cpu_harness import small_spec
 
-from firelane.backends.cpu.forms import WINDOW_FORMS, Choice, choose, wanted_forms
+from firelane.backends.cpu.forms import CODED_FORMS, Choice, choose, wanted_forms
 from firelane.native.machine import ISAS
 from firelane.program.values import DType, Weight
 from firelane.weights.formats import Format
 from tests.models.dense import dense_program
 
-W4, W3 = WINDOW_FORMS
+W4, W3 = CODED_FORMS
 PROGRAM = dense_program(small_spec(hidden_size=128, mlp_size=208, windows=(0,)))
 MATRICES = {p.weight.name for p in PROGRAM.products}
 USUAL = {W4: 12.1, W3: 11.3}
@@ -47,7 +47,7 @@ def test_without_a_format_no_weight_is_read() -> None:
 
 def test_the_smallest_of_each() -> None:
     estimate = Estimate(down={W4: 12.4, W3: 13.0}, qkv={W4: 12.0}, output={})
-    forms = choose(PROGRAM, WINDOW_FORMS, estimate).forms
+    forms = choose(PROGRAM, CODED_FORMS, estimate).forms
     assert forms["layers.0.down"] is W4
     assert forms["layers.0.qkv"] is W4
     assert forms["layers.0.gate_up"] is forms["lm_head"] is forms["embed"] is W3
@@ -60,20 +60,20 @@ def test_no_other_format_than_the_wanted() -> None:
 
 
 def test_saved_bytes() -> None:
-    choice = choose(PROGRAM, WINDOW_FORMS, Estimate({W4: 12.0}))
+    choice = choose(PROGRAM, CODED_FORMS, Estimate({W4: 12.0}))
     matrices = sum(w.nbytes for w in PROGRAM.weights if len(w.shape) == 2)
     assert choice.saved_bytes == matrices // 4
 
 
 def test_float32_takes_no_part() -> None:
     estimate = Estimate()
-    assert choose(dense_program(small_spec(dtype=DType.F32)), WINDOW_FORMS, estimate) == Choice()
+    assert choose(dense_program(small_spec(dtype=DType.F32)), CODED_FORMS, estimate) == Choice()
     assert estimate.asked == []
 
 
 def test_a_format_that_the_shape_cannot_have_is_not_asked_for() -> None:
     program = dense_program(small_spec(hidden_size=104, mlp_size=202))
-    forms = choose(program, WINDOW_FORMS, Estimate()).forms
+    forms = choose(program, CODED_FORMS, Estimate()).forms
     assert set(forms.values()) == {W4, W3}
     assert {forms.get(p.weight.name) for p in program.products if p.weight.shape[1] == 202} == {None}
 

@@ -10,7 +10,7 @@ import pytest
 
 from firelane.native.machine import cpu_identity, supported_isas
 from tests.backends.cpu_harness import Chunk, Machine, machine
-from tests.backends.test_cpu_windows import SPECS
+from tests.backends.test_cpu_coded import SPECS
 
 TOKENS = 40
 # Rows of one step after another: whole tiles, one more, and what is left.

@@ -84,7 +84,7 @@ def figures(scripts: Any) -> Any:
         weights=1000,
         checkpoint_bytes=2000,
         resident_bytes={"bf16": 2000, "lossless": 1450, "auto": 1500},
-        forms={"bf16": "2 plain", "lossless": "2 panel_window3", "auto": "2 panel_window4"},
+        forms={"bf16": "2 plain", "lossless": "2 panel_coded3", "auto": "2 panel_coded4"},
         notes=["measured in 9 s"],
         steps=steps,
     )
@@ -196,7 +196,7 @@ def test_turns_begin_with_another_form_each_round(scripts: Any) -> None:
 
 def test_a_step_moves_less_by_what_the_form_saves(scripts: Any) -> None:
     program = load_program(read_config(EMBEDDED))  # its embedding is tied: the head reads it whole
-    forms = {w.name: Format.PANEL_WINDOW4 for w in program.weights if len(w.shape) == 2}
+    forms = {w.name: Format.PANEL_CODED4 for w in program.weights if len(w.shape) == 2}
     executors = {
         "bf16": SimpleNamespace(layout=SimpleNamespace(forms={}), weights_bytes=1000),
         "lossless": SimpleNamespace(layout=SimpleNamespace(forms=forms), weights_bytes=700),

@@ -14,14 +14,14 @@ from firelane.program.program import Program
 from firelane.weights import census as census_module
 from firelane.weights.census import census, compresses, estimate
 from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.coded import encode
 from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed
-from firelane.weights.window import encode
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
-from tests.weights.test_window import panels
+from tests.weights.test_coded import panels
 
-W4, W3 = Format.PANEL_WINDOW4, Format.PANEL_WINDOW3
+W4, W3 = Format.PANEL_CODED4, Format.PANEL_CODED3
 SLACK4 = 0.5
 Model = tuple[Path, Program]
 
@@ -49,7 +49,7 @@ def test_whole_samples(
 ) -> None:
     monkeypatch.setattr(census_module, "MOST_PANELS", 1000)
     if not compiled:
-        monkeypatch.setattr(census_module, "window_library", lambda: None)
+        monkeypatch.setattr(census_module, "coded_library", lambda: None)
     path, program = model
     forms = {w.name: form for w in program.weights}
     packed, bits, compared = load_packed(program, path, tmp_path, forms=forms), take(model), 0

@@ -26,7 +26,7 @@ from firelane.weights.source import Source
 from tests.models.families import make_checkpoint
 
 NAME = "model.layers.1.mlp.up_proj.weight"
-FORMS = pytest.mark.parametrize("form", [None, Format.PANEL_WINDOW4], ids=["plain", "coded"])
+FORMS = pytest.mark.parametrize("form", [None, Format.PANEL_CODED4], ids=["plain", "coded"])
 
 
 @pytest.fixture

@@ -91,9 +91,9 @@ def test_every_row_has_one_place(width: int, first: int, more: int) -> None:
             np.testing.assert_array_equal(some, source[rows])
 
 
-def test_window_formats_are_packed_as_what_they_encode() -> None:
+def test_coded_formats_are_packed_as_what_they_encode() -> None:
     w = random_bits((40, 16), Format.PANEL_BF16)
-    for format_ in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3):
+    for format_ in (Format.PANEL_CODED4, Format.PANEL_CODED3):
         assert format_.plain is Format.PANEL_BF16
         packed = pack(w, format_)
         np.testing.assert_array_equal(packed, pack(w, Format.PANEL_BF16))

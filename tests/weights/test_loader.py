@@ -22,12 +22,12 @@ from firelane.program.recipes import widened
 from firelane.program.reference import materialise
 from firelane.weights import loader
 from firelane.weights.checkpoint import SINGLE, Checkpoint
+from firelane.weights.coded_native import coded_library
 from firelane.weights.formats import Format, pack, unpack
 from firelane.weights.loader import load_packed
 from firelane.weights.packed import PackedWeights
 from firelane.weights.packer import Packer
 from firelane.weights.plan import plan
-from firelane.weights.window_native import window_library
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 
@@ -54,7 +54,7 @@ def files(cache: Path, suffix: str) -> list[Path]:
 
 
 FORMS = pytest.mark.parametrize(
-    "form", [None, Format.PANEL_WINDOW4, Format.PANEL_WINDOW3], ids=lambda f: f.value if f else "plain"
+    "form", [None, Format.PANEL_CODED4, Format.PANEL_CODED3], ids=lambda f: f.value if f else "plain"
 )
 
 
@@ -64,8 +64,8 @@ FORMS = pytest.mark.parametrize(
         ("float32", None),
         ("float16", None),
         ("bfloat16", None),
-        ("bfloat16", Format.PANEL_WINDOW4),
-        ("bfloat16", Format.PANEL_WINDOW3),
+        ("bfloat16", Format.PANEL_CODED4),
+        ("bfloat16", Format.PANEL_CODED3),
     ],
 )
 @pytest.mark.parametrize("family", FAMILIES)
@@ -105,7 +105,7 @@ def test_addresses_are_aligned_and_do_not_overlap(model: Path, cache: Path, form
     for p in placed:
         at = packed.address(p.weight.name)
         assert at % (4096 if p.is_matrix else 64) == 0
-        if p.format.is_window:
+        if p.format.is_coded:
             table = packed.panel_table(p.weight.name)
             assert end <= table.ctypes.data <= at - table.nbytes
             assert table.ctypes.data % 8 == 0
@@ -118,7 +118,7 @@ def test_addresses_are_aligned_and_do_not_overlap(model: Path, cache: Path, form
             nbytes = p.plain_bytes
         end = at + nbytes
         used += nbytes
-    assert any(p.format.is_window for p in placed) == (form is not None)
+    assert any(p.format.is_coded for p in placed) == (form is not None)
     assert packed.nbytes == used
     if form is not None:
         assert packed.nbytes < load(model, cache).nbytes
@@ -141,22 +141,22 @@ def test_the_file_does_not_depend_on_the_threads(
 def test_without_a_compiler_the_file_is_the_same(
     model: Path, cache: Path, form: Format | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert window_library() is not None
+    assert coded_library() is not None
     weights = load(model, cache, form)
     compiled = weights.path.read_bytes()
     weights.path.unlink()
-    monkeypatch.setattr(loader, "window_library", lambda: None)
+    monkeypatch.setattr(loader, "coded_library", lambda: None)
     assert load(model, cache, form).path.read_bytes() == compiled
 
 
-def test_a_hole_behind_window_formats_is_as_long_as_damage_can_reach(model: Path, cache: Path) -> None:
+def test_a_hole_behind_coded_formats_is_as_long_as_damage_can_reach(model: Path, cache: Path) -> None:
     """A kernel that takes every weight of the last panel for an escape stays inside the mapping."""
-    weights = load(model, cache, Format.PANEL_WINDOW4)
+    weights = load(model, cache, Format.PANEL_CODED4)
     names = [w.name for w in load_program(read_config(model)).weights]
     start = weights.panel_table(names[0]).ctypes.data  # the file's first bytes
     for name in names:
         p = weights.placed(name)
-        if p.format.is_window:
+        if p.format.is_coded:
             last_panel = weights.address(name) - start + int(weights.panel_table(name)[-2])
             assert last_panel + p.panel_bounds[1] + 128 <= weights.path.stat().st_size
 
@@ -203,7 +203,7 @@ def test_damaged_file_is_packed_anew(model: Path, cache: Path, damage: str) -> N
 @pytest.mark.parametrize("at", [0, 1, 5, -1])
 @pytest.mark.parametrize("value", [0, 1, 64, 1 << 20, (1 << 64) - 64])
 def test_damaged_panel_table_is_packed_anew(model: Path, cache: Path, at: int, value: int) -> None:
-    weights = load(model, cache, Format.PANEL_WINDOW3)
+    weights = load(model, cache, Format.PANEL_CODED3)
     want = weights.path.read_bytes()
     table = np.frombuffer(want, np.uint64, count=10).copy()  # of the embedding: 261 rows
     assert table.tolist() == weights.panel_table("embed").tolist()
@@ -211,7 +211,7 @@ def test_damaged_panel_table_is_packed_anew(model: Path, cache: Path, at: int, v
     if value or at:
         weights.path.unlink()
         weights.path.write_bytes(table.tobytes() + want[table.nbytes :])
-    assert load(model, cache, Format.PANEL_WINDOW3).path.read_bytes() == want
+    assert load(model, cache, Format.PANEL_CODED3).path.read_bytes() == want
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_damaged_panel_table_is_packed_anew(model: Path, cache: Path, at: int, v
 )
 def test_lying_manifest_is_packed_anew(model: Path, cache: Path, change: Any) -> None:
     """With a hash that is right all the same."""
-    path = load(model, cache, Format.PANEL_WINDOW4).path
+    path = load(model, cache, Format.PANEL_CODED4).path
     want = path.read_bytes()
     length = int.from_bytes(want[-48:-40], "little")
     text = change(json.loads(want[-64 - length : -64]))
@@ -244,7 +244,7 @@ def test_lying_manifest_is_packed_anew(model: Path, cache: Path, change: Any) ->
     trailer = want[-64:-48] + len(text).to_bytes(16, "little") + hashlib.sha256(text).digest()
     path.unlink()
     path.write_bytes(want[: -64 - length] + text + trailer)
-    assert load(model, cache, Format.PANEL_WINDOW4).path.read_bytes() == want
+    assert load(model, cache, Format.PANEL_CODED4).path.read_bytes() == want
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from firelane import env
 from firelane.native.machine import cpu_identity, supported_isas
+from firelane.weights.coded import panel_bounds
+from firelane.weights.coded_native import CodedLibrary, build, coded_library
 from firelane.weights.formats import PANEL_ROWS, Format, pack, packed_rows, source_rows
 from firelane.weights.panels import Run, encode_run, is_finite
-from firelane.weights.window import panel_bounds
-from firelane.weights.window_native import WindowLibrary, build, window_library
 from tests.weights.files import to_bf16
 
-FORMATS = (Format.PANEL_BF16, Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
+FORMATS = (Format.PANEL_BF16, Format.PANEL_CODED4, Format.PANEL_CODED3)
 BY_FORMAT = pytest.mark.parametrize("format_", FORMATS, ids=lambda f: f.value)
 KINDS = ("normal", "any", "zeros", "mixed")
 
 
 @pytest.fixture(scope="module", params=supported_isas(cpu_identity()))
-def library(request: pytest.FixtureRequest, kernel_cache: Path) -> WindowLibrary:
+def library(request: pytest.FixtureRequest, kernel_cache: Path) -> CodedLibrary:
     return build(kernel_cache, env.read({"HOME": "/"}), request.param)
 
 
@@ -50,9 +50,9 @@ def whole(parts: list[NDArray[np.uint16]], *, gated: bool = False) -> Run:
     return Run(spans=tuple(parts), part=part, row=source - starts[part])
 
 
-def encoded(run: Run, format_: Format, library: WindowLibrary | None) -> tuple[bytes, list[int]]:
+def encoded(run: Run, format_: Format, library: CodedLibrary | None) -> tuple[bytes, list[int]]:
     panels = len(run.part) // PANEL_ROWS
-    most = panel_bounds(format_, run.k)[1] if format_.is_window else PANEL_ROWS * 2 * (run.k + run.k % 2)
+    most = panel_bounds(format_, run.k)[1] if format_.is_coded else PANEL_ROWS * 2 * (run.k + run.k % 2)
     out = np.full(panels * most + 64, 0xAA, np.uint8)
     ends = encode_run(run, format_, out[: panels * most], library)
     assert (out[panels * most :] == 0xAA).all()
@@ -65,7 +65,7 @@ def fitting(format_: Format) -> list[int]:
 
 
 @BY_FORMAT
-def test_compiled_as_the_reference(library: WindowLibrary, format_: Format) -> None:
+def test_compiled_as_the_reference(library: CodedLibrary, format_: Format) -> None:
     for k in fitting(format_):
         for kind in KINDS:
             run = whole([weights(kind, 33, k), weights(kind, 20, k, 7)])
@@ -74,7 +74,7 @@ def test_compiled_as_the_reference(library: WindowLibrary, format_: Format) -> N
 
 @BY_FORMAT
 @pytest.mark.parametrize("width", [16, 40, 136])
-def test_gated(library: WindowLibrary, format_: Format, width: int) -> None:
+def test_gated(library: CodedLibrary, format_: Format, width: int) -> None:
     run = whole([weights("mixed", width, 80), weights("mixed", width, 80, 7)], gated=True)
     assert encoded(run, format_, library) == encoded(run, format_, None)
 
@@ -85,7 +85,7 @@ def test_plain_panels_are_what_pack_makes(gated: bool) -> None:
         parts = [weights("any", 40, k), weights("any", 40, k, 7)]
         run = whole(parts, gated=gated)
         want = pack(np.concatenate(parts), Format.PANEL_BF16, gated=gated).tobytes()
-        assert encoded(run, Format.PANEL_BF16, window_library())[0] == want
+        assert encoded(run, Format.PANEL_BF16, coded_library())[0] == want
         assert encoded(run, Format.PANEL_BF16, None)[0] == want
 
 
@@ -96,7 +96,7 @@ def test_float32() -> None:
         row=np.arange(8, 40),
     )
     out = np.zeros(32 * 6 * 4, np.uint8)
-    assert encode_run(run, Format.PANEL_F32, out, window_library()).tolist() == [out.nbytes]
+    assert encode_run(run, Format.PANEL_F32, out, coded_library()).tolist() == [out.nbytes]
     want = pack(run.spans[0][8:], Format.PANEL_F32)
     np.testing.assert_array_equal(out.view(np.float32), want.ravel())
 
@@ -105,7 +105,7 @@ def test_float32() -> None:
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_compiled_as_the_reference_on_anything(format_: Format, data: st.DataObject) -> None:
-    """Few values, so that windows have ties and edges; rows in any order, zeros among them."""
+    """Few values, so that ranges have ties and edges; rows in any order, zeros among them."""
     k = 16 * data.draw(st.integers(1, 4))
     seed = data.draw(st.integers(0, 2**32 - 1))
     values = data.draw(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=12))
@@ -114,12 +114,12 @@ def test_compiled_as_the_reference_on_anything(format_: Format, data: st.DataObj
     bits = np.where((bits & 0x7F80) == 0x7F80, bits & 0x807F, bits).astype(np.uint16)
     part = rng.integers(-1, 2, 64)
     run = Run(spans=(bits[:10], bits[10:]), part=part, row=rng.integers(0, 10, 64))
-    assert encoded(run, format_, window_library()) == encoded(run, format_, None)
+    assert encoded(run, format_, coded_library()) == encoded(run, format_, None)
 
 
 @BY_FORMAT
 @pytest.mark.parametrize("bits", [0x7F80, 0xFF80, 0x7FC1, 0xFFFF])
-def test_not_finite(library: WindowLibrary, format_: Format, bits: int) -> None:
+def test_not_finite(library: CodedLibrary, format_: Format, bits: int) -> None:
     for at in [(0, 0), (63, 47)]:
         rows = weights("normal", 64, 48)
         rows[at] = bits
@@ -137,7 +137,7 @@ def test_is_finite() -> None:
     assert is_finite(np.empty(0, np.uint16))
 
 
-def test_count(library: WindowLibrary) -> None:
+def test_count(library: CodedLibrary) -> None:
     words = np.random.default_rng(0).integers(0, 2**16, 4099, np.uint16)
     counts = np.ones(512, np.int64)
     library.count(words, counts)

@@ -40,7 +40,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return tmp_path / "packed"
 
 
-@pytest.mark.parametrize("format_", [None, Format.PANEL_WINDOW4, Format.PANEL_WINDOW3])
+@pytest.mark.parametrize("format_", [None, Format.PANEL_CODED4, Format.PANEL_CODED3])
 @pytest.mark.parametrize("task_bytes", [1, 1 << 30])
 def test_packed_as_the_reference(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Format | None, task_bytes: int
@@ -97,7 +97,7 @@ def test_the_census_reads_through_the_recipe(model: Path) -> None:
     bits = census(Checkpoint.open(model), PROGRAM, matrices)
     assert set(bits) == {w.name for w in matrices}
     for name in ("qkk", "gated", "turned", "together"):
-        assert set(bits[name]) == {Format.PANEL_WINDOW4, Format.PANEL_WINDOW3}
+        assert set(bits[name]) == {Format.PANEL_CODED4, Format.PANEL_CODED3}
 
 
 def test_damage_names_the_tensor(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def ends_of(task: Task) -> np.ndarray:
     return np.cumsum(sizes, dtype=np.uint64)
 
 
-FORMS = pytest.mark.parametrize("form", [None, Format.PANEL_WINDOW4, Format.PANEL_WINDOW3])
+FORMS = pytest.mark.parametrize("form", [None, Format.PANEL_CODED4, Format.PANEL_CODED3])
 
 
 @FORMS
@@ -88,7 +88,7 @@ def test_failure_wakes_those_that_wait() -> None:
 
 
 def test_sizes_that_cannot_be() -> None:
-    weights = placed(Format.PANEL_WINDOW4)
+    weights = placed(Format.PANEL_CODED4)
     good = [p.panels * p.panel_bounds[0] for p in weights]
     assert lay_out(weights, good).payload_bytes > sum(good)
     with pytest.raises(ValueError, match="sizes for"):

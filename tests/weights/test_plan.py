@@ -76,19 +76,17 @@ def test_forms() -> None:
     """Hidden size 80 takes both, the MLP's 136 is no multiple of 16, a vector and float32 take none."""
     program = load_program(FAMILIES["llama2"]() | {"torch_dtype": "bfloat16"})
     names = [w.name for w in program.weights]
-    four, three = (
-        plan(program, dict.fromkeys(names, f)) for f in (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
-    )
+    four, three = (plan(program, dict.fromkeys(names, f)) for f in (Format.PANEL_CODED4, Format.PANEL_CODED3))
     matrices = [w.is_matrix for w in program.weights]
-    assert [p.format is Format.PANEL_WINDOW4 for p in four] == matrices
+    assert [p.format is Format.PANEL_CODED4 for p in four] == matrices
     downs = [w.shape[-1] == 136 for w in program.weights]
     assert any(downs)
     for p, matrix, down in zip(three, matrices, downs, strict=True):
         plain = Format.PANEL_BF16 if matrix else Format.VECTOR_F32
-        assert p.format is (Format.PANEL_WINDOW3 if matrix and not down else plain)
-        assert (p.format is Format.PANEL_WINDOW3) == takes(p.weight, Format.PANEL_WINDOW3)
+        assert p.format is (Format.PANEL_CODED3 if matrix and not down else plain)
+        assert (p.format is Format.PANEL_CODED3) == takes(p.weight, Format.PANEL_CODED3)
     assert [p.shape for p in three] == [p.shape for p in plan(program)]
     assert len({plan_hash(found) for found in (plan(program), three, four)}) == 3
     assert plain_bytes(three) == plain_bytes(plan(program))
     narrow = load_program(FAMILIES["llama2"]() | {"torch_dtype": "float32"})
-    assert plan(narrow, dict.fromkeys(names, Format.PANEL_WINDOW4)) == plan(narrow)
+    assert plan(narrow, dict.fromkeys(names, Format.PANEL_CODED4)) == plan(narrow)

@@ -24,7 +24,7 @@ from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
 
 # The C++ decoder of each lossless form.
-WINDOWS = {Format.PANEL_WINDOW4: "Window4", Format.PANEL_WINDOW3: "Window3"}
+DECODERS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
 
 TEMPLATE = """\
 // Generated from the program of {name}.
@@ -75,9 +75,9 @@ def call(op: Op, layout: Layout) -> str:
 def scratch_of(op: Op, layout: Layout) -> list[str]:
     """C++ expressions of the bytes of scratch that a thread needs for `op`."""
     if op.products:
-        used = [product.weight for product in op.products if product.weight in layout.windows]
+        used = [product.weight for product in op.products if product.weight in layout.coded]
         return [f"{_panels(weight, layout)}::kScratchBytes" for weight in used]
-    if isinstance(op, Embed) and op.table in layout.windows:
+    if isinstance(op, Embed) and op.table in layout.coded:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
         return [f"sizeof({_attention(op, layout)}::Scratch)"]
@@ -110,14 +110,14 @@ def _matrix(weight: Weight, layout: Layout) -> str:
 def _panels(weight: Weight, layout: Layout) -> str:
     """The C++ type of a matrix's panels."""
     k = weight.shape[1]
-    window = layout.windows.get(weight)
-    if window is None:
+    form = layout.coded.get(weight)
+    if form is None:
         return f"PlainPanels<{_tag(weight.dtype)}, {k}>"
-    return f"WindowPanels<{WINDOWS[window]}, {k}>"
+    return f"CodedPanels<{DECODERS[form]}, {k}>"
 
 
-def _window(weight: Weight, layout: Layout) -> str:
-    return f"*c.weight<WindowWeight>({layout.weight_index[weight]})"
+def _coded(weight: Weight, layout: Layout) -> str:
+    return f"*c.weight<CodedWeight>({layout.weight_index[weight]})"
 
 
 def _flag(value: object) -> str:
@@ -128,10 +128,10 @@ def _flag(value: object) -> str:
 def _(op: Embed, layout: Layout) -> str:
     vocab, width = op.table.shape
     sizes = f"{vocab}, {width}, {layout.stride(op.out)}"
-    window = layout.windows.get(op.table)
-    if window is not None:
-        arguments = f"{_window(op.table, layout)}, {_at(op.out, layout)}"
-        return f"embed_window<{WINDOWS[window]}, {sizes}>(c, thread, {arguments});"
+    form = layout.coded.get(op.table)
+    if form is not None:
+        arguments = f"{_coded(op.table, layout)}, {_at(op.out, layout)}"
+        return f"embed_coded<{DECODERS[form]}, {sizes}>(c, thread, {arguments});"
     shape = f"{_tag(op.table.dtype)}, {sizes}"
     return f"embed<{shape}>(c, thread, {_matrix(op.table, layout)}, {_at(op.out, layout)});"
 
@@ -151,7 +151,7 @@ def _(op: SelectRows, layout: Layout) -> str:
 
 def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
     rows = "logits" if op == layout.program.head else _rows(op.x)
-    read = _window if op.weight in layout.windows else _matrix
+    read = _coded if op.weight in layout.coded else _matrix
     weights = f"{_panels(op.weight, layout)}{{{read(op.weight, layout)}}}"
     arguments = f"{rows}, {_at(op.x, layout)}, {weights}, {store}"
     return f"linear<{panels}, {layout.stride(op.x)}>(c, thread, op, {arguments});"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.memory import zeroed
 from firelane.backends.cpu.native import (
+    CodedStruct,
     CreateStruct,
     Library,
     StepStruct,
-    WindowStruct,
     address,
     limits_struct,
     pointers,
@@ -29,7 +29,7 @@ from firelane.errors import OutOfMemoryError
 from firelane.weights.check import NoCheck, WeightCheck
 from firelane.weights.formats import Format
 
-DECODE_ONCE_FROM: Mapping[Format, int] = {Format.PANEL_WINDOW4: 4, Format.PANEL_WINDOW3: 2}
+DECODE_ONCE_FROM: Mapping[Format, int] = {Format.PANEL_CODED4: 4, Format.PANEL_CODED3: 2}
 """Row tiles from which a panel is decoded once into scratch and kept, not once for each tile in registers.
 Decoding 12 bits hides behind the products of a tile; 3-bit codes take more than that."""
 
@@ -43,7 +43,7 @@ class Weights(Protocol):
     def address(self, name: str) -> int: ...
 
     def panel_table(self, name: str) -> NDArray[np.uint64]:
-        """Of a matrix in a window form: where its panels begin, and the end; uint64 [panels + 1]."""
+        """Of a matrix in a coded form: where its panels begin, and the end; uint64 [panels + 1]."""
         ...
 
     def close(self) -> None: ...
@@ -71,7 +71,7 @@ class CpuExecutor:
         failed."""
         limits, program = layout.limits, layout.program
         self._decode_once_from = decode_once_from
-        self._windows: list[tuple[WindowStruct, NDArray[np.uint64]]] = []
+        self._coded: list[tuple[CodedStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
         self._check = check or NoCheck()
         self._state = SlotState.allocate(limits, program.vocab_size)
@@ -115,17 +115,17 @@ class CpuExecutor:
         return handle
 
     def _weight_address(self, name: str) -> int:
-        """What the kernels are given: the packed weight, or a struct that describes its window form."""
+        """What the kernels are given: the packed weight, or a struct that describes its coded form."""
         if name not in self._layout.forms:
             return self._weights.address(name)
         table = self._weights.panel_table(name)
-        window = WindowStruct(
+        coded = CodedStruct(
             bytes=self._weights.address(name),
             offsets=address(table),
             decode_once_from=self._decode_once_from[self._layout.forms[name]],
         )
-        self._windows.append((window, table))
-        return ct.addressof(window)
+        self._coded.append((coded, table))
+        return ct.addressof(coded)
 
     @property
     def limits(self) -> StepLimits:

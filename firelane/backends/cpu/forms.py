@@ -18,9 +18,9 @@ from firelane.program.values import DType, Weight
 from firelane.weights.formats import Format
 from firelane.weights.plan import takes
 
-WINDOW_FORMS = (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
+CODED_FORMS = (Format.PANEL_CODED4, Format.PANEL_CODED3)
 CHEAP_DECODING = ("avx512bf16", "avx512", "avx2")
-"""Targets whose byte shuffles decode PANEL_WINDOW4 (csrc/window.h) faster than memory gives bf16."""
+"""Targets whose byte shuffles decode PANEL_CODED4 (csrc/coded.h) faster than memory gives bf16."""
 Estimate = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
 """Bits a weight, by weight name, in each of the formats that make it smaller than bf16."""
 
@@ -56,8 +56,8 @@ def choose(program: Program, wanted: Sequence[Format], estimate: Estimate) -> Ch
 def wanted_forms(mode: str, isa: str) -> tuple[Format, ...]:
     """The formats beside bf16 that --weights `mode` takes on the target `isa`."""
     if mode == "lossless":
-        return WINDOW_FORMS
-    return WINDOW_FORMS[:1] if mode == "auto" and isa in CHEAP_DECODING else ()
+        return CODED_FORMS
+    return CODED_FORMS[:1] if mode == "auto" and isa in CHEAP_DECODING else ()
 
 
 def _matrices(program: Program) -> Iterator[Weight]:

@@ -33,7 +33,7 @@ class CachePlace:
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The memory layout of `program` for `limits` on `isa`; `forms` names the matrices (by weight name)
-    that lie in a lossless window form."""
+    that lie in a lossless coded form."""
 
     program: Program
     limits: StepLimits
@@ -90,8 +90,8 @@ class Layout:
         return {w: i for i, w in enumerate(self.program.weights)}
 
     @cached_property
-    def windows(self) -> dict[Weight, Format]:
-        """The matrices in a window form."""
+    def coded(self) -> dict[Weight, Format]:
+        """The matrices in a coded form."""
         return {w: self.forms[w.name] for w in self.program.weights if w.name in self.forms}
 
     @property

@@ -53,8 +53,8 @@ class CreateStruct(ct.Structure):
     ]
 
 
-class WindowStruct(ct.Structure):
-    """A matrix in a window form: csrc/window.h, WindowWeight."""
+class CodedStruct(ct.Structure):
+    """A matrix in a coded form: csrc/coded.h, CodedWeight."""
 
     _fields_ = [("bytes", ct.c_void_p), ("offsets", ct.c_void_p), ("decode_once_from", ct.c_int32)]
 

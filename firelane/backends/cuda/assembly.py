@@ -8,7 +8,7 @@ from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import WAIT_LIMIT_S, Device
 from firelane.backends.cuda.executor import Captured, CudaExecutor
 from firelane.backends.cuda.lowering import Lowering, StepWork
-from firelane.backends.cuda.matrices import WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.weights import DeviceWeights
@@ -24,10 +24,10 @@ def sizes_of(program: Program, limits: StepLimits, plan: ProductPlan) -> Sizes:
 def product_plan(
     program: Program, weights: DeviceWeights, table: MeasuredTable | None, gemm: str
 ) -> ProductPlan:
-    def is_window(weight: Weight) -> bool:
-        return isinstance(weights.matrix(weight.name), WindowMatrix)
+    def is_coded(weight: Weight) -> bool:
+        return isinstance(weights.matrix(weight.name), CodedMatrix)
 
-    return ProductPlan(program=program, is_window=is_window, table=table, gemm=gemm)
+    return ProductPlan(program=program, is_coded=is_coded, table=table, gemm=gemm)
 
 
 def lower_all(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 
-FUSED_ROWS = 512  # up to here a matrix in the window form is decoded in every product, above once before it
+FUSED_ROWS = 512  # up to here a matrix in the coded form is decoded in every product, above once before it
 PARTS_ROWS = 128
 TRANSPOSE_ROWS = 64
 FULL = 120  # programs that leave little of a device idle
@@ -19,7 +19,7 @@ class LinearConfig:
     """row_tile: tokens of a program; features: rows of the matrix of a program, 64 or 128; k_tile: inputs
     of one turn of its loop. parts: segments are summed by programs of their own, and their reader adds them
     up.
-    decode_first: a matrix in the window form is decoded into a buffer as a whole, then multiplied as a
+    decode_first: a matrix in the coded form is decoded into a buffer as a whole, then multiplied as a
     plain one. library: the product is a library's; its bits may differ with the rows of a step, all else is
     then of no account. transpose: x is transposed first, for the escapes of many rows.
     """
@@ -50,7 +50,7 @@ class ProductShape:
     k: int
     gated: bool
     max_rows: int
-    is_window: bool
+    is_coded: bool
 
 
 MeasuredTable = Mapping[ProductShape, LinearConfig]
@@ -63,15 +63,15 @@ def choose(
     k: int,
     gated: bool,
     max_rows: int,
-    is_window: bool,
+    is_coded: bool,
     table: MeasuredTable | None,
     gemm: str = "invariant",
 ) -> LinearConfig:
     """The measured config, if there is one; else one by rule. gemm "library": products of many rows are a
     library's."""
     if gemm == "library" and max_rows > PARTS_ROWS:
-        return LinearConfig(row_tile=64, decode_first=is_window, library=True, transpose=True)
-    shape = ProductShape(rows=matrix_rows, k=k, gated=gated, max_rows=max_rows, is_window=is_window)
+        return LinearConfig(row_tile=64, decode_first=is_coded, library=True, transpose=True)
+    shape = ProductShape(rows=matrix_rows, k=k, gated=gated, max_rows=max_rows, is_coded=is_coded)
     measured = None if table is None else table.get(shape)
     return measured or by_rule(shape)
 
@@ -91,14 +91,14 @@ def by_rule(shape: ProductShape) -> LinearConfig:
 
     Parts are read and written as float32, several times: worth it only where programs would be too few.
     """
-    if shape.is_window and shape.max_rows <= FUSED_ROWS:
-        config = _window_gated(shape) if shape.gated else _window(shape)
+    if shape.is_coded and shape.max_rows <= FUSED_ROWS:
+        config = _coded_gated(shape) if shape.gated else _coded(shape)
     else:
         config = _plain_gated(shape) if shape.gated else _plain(shape)
     return replace(config, transpose=shape.max_rows > TRANSPOSE_ROWS)
 
 
-def _window(shape: ProductShape) -> LinearConfig:
+def _coded(shape: ProductShape) -> LinearConfig:
     """A stage is 12 KB of weights, and 256 bytes for each row of x. Four warps, one warp group: with two, the
     compiler gives the loop's two products different layouts, and sums move through shared memory each turn.
     """
@@ -108,7 +108,7 @@ def _window(shape: ProductShape) -> LinearConfig:
     return LinearConfig(row_tile=rows, stages=stages, parts=parts)
 
 
-def _window_gated(shape: ProductShape) -> LinearConfig:
+def _coded_gated(shape: ProductShape) -> LinearConfig:
     rows = _tile_of(shape.max_rows, most=128)
     stages = {16: 4}.get(rows, 3)
     return LinearConfig(row_tile=rows, stages=stages)
@@ -122,7 +122,7 @@ def _plain(shape: ProductShape) -> LinearConfig:
         return LinearConfig(row_tile=rows, stages=stages, parts=True)
     if shape.max_rows <= PARTS_ROWS:
         return LinearConfig(row_tile=128, k_tile=64, stages=4, parts=True)
-    decode_first = shape.is_window
+    decode_first = shape.is_coded
     for features, row_tile in ((128, 256), (128, 128)):
         if _programs(shape.rows, features, shape.max_rows, row_tile) >= FULL:
             stages = 3 if row_tile == 256 else 4
@@ -137,7 +137,7 @@ def _plain_gated(shape: ProductShape) -> LinearConfig:
     rows = _tile_of(shape.max_rows, most=256)
     stages = {16: 6, 32: 5, 64: 4}.get(rows, 3)
     warps = 8 if rows == 256 else 4
-    return LinearConfig(row_tile=rows, k_tile=64, warps=warps, stages=stages, decode_first=shape.is_window)
+    return LinearConfig(row_tile=rows, k_tile=64, warps=warps, stages=stages, decode_first=shape.is_coded)
 
 
 def _is_long(shape: ProductShape) -> bool:

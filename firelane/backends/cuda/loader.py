@@ -22,7 +22,7 @@ from firelane.backends.cuda.loading import load_weights
 from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, plan_memory
 from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placeholder_weights import placeholder_weights
-from firelane.backends.cuda.placement import may_be_window, placements, planned_bytes, staging_bytes
+from firelane.backends.cuda.placement import may_be_coded, placements, planned_bytes, staging_bytes
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.backends.cuda.tuning import store
@@ -139,13 +139,13 @@ def _assemble(
 
 
 def _expected_plan(program: Program, config: ExecutorConfig, device: Device) -> ProductPlan:
-    """Before the weights are seen: those that may be in the window form are taken to be."""
+    """Before the weights are seen: those that may be in the coded form are taken to be."""
 
-    def is_window(weight: Weight) -> bool:
-        return may_be_window(program, weight, config.weights)
+    def is_coded(weight: Weight) -> bool:
+        return may_be_coded(program, weight, config.weights)
 
     table = store.read(config.cache_dir, device.name)
-    return ProductPlan(program=program, is_window=is_window, table=table, gemm=config.gemm)
+    return ProductPlan(program=program, is_coded=is_coded, table=table, gemm=config.gemm)
 
 
 def _memory_plan(

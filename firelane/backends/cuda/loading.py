@@ -18,7 +18,7 @@ from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.packing import InfiniteWeightsError, MatrixPacker
 from firelane.backends.cuda.placement import (
     Placement,
-    may_be_window,
+    may_be_coded,
     placements,
     planned_bytes,
     staging_bytes,
@@ -33,7 +33,7 @@ from firelane.weights.panels import is_finite
 from firelane.weights.pieces import read_piece
 from firelane.weights.progress import Progress, silent
 
-__all__ = ["load_weights", "may_be_window", "planned_bytes", "staging_bytes"]
+__all__ = ["load_weights", "may_be_coded", "planned_bytes", "staging_bytes"]
 
 STAGE = "load"
 

@@ -1,16 +1,16 @@
-"""Matrices in device memory: plain, or in the window form (12 bits a weight, without loss).
+"""Matrices in device memory: plain, or in the coded form (12 bits a weight, without loss).
 
 Rows are padded with zeros to a multiple of ROW_BLOCK, inputs to a multiple of K_TILE. The weights of
 GatedLinear are two such matrices below each other: gate rows, padded; then up rows, padded.
 
-A block of ROW_BLOCK rows has a window of 15 exponents, base + 1 .. base + 15: the one with the fewest
+A block of ROW_BLOCK rows has a range of 15 exponents, base + 1 .. base + 15: the one with the fewest
 escapes, the lowest such. A weight outside of it that is not zero is an escape: it is +0 in the matrix, in
 both forms, and stands in the block's list. Its products are summed apart and added last, so that both forms
 give the same bits. Where more than one of ESCAPE_SHARE, or more than MAX_BLOCK_ESCAPES of one block, would be
-escapes (or the matrix is float32, or its inputs are no multiple of K_TILE) there is no window, in either
+escapes (or the matrix is float32, or its inputs are no multiple of K_TILE) there is no range, in either
 form: every weight is in its place and the lists are empty.
 
-    window form, of a row of K inputs, in tiles of 128 inputs:
+    coded form, of a row of K inputs, in tiles of 128 inputs:
       low    uint8 [rows, K]     sign << 7 | mantissa; sign << 7 where the code is 0
       codes  uint8 [rows, K/2]   byte j of a tile: code of input j | code of input j + 64 of the tile << 4
       code   0: zero; c of 1 .. 15: the exponent is base + c
@@ -24,8 +24,8 @@ from torch import Tensor
 
 from firelane.backends.cuda.shapes import ROW_BLOCK
 
-WINDOW = 15  # exponents
-BASES = 240  # base + WINDOW is at most 254: 255 is infinite
+RANGE = 15  # exponents
+BASES = 240  # base + RANGE is at most 254: 255 is infinite
 ESCAPE_SHARE = 256
 MAX_BLOCK_ESCAPES = 4096
 ROW_SHIFT = 24  # of Escapes.where
@@ -67,7 +67,7 @@ class PlainMatrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowMatrix:
+class CodedMatrix:
     """low: uint8 [padded rows, padded k]; codes: uint8 [padded rows, padded k / 2]; bases: uint8 [blocks]."""
 
     low: Tensor
@@ -86,7 +86,7 @@ class WindowMatrix:
         return self.low.shape[0]
 
 
-Matrix = PlainMatrix | WindowMatrix
+Matrix = PlainMatrix | CodedMatrix
 
 
 def num_blocks(matrix: Matrix) -> int:

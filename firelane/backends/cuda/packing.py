@@ -9,13 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from firelane.backends.cuda.coded_reference import has_range
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.kernels import pack
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.placement import Placement
 from firelane.backends.cuda.shapes import ROW_BLOCK
-from firelane.backends.cuda.window_reference import has_window
 
 
 class InfiniteWeightsError(Exception):
@@ -34,7 +34,7 @@ class MatrixPacker:
     def __init__(self, device: Device, placed: tuple[Placement, ...]) -> None:
         matrices = [p for p in placed if p.is_matrix]
         blocks = max((p.blocks for p in matrices), default=0)
-        staged = max((p.plain_bytes for p in matrices if p.to_window), default=0)
+        staged = max((p.plain_bytes for p in matrices if p.to_coded), default=0)
         self._device = device
         self._staging = device.empty(staged // 2, dtype=torch.bfloat16)
         self._found = device.pinned(3 * blocks)  # written by the device
@@ -45,7 +45,7 @@ class MatrixPacker:
         """Where the true weights go: p.dtype [padded_rows, padded_k], padding rows zero already. Of a matrix
         that will be encoded it is valid until the next place().
         """
-        if p.to_window:
+        if p.to_coded:
             target = self._staging[: p.padded_rows * p.padded_k].view(p.padded_rows, p.padded_k)
         else:
             target = self._device.empty(p.padded_rows, p.padded_k, dtype=p.dtype)
@@ -56,22 +56,22 @@ class MatrixPacker:
     def pack(self, p: Placement, words: Tensor) -> Matrix:
         """`words`: what place(p) gave, with the weights in it. Raises InfiniteWeightsError."""
         found = self._look(p, words)
-        if not p.may_split or not has_window(found[pack.ESCAPES], words.numel()):
+        if not p.may_split or not has_range(found[pack.ESCAPES], words.numel()):
             return self._plain(p, self._kept(p, words), self._no_escapes(p))
         bases, escapes = self._lists(found)
-        if p.to_window:
+        if p.to_coded:
             return self._encode(p, words, bases, escapes)
         matrix = self._plain(p, words, escapes)
         pack.split(matrix, bases).run()
         return matrix
 
     def _look(self, p: Placement, words: Tensor) -> NDArray[np.int32]:
-        """What pack.find_windows() tells; of float32 the last row alone is told."""
+        """What pack.find_ranges() tells; of float32 the last row alone is told."""
         found = self._found[: 3 * p.blocks].view(3, p.blocks)
         if p.dtype is torch.float32:
             pack.count_infinite(words, found).run()
         else:
-            pack.find_windows(words, found).run()
+            pack.find_ranges(words, found).run()
         self._device.mark().wait()
         table: NDArray[np.int32] = found.numpy()
         if table[pack.INFINITE].any():
@@ -94,8 +94,8 @@ class MatrixPacker:
         values = self._device.empty(count, dtype=torch.bfloat16)
         return bases, Escapes(starts=starts, where=where, values=values)
 
-    def _encode(self, p: Placement, words: Tensor, bases: Tensor, escapes: Escapes) -> WindowMatrix:
-        matrix = WindowMatrix(
+    def _encode(self, p: Placement, words: Tensor, bases: Tensor, escapes: Escapes) -> CodedMatrix:
+        matrix = CodedMatrix(
             low=self._device.empty(p.padded_rows, p.padded_k, dtype=torch.uint8),
             codes=self._device.empty(p.padded_rows, p.padded_k // 2, dtype=torch.uint8),
             bases=bases,
@@ -108,7 +108,7 @@ class MatrixPacker:
 
     def _kept(self, p: Placement, words: Tensor) -> Tensor:
         """`words`, out of the staging matrix if they lie there."""
-        if not p.to_window:
+        if not p.to_coded:
             return words
         return self._device.empty(p.padded_rows, p.padded_k, dtype=p.dtype).copy_(words)
 
@@ -140,12 +140,12 @@ def _launches(p: Placement) -> Iterator[Launch]:
     if p.dtype is torch.float32:
         yield pack.count_infinite(words, found)
         return
-    yield pack.find_windows(words, found)
+    yield pack.find_ranges(words, found)
     bases = meta(p.blocks, dtype=torch.uint8)
     escapes = Escapes(starts=meta(p.blocks + 1), where=meta(1), values=meta(1, dtype=torch.bfloat16))
-    if p.to_window:
+    if p.to_coded:
         low, codes = (meta(p.padded_rows, k, dtype=torch.uint8) for k in (p.padded_k, p.padded_k // 2))
-        window = WindowMatrix(low=low, codes=codes, bases=bases, rows=p.padded_rows, k=p.k, escapes=escapes)
-        yield pack.encode(words, window)
+        coded = CodedMatrix(low=low, codes=codes, bases=bases, rows=p.padded_rows, k=p.k, escapes=escapes)
+        yield pack.encode(words, coded)
     elif p.may_split:
         yield pack.split(PlainMatrix(data=words, rows=p.padded_rows, k=p.k, escapes=escapes), bases)

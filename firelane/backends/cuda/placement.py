@@ -30,15 +30,15 @@ class Segment:
 class Placement:
     """A weight as an array [padded_rows, padded_k]; of a vector padded_k is 1 and there is no padding.
 
-    may_split: a window is looked for, and escapes taken out; to_window: what is left then goes into the
-    window form.
+    may_split: a range is looked for, and escapes taken out; to_coded: what is left then goes into the
+    coded form.
     """
 
     weight: Weight
     padded_rows: int
     padded_k: int
     may_split: bool
-    to_window: bool
+    to_coded: bool
 
     @property
     def is_matrix(self) -> bool:
@@ -85,12 +85,12 @@ class Placement:
 
     @property
     def most_bytes(self) -> int:
-        """On the device, if it has a window where one is looked for."""
+        """On the device, if it has a range where one is looked for."""
         if not self.is_matrix:
             return round_up(self.plain_bytes, GRAIN_BYTES)
         size = self.padded_rows * self.padded_k
         escapes = size // ESCAPE_SHARE if self.may_split else 0
-        data = size + size // 2 + self.blocks if self.to_window else self.plain_bytes
+        data = size + size // 2 + self.blocks if self.to_coded else self.plain_bytes
         return data + escapes * ESCAPE_BYTES + 4 * self.blocks + 5 * GRAIN_BYTES
 
 
@@ -100,18 +100,18 @@ def placements(program: Program, mode: str) -> tuple[Placement, ...]:
     return tuple(_place(w, mode, multiplied=w in multiplied) for w in program.weights)
 
 
-def may_be_window(program: Program, weight: Weight, mode: str) -> bool:
-    """Whether `weight` will be in the window form, if it has a window."""
-    return any(p.to_window for p in placements(program, mode) if p.weight == weight)
+def may_be_coded(program: Program, weight: Weight, mode: str) -> bool:
+    """Whether `weight` will be in the coded form, if it has a range."""
+    return any(p.to_coded for p in placements(program, mode) if p.weight == weight)
 
 
 def staging_bytes(program: Program, mode: str = "lossless") -> int:
     """Of the device, beside the weights while they are loaded: the largest matrix that is packed."""
-    return max((p.plain_bytes for p in placements(program, mode) if p.to_window), default=0)
+    return max((p.plain_bytes for p in placements(program, mode) if p.to_coded), default=0)
 
 
 def planned_bytes(program: Program, mode: str) -> int:
-    """Of the device, at most, if all matrices have a window that may; one without takes 16 bits a weight in
+    """Of the device, at most, if all matrices have a range that may; one without takes 16 bits a weight in
     any mode.
     """
     return sum(p.most_bytes for p in placements(program, mode))
@@ -133,5 +133,5 @@ def _place(weight: Weight, mode: str, *, multiplied: bool) -> Placement:
         padded_rows=padded_rows(weight),
         padded_k=padded_k,
         may_split=has_form and (multiplied or mode != "bf16"),
-        to_window=has_form and mode != "bf16",
+        to_coded=has_form and mode != "bf16",
     )

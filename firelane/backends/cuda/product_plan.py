@@ -22,11 +22,11 @@ LIBRARY_ROWS = 2048  # both products of a gated linear op, in float32, before th
 
 @dataclass(frozen=True, kw_only=True)
 class ProductPlan:
-    """is_window: whether a weight is, or may be, in the window form. table: measured choices, if any. gemm:
+    """is_coded: whether a weight is, or may be, in the coded form. table: measured choices, if any. gemm:
     as in ExecutorConfig."""
 
     program: Program
-    is_window: Callable[[Weight], bool]
+    is_coded: Callable[[Weight], bool]
     table: MeasuredTable | None = None
     gemm: str = "invariant"
 
@@ -37,7 +37,7 @@ class ProductPlan:
             k=weight.k,
             gated=product.layout.is_gated,
             max_rows=self.rows(product.x, bucket),
-            is_window=self.is_window(weight),
+            is_coded=self.is_coded(weight),
             table=self.table,
             # The head has few rows and the largest matrix: not worth a buffer for all of it.
             gemm="invariant" if head is not None and product in head.products else self.gemm,

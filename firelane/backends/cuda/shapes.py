@@ -6,8 +6,8 @@ here may depend on the number of rows, on the device or on a measurement.
 
 from __future__ import annotations
 
-ROW_BLOCK = 64  # rows of a matrix that share a window of exponents and a list of escapes
-K_TILE = 128  # inputs beside each other in the window form
+ROW_BLOCK = 64  # rows of a matrix that share a range of exponents and a list of escapes
+K_TILE = 128  # inputs beside each other in the coded form
 WAVE = 128  # parts that a product is cut into at least, as long as its inputs allow
 MAX_SEGMENTS = 8
 MIN_SEGMENT = 512  # inputs of one segment at least

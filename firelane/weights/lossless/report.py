@@ -18,10 +18,10 @@ from firelane.weights.lossless.planes import count_exponents
 from firelane.weights.progress import Progress, silent
 from firelane.weights.safetensors import ITEM_BYTES, SafetensorsFile, TensorInfo
 
-BLOCK_ROWS = 32  # an exponent window is chosen for each block of so many output rows
-CODES = 7  # values in a window
+BLOCK_ROWS = 32  # an exponent range is chosen for each block of so many output rows
+CODES = 7  # values in a range
 PALETTE = 16
-ESCAPE_BITS = 8  # what an exponent outside the window costs beside its code
+ESCAPE_BITS = 8  # what an exponent outside the range costs beside its code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class TensorReport:
     """Shares are of the tensor's weights (0 .. 1); bits are per weight. The exponents' figures are None for
     tensors other than matrices of bf16.
 
-    narrow, wide: share that the best window of seven exponents of each block of 32 rows covers, and the best
+    narrow, wide: share that the best range of seven exponents of each block of 32 rows covers, and the best
     one of seven pairs of exponents, 2 i and 2 i + 1, as 3-bit and 4-bit codes have it. palette: share
     that the 16 most frequent exponents of the tensor cover. bits_wide, bits_narrow: in memory, in each form.
     """
@@ -84,8 +84,8 @@ def _report_file(
     return [_report(n, i, control, counts.get(n)) for n, i in source.tensors.items()]
 
 
-def window_share(blocks: NDArray[np.int64]) -> float:
-    """Share of all weights that the best window of CODES adjacent values of each block covers; blocks:
+def range_share(blocks: NDArray[np.int64]) -> float:
+    """Share of all weights that the best range of CODES adjacent values of each block covers; blocks:
     [blocks, values] counts.
     """
     sums = np.cumsum(np.pad(blocks, ((0, 0), (1, 0))), axis=1)
@@ -140,7 +140,7 @@ def _report(
     return replace(
         plain,
         entropy=entropy_bits(counts),
-        wide=window_share(blocks[:, 0::2] + blocks[:, 1::2]),
-        narrow=window_share(blocks),
+        wide=range_share(blocks[:, 0::2] + blocks[:, 1::2]),
+        narrow=range_share(blocks),
         palette=float(np.sort(counts)[-PALETTE:].sum() / counts.sum()),
     )

@@ -190,7 +190,7 @@ class EmulatedLibrary:
         self._image = _image_of(self.machine)
         self._image.write(0, self._arguments)
         _, weights, rotary = executor._tables
-        for record in (weights, rotary, *(window for window, _ in executor._windows)):
+        for record in (weights, rotary, *(coded for coded, _ in executor._coded)):
             self._image.rewrite(record)
         self._process = subprocess.Popen(
             [*self._command, self._image.path, str(self._image.size)],
@@ -211,8 +211,8 @@ class EmulatedLibrary:
 
 def _image_of(machine: Machine) -> Image:
     executor, weights = machine.executor, machine.weights
-    windows = [memory for pair in executor._windows for memory in pair]
-    fixed = [*executor._tables, *windows, *executor._rotary, *weights._packed.values(), executor._scratch]
+    coded = [memory for pair in executor._coded for memory in pair]
+    fixed = [*executor._tables, *coded, *executor._rotary, *weights._packed.values(), executor._scratch]
     records = (executor.state, machine.inputs, *executor._outputs)
     arrays = [v for record in records for v in vars(record).values() if isinstance(v, np.ndarray)]
     return Image(fixed, [executor.pages, executor.arena, executor.op_seconds, *arrays])
@@ -255,6 +255,6 @@ def _innermost(lines: Sequence[str]) -> list[list[str]]:
 
 
 def with_forms(layout: Layout, form: Format | None) -> Layout:
-    """The layout with all matrices in a window form."""
+    """The layout with all matrices in a coded form."""
     matrices = [w.name for w in layout.program.weights if len(w.shape) == 2]
     return replace(layout, forms=dict.fromkeys(matrices, form) if form else {})

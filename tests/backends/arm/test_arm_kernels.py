@@ -24,9 +24,9 @@ from tests.backends.arm.emulation import (
     with_forms,
 )
 from tests.backends.cpu_harness import Chunk, Machine, limits
+from tests.backends.test_cpu_coded import FORMS, run
+from tests.backends.test_cpu_coded import SPECS as CODED_SPECS
 from tests.backends.test_cpu_ops import SPECS, apart, check_step
-from tests.backends.test_cpu_windows import FORMS, run
-from tests.backends.test_cpu_windows import SPECS as WINDOW_SPECS
 from tests.models.dense import DenseSpec, dense_program
 
 pytestmark = [pytest.mark.arm, pytest.mark.skipif(bool(missing()), reason=missing())]
@@ -100,7 +100,7 @@ def test_batches_and_chunks_give_the_same_bits(driven: Machine) -> None:
 
 
 def test_lossless_forms_give_the_bits_of_plain_weights(kernel_cache: Path) -> None:
-    layout = layout_of(WINDOW_SPECS["tied"], "neon")
+    layout = layout_of(CODED_SPECS["tied"], "neon")
     results = list[list[bytes]]()
     for form in (None, *FORMS):
         m = emulated(with_forms(layout, form), kernel_cache)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from matrices_harness import bits_of, matrix_without_window, original_bits, plain_matrix, window_matrix
+from matrices_harness import bits_of, coded_matrix, original_bits, plain_matrix, uncoded_matrix
 from numpy.typing import NDArray
 
 from firelane.backends.cuda.assembly import assemble
@@ -41,7 +41,7 @@ class RandomWeights:
     """The same random weights for the executor, in the form asked for, and in float32 for the reference."""
 
     program: Program
-    window: bool = False
+    coded: bool = False
     seed: int = 0
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class RandomWeights:
 
     def _matrix(self, parts: Sequence[np.ndarray], *, bf16: bool) -> Matrix:
         if not bf16 or parts[0].shape[1] % 128:
-            return matrix_without_window(parts)
-        return window_matrix(parts) if self.window else plain_matrix(parts)
+            return uncoded_matrix(parts)
+        return coded_matrix(parts) if self.coded else plain_matrix(parts)
 
     @property
     def on_device(self) -> DeviceWeights:
@@ -126,14 +126,14 @@ def machine(
     spec: DenseSpec,
     *,
     sizes: StepLimits | None = None,
-    window: bool = False,
+    coded: bool = False,
     seed: int = 0,
     warm: bool = False,
     spans: Sequence[Span] = (),
 ) -> Machine:
     """spans: of the attention layers, in place of those of the spec."""
     program = dense_program(spec)
-    weights = RandomWeights(with_spans(program, spans) if spans else program, window=window, seed=seed)
+    weights = RandomWeights(with_spans(program, spans) if spans else program, coded=coded, seed=seed)
     executor = assemble(
         weights.program,
         limits=replace(sizes or limits(), spans=weights.program.spans),

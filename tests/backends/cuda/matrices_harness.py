@@ -1,7 +1,7 @@
-"""Matrices for tests, on the CPU: the same weights plain and in the window form, with escapes of every kind.
+"""Matrices for tests, on the CPU: the same weights plain and in the coded form, with escapes of every kind.
 
 bits = random_bits(rows, k, seed=1)            # uint16 [rows, k], the true weights
-plain_matrix([bits]), window_matrix([bits])    # both without their escapes, with the same lists
+plain_matrix([bits]), coded_matrix([bits])    # both without their escapes, with the same lists
 plain_matrix([gate, up])                       # GatedLinear: each part is padded by itself
 true_values(bits)                              # float32, what a product has to use
 """
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from firelane.backends.cuda import window_reference as reference
-from firelane.backends.cuda.matrices import Escapes, PlainMatrix, WindowMatrix
+from firelane.backends.cuda import coded_reference as reference
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
 from tests.weights.files import to_bf16
 
@@ -53,17 +53,17 @@ def padded(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def plain_matrix(parts: Sequence[Bits]) -> PlainMatrix:
-    """With a window: AssertionError where these weights have none."""
+    """With a range: AssertionError where these weights have none."""
     split = _split(parts)
     return PlainMatrix(
         data=bf16(split.bits), rows=_rows(parts), k=parts[0].shape[1], escapes=escapes_of(split)
     )
 
 
-def window_matrix(parts: Sequence[Bits]) -> WindowMatrix:
+def coded_matrix(parts: Sequence[Bits]) -> CodedMatrix:
     split = _split(parts)
     low, codes = reference.encode(split.bits, split.bases)
-    return WindowMatrix(
+    return CodedMatrix(
         low=torch.from_numpy(low),
         codes=torch.from_numpy(codes),
         bases=torch.from_numpy(split.bases),
@@ -73,7 +73,7 @@ def window_matrix(parts: Sequence[Bits]) -> WindowMatrix:
     )
 
 
-def matrix_without_window(parts: Sequence[np.ndarray]) -> PlainMatrix:
+def uncoded_matrix(parts: Sequence[np.ndarray]) -> PlainMatrix:
     """Of bits of bf16 or of float32: every weight in its place."""
     data = padded(parts)
     tensor = torch.from_numpy(data) if data.dtype == np.float32 else bf16(data)
@@ -107,7 +107,7 @@ def bits_of(tensor: torch.Tensor) -> Bits:
     return tensor.view(torch.int16).numpy().view(np.uint16)
 
 
-def original_bits(matrix: PlainMatrix | WindowMatrix) -> Bits:
+def original_bits(matrix: PlainMatrix | CodedMatrix) -> Bits:
     """The true weights of a bf16 matrix again, padding included."""
     if isinstance(matrix, PlainMatrix):
         left = bits_of(matrix.data)
@@ -119,7 +119,7 @@ def original_bits(matrix: PlainMatrix | WindowMatrix) -> Bits:
 
 def _split(parts: Sequence[Bits]) -> reference.Split:
     split = reference.split(padded(parts))
-    assert split is not None, "these weights have no window"
+    assert split is not None, "these weights have no range"
     return split
 
 

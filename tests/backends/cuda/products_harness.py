@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from matrices_harness import plain_matrix, true_values, window_matrix
+from matrices_harness import coded_matrix, plain_matrix, true_values
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
@@ -20,7 +20,7 @@ from firelane.backends.cuda.shapes import round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS
 from tests.backends.cuda.host_device import poison
 
-FORMS = {"plain": plain_matrix, "window": window_matrix}
+FORMS = {"plain": plain_matrix, "coded": coded_matrix}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ def test_steps_of_a_small_model(b: Any, device: HostDevice) -> None:
 
 def test_tuning_goes_by_what_matters_most(b: Any) -> None:
     program = b.llama.program_of(b.llama.LLAMA_8B, layers=1)
-    shapes = b.tune.in_order(list(b.tune.shapes_of(program, b.tune.LIMITS, is_window=True)))
+    shapes = b.tune.in_order(list(b.tune.shapes_of(program, b.tune.LIMITS, is_coded=True)))
     assert len(shapes) == len(set(shapes)) > 40
     assert [s.max_rows for s in shapes[:5]] == [1] * 5
     assert next(s.max_rows for s in shapes[5:]) == 256
@@ -144,7 +144,7 @@ def test_tuning_measures_until_the_time_is_over(b: Any, monkeypatch: pytest.Monk
     compiled: list[Any] = []
     monkeypatch.setattr(b.tune, "compile_ahead", lambda shapes: compiled.append(list(shapes)))
     shapes = [
-        b.tune.ProductShape(rows=4096, k=14336, gated=False, max_rows=n, is_window=False) for n in (1, 2, 4)
+        b.tune.ProductShape(rows=4096, k=14336, gated=False, max_rows=n, is_coded=False) for n in (1, 2, 4)
     ]
     ask = {"stopwatch": MadeUp(), "device": torch.device("meta")}
     *_, found = b.tune.measure(shapes, minutes=1.0, **ask)
@@ -168,16 +168,14 @@ def test_candidates_that_do_not_compile_are_left_to_the_stopwatch(
             raise RuntimeError("PassManager::run failed")
 
     monkeypatch.setattr(Launch, "compile", refuse_some)
-    b.tune.compile_ahead([b.tune.ProductShape(rows=28672, k=4096, gated=True, max_rows=1, is_window=False)])
+    b.tune.compile_ahead([b.tune.ProductShape(rows=28672, k=4096, gated=True, max_rows=1, is_coded=False)])
     assert len(compiled) > 3
 
 
 def test_tuning_goes_on_and_keeps_what_it_found_when_the_device_fails(
     b: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    shapes = [
-        b.tune.ProductShape(rows=64, k=128, gated=False, max_rows=n, is_window=False) for n in (1, 2, 4)
-    ]
+    shapes = [b.tune.ProductShape(rows=64, k=128, gated=False, max_rows=n, is_coded=False) for n in (1, 2, 4)]
     b.tune.store.write(tmp_path, "H200", {shapes[0]: b.tune.by_rule(shapes[0])})
     asked: list[int] = []
 

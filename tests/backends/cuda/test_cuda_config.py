@@ -14,26 +14,26 @@ SHAPES = st.builds(
     k=st.integers(1, 30_000),
     gated=st.booleans(),
     max_rows=st.integers(1, 20_000),
-    is_window=st.booleans(),
+    is_coded=st.booleans(),
 )
 SHARED_BYTES = 232_448
 
 
 def chosen(table: dict[ProductShape, LinearConfig] | None, **changes: object) -> LinearConfig:
-    settings = {"matrix_rows": 4096, "k": 4096, "gated": False, "max_rows": 1, "is_window": False}
+    settings = {"matrix_rows": 4096, "k": 4096, "gated": False, "max_rows": 1, "is_coded": False}
     return choose(**{**settings, **changes}, table=table)  # type: ignore[arg-type]
 
 
 def test_a_measured_config_goes_before_the_rule() -> None:
     measured = LinearConfig(row_tile=16, stages=7)
-    shape = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_window=False)
+    shape = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_coded=False)
     assert chosen({shape: measured}) is measured
     assert chosen({shape: measured}, max_rows=2) == chosen(None, max_rows=2) != measured
 
 
 def test_a_library_multiplies_many_rows_only() -> None:
     assert not chosen(None, gemm="library", max_rows=128).library
-    config = chosen(None, gemm="library", max_rows=256, is_window=True)
+    config = chosen(None, gemm="library", max_rows=256, is_coded=True)
     assert config.library
     assert config.decode_first
 
@@ -47,14 +47,14 @@ def test_the_rule_gives_what_kernels_can_run(shape: ProductShape) -> None:
     assert config.features in (64, 128)
     assert config.k_tile in (64, 128)
     assert not (config.parts and shape.gated)
-    assert config.decode_first == (shape.is_window and shape.max_rows > FUSED_ROWS)
+    assert config.decode_first == (shape.is_coded and shape.max_rows > FUSED_ROWS)
     assert stage_bytes(shape, config) * config.stages <= SHARED_BYTES
 
 
 def stage_bytes(shape: ProductShape, config: LinearConfig) -> int:
-    """Of weights and rows that a program keeps on their way; a window's rows stay one turn longer."""
+    """Of weights and rows that a program keeps on their way; a coded matrix's rows stay one turn longer."""
     features = config.features * (1 + shape.gated)
-    if shape.is_window and not config.decode_first:
+    if shape.is_coded and not config.decode_first:
         return features * 192 + config.row_tile * 256 * (config.stages + 1) // config.stages
     return (features + config.row_tile) * 2 * config.k_tile
 

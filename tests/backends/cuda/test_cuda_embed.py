@@ -10,11 +10,11 @@ from firelane.backends.cuda.kernels.embed import ESCAPES, embed
 from firelane.backends.cuda.shapes import ROW_BLOCK
 from firelane.backends.cuda.tables import TOKENS
 from tests.backends.cuda.matrices_harness import (
-    matrix_without_window,
+    coded_matrix,
     plain_matrix,
     random_bits,
     true_values,
-    window_matrix,
+    uncoded_matrix,
 )
 from tests.backends.cuda.rows_harness import assert_untouched, limits, poisoned_tables, rows_of
 
@@ -42,7 +42,7 @@ def rows_with_escapes(table):
     ]
 
 
-@pytest.mark.parametrize("form", [plain_matrix, window_matrix, matrix_without_window])
+@pytest.mark.parametrize("form", [plain_matrix, coded_matrix, uncoded_matrix])
 @pytest.mark.parametrize("width", [128, 384, 1152])
 def test_rows_are_the_original_ones(form, width):
     bits = random_bits(VOCAB, width, seed=width)
@@ -51,7 +51,7 @@ def test_rows_are_the_original_ones(form, width):
     assert_same_bits(run(table, ids, max_tokens=len(ids) + 2), true_values(bits)[ids])
 
 
-@pytest.mark.parametrize("form", [plain_matrix, window_matrix])
+@pytest.mark.parametrize("form", [plain_matrix, coded_matrix])
 def test_a_long_list_of_escapes_is_looked_through_to_its_end(form):
     bits = random_bits(320, 1152, seed=5, share=0.0)
     bits[3:8, ::16] = 0x0003
@@ -64,15 +64,15 @@ def test_a_long_list_of_escapes_is_looked_through_to_its_end(form):
 
 def test_a_float32_table_of_any_width():
     table = np.random.default_rng(3).standard_normal((VOCAB, 80)).astype(np.float32)
-    assert_same_bits(run(matrix_without_window([table]), [149, 7]), table[[149, 7]])
+    assert_same_bits(run(uncoded_matrix([table]), [149, 7]), table[[149, 7]])
 
 
 def test_a_width_that_is_no_multiple_of_a_tile():
     bits = random_bits(VOCAB, 104, seed=8)
-    assert_same_bits(run(matrix_without_window([bits]), [149, 7]), true_values(bits)[[149, 7]])
+    assert_same_bits(run(uncoded_matrix([bits]), [149, 7]), true_values(bits)[[149, 7]])
 
 
-@pytest.mark.parametrize("form", [plain_matrix, window_matrix])
+@pytest.mark.parametrize("form", [plain_matrix, coded_matrix])
 def test_a_token_id_that_is_none_reads_nothing_beyond_the_table(form):
     bits = random_bits(VOCAB, 128, seed=6)
     rows = run(form([bits]), [-1, VOCAB, 2**31 - 1, -(2**31), 5])

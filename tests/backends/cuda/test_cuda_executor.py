@@ -18,7 +18,7 @@ from tests.backends.cpu_harness import Chunk, small_spec
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.lean import lean
 
-# Widths of 128 give the matrices a window, 104 and 200 do not.
+# Widths of 128 give the matrices a range, 104 and 200 do not.
 WIDE = small_spec(
     vocab_size=200, hidden_size=128, mlp_size=256, heads=HeadShape(heads=4, kv_heads=2, head_dim=32)
 )
@@ -45,9 +45,9 @@ def _lean():
         yield
 
 
-@pytest.mark.parametrize(("name", "window"), [*((name, False) for name in SPECS), ("bf16-norms-tied", True)])
-def test_logits_are_those_of_the_reference(name: str, window: bool) -> None:
-    m = machine(SPECS[name], window=window)
+@pytest.mark.parametrize(("name", "coded"), [*((name, False) for name in SPECS), ("bf16-norms-tied", True)])
+def test_logits_are_those_of_the_reference(name: str, coded: bool) -> None:
+    m = machine(SPECS[name], coded=coded)
     program = m.weights.program
     reference = ReferenceExecutor(program, m.weights.values, slots=6, max_len=330)
     prompts(m)
@@ -97,7 +97,7 @@ def alone() -> list[bytes]:
     return bits(m, [[Chunk(1, 0, 7)]], 1)
 
 
-@pytest.mark.parametrize("window", [False, True], ids=["plain", "window"])
+@pytest.mark.parametrize("coded", [False, True], ids=["plain", "coded"])
 @pytest.mark.parametrize(
     ("steps", "block_size"),
     [
@@ -107,9 +107,9 @@ def alone() -> list[bytes]:
     ],
     ids=["alone", "in company", "token by token"],
 )
-def test_hidden_states_are_the_same_bits(alone, steps, block_size: int, window: bool) -> None:
+def test_hidden_states_are_the_same_bits(alone, steps, block_size: int, coded: bool) -> None:
     sizes = limits(block_size=block_size, num_blocks=2560 // block_size)
-    m = machine(WIDE, sizes=sizes, window=window)
+    m = machine(WIDE, sizes=sizes, coded=coded)
     prompts(m)
     m.shuffle(3)
     assert bits(m, steps, 1) == alone

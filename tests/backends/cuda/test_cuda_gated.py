@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from matrices_harness import matrix_without_window, plain_matrix, random_bits, window_matrix
+from matrices_harness import coded_matrix, plain_matrix, random_bits, uncoded_matrix
 from products_harness import FORMS, assert_near, gated_reference, random_rows, run_gated
 
 from firelane.backends.cuda.config import LinearConfig
@@ -44,7 +44,7 @@ def test_float32() -> None:
     rng = np.random.default_rng(1)
     gate, up = (rng.standard_normal((72, 200)).astype(np.float32) for _ in range(2))
     x = random_rows(17, 200, max_rows=18, dtype=torch.float32)
-    matrix = matrix_without_window([gate, up])
+    matrix = uncoded_matrix([gate, up])
     found = run_gated(matrix, x, SMALL)
     a, b = x.values @ gate.T, x.values @ up.T
     assert_near(found, a * (0.5 + 0.5 * np.tanh(0.5 * a)) * b)
@@ -56,7 +56,7 @@ def test_float32() -> None:
 def test_same_bits_in_every_config_and_form(config: LinearConfig, rows: int) -> None:
     parts, x, bias = gate_and_up(rows, 300), random_rows(19, 300, max_rows=33), bias_of(rows)
     wanted = run_gated(plain_matrix(parts), x, SMALL, bias)
-    for matrix in (plain_matrix(parts), window_matrix(parts)):
+    for matrix in (plain_matrix(parts), coded_matrix(parts)):
         np.testing.assert_array_equal(run_gated(matrix, x, config, bias), wanted)
 
 
@@ -70,11 +70,11 @@ def test_lists_of_escapes_of_different_lengths(crowded: int) -> None:
     wanted = run_gated(plain_matrix(parts), x, SMALL)
     assert_near(wanted, gated_reference(x.values, parts, np.zeros(128, np.float32)))
     for config in CONFIGS.values():
-        np.testing.assert_array_equal(run_gated(window_matrix(parts), x, config), wanted)
+        np.testing.assert_array_equal(run_gated(coded_matrix(parts), x, config), wanted)
 
 
 def test_a_row_is_the_same_in_any_company() -> None:
-    matrix = window_matrix(gate_and_up(100, 256))
+    matrix = coded_matrix(gate_and_up(100, 256))
     wanted = run_gated(matrix, random_rows(1, 256, seed=5), SMALL)
     for count, max_rows in ((2, 2), (17, 40)):
         found = run_gated(matrix, random_rows(count, 256, max_rows=max_rows, seed=5), SMALL)
@@ -91,7 +91,7 @@ def test_gates_far_out_do_not_overflow() -> None:
     gate[0], gate[1] = 50, -50
     x = random_rows(1, 128, dtype=torch.float32)
     x.x[:, :128] = 1
-    found = run_gated(matrix_without_window([gate, np.ones_like(gate)]), x, SMALL)
+    found = run_gated(uncoded_matrix([gate, np.ones_like(gate)]), x, SMALL)
     np.testing.assert_array_equal(found[0, :3], [6400 * 128, 0, 0])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrices_harness import matrix_without_window, plain_matrix, random_bits, true_values, window_matrix
+from matrices_harness import coded_matrix, plain_matrix, random_bits, true_values, uncoded_matrix
 from products_harness import FORMS, assert_near, output, random_rows, run_linear
 
 from firelane.backends.cuda.config import LinearConfig
@@ -47,9 +47,9 @@ def test_equals_numpy(form: str, rows: int, k: int, count: int, max_rows: int) -
 def test_float32(config: LinearConfig) -> None:
     weights = np.random.default_rng(1).standard_normal((72, 1024)).astype(np.float32)
     x = random_rows(17, 1024, max_rows=18, dtype=torch.float32)
-    found = run_linear(matrix_without_window([weights]), x, config)
+    found = run_linear(uncoded_matrix([weights]), x, config)
     assert_near(found, x.values @ weights.T)
-    np.testing.assert_array_equal(found, run_linear(matrix_without_window([weights]), x, SMALL))
+    np.testing.assert_array_equal(found, run_linear(uncoded_matrix([weights]), x, SMALL))
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -59,7 +59,7 @@ def test_same_bits_in_every_config_and_form(config: LinearConfig, rows: int, k: 
     bits, x = random_bits(rows, k, seed=7), random_rows(19, k, max_rows=33)
     bias, residual = operands(rows, 33, seed=rows)
     wanted = run_linear(plain_matrix([bits]), x, SMALL, bias, residual)
-    for matrix in (plain_matrix([bits]), window_matrix([bits])):
+    for matrix in (plain_matrix([bits]), coded_matrix([bits])):
         np.testing.assert_array_equal(run_linear(matrix, x, config, bias, residual), wanted)
 
 
@@ -81,15 +81,15 @@ def test_same_bits_in_every_config_and_form(config: LinearConfig, rows: int, k: 
 )
 def test_any_shape(rows: int, k: int, count: int, spare: int, config: LinearConfig) -> None:
     bits, x = random_bits(rows, k, share=0.001), random_rows(count, k, max_rows=max(1, count + spare))
-    plain, window = plain_matrix([bits]), window_matrix([bits])
-    found = run_linear(window, x, config)
+    plain, coded = plain_matrix([bits]), coded_matrix([bits])
+    found = run_linear(coded, x, config)
     np.testing.assert_array_equal(found, run_linear(plain, x, SMALL))
     assert_near(found, x.values @ true_values(bits).T)
 
 
 def test_a_row_is_the_same_in_any_company() -> None:
     bits = random_bits(100, 1024, seed=3)
-    matrix = window_matrix([bits])
+    matrix = coded_matrix([bits])
     wanted = run_linear(matrix, random_rows(1, 1024, seed=5), SMALL)
     for count, max_rows in ((2, 2), (17, 40)):
         found = run_linear(matrix, random_rows(count, 1024, max_rows=max_rows, seed=5), SMALL)
@@ -116,7 +116,7 @@ def test_only_escapes() -> None:
     wanted = run_linear(plain_matrix([bits]), x, SMALL)
     assert_near(wanted, x.values @ true_values(bits).T)
     for config in CONFIGS.values():
-        np.testing.assert_array_equal(run_linear(window_matrix([bits]), x, config), wanted)
+        np.testing.assert_array_equal(run_linear(coded_matrix([bits]), x, config), wanted)
 
 
 @pytest.mark.parametrize("form", FORMS)

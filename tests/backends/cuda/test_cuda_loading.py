@@ -17,8 +17,8 @@ import torch
 from matrices_harness import original_bits, padded, random_bits
 
 from firelane.backends.cuda.load_stages import time_stages
-from firelane.backends.cuda.loading import load_weights, may_be_window, planned_bytes, staging_bytes
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.loading import load_weights, may_be_coded, planned_bytes, staging_bytes
+from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix
 from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placement import placements
 from firelane.backends.cuda.reading import PortionReader, portions
@@ -50,7 +50,7 @@ CONFIG: Config = FAMILIES["llama3"]() | {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-"""Matrices with 128 inputs may have a window, the one with 72 may not; q, k and v are one matrix, gate and up
+"""Matrices with 128 inputs may have a range, the one with 72 may not; q, k and v are one matrix, gate and up
 another; nothing multiplies with the embedding."""
 PROGRAM = load_program(CONFIG)
 Tensors = dict[str, np.ndarray]
@@ -150,26 +150,26 @@ def random_tensor(shape: tuple[int, ...]) -> np.ndarray:
 def test_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion_bytes: int) -> None:
     monkeypatch.setattr(portions, "__defaults__", (portion_bytes,))
     checkpoint = write(tmp_path, tensors())
-    plain, window = load(checkpoint, "bf16"), load(checkpoint, "lossless")
-    for mode, loaded in (("bf16", plain), ("lossless", window)):
+    plain, coded = load(checkpoint, "bf16"), load(checkpoint, "lossless")
+    for mode, loaded in (("bf16", plain), ("lossless", coded)):
         assert_same(loaded, checkpoint)
         planned = planned_bytes(PROGRAM, mode)
         assert loaded.nbytes <= planned < loaded.nbytes + len(PROGRAM.weights) * 4096
-    assert not any(isinstance(m, WindowMatrix) for m in plain.matrices.values())
-    for name, matrix in window.matrices.items():
-        assert isinstance(matrix, WindowMatrix) == (matrix.k == 128)
-        if isinstance(matrix, WindowMatrix) and "embed" not in name:
+    assert not any(isinstance(m, CodedMatrix) for m in plain.matrices.values())
+    for name, matrix in coded.matrices.items():
+        assert isinstance(matrix, CodedMatrix) == (matrix.k == 128)
+        if isinstance(matrix, CodedMatrix) and "embed" not in name:
             same_escapes(matrix, plain.matrices[name])
-    assert window.nbytes < plain.nbytes
+    assert coded.nbytes < plain.nbytes
 
 
-def same_escapes(window: Matrix, plain: Matrix) -> None:
+def same_escapes(coded: Matrix, plain: Matrix) -> None:
     for field in ("starts", "where", "values"):
-        assert torch.equal(getattr(window.escapes, field), getattr(plain.escapes, field))
+        assert torch.equal(getattr(coded.escapes, field), getattr(plain.escapes, field))
     assert len(plain.escapes.where) > 10
 
 
-def test_matrix_without_a_window(tmp_path: Path) -> None:
+def test_matrix_without_a_range(tmp_path: Path) -> None:
     """Exponents all over the range: it stays as it is in every mode, its neighbours do not."""
     contents = tensors()
     name = next(n for n in contents if "o_proj" in n)
@@ -302,10 +302,10 @@ def test_staging_holds_the_largest_matrix() -> None:
     assert staging_bytes(PROGRAM, "bf16") == 0
 
 
-def test_who_may_be_in_the_window_form() -> None:
+def test_who_may_be_in_the_coded_form() -> None:
     for weight in PROGRAM.weights:
-        assert may_be_window(PROGRAM, weight, "auto") == (len(weight.shape) == 2 and weight.shape[1] == 128)
-        assert not may_be_window(PROGRAM, weight, "bf16")
+        assert may_be_coded(PROGRAM, weight, "auto") == (len(weight.shape) == 2 and weight.shape[1] == 128)
+        assert not may_be_coded(PROGRAM, weight, "bf16")
     assert placements(PROGRAM, "auto") == placements(PROGRAM, "lossless")
 
 
@@ -320,5 +320,5 @@ def test_kernels_are_known_ahead() -> None:
     def names(mode: str) -> set[str]:
         return {launch.name for launch in work_ahead(placements(PROGRAM, mode))}
 
-    assert names("bf16") == {"find_windows_kernel", "split_kernel"}
-    assert names("lossless") == {"find_windows_kernel", "encode_kernel"}
+    assert names("bf16") == {"find_ranges_kernel", "split_kernel"}
+    assert names("lossless") == {"find_ranges_kernel", "encode_kernel"}

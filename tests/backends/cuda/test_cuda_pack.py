@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices_harness import DENORMAL, NEGATIVE_ZERO, bf16, bits_of, escapes_of, padded, random_bits
 
-from firelane.backends.cuda import window_reference as reference
+from firelane.backends.cuda import coded_reference as reference
 from firelane.backends.cuda.kernels import pack
-from firelane.backends.cuda.matrices import Escapes, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, PlainMatrix
 from tests.backends.cuda.host_device import poison
 
 Bits = np.ndarray
@@ -35,7 +35,7 @@ def all_zero(rows: int, k: int, seed: int) -> Bits:
 
 def find(bits: Bits) -> np.ndarray:
     found = poison(torch.empty(3, len(bits) // 64, dtype=torch.int32))
-    pack.find_windows(bf16(bits), found).run()
+    pack.find_ranges(bf16(bits), found).run()
     return found.numpy()
 
 
@@ -68,7 +68,7 @@ def test_packing_equals_the_reference(make: Callable[..., Bits], rows: int, k: i
     np.testing.assert_array_equal(bits_of(plain.data), split.bits)
     assert_lists(plain.escapes, split)
 
-    window = WindowMatrix(
+    coded = CodedMatrix(
         low=poison(torch.empty(rows, k, dtype=torch.uint8)),
         codes=poison(torch.empty(rows, k // 2, dtype=torch.uint8)),
         bases=torch.from_numpy(bases),
@@ -76,17 +76,17 @@ def test_packing_equals_the_reference(make: Callable[..., Bits], rows: int, k: i
         k=k,
         escapes=lists_for(split),
     )
-    pack.encode(bf16(bits), window).run()
+    pack.encode(bf16(bits), coded).run()
     low, codes = reference.encode(split.bits, split.bases)
-    np.testing.assert_array_equal(window.low.numpy(), low)
-    np.testing.assert_array_equal(window.codes.numpy(), codes)
-    assert_lists(window.escapes, split)
+    np.testing.assert_array_equal(coded.low.numpy(), low)
+    np.testing.assert_array_equal(coded.codes.numpy(), codes)
+    assert_lists(coded.escapes, split)
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(0, 254), max_size=30))
 def test_base_is_the_reference_s(exponents: list[int]) -> None:
-    """Ties, windows at both ends of the range, denormals."""
+    """Ties, ranges at both ends of the range, denormals."""
     bits = np.zeros((64, 128), np.uint16)
     bits.flat[: len(exponents)] = [0x8001 | e << 7 for e in exponents]
     bases, counts = reference.best_bases(reference.exponent_counts(bits))

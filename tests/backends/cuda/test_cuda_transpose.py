@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from matrices_harness import matrix_without_window, plain_matrix, random_bits
+from matrices_harness import plain_matrix, random_bits, uncoded_matrix
 from products_harness import random_rows, room_for_transposed
 
 from firelane.backends.cuda.kernels.transpose import are_worth, transpose
@@ -27,4 +27,4 @@ def test_turn(count: int, max_rows: int, k: int, dtype: torch.dtype) -> None:
 def test_no_list_is_not_worth_it() -> None:
     bits = random_bits(64, 128)
     assert are_worth(plain_matrix([bits]).escapes)
-    assert not are_worth(matrix_without_window([bits]).escapes)
+    assert not are_worth(uncoded_matrix([bits]).escapes)

@@ -23,15 +23,15 @@ from firelane.backends.cuda.tuning.problem import LEAST_RUNS, Problem
 from firelane.backends.cuda.tuning.stopwatch import NEVER, CudaStopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 
-DECODE = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_window=True)
-PREFILL = ProductShape(rows=28672, k=4096, gated=True, max_rows=8192, is_window=False)
+DECODE = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_coded=True)
+PREFILL = ProductShape(rows=28672, k=4096, gated=True, max_rows=8192, is_coded=False)
 SHAPES = st.builds(
     ProductShape,
     rows=st.sampled_from([64, 4096, 6144, 28672, 128256]),
     k=st.sampled_from([64, 4096, 14336]),
     gated=st.booleans(),
     max_rows=st.integers(1, 10_000),
-    is_window=st.booleans(),
+    is_coded=st.booleans(),
 )
 
 
@@ -72,11 +72,11 @@ def test_configs_near_the_rule_are_possible(shape: ProductShape) -> None:
     assert len(near) == len(set(near)) > 1
     assert by_rule(shape) not in near
     assert all(is_possible(config, shape) for config in near)
-    assert all(config.warps == 4 for config in near if shape.is_window and not config.decode_first)
+    assert all(config.warps == 4 for config in near if shape.is_coded and not config.decode_first)
 
 
 def test_a_possible_config_is_taken_as_it_is() -> None:
-    shape = ProductShape(rows=192, k=128, gated=False, max_rows=64, is_window=True)
+    shape = ProductShape(rows=192, k=128, gated=False, max_rows=64, is_coded=True)
     matrix = Problem(shape=shape, device=torch.device("meta"))._matrix()
     for config in neighbours(by_rule(shape), shape):
         if not config.decode_first:
@@ -90,7 +90,7 @@ def test_the_way_leads_to_the_fastest(shape: ProductShape) -> None:
 
     found = tuned(shape, time_of)
     assert (found.config.stages, found.config.parts) == (2, False)
-    assert found.config.warps == 8 or (shape.is_window and not found.config.decode_first)
+    assert found.config.warps == 8 or (shape.is_coded and not found.config.decode_first)
     assert found.best_ms == min(found.times_ms.values())
 
 
@@ -131,7 +131,7 @@ def test_a_table_is_kept_and_used(tmp_path: Path) -> None:
     assert store.read(tmp_path, "H100") is None
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     found = choose(
-        matrix_rows=4096, k=4096, gated=False, max_rows=1, is_window=True, table=store.read(tmp_path, "H200")
+        matrix_rows=4096, k=4096, gated=False, max_rows=1, is_coded=True, table=store.read(tmp_path, "H200")
     )
     assert found == table[DECODE] != by_rule(DECODE)
 
@@ -156,9 +156,9 @@ def test_a_damaged_table_counts_as_none(tmp_path: Path, old: str, new: str) -> N
 
 
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("is_window", [False, True])
-def test_a_problem_can_be_run_with_every_config(gated: bool, is_window: bool) -> None:
-    shape = ProductShape(rows=4096, k=4096, gated=gated, max_rows=64, is_window=is_window)
+@pytest.mark.parametrize("is_coded", [False, True])
+def test_a_problem_can_be_run_with_every_config(gated: bool, is_coded: bool) -> None:
+    shape = ProductShape(rows=4096, k=4096, gated=gated, max_rows=64, is_coded=is_coded)
     problem = Problem(shape=shape, device=torch.device("meta"))
     for config in (by_rule(shape), *neighbours(by_rule(shape), shape)):
         runs = problem.runs(config)
@@ -168,7 +168,7 @@ def test_a_problem_can_be_run_with_every_config(gated: bool, is_window: bool) ->
 
 def test_parts_and_whole_products_of_a_problem_have_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firelane.backends.cuda.tuning.problem.PASSED_BYTES", 1)
-    shape = ProductShape(rows=64, k=1024, gated=False, max_rows=2, is_window=True)
+    shape = ProductShape(rows=64, k=1024, gated=False, max_rows=2, is_coded=True)
     problem = Problem(shape=shape, device=torch.device("cpu"))
     results: list[np.ndarray] = []
     for parts in (False, True):

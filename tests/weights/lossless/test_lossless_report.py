@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
 from firelane.weights.lossless.pack import pack_nowhere
-from firelane.weights.lossless.report import entropy_bits, mean, report, window_share
+from firelane.weights.lossless.report import entropy_bits, mean, range_share, report
 from tests.weights.files import to_bf16, write_safetensors
 
 
 @given(hnp.arrays(np.int64, (2, 256), elements={"min_value": 0, "max_value": 9}))
-def test_window_share(blocks: np.ndarray) -> None:
+def test_coded_share(blocks: np.ndarray) -> None:
     blocks[0, 7] += 1
     best = sum(max(int(b[at : at + 7].sum()) for at in range(250)) for b in blocks)
-    assert window_share(blocks) == pytest.approx(best / blocks.sum())
+    assert range_share(blocks) == pytest.approx(best / blocks.sum())
 
 
 def test_entropy() -> None:
@@ -65,4 +65,4 @@ def test_report_crosses_files_and_tasks(tmp_path: Path) -> None:
     blocks = np.stack(
         [np.bincount(rows[at : at + 32].reshape(-1), minlength=256) for at in range(0, 1500, 32)]
     )
-    assert w.wide == pytest.approx(window_share(blocks[:, 0::2] + blocks[:, 1::2]))
+    assert w.wide == pytest.approx(range_share(blocks[:, 0::2] + blocks[:, 1::2]))

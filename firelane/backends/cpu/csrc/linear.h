@@ -2,7 +2,7 @@
 //
 // A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs, or
 // by 16 where registers are few, stays in registers while k is summed in increasing order: an output's bits do not
-// depend on the other rows, and not on the form of the weights (PlainPanels here, WindowPanels in window.h).
+// depend on the other rows, and not on the form of the weights (PlainPanels here, CodedPanels in coded.h).
 #pragma once
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "context.h"
-#include "window.h"
+#include "coded.h"
 
 namespace firelane {
 
@@ -25,15 +25,15 @@ FL_KERNEL void embed(const Context& c, int thread, const typename T::word* table
   }
 }
 
-// The same from a window form: the panel is decoded into scratch first.
-template <class Window, int VOCAB, int K, int LDO>
-FL_KERNEL void embed_window(const Context& c, int thread, const WindowWeight& table, float* out) {
+// The same from a coded form: the panel is decoded into scratch first.
+template <class Coded, int VOCAB, int K, int LDO>
+FL_KERNEL void embed_coded(const Context& c, int thread, const CodedWeight& table, float* out) {
   const Range mine = split(c.step.num_tokens, thread, c.threads());
   auto* words = reinterpret_cast<std::uint32_t*>(c.thread_scratch(thread));
   for (int row = mine.begin; row < mine.end; ++row) {
     int id = c.slot_tokens(c.token_slot[row])[c.token_position[row]];
     if (id < 0 || id >= VOCAB) id = 0;
-    decode_panel<Window, K>(table.bytes + table.offsets[id / 32], words);
+    decode_panel<Coded, K>(table.bytes + table.offsets[id / 32], words);
     for (int k = 0; k < K; ++k)
       out[std::size_t(row) * LDO + k] = widen(static_cast<const Bf16*>(nullptr), words + id % 32, k);
   }

@@ -12,7 +12,7 @@
 #include "rope.h"
 #include "rows.h"
 #include "sample.h"
-#include "window.h"
+#include "coded.h"
 
 namespace firelane {
 

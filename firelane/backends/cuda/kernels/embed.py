@@ -24,7 +24,7 @@ ESCAPES = 256  # of a block's list that are looked through at once
 def decoded(  # limits: exempt (kernel: a matrix in pointers)
     low, codes, base, row, columns, mask, K: tl.constexpr, K_TILE: tl.constexpr
 ):
-    """float32: weights of a row in the window form (see matrices.py)."""
+    """float32: weights of a row in the coded form (see matrices.py)."""
     half: tl.constexpr = K_TILE // 2
     places = row * (K // 2) + (columns // K_TILE) * half + columns % half
     byte = tl.load(codes + places, mask=mask, other=0).to(tl.int32)

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.escapes import sum_escapes_of_two
 from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
@@ -24,9 +25,8 @@ from firelane.backends.cuda.kernels.tiling import (
     tiling,
     transposed_for,
 )
-from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Launch, Work
-from firelane.backends.cuda.matrices import Matrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Matrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -194,11 +194,11 @@ def gated_linear(
     config.library: [any number of rows, padded rows of the matrix]; so many rows are multiplied at a time.
     x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
-    if config.decode_first and isinstance(matrix, WindowMatrix):
+    if config.decode_first and isinstance(matrix, CodedMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
         works.append(decode)
     finish = partial(_finish, matrix, bias=bias, counts=counts, count=count)
-    if not config.library or isinstance(matrix, WindowMatrix):
+    if not config.library or isinstance(matrix, CodedMatrix):
         return [*works, finish(x, out, transposed, max_rows=max_rows, config=config, sums=None, skipped=0)]
     assert sums is not None, "a library's gated product needs room for its sums"
     assert len(sums) % FINISH.row_tile == 0, "in whole tiles of rows"

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import again, halves, multiply, place_tile
@@ -22,9 +23,8 @@ from firelane.backends.cuda.kernels.tiling import (
     tiling,
     transposed_for,
 )
-from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK, segments
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -278,7 +278,7 @@ def linear(
     config.library, which makes garbage of them). scratch: bf16, for config.decode_first: padded rows * padded
     k elements. x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
-    if config.decode_first and isinstance(matrix, WindowMatrix):
+    if config.decode_first and isinstance(matrix, CodedMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
         works.append(decode)
     num_segments = segments(matrix.rows, matrix.k)

@@ -1,9 +1,9 @@
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
-"""Packing a matrix on the device: the window of each block of rows, its escapes listed and taken out, and the
-window form. What window_reference.py does, bit for bit; bf16 is read and written as the bits that it is.
+"""Packing a matrix on the device: the range of each block of rows, its escapes listed and taken out, and the
+coded form. What coded_reference.py does, bit for bit; bf16 is read and written as the bits that it is.
 
-A matrix is read once to find its windows and twice to split it (once where a block has no escapes), and
+A matrix is read once to find its ranges and twice to split it (once where a block has no escapes), and
 written once at most: 8 bytes moved for a weight. That is 64 GB for 8 billion of them, some tens of
 milliseconds.
 """
@@ -16,23 +16,23 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import BASES, ROW_SHIFT, WINDOW, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import BASES, RANGE, ROW_SHIFT, CodedMatrix, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
 BASE, ESCAPES, INFINITE = range(3)
-"""Rows of what find_windows() tells, int32 [3, blocks]: of each block the base, how many escapes that leaves,
+"""Rows of what find_ranges() tells, int32 [3, blocks]: of each block the base, how many escapes that leaves,
 and how many weights are infinite or no numbers."""
 
 _CHUNK = 4096  # a block of rows holds a multiple of it
 _BASES = tl.constexpr(BASES)
-_WINDOW = tl.constexpr(WINDOW)
+_RANGE = tl.constexpr(RANGE)
 _ROW_SHIFT = tl.constexpr(ROW_SHIFT)
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 _HALF = tl.constexpr(K_TILE // 2)
 
 
 @triton.jit(do_not_specialize=["blocks"])
-def find_windows_kernel(  # limits: exempt (kernel)
+def find_ranges_kernel(  # limits: exempt (kernel)
     words, found, block_size, blocks, CHUNK: tl.constexpr
 ):
     """Of a block of rows, `block_size` words: how often it has each exponent, and what follows from that."""
@@ -48,7 +48,7 @@ def find_windows_kernel(  # limits: exempt (kernel)
     exponent = tl.arange(0, 256)
     counts -= tl.where(exponent == 0, tl.sum(zeros), 0)
     up_to = tl.cumsum(counts, axis=0)
-    kept = tl.gather(up_to, tl.minimum(exponent + _WINDOW, 255), axis=0) - up_to  # with base = exponent
+    kept = tl.gather(up_to, tl.minimum(exponent + _RANGE, 255), axis=0) - up_to  # with base = exponent
     rank = kept.to(tl.int64) * 256 + (255 - exponent)  # the most kept, then the lowest base
     best = tl.max(tl.where(exponent < _BASES, rank, -1))
     tl.store(found + block, 255 - (best & 255).to(tl.int32))
@@ -58,9 +58,9 @@ def find_windows_kernel(  # limits: exempt (kernel)
 
 @triton.jit
 def codes_of(word, base):
-    """The code of each word, 0 outside of the window, and which words are escapes."""
+    """The code of each word, 0 outside of the range, and which words are escapes."""
     distance = (word >> 7 & 0xFF) - base
-    inside = (distance >= 1) & (distance <= _WINDOW)
+    inside = (distance >= 1) & (distance <= _RANGE)
     return tl.where(inside, distance, 0), (word & 0x7FFF != 0) & ~inside
 
 
@@ -111,7 +111,7 @@ def split_kernel(words, bases, starts, where, values, k):  # limits: exempt (ker
 def encode_kernel(  # limits: exempt (kernel)
     words, bases, starts, where, values, low, codes, k
 ):
-    """Of a block of rows: list the escapes, and write the window form of the others."""
+    """Of a block of rows: list the escapes, and write the coded form of the others."""
     block = tl.program_id(0)
     base = tl.load(bases + block).to(tl.int32)
     begin, end = tl.load(starts + block), tl.load(starts + block + 1)
@@ -153,12 +153,12 @@ def count_infinite_kernel(values, found, block_size, blocks, CHUNK: tl.constexpr
     tl.store(found + 2 * blocks + block, tl.sum(count))
 
 
-def find_windows(words: Tensor, found: Tensor) -> Launch:
+def find_ranges(words: Tensor, found: Tensor) -> Launch:
     """words: bf16 [padded rows, padded k]; found: int32 [3, blocks], may be pinned: see BASE."""
     rows, k = words.shape
     blocks = rows // ROW_BLOCK
     return Launch(
-        kernel=find_windows_kernel,
+        kernel=find_ranges_kernel,
         grid=(blocks,),
         arguments={
             "words": words.view(torch.int16),
@@ -172,7 +172,7 @@ def find_windows(words: Tensor, found: Tensor) -> Launch:
 
 
 def count_infinite(values: Tensor, found: Tensor) -> Launch:
-    """values: float32 [padded rows, padded k]; found: as of find_windows(), but only INFINITE is written."""
+    """values: float32 [padded rows, padded k]; found: as of find_ranges(), but only INFINITE is written."""
     rows, k = values.shape
     blocks = rows // ROW_BLOCK
     return Launch(
@@ -208,8 +208,8 @@ def split(matrix: PlainMatrix, bases: Tensor) -> Launch:
     )
 
 
-def encode(words: Tensor, matrix: WindowMatrix) -> Launch:
-    """Write the window form of `words`, bf16 as matrix.low is shaped, and the lists of its escapes. The bases
+def encode(words: Tensor, matrix: CodedMatrix) -> Launch:
+    """Write the coded form of `words`, bf16 as matrix.low is shaped, and the lists of its escapes. The bases
     and escapes.starts are known."""
     escapes = matrix.escapes
     return Launch(

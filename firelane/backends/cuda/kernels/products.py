@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.kernels.window import decode_lower, decode_upper
+from firelane.backends.cuda.kernels.coded import decode_lower, decode_upper
 from firelane.backends.cuda.shapes import K_TILE
 
 _TILE = tl.constexpr(K_TILE)

@@ -12,7 +12,7 @@ from torch import Tensor
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.transpose import are_worth, transpose
 from firelane.backends.cuda.launch import Grid, Launch, Work
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
 GROUP = 8  # row tiles that meet a tile of features one after the other
@@ -89,7 +89,7 @@ def launch_of(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: Lin
 def fitting(config: LinearConfig, matrix: Matrix, padded_rows: int) -> LinearConfig:
     """The config, or the nearest one that this matrix can have; results are the same. padded_rows: of the
     matrix, as far as it is tiled."""
-    if isinstance(matrix, WindowMatrix):
+    if isinstance(matrix, CodedMatrix):
         return replace(config, features=ROW_BLOCK, k_tile=K_TILE)
     if padded_rows % config.features:
         config = replace(config, features=ROW_BLOCK)

@@ -22,7 +22,7 @@ def neighbours(config: LinearConfig, shape: ProductShape) -> list[LinearConfig]:
 def is_possible(config: LinearConfig, shape: ProductShape) -> bool:
     """Whether kernels take the config as it is (tiling.fitting would change nothing), and whether its tiles
     fit registers and shared memory."""
-    fused = shape.is_window and not config.decode_first
+    fused = shape.is_coded and not config.decode_first
     halves = 1 + shape.gated
     padded = round_up(shape.rows // halves, ROW_BLOCK)
     return (
@@ -53,12 +53,12 @@ def _changes(config: LinearConfig, shape: ProductShape) -> Iterator[LinearConfig
     if not shape.gated and segments(shape.rows, shape.k) > 1:
         yield replace(config, parts=not config.parts and not config.decode_first)
     yield replace(config, transpose=not config.transpose)
-    if shape.is_window:
+    if shape.is_coded:
         yield replace(config, decode_first=not config.decode_first, parts=False)
 
 
 def _shared_bytes(config: LinearConfig, halves: int, fused: bool) -> int:
-    """Of all stages; of a window, whose decoded tile passes by once more, a little more."""
+    """Of all stages; of a coded matrix, whose decoded tile passes by once more, a little more."""
     if not fused:
         return config.stages * (config.features * halves + config.row_tile) * 2 * config.k_tile
     stage = config.features * halves * 3 * K_TILE // 2

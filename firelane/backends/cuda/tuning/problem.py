@@ -16,7 +16,7 @@ from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.matrices import ROW_SHIFT, Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import ROW_SHIFT, CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.split_k import SplitKSum
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
@@ -68,10 +68,10 @@ class Problem:
     def _matrix(self) -> Matrix:
         shape, rows = self.shape, self._padded_rows
         k = round_up(shape.k, K_TILE)
-        if not shape.is_window:
+        if not shape.is_coded:
             data = torch.randn(rows, k, dtype=torch.bfloat16, device=self.device)
             return PlainMatrix(data=data, rows=shape.rows, k=shape.k, escapes=self._escapes(rows))
-        return WindowMatrix(
+        return CodedMatrix(
             low=torch.randint(256, (rows, k), dtype=torch.uint8, device=self.device),
             codes=torch.randint(256, (rows, k // 2), dtype=torch.uint8, device=self.device),
             bases=torch.full((rows // ROW_BLOCK,), 112, dtype=torch.uint8, device=self.device),

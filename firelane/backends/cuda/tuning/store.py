@@ -18,13 +18,13 @@ from firelane.storage import read_regular, write_whole
 
 KERNELS = Path(__file__).parent.parent / "kernels"
 PRODUCTS = (
+    "coded",
     "escapes",
     "gated",
     "linear",
     "products",
     "tiling",
     "transpose",
-    "window",
 )  # kernels that configs are of
 T = TypeVar("T")
 

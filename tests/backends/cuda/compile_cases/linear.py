@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 
 from firelane.backends.cuda.config import LinearConfig, choose
+from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.transpose import elements, transpose
-from firelane.backends.cuda.kernels.window import decode_matrix
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
 from tests.backends.cuda.compile_driver import (
@@ -34,13 +34,13 @@ def cases() -> Iterator[Case]:
         yield product(plain(*attention), max_rows)
         yield product(plain(*mlp), max_rows, gated=True)
     for max_rows in (1, 32, 64, 256):
-        yield product(window(*attention), max_rows)
-        yield product(window(*mlp), max_rows, gated=True)
+        yield product(coded(*attention), max_rows)
+        yield product(coded(*mlp), max_rows, gated=True)
     yield product(plain(128256, 4096), 256)
     yield product(plain(331, 1000), 64)
     yield product(plain(331, 1000, dtype=F32), 64, needs=())
     yield Case(name="transpose 8192 x 4096", launch=transposed(8192, 4096), needs=(WIDE_LOADS,))
-    yield Case(name="decode 4096 x 4096", launch=decode(window(*attention)), needs=(WIDE_LOADS,))
+    yield Case(name="decode 4096 x 4096", launch=decode(coded(*attention)), needs=(WIDE_LOADS,))
 
 
 def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[str, ...] = FULL) -> Case:
@@ -49,7 +49,7 @@ def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[
         k=matrix.k,
         gated=gated,
         max_rows=max_rows,
-        is_window=isinstance(matrix, WindowMatrix),
+        is_coded=isinstance(matrix, CodedMatrix),
         table=None,
     )
     launch = _gated(matrix, max_rows, config) if gated else _linear(matrix, max_rows, config)
@@ -61,7 +61,7 @@ def transposed(max_rows: int, k: int) -> Launch:
     return transpose(x, _transposed(x), k=k, counts=counts, count=TOKENS, max_rows=max_rows)[0]
 
 
-def decode(matrix: WindowMatrix) -> Launch:
+def decode(matrix: CodedMatrix) -> Launch:
     return decode_matrix(matrix, untouched(matrix.low.numel()))[0]
 
 
@@ -70,8 +70,8 @@ def plain(rows: int, k: int, dtype: torch.dtype = torch.bfloat16) -> PlainMatrix
     return PlainMatrix(data=data, rows=rows, k=k, escapes=_escapes(len(data), dtype))
 
 
-def window(rows: int, k: int) -> WindowMatrix:
-    return WindowMatrix(
+def coded(rows: int, k: int) -> CodedMatrix:
+    return CodedMatrix(
         low=untouched(rows, k, dtype=U8),
         codes=untouched(rows, k // 2, dtype=U8),
         bases=untouched(rows // ROW_BLOCK, dtype=U8),
@@ -139,7 +139,7 @@ def _escapes(rows: int, dtype: torch.dtype) -> Escapes:
 
 
 def _name(matrix: Matrix, gated: bool) -> str:
-    form = "window" if isinstance(matrix, WindowMatrix) else str(matrix.data.dtype).removeprefix("torch.")
+    form = "coded" if isinstance(matrix, CodedMatrix) else str(matrix.data.dtype).removeprefix("torch.")
     return f"{'gated ' if gated else ''}{form} {matrix.rows} x {matrix.k}"
 
 

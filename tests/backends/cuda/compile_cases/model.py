@@ -34,8 +34,8 @@ class H200(CountingDevice):
 
 def cases() -> Iterator[Case]:
     seen: set[object] = set()
-    for form in ("plain", "window"):
-        for bucket, launches in _work(form == "window"):
+    for form in ("plain", "coded"):
+        for bucket, launches in _work(form == "coded"):
             for launch in launches:
                 kind = specialisation(launch)
                 if kind not in seen and isinstance(launch, Launch):
@@ -43,9 +43,9 @@ def cases() -> Iterator[Case]:
                     yield Case(name=f"{form}, {bucket}, {len(seen)}: {launch.name}", launch=launch)
 
 
-def _work(window: bool):
+def _work(coded: bool):
     program = llama_8b()
-    plan = ProductPlan(program=program, is_window=lambda weight: window and len(weight.shape) == 2)
+    plan = ProductPlan(program=program, is_coded=lambda weight: coded and len(weight.shape) == 2)
     device = H200()
     return lower_all(
         program,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from firelane.backends.cuda.kernels import pack
-from firelane.backends.cuda.matrices import Escapes, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, PlainMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
 
@@ -23,7 +23,7 @@ def cases() -> Iterator[Case]:
             values=untouched(4096),
         )
         plain = PlainMatrix(data=words, rows=rows, k=k, escapes=escapes)
-        window = WindowMatrix(
+        coded = CodedMatrix(
             low=untouched(rows, k, dtype=torch.uint8),
             codes=untouched(rows, k // 2, dtype=torch.uint8),
             bases=bases,
@@ -32,8 +32,8 @@ def cases() -> Iterator[Case]:
             escapes=escapes,
         )
         shape = f"{rows} x {k}"
-        yield Case(name=f"find {shape}", launch=pack.find_windows(words, found), needs=(WIDE_LOADS,))
+        yield Case(name=f"find {shape}", launch=pack.find_ranges(words, found), needs=(WIDE_LOADS,))
         yield Case(name=f"split {shape}", launch=pack.split(plain, bases), needs=(WIDE_LOADS,))
-        yield Case(name=f"encode {shape}", launch=pack.encode(words, window), needs=(WIDE_LOADS,))
+        yield Case(name=f"encode {shape}", launch=pack.encode(words, coded), needs=(WIDE_LOADS,))
     values = untouched(4096, 4096, dtype=torch.float32)
     yield Case(name="infinite 4096 x 4096", launch=pack.count_infinite(values, found), needs=(WIDE_LOADS,))

@@ -15,7 +15,7 @@ from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.select import select_rows, store_hidden
 from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.kv_pages import layer_cache
-from firelane.backends.cuda.matrices import Escapes, Matrix, PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.shapes import segments
 from firelane.backends.cuda.split_k import Source, SplitKSum
@@ -119,7 +119,7 @@ def _begin(tables: StepTables) -> Iterator[Case]:
 
 
 def _embed(tables: StepTables) -> Iterator[Case]:
-    for name, table in (("plain", _plain()), ("window", _window())):
+    for name, table in (("plain", _plain()), ("coded", _coded())):
         out = untouched(256, HIDDEN, dtype=F32)
         yield Case(name=f"embed {name}", launch=embed(table, tables, out, max_tokens=256))
 
@@ -165,11 +165,11 @@ def _plain() -> Matrix:
     return PlainMatrix(data=untouched(VOCAB, HIDDEN), rows=VOCAB, k=HIDDEN, escapes=_escapes())
 
 
-def _window() -> Matrix:
+def _coded() -> Matrix:
     def some(*shape: int) -> Tensor:
         return untouched(*shape, dtype=torch.uint8)
 
-    return WindowMatrix(
+    return CodedMatrix(
         low=some(VOCAB, HIDDEN),
         codes=some(VOCAB, HIDDEN // 2),
         bases=some(VOCAB // 64),

@@ -1,19 +1,19 @@
-"""The window form on the device: every weight that there can be is decoded to what it was made from."""
+"""The coded form on the device: every weight that there can be is decoded to what it was made from."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from matrices_harness import bits_of, no_escapes, random_bits, window_matrix
+from matrices_harness import bits_of, coded_matrix, no_escapes, random_bits
 
-from firelane.backends.cuda import window_reference as reference
-from firelane.backends.cuda.kernels.window import decode_matrix
-from firelane.backends.cuda.matrices import WindowMatrix
+from firelane.backends.cuda import coded_reference as reference
+from firelane.backends.cuda.kernels.coded import decode_matrix
+from firelane.backends.cuda.matrices import CodedMatrix
 from tests.backends.cuda.host_device import poison
 
 
-def decoded(matrix: WindowMatrix) -> np.ndarray:
+def decoded(matrix: CodedMatrix) -> np.ndarray:
     scratch = poison(torch.empty(matrix.low.numel() + 7, dtype=torch.bfloat16))
     launch, plain = decode_matrix(matrix, scratch)
     launch.run()
@@ -30,7 +30,7 @@ def test_every_code_and_byte() -> None:
     low[(code == 0)[:, 0]] &= 0x80  # as encoded: zeros have no mantissa
     codes = np.broadcast_to(code | (15 - code) << 4, (256, 128)).copy()
     low.reshape(256, 2, 2, 64)[:, :, 1][(code == 15)[:, 0]] &= 0x80
-    matrix = WindowMatrix(
+    matrix = CodedMatrix(
         low=torch.from_numpy(low),
         codes=torch.from_numpy(codes),
         bases=torch.from_numpy(bases),
@@ -44,7 +44,7 @@ def test_every_code_and_byte() -> None:
 @pytest.mark.parametrize(("rows", "k"), [(72, 80), (64, 640), (130, 1100)])
 def test_decodes_what_was_encoded(rows: int, k: int) -> None:
     bits = random_bits(rows, k, seed=k)
-    matrix = window_matrix([bits])
+    matrix = coded_matrix([bits])
     found = decoded(matrix)
     starts, where, values = (t for t in (matrix.escapes.starts, matrix.escapes.where, matrix.escapes.values))
     whole = reference.join(found, starts.numpy(), where.numpy(), bits_of(values))

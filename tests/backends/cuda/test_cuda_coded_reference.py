@@ -1,4 +1,4 @@
-"""The window form: which base a block has, what an escape is, and that nothing is lost."""
+"""The coded form: which base a block has, what an escape is, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from matrices_harness import (
     DENORMAL,
     NEGATIVE_ZERO,
+    coded_matrix,
     original_bits,
     padded,
     plain_matrix,
     random_bits,
-    window_matrix,
 )
 
-from firelane.backends.cuda import window_reference as reference
+from firelane.backends.cuda import coded_reference as reference
 from firelane.backends.cuda.matrices import ESCAPE_SHARE, MAX_BLOCK_ESCAPES, ROW_SHIFT
 from firelane.backends.cuda.shapes import ROW_BLOCK
 
@@ -37,9 +37,9 @@ def block_of(exponents: list[int], k: int = 128) -> np.ndarray:
         ([16], 1, 0),
         ([254], 239, 0),
         ([100, 114], 99, 0),
-        ([100, 115], 85, 1),  # two windows are as good: the lower one
+        ([100, 115], 85, 1),  # two ranges are as good: the lower one
         ([100, 115, 115], 100, 1),
-        ([0, 0, 0, 120], 105, 3),  # denormals are in no window
+        ([0, 0, 0, 120], 105, 3),  # denormals are in no range
     ],
 )
 def test_base_of_a_block(exponents: list[int], base: int, escapes: int) -> None:
@@ -60,10 +60,10 @@ def test_base_is_the_lowest_of_the_best(exponents: list[int]) -> None:
 def test_nothing_is_lost(seed: int, k: int) -> None:
     parts = [random_bits(100, k, seed=seed), random_bits(7, k, seed=seed + 1, scale=3.0)]
     whole = padded(parts)
-    plain, window = plain_matrix(parts), window_matrix(parts)
+    plain, coded = plain_matrix(parts), coded_matrix(parts)
     np.testing.assert_array_equal(original_bits(plain), whole)
-    np.testing.assert_array_equal(original_bits(window), whole)
-    assert window.nbytes < plain.nbytes
+    np.testing.assert_array_equal(original_bits(coded), whole)
+    assert coded.nbytes < plain.nbytes
 
 
 def test_escapes_are_listed_by_row_then_input_and_zero_in_the_matrix() -> None:
@@ -101,7 +101,7 @@ def test_codes_lie_half_a_tile_apart() -> None:
     assert low[0, 128 + 7 + 64] == 0x81
 
 
-def test_matrix_with_too_many_escapes_has_no_window() -> None:
+def test_matrix_with_too_many_escapes_has_no_range() -> None:
     size = ROW_BLOCK * 512
     most = size // ESCAPE_SHARE
     enough, too_many = ([90] * n + [120] * 2000 for n in (most, most + 1))
@@ -110,5 +110,5 @@ def test_matrix_with_too_many_escapes_has_no_window() -> None:
 
 
 def test_no_block_has_too_many() -> None:
-    assert reference.has_window(np.array([MAX_BLOCK_ESCAPES, 0]), 1 << 24)
-    assert not reference.has_window(np.array([MAX_BLOCK_ESCAPES + 1, 0]), 1 << 24)
+    assert reference.has_range(np.array([MAX_BLOCK_ESCAPES, 0]), 1 << 24)
+    assert not reference.has_range(np.array([MAX_BLOCK_ESCAPES + 1, 0]), 1 << 24)

@@ -1,4 +1,4 @@
-"""The compiled encoder of panels (csrc/window.cpp): built once for a machine, or absent where there is no
+"""The compiled encoder of panels (csrc/coded.cpp): built once for a machine, or absent where there is no
 compiler.
 """
 
@@ -20,11 +20,11 @@ from firelane.native.target import find_target
 from firelane.weights.formats import PANEL_ROWS, Format
 
 SOURCES = Path(__file__).parent / "csrc"
-NUMBERS = {Format.PANEL_BF16: 0, Format.PANEL_WINDOW4: 1, Format.PANEL_WINDOW3: 2}
+NUMBERS = {Format.PANEL_BF16: 0, Format.PANEL_CODED4: 1, Format.PANEL_CODED3: 2}
 
 
-class WindowLibrary:
-    """csrc/window.cpp; what is handed over is checked here. The GIL is released during a call."""
+class CodedLibrary:
+    """csrc/coded.cpp; what is handed over is checked here. The GIL is released during a call."""
 
     __slots__ = ("_count", "_encode")
 
@@ -65,24 +65,24 @@ class WindowLibrary:
         self._count(words.ctypes.data, words.size, counts.ctypes.data)
 
 
-def build(cache_dir: Path, settings: env.Environment, isa: str) -> WindowLibrary:
+def build(cache_dir: Path, settings: env.Environment, isa: str) -> CodedLibrary:
     """Compile for `isa` ("": the best here), or find it compiled. Raises CompilerError, CacheError,
     UsageError."""
     cpu = machine.cpu_identity()
     compiler = toolchain.find_compiler(settings)
     path = compiler.build(
-        (SOURCES / "window.cpp").read_text(),
+        (SOURCES / "coded.cpp").read_text(),
         include_dirs=[],
         flags=find_target(replace(settings, isa=isa), cpu, compiler).flags,
         cache_dir=cache_dir,
         cpu_key=cpu.key,
         name="the encoder of panels",
     )
-    return WindowLibrary(path)
+    return CodedLibrary(path)
 
 
 @functools.cache
-def window_library() -> WindowLibrary | None:
+def coded_library() -> CodedLibrary | None:
     """For this machine, or None where it cannot be compiled or kept. UsageError as env.read()."""
     settings = env.read()
     try:

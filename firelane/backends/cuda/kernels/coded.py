@@ -1,4 +1,4 @@
-"""The window form on its way into a product: four weights a register, about three integer instructions a
+"""The coded form on its way into a product: four weights a register, about three integer instructions a
 weight; and the decode of a whole matrix for a product with many rows."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportArgumentType=false
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import PlainMatrix, WindowMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -69,7 +69,7 @@ def decode_matrix_kernel(low, codes, bases, out, k_tiles, TILES: tl.constexpr, H
         tl.store(out + at + HALF, decode_upper(tl.load(low + at + HALF), code, base))
 
 
-def decode_matrix(matrix: WindowMatrix, scratch: Tensor | None) -> tuple[Launch, PlainMatrix]:
+def decode_matrix(matrix: CodedMatrix, scratch: Tensor | None) -> tuple[Launch, PlainMatrix]:
     """The launch that writes `matrix` in its plain form, escapes apart as ever, and what it is then.
 
     scratch: bf16, contiguous, at least padded rows * padded k elements; the plain matrix lies in it.

@@ -1,4 +1,4 @@
-// One step of a window form (window.h) to 64 bf16 words, two vectors of pairs, without AVX-512 VBMI2.
+// One step of a coded form (coded.h) to 64 bf16 words, two vectors of pairs, without AVX-512 VBMI2.
 //
 // Byte i of a step is word (i % 16 < 8 ? 0 : 32) + i / 16 * 8 + i % 8: halves of sixteen bytes go to either half.
 #pragma once
@@ -9,11 +9,11 @@ namespace firelane {
 
 constexpr int kStepLanes = 64;   // bf16 words of one step: 32 outputs by two k
 constexpr int kTableBytes = 64;  // a panel begins with the byte that each code stands for
-// What the table says of the code of an escape; of WINDOW4, of those that differ within their pair of steps.
+// What the table says of the code of an escape; of CODED4, of those that differ within their pair of steps.
 constexpr std::uint8_t kEscape4 = 0x7F;
 constexpr std::uint8_t kEscape3 = 0xFF;
 
-// PANEL_WINDOW4: bytes before the first block, the table and a byte for each pair of steps.
+// PANEL_CODED4: bytes before the first block, the table and a byte for each pair of steps.
 FL_INLINE int start_bytes4(int steps) { return kTableBytes + (steps / 2 + 63) / 64 * 64; }
 
 FL_INLINE int word_of_lane(int i) { return (i % 16 < 8 ? 0 : 32) + i / 16 * 8 + i % 8; }
@@ -41,7 +41,7 @@ FL_INLINE u32x16 join_halves(__m256i low, __m256i high) {
 FL_INLINE __m256i load_32(const std::uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 FL_INLINE __m128i load_16(const std::uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 
-// What the codes of PANEL_WINDOW4 stand for, in both halves of a register.
+// What the codes of PANEL_CODED4 stand for, in both halves of a register.
 struct Table4 {
   __m256i bytes;
 
@@ -163,5 +163,5 @@ FL_INLINE const std::uint8_t* words_of_step3(u32x16 (&words)[2], const std::uint
 }  // namespace firelane
 
 #if defined(FIRELANE_NEON)
-#include "window_step_neon.h"
+#include "coded_step_neon.h"
 #endif

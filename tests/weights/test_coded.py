@@ -1,4 +1,4 @@
-"""The window formats in NumPy: exact, of the documented size, and strict about what is decoded."""
+"""The coded formats in NumPy: exact, of the documented size, and strict about what is decoded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from firelane.weights.formats import Format
-from firelane.weights.window import (
+from firelane.weights.coded import (
     LANES,
     best_base,
     code_table,
@@ -26,9 +25,10 @@ from firelane.weights.window import (
     panel_bounds,
     panel_bytes,
 )
+from firelane.weights.formats import Format
 from tests.weights.files import to_bf16
 
-W4, W3 = Format.PANEL_WINDOW4, Format.PANEL_WINDOW3
+W4, W3 = Format.PANEL_CODED4, Format.PANEL_CODED3
 BOTH = pytest.mark.parametrize("format_", [W4, W3], ids=lambda f: f.value)
 
 
@@ -90,7 +90,7 @@ def lane(panel: NDArray[np.uint16], step: int, i: int) -> int:
     return int(panel[step, at // 2, at % 2])
 
 
-def test_window4_byte_by_byte() -> None:
+def test_coded4_byte_by_byte() -> None:
     """Read as the format's description says, with none of the module's code."""
     k, panel = 16, panels(16)["mixed"]
     coded = encode_panel(panel, W4).tolist()
@@ -111,7 +111,7 @@ def test_window4_byte_by_byte() -> None:
     assert len(coded) == -(-escapes // 64) * 64
 
 
-def test_window4_lists_only_escapes_that_differ() -> None:
+def test_coded4_lists_only_escapes_that_differ() -> None:
     panel = np.full((8, 32, 2), 0x3F80, np.uint16)
     for pair, words in enumerate(([], [0x0100], [0x0100, 0x01FF], [0x0100, 0x8100])):
         panel[2 * pair, : len(words), 0] = words
@@ -121,7 +121,7 @@ def test_window4_lists_only_escapes_that_differ() -> None:
     np.testing.assert_array_equal(decode_panel(coded, W4, 16), panel)
 
 
-def test_window3_byte_by_byte() -> None:
+def test_coded3_byte_by_byte() -> None:
     k, panel = 48, panels(48)["mixed"]
     coded = encode_panel(panel, W3).tolist()
     at = 64

@@ -1,9 +1,9 @@
-// Steps of window forms with NEON's byte lookups: a register of sixteen bytes at a time.
+// Steps of coded forms with NEON's byte lookups: a register of sixteen bytes at a time.
 #pragma once
 
 namespace firelane {
 
-// What the codes of PANEL_WINDOW4 stand for.
+// What the codes of PANEL_CODED4 stand for.
 struct Table4 {
   uint8x16_t bytes;
 

@@ -1,4 +1,4 @@
-"""The window form in NumPy: what kernels/pack.py has to make, bit for bit, and tests are held against.
+"""The coded form in NumPy: what kernels/pack.py has to make, bit for bit, and tests are held against.
 
 Matrices here are bits of bf16, uint16 [padded rows, padded k], finite. See matrices.py for the form.
 """
@@ -14,8 +14,8 @@ from firelane.backends.cuda.matrices import (
     BASES,
     ESCAPE_SHARE,
     MAX_BLOCK_ESCAPES,
+    RANGE,
     ROW_SHIFT,
-    WINDOW,
 )
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
@@ -48,21 +48,21 @@ def exponent_counts(bits: Bits) -> NDArray[np.int64]:
 def best_bases(counts: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
     """By block the base with the fewest escapes, the lowest such one, and how many escapes that leaves."""
     before = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
-    inside = before[:, 1 + WINDOW : 1 + WINDOW + BASES] - before[:, 1 : 1 + BASES]
+    inside = before[:, 1 + RANGE : 1 + RANGE + BASES] - before[:, 1 : 1 + BASES]
     bases = inside.argmax(axis=1)  # the first of several
     escapes = before[:, -1] - np.take_along_axis(inside, bases[:, None], axis=1)[:, 0]
     return bases.astype(np.uint8), escapes
 
 
-def has_window(escapes: NDArray[np.int64], size: int) -> bool:
+def has_range(escapes: NDArray[np.int64], size: int) -> bool:
     """Whether a matrix of `size` entries, padding included, has one; `escapes`: of each block."""
     return bool(escapes.sum() <= size // ESCAPE_SHARE and escapes.max(initial=0) <= MAX_BLOCK_ESCAPES)
 
 
 def split(bits: Bits) -> Split | None:
-    """The matrix and its escapes, or None where it has no window: then every weight stays in its place."""
+    """The matrix and its escapes, or None where it has no range: then every weight stays in its place."""
     bases, counts = best_bases(exponent_counts(bits))
-    if not has_window(counts, bits.size):
+    if not has_range(counts, bits.size):
         return None
     outside = (_codes(bits, bases) == 0) & (bits & 0x7FFF != 0)
     rows, inputs = np.nonzero(outside)  # by row, then input: by block, too
@@ -104,9 +104,9 @@ def decode(low: Bytes, codes: Bytes, bases: Bytes) -> Bits:
 
 
 def _codes(bits: Bits, bases: Bytes) -> Bytes:
-    """uint8 [rows, k]: 1 .. 15 inside the window, 0 of all others."""
+    """uint8 [rows, k]: 1 .. 15 inside the range, 0 of all others."""
     distance = (bits >> 7 & 0xFF).astype(np.int32) - _by_row(bases)
-    return np.where((distance >= 1) & (distance <= WINDOW), distance, 0).astype(np.uint8)
+    return np.where((distance >= 1) & (distance <= RANGE), distance, 0).astype(np.uint8)
 
 
 def _by_row(bases: Bytes) -> NDArray[np.uint16]:

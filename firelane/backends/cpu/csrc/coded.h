@@ -1,7 +1,7 @@
-// Weights in lossless window forms, decoded on their way into the matrix product.
+// Weights in lossless coded forms, decoded on their way into the matrix product.
 //
 // A bf16 weight has one byte that looks random (kept raw) and one that takes few values (coded in 4 or 3 bits around
-// the panel's most frequent ones; the others, escapes, follow as they are). firelane/weights/window.py describes the
+// the panel's most frequent ones; the others, escapes, follow as they are). firelane/weights/coded.py describes the
 // bytes. Decoding gives the very words of the plain panel, step by step, so that products have the same bits.
 //
 // With AVX-512 VBMI2 every tile of rows decodes in registers; where several tiles meet a panel, the first one may leave
@@ -12,29 +12,29 @@
 #include <cstddef>
 
 #include "linear.h"
-#include "window_step.h"
+#include "coded_step.h"
 
 #if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && defined(__BMI2__) && \
     (defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512))
-#define FIRELANE_WINDOW_REGISTERS 1
+#define FIRELANE_DECODE_IN_REGISTERS 1
 #endif
 
 namespace firelane {
 
-#if defined(FIRELANE_WINDOW_REGISTERS)
-constexpr bool kWindowRegisters = true;
+#if defined(FIRELANE_DECODE_IN_REGISTERS)
+constexpr bool kDecodeInRegisters = true;
 #else
-constexpr bool kWindowRegisters = false;
+constexpr bool kDecodeInRegisters = false;
 #endif
 
 // A matrix as the Python side hands it over.
-struct WindowWeight {
+struct CodedWeight {
   const std::uint8_t* bytes;
   const std::uint64_t* offsets;   // of panel p, and of the end
   std::int32_t decode_once_from;  // tiles of rows from which a panel is decoded once and kept, not once for each tile
 };
 
-#if defined(FIRELANE_WINDOW_REGISTERS)
+#if defined(FIRELANE_DECODE_IN_REGISTERS)
 
 FL_INLINE __m512i load_bytes(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
 
@@ -58,9 +58,9 @@ FL_INLINE std::uint64_t all_ones(const std::uint8_t* codes) {
   return lanes;
 }
 
-// PANEL_WINDOW4: low bytes raw, high bytes coded. The escapes of a block have mostly one value, which takes the place
+// PANEL_CODED4: low bytes raw, high bytes coded. The escapes of a block have mostly one value, which takes the place
 // of the table's entry; where they differ they lie behind all blocks.
-struct Window4 {
+struct Coded4 {
   static constexpr int kSteps = 2;
   static constexpr int kBlockBytes = 192;
 
@@ -69,7 +69,7 @@ struct Window4 {
   const std::uint8_t* escapes;
   __m512i table;
 
-  FL_INLINE Window4(const std::uint8_t* panel, int steps)
+  FL_INLINE Coded4(const std::uint8_t* panel, int steps)
       : block(panel + start_bytes4(steps)),
         shared(panel + kTableBytes),
         escapes(block + steps / kSteps * kBlockBytes),
@@ -98,15 +98,15 @@ struct Window4 {
   }
 };
 
-// PANEL_WINDOW3: exponents coded, sign and mantissa raw; one weight in fifty or so is an escape, kept in its block.
-struct Window3 {
+// PANEL_CODED3: exponents coded, sign and mantissa raw; one weight in fifty or so is an escape, kept in its block.
+struct Coded3 {
   static constexpr int kSteps = 8;
   static constexpr int kBlockBytes = 704;
 
   const std::uint8_t* block;
   __m512i table, spread, shifts;
 
-  FL_INLINE Window3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(load_bytes(panel)) {
+  FL_INLINE Coded3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(load_bytes(panel)) {
     alignas(64) std::uint8_t from[64], by[64];
     for (int i = 0; i < 64; ++i) {
       from[i] = std::uint8_t(i / 8 * 3 + std::min(i % 8, 2));  // three bytes of codes for eight lanes
@@ -136,7 +136,7 @@ struct Window3 {
 
 #else
 
-struct Window4 {
+struct Coded4 {
   static constexpr int kSteps = 2;
   static constexpr int kBlockBytes = 192;
 
@@ -145,7 +145,7 @@ struct Window4 {
   const std::uint8_t* escapes;
   Table4 table;
 
-  FL_INLINE Window4(const std::uint8_t* panel, int steps)
+  FL_INLINE Coded4(const std::uint8_t* panel, int steps)
       : block(panel + start_bytes4(steps)),
         shared(panel + kTableBytes),
         escapes(block + steps / kSteps * kBlockBytes),
@@ -165,14 +165,14 @@ struct Window4 {
   }
 };
 
-struct Window3 {
+struct Coded3 {
   static constexpr int kSteps = 8;
   static constexpr int kBlockBytes = 704;
 
   const std::uint8_t* block;
   const std::uint8_t* table;
 
-  FL_INLINE Window3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(panel) {}
+  FL_INLINE Coded3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(panel) {}
 
   template <class Use>
   FL_INLINE void decode(const Use& use) {
@@ -193,18 +193,18 @@ FL_INLINE void store_words(std::uint32_t* to, const u32x16 (&words)[2]) {
   store(to + 16, words[1]);
 }
 
-// The next `count` words of k, a multiple of Window::kSteps.
-template <class Window>
-FL_INLINE void decode_words(Window& window, int count, std::uint32_t* out) {
-  for (int k = 0; k < count; k += Window::kSteps)
-    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { store_words(out + (k + s) * 32, words); });
+// The next `count` words of k, a multiple of Coded::kSteps.
+template <class Coded>
+FL_INLINE void decode_words(Coded& coded, int count, std::uint32_t* out) {
+  for (int k = 0; k < count; k += Coded::kSteps)
+    coded.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA { store_words(out + (k + s) * 32, words); });
 }
 
 // The plain panel's words.
-template <class Window, int K>
+template <class Coded, int K>
 FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
-  Window window(panel, K / 2);
-  decode_words(window, K / 2, out);
+  Coded coded(panel, K / 2);
+  decode_words(coded, K / 2, out);
 }
 
 // How far ahead one of several tiles fetches its panel into the first-level cache.
@@ -217,24 +217,24 @@ enum class Fetch {
 };
 
 // Decoding waits longer for a word than a plain product does: fewer rows fetch.
-template <class Window, Fetch F, int M>
+template <class Coded, Fetch F, int M>
 FL_INLINE void fetch_block(const std::uint8_t* block) {
   if constexpr (F == Fetch::kFar && M < kDecodeFetchRows) return;
   constexpr int near = F == Fetch::kFar ? kNearBytes : kNearTileBytes;
-  for (int at = 0; at < Window::kBlockBytes; at += 64) {
+  for (int at = 0; at < Coded::kBlockBytes; at += 64) {
     __builtin_prefetch(block + near + at, 0, 3);
     if constexpr (F == Fetch::kFar) __builtin_prefetch(block + kAheadBytes + at, 0, 2);
   }
 }
 
-template <class Window, Fetch F, int M, int K, int LDX>
+template <class Coded, Fetch F, int M, int K, int LDX>
 FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                            Sums& sums) {
   f32x16 acc[M][2] = {};
-  Window window(panel, K / 2);
-  for (int k = 0; k < K / 2; k += Window::kSteps) {
-    fetch_block<Window, F, M>(window.block);
-    window.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
+  Coded coded(panel, K / 2);
+  for (int k = 0; k < K / 2; k += Coded::kSteps) {
+    fetch_block<Coded, F, M>(coded.block);
+    coded.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
       if constexpr (F != Fetch::kFar) {
         __builtin_prefetch(ahead.from, 0, 2);
         ahead.from += ahead.stride;
@@ -247,24 +247,24 @@ FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead 
 }
 
 // LEAST: with several tiles, none has fewer rows than half a tile.
-template <class Window, Fetch F, int LEAST, int K, int LDX, int M = kWideRows>
+template <class Coded, Fetch F, int LEAST, int K, int LDX, int M = kWideRows>
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                           Sums& sums) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return decode_rows<Window, F, M, K, LDX>(x, panel, ahead, kept, sums);
-    decode_any<Window, F, LEAST, K, LDX, M - 1>(rows, x, panel, ahead, kept, sums);
+    if (rows == M) return decode_rows<Coded, F, M, K, LDX>(x, panel, ahead, kept, sums);
+    decode_any<Coded, F, LEAST, K, LDX, M - 1>(rows, x, panel, ahead, kept, sums);
   }
 }
 
-// Panels of a window form in the place of PlainPanels<Bf16, K>. Needs kScratchBytes of scratch.
-template <class Window, int K>
-struct WindowPanels {
+// Panels of a coded form in the place of PlainPanels<Bf16, K>. Needs kScratchBytes of scratch.
+template <class Coded, int K>
+struct CodedPanels {
   using type = Bf16;
-  static constexpr int kPanelBytes = K / 2 / Window::kSteps * Window::kBlockBytes;
+  static constexpr int kPanelBytes = K / 2 / Coded::kSteps * Coded::kBlockBytes;
   static constexpr std::size_t kScratchBytes = std::size_t(K / 2) * 128;
-  static constexpr int kLeast = kWindowRegisters ? kTileRows / 2 : 1;  // rows of one of several tiles
+  static constexpr int kLeast = kDecodeInRegisters ? kTileRows / 2 : 1;  // rows of one of several tiles
 
-  const WindowWeight& weight;
+  const CodedWeight& weight;
 
   FL_INLINE const std::uint8_t* panel(int p) const { return weight.bytes + weight.offsets[p]; }
 
@@ -275,7 +275,7 @@ struct WindowPanels {
       auto* kept = static_cast<std::uint32_t*>(scratch);
       if (rows <= kWideRows) {
         Sums sums;
-        decode_any<Window, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
+        decode_any<Coded, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
         store_rows(sums, {0, rows}, p, store);
       } else if (are_few(rows)) {
         multiply_few<LDX>(p, rows, x, kept, store);
@@ -297,13 +297,13 @@ struct WindowPanels {
   FL_INLINE void multiply_few(int p, int rows, const Bf16::act* x, std::uint32_t* kept,
                               const Store& store) const {
     f32x16 sums[kFewRows][2];
-    Window window(panel(p), K / 2);
+    Coded coded(panel(p), K / 2);
     const auto block = [&](int first) FL_LAMBDA {
-      decode_words(window, std::min(kBlockWords, K / 2 - first), kept);
+      decode_words(coded, std::min(kBlockWords, K / 2 - first), kept);
       return static_cast<const std::uint32_t*>(kept);
     };
-    constexpr int bytes = kBlockWords / Window::kSteps * Window::kBlockBytes;
-    const auto next = [&](int) FL_LAMBDA { return reinterpret_cast<const char*>(window.block); };
+    constexpr int bytes = kBlockWords / Coded::kSteps * Coded::kBlockBytes;
+    const auto next = [&](int) FL_LAMBDA { return reinterpret_cast<const char*>(coded.block); };
     few_rows<Bf16, K, LDX>(rows, x, block, next, bytes, sums);
     store_rows(sums, {0, rows}, p, store);
   }
@@ -311,21 +311,21 @@ struct WindowPanels {
   template <int LDX, class Store>
   FL_INLINE void multiply_tiles(int p, int rows, int tiles, const Bf16::act* x, std::uint32_t* kept,
                                 const Store& store) const {
-    const bool once = !kWindowRegisters || tiles >= weight.decode_once_from;
-    if constexpr (!kWindowRegisters) decode_panel<Window, K>(panel(p), kept);
+    const bool once = !kDecodeInRegisters || tiles >= weight.decode_once_from;
+    if constexpr (!kDecodeInRegisters) decode_panel<Coded, K>(panel(p), kept);
     Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       const auto* from = x + std::size_t(r.begin) * LDX;
       const Ahead ahead = this->ahead(p, i, tiles);
       const int count = r.end - r.begin;
-      if (!kWindowRegisters || (once && i > 0))
+      if (!kDecodeInRegisters || (once && i > 0))
         tile_any<Bf16, K, LDX, kLeast>(count, from, kept, ahead, sums);
-      else if constexpr (kWindowRegisters) {
+      else if constexpr (kDecodeInRegisters) {
         if (once)
-          decode_any<Window, Fetch::kKeep, kLeast, K, LDX>(count, from, panel(p), ahead, kept, sums);
+          decode_any<Coded, Fetch::kKeep, kLeast, K, LDX>(count, from, panel(p), ahead, kept, sums);
         else
-          decode_any<Window, Fetch::kNear, kLeast, K, LDX>(count, from, panel(p), ahead, nullptr, sums);
+          decode_any<Coded, Fetch::kNear, kLeast, K, LDX>(count, from, panel(p), ahead, nullptr, sums);
       }
       store_rows(sums, r, p, store);
     }

@@ -1,5 +1,5 @@
 // Panels for the CPU kernels, from rows of bf16: transposed, checked and coded while a panel lies in the cache.
-// firelane/weights/window.py describes the bytes and is the reference; window_native.py calls this. Vectors of 128
+// firelane/weights/coded.py describes the bytes and is the reference; coded_native.py calls this. Vectors of 128
 // bits, which every target has (the formats' lanes are such vectors); compilers widen the plain loops.
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ using u8x16 = std::uint8_t __attribute__((vector_size(16)));
 using u16x8 = std::uint16_t __attribute__((vector_size(16)));
 using u32x4 = std::uint32_t __attribute__((vector_size(16)));
 
-enum Format : std::int32_t { kBf16 = 0, kWindow4 = 1, kWindow3 = 2 };
+enum Format : std::int32_t { kBf16 = 0, kCoded4 = 1, kCoded3 = 2 };
 
 constexpr std::size_t kRows = 32;
 constexpr std::size_t kStep = 64;  // words of a step: two inputs of each row
@@ -67,7 +67,7 @@ bool is_finite(const std::uint16_t* row, std::size_t n) {
   return largest < 0x7F80;
 }
 
-// The first base of first .. last whose window of seven holds most of what `count` counts.
+// The first base of first .. last whose range of seven holds most of what `count` counts.
 template <class Count>
 int best_base(int first, int last, const Count& count) {
   std::uint32_t sum = 0;
@@ -297,11 +297,11 @@ std::uint8_t* encode3(const Panel& panel, const Counts& counts, std::uint8_t* ou
   return pad(block, out);
 }
 
-std::uint8_t* encode_window(std::int32_t format, const Panel& panel, std::uint8_t* out) {
+std::uint8_t* encode_coded(std::int32_t format, const Panel& panel, std::uint8_t* out) {
   Counts counts;
   for (const std::uint16_t* row : panel.rows) counts.add(row, panel.k);
   if (counts.exponent(255) != 0) return nullptr;
-  return format == kWindow4 ? encode4(panel, counts, out) : encode3(panel, counts, out);
+  return format == kCoded4 ? encode4(panel, counts, out) : encode3(panel, counts, out);
 }
 
 }  // namespace
@@ -316,7 +316,7 @@ EXPORT std::size_t firelane_encode_panels(std::int32_t format, const std::uint16
     Panel panel;
     panel.k = k;
     std::memcpy(panel.rows, rows + p * kRows, sizeof panel.rows);
-    std::uint8_t* next = format == kBf16 ? encode_bf16(panel, end) : encode_window(format, panel, end);
+    std::uint8_t* next = format == kBf16 ? encode_bf16(panel, end) : encode_coded(format, panel, end);
     if (next == nullptr) return p;
     end = next;
     ends[p] = std::uint64_t(end - out);

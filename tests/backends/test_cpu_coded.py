@@ -1,4 +1,4 @@
-"""Weights in lossless window forms give the bits that plain bf16 weights give: all activations of a step, on
+"""Weights in lossless coded forms give the bits that plain bf16 weights give: all activations of a step, on
 each instruction set, for any number of rows, whether a panel is decoded once or for each tile of rows."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from firelane.program.ops import HeadShape
 from firelane.weights.formats import Format
 from tests.backends.cpu_harness import HERE, Chunk, Machine, machine, small_spec
 
-FORMS = (Format.PANEL_WINDOW4, Format.PANEL_WINDOW3)
+FORMS = (Format.PANEL_CODED4, Format.PANEL_CODED3)
 # Widths that both forms take: multiples of 16, not of a panel. Heads are together as wide as the hidden
 # state, so that a third less is compiled.
 SPECS = {
@@ -71,10 +71,10 @@ def test_same_bits_as_plain_weights(plain, kernel_cache, decode_once_from: int) 
             m.executor.release()
 
 
-def test_window_weights_take_less_memory(kernel_cache) -> None:
+def test_coded_weights_take_less_memory(kernel_cache) -> None:
     sizes = {}
     for form in (None, *FORMS):
         m = machine(SPECS["tied"], kernel_cache, form=form)
         sizes[form] = m.executor.weights_bytes
         m.executor.release()
-    assert sizes[Format.PANEL_WINDOW3] < sizes[Format.PANEL_WINDOW4] < 0.8 * sizes[None]
+    assert sizes[Format.PANEL_CODED3] < sizes[Format.PANEL_CODED4] < 0.8 * sizes[None]
