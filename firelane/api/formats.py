@@ -40,7 +40,8 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One of json, regex, choice, grammar and json_object. grammar: Lark's syntax, or llama.cpp's GBNF
-    (rules with `::=`). JSON is always written on one line, so disable_any_whitespace changes nothing.
+    (rules with `::=`). whitespace_pattern: what may stand between the parts of JSON, which is compact
+    without. disable_additional_properties: false leaves object schemas open, which are closed otherwise.
     """
 
     ALWAYS_STRICT: ClassVar[bool] = True
@@ -52,6 +53,6 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json_object: bool | None = None
     disable_any_whitespace: bool | None = None
     disable_fallback: bool | None = None
-    disable_additional_properties: Any = None
+    disable_additional_properties: bool | None = None
     structural_tag: Any = None
-    whitespace_pattern: Any = None
+    whitespace_pattern: Pattern | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from firelane.api.sampling import SamplingFields, unsupported
 from firelane.api.schemas import check_schema
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_GRAMMAR_BYTES, MAX_SCHEMA_BYTES
+from firelane.text.closed_schema import closed
 from firelane.wire.frames import Grammar
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -47,10 +48,10 @@ def check_size(grammar: Grammar, param: str) -> None:
 def single_line(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema for a place inside a grammar, with JSON on one line, spaced as Python writes it: a model
     that is made to write JSON could else go on with white space for ever. (llguidance, docs/json_schema.md)
-    Of a schema that is the whole grammar, the engine bounds the white space.
+    A schema that is the whole grammar is written without any.
     """
     spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return {**schema, "x-guidance": spacing}
+    return {**closed(schema), "x-guidance": spacing}
 
 
 def _constraints(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
@@ -89,9 +90,10 @@ def _response_format(fields: SamplingFields) -> Iterator[tuple[str, Grammar]]:
 
 
 def _structured(asked: StructuredOutputs) -> Iterator[tuple[str, Grammar]]:
-    for name in ("disable_additional_properties", "structural_tag", "whitespace_pattern"):
-        if getattr(asked, name):
-            raise unsupported(f"structured_outputs.{name}")
+    if asked.structural_tag:
+        raise unsupported("structured_outputs.structural_tag")
+    if asked.whitespace_pattern is not None and asked.json is None and not asked.json_object:
+        raise unsupported("structured_outputs.whitespace_pattern")
     found = list(_kinds(asked, "structured_outputs."))
     if not found:
         raise RequestError(
@@ -103,7 +105,7 @@ def _structured(asked: StructuredOutputs) -> Iterator[tuple[str, Grammar]]:
 
 def _kinds(asked: StructuredOutputs, prefix: str) -> Iterator[tuple[str, Grammar]]:
     if asked.json is not None:
-        yield f"{prefix}json", _json(asked.json, f"{prefix}json")
+        yield f"{prefix}json", _json(asked.json, f"{prefix}json", asked)
     if asked.regex is not None:
         yield f"{prefix}regex", Grammar("regex", asked.regex)
     if asked.choice is not None:
@@ -112,10 +114,10 @@ def _kinds(asked: StructuredOutputs, prefix: str) -> Iterator[tuple[str, Grammar
         kind = "gbnf" if _GBNF_RULE.search(asked.grammar) else "lark"
         yield f"{prefix}grammar", Grammar(kind, asked.grammar)
     if asked.json_object:
-        yield f"{prefix}json_object", _json(ANY_OBJECT, f"{prefix}json_object")
+        yield f"{prefix}json_object", _json(ANY_OBJECT, f"{prefix}json_object", asked)
 
 
-def _json(schema: str | dict[str, Any], where: str) -> Grammar:
+def _json(schema: str | dict[str, Any], where: str, asked: StructuredOutputs | None = None) -> Grammar:
     value: Any = schema
     if isinstance(schema, str):
         try:
@@ -125,6 +127,11 @@ def _json(schema: str | dict[str, Any], where: str) -> Grammar:
     if not isinstance(value, dict):
         raise RequestError(f"`{where}` is not a JSON schema: give an object", param=where)
     check_schema(value, where)
+    if asked is None or asked.disable_additional_properties is not False:
+        value = closed(cast(dict[str, Any], value))
+    if asked is not None and asked.whitespace_pattern is not None:
+        spacing = {"whitespace_flexible": True, "whitespace_pattern": asked.whitespace_pattern}
+        value = {**value, "x-guidance": spacing}
     return Grammar("json_schema", json.dumps(value, ensure_ascii=False))
 
 

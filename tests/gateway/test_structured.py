@@ -41,7 +41,7 @@ def grammar(service, path="/v1/chat/completions", **fields):
 def test_a_schema(service, path, fields):
     sent = grammar(service, path, **fields)
     assert sent.kind == "json_schema"
-    assert json.loads(sent.text) == SCHEMA
+    assert json.loads(sent.text) == {**SCHEMA, "additionalProperties": False}
 
 
 @pytest.mark.parametrize(
@@ -143,3 +143,10 @@ def test_choices_match_themselves_and_nothing_else(choices):
 
 def test_the_rule_sign_within_a_text_makes_no_gbnf():
     assert grammar_of(SamplingFields(guided_grammar='start: "a ::= b"')).kind == "lark"
+
+
+def test_opening_what_is_closed_and_compact(service):
+    asked = {"json": SCHEMA, "disable_additional_properties": False, "whitespace_pattern": r"\s?"}
+    sent = json.loads(grammar(service, structured_outputs=asked).text)
+    spacing = {"whitespace_flexible": True, "whitespace_pattern": r"\s?"}
+    assert sent == {**SCHEMA, "x-guidance": spacing}

@@ -3,10 +3,12 @@ its complaints in one line."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.grammar.wide_objects import lark_of
 from firelane.errors import RequestError
 from firelane.wire.frames import Grammar
 
@@ -19,7 +21,9 @@ NAMES = {
     "lark": "the grammar",
     "gbnf": "the grammar",
 }
-# A space, or a new line with its indentation: a model cannot lose itself in white space.
+# JSON has no white space unless the schema asks for some in `x-guidance`: then a space, or a new line with
+# its indentation, so that a model cannot lose itself in it.
+COMPACT = {"whitespace_flexible": False, "lenient": False}
 WHITESPACE = r" ?|\r?\n[ \t]{0,40}"
 MAX_DETAIL = 300
 
@@ -74,14 +78,31 @@ def _source(grammar: Grammar) -> str:
     text = grammar.text
     try:
         if grammar.kind == "json_schema":
-            return LLMatcher.grammar_from_json_schema(
-                text, overrides={"whitespace_pattern": WHITESPACE, "lenient": False}
-            )
+            return _json_source(text)
         if grammar.kind == "regex":
             return LLMatcher.grammar_from_regex(text)
         return LLMatcher.grammar_from_lark(gbnf_to_lark(text) if grammar.kind == "gbnf" else text)
     except Exception as error:  # the library's converter raises that itself
         raise RequestError(f"{NAMES[grammar.kind]} is not valid: {one_line(str(error))}") from error
+
+
+def _json_source(text: str) -> str:
+    from llguidance import LLMatcher
+
+    lark = _wide(text)
+    if lark is not None:
+        return LLMatcher.grammar_from_lark(lark)
+    defaults = {**COMPACT, "whitespace_pattern": WHITESPACE}
+    return LLMatcher.grammar_from_json_schema(text, defaults=defaults, overrides={"lenient": False})
+
+
+def _wide(text: str) -> str | None:
+    """None also where the general way is to say what is wrong."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return lark_of(cast(dict[str, Any], schema), COMPACT) if isinstance(schema, dict) else None
 
 
 def one_line(message: str) -> str:
