@@ -62,7 +62,9 @@ def measure_start(name: str, command: Sequence[str], environ: dict[str, str]) ->
     """Raises MachineError where the server ends, or does not get ready in time."""
     began_s = time.perf_counter()
     said: list[tuple[float, str]] = []
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**environ, "FIRELANE_LOG_LEVEL": "debug"}
+    ) as process:
         watch = threading.Timer(TIMEOUT_S, process.kill)
         watch.start()
         try:

@@ -95,7 +95,11 @@ class AddressInUseError(MachineError):
 
 
 class EngineDeadError(FirelaneError):
-    pass
+    """`retry_after_s`: when it is worth asking again."""
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class RequestError(FirelaneError):

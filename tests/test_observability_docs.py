@@ -17,7 +17,7 @@ from firelane.gateway.server import Gateway
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "observability.md").read_text()
 BOARD = json.loads((ROOT / "deploy" / "grafana.json").read_text())
-NAME = re.compile(r"\b((?:vllm|firelane):\w+|firelane_process_\w+)")
+NAME = re.compile(r"\b((?:vllm|firelane):\w+|\b(?:process|http)_\w+_(?:total|bytes|fds|seconds))")
 SUFFIXES = {"counter": "_total", "gauge": "", "histogram": ""}
 
 

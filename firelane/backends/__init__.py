@@ -1,7 +1,7 @@
 """Backends: each compiles a Program for one kind of device and gives an Executor (see contract.py).
 
-A backend is a package with one function, `load(program, model_dir, config, progress) -> Executor`,
-imported on first use. "auto" is the GPU's where one can be used, else the CPU's.
+A backend is a package with two functions, `load(program, model_dir, config, progress) -> Executor` and
+`describe(config) -> str`, imported on first use. "auto" is the GPU's where one can be used, else the CPU's.
 """
 
 from __future__ import annotations
@@ -35,12 +35,23 @@ def create_executor(
 
     Raises UsageError for an unknown name, else what the backend raises.
     """
-    name = choose() if backend == AUTO else backend
-    if name not in BACKENDS:
-        raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted([AUTO, *BACKENDS]))}")
+    name = resolve(backend)
     if name == "cuda":
         _check_for_gpu(config)
     return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
+
+
+def resolve(backend: str) -> str:
+    """A name of BACKENDS: for "auto" that for this machine. Raises UsageError for an unknown one."""
+    name = choose() if backend == AUTO else backend
+    if name not in BACKENDS:
+        raise UsageError(f"unknown backend {backend!r}: choose one of {', '.join(sorted([AUTO, *BACKENDS]))}")
+    return name
+
+
+def describe(name: str, config: ExecutorConfig) -> str:
+    """The device that the backend of this name will use, in words for people. Raises UsageError."""
+    return import_module(BACKENDS[name]).describe(config)
 
 
 def _check_for_gpu(config: ExecutorConfig) -> None:
@@ -65,7 +76,7 @@ def choose() -> str:
     found = gpu_detection.detect()
     if not found.problem:
         assert found.gpu is not None
-        log.info("backend cuda: %s, driver %s", found.gpu.name, found.driver)
+        log.debug("backend cuda: %s, driver %s", found.gpu.name, found.driver)
         return "cuda"
     if found.there:
         log.warning("backend cpu: %s", found.problem)

@@ -15,9 +15,7 @@ from typing import IO
 
 from firelane.errors import MachineError
 
-READY = re.compile(
-    r'^(?:firelane: serving .* at |.*"event": "serving".*"url": ")(http://[^\s"]+)', re.MULTILINE
-)
+READY = re.compile(r'^(?:serving +.* at |.*"event": "serving".*"url": ")(http://[^\s"]+)', re.MULTILINE)
 POLL_S = 0.005
 
 

@@ -7,31 +7,66 @@ imported inside `run`: `firelane --help` loads little more than argparse.
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from firelane import __version__
 from firelane.cli import bench, doctor, generate, keys, pack, program, serve, unpack, verify, version
 from firelane.errors import FirelaneError
 
 COMMANDS = (serve, generate, keys, pack, unpack, verify, bench, doctor, program, version)
+COMMAND_NAMES = tuple(command.__name__.rpartition(".")[2] for command in COMMANDS)
+INVALID_COMMAND = re.compile(r"^argument COMMAND: invalid choice: '([^']*)'")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that asks for the option or command that was probably meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Options that nobody knows are told by the parser of their command."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser = getattr(found, "parser", self)
+            parser.error(
+                f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], parser.all_options())}"
+            )
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        choice = INVALID_COMMAND.search(message)
+        super().error(message + (_meant(choice[1], COMMAND_NAMES) if choice else ""))
+
+    def all_options(self) -> list[str]:
+        """Its own, and those of commands below it."""
+        own = [name for action in self._actions for name in action.option_strings]
+        below = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        return own + [
+            name for action in below for sub in action.choices.values() for name in sub.all_options()
+        ]
+
+
+def _meant(given: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(given.partition("=")[0], known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="firelane",
         description="Serve large language models on scarce hardware.",
         epilog="Environment variables: FIRELANE_CACHE_DIR, FIRELANE_CXX, FIRELANE_ISA, FIRELANE_LOG_LEVEL.",
     )
     parser.add_argument("--version", action="version", version=f"firelane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2]
+    for name, command in zip(COMMAND_NAMES, COMMANDS, strict=True):
         summary = (command.__doc__ or "").partition("\n")[0]
         sub = commands.add_parser(name, help=summary, description=summary)
         command.add_arguments(sub)
-        sub.set_defaults(run=command.run)
+        sub.set_defaults(run=command.run, parser=sub)
     return parser
 
 

@@ -9,18 +9,23 @@ from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
-from firelane.wire.frames import Progress
+from firelane.wire.frames import Loading, Progress
 
 
 class GatewayEngines:
     """Makes a link for each engine; all belong to `replicas`."""
 
-    def __init__(self, options: EngineOptions, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        on_progress: Callable[[Progress], None],
+        on_loading: Callable[[Loading], None],
+    ) -> None:
         self.replicas = ReplicaSet(recovery=Resume() if options.recovery else NoRecovery())
         self._deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
         )
-        self._on_progress = on_progress
+        self._on_progress, self._on_loading = on_progress, on_loading
 
     @property
     def serves(self) -> bool:
@@ -32,7 +37,7 @@ class GatewayEngines:
 
     def add(self, name: str) -> EngineLink:
         link = EngineLink(name=name, watch=Heartbeat(self._deadlines))
-        link.on_progress = self._on_progress
+        link.on_progress, link.on_loading = self._on_progress, self._on_loading
         self.replicas.add(link)
         return link
 

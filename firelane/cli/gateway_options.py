@@ -7,10 +7,12 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from firelane.cli.options import GIB, count, positive_float, positive_int
+from firelane.cli.options import GIB, count, port, positive_float, positive_int
 from firelane.errors import UsageError
 
 MIB = 1 << 20
+DEFAULT_PORT = 8000
+"""Its data lies by served name alone."""
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +100,8 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
         "--data-dir",
         type=Path,
         metavar="DIR",
-        help="where uploaded files and batches are kept (default: below the cache directory, by served name)",
+        help="where uploaded files and batches are kept (default: below the cache directory, by served name "
+        "and port)",
     )
     group.add_argument(
         "--max-upload-mib",
@@ -116,11 +119,17 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def storage_settings(arguments: argparse.Namespace, cache_dir: Path, served_name: str) -> dict[str, Any]:
-    """Fields of GatewayConfig that the options of `add_storage` give."""
+def storage_settings(
+    arguments: argparse.Namespace, cache_dir: Path, served_name: str, own_port: int
+) -> dict[str, Any]:
+    """Fields of GatewayConfig that the options of `add_storage` give. Servers of one name on two ports have
+    a directory each."""
     from firelane.gateway.config import FileLimits
 
-    default = cache_dir / "data" / ("model-" + urllib.parse.quote(served_name, safe=""))
+    place = "model-" + urllib.parse.quote(served_name, safe="")
+    if own_port != DEFAULT_PORT:
+        place += f"@{own_port}"
+    default = cache_dir / "data" / place
     return {
         "data_dir": arguments.data_dir or default,
         "files": FileLimits(
@@ -131,12 +140,18 @@ def storage_settings(arguments: argparse.Namespace, cache_dir: Path, served_name
 
 
 def add_telemetry(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("logs and traces")
+    group = parser.add_argument_group("logs, metrics and traces")
     group.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
         help="form of a log line (default: %(default)s)",
+    )
+    group.add_argument(
+        "--metrics-port",
+        type=port,
+        metavar="PORT",
+        help="a second port for /metrics and /health alone, without a key",
     )
     group.add_argument(
         "--log-prompts", action="store_true", help="log the prompts of requests, in clear text"
@@ -169,6 +184,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,
         "log_prompts": arguments.log_prompts,
+        "metrics_port": arguments.metrics_port,
         "otlp_endpoint": _otlp_endpoint(arguments.otlp_endpoint),
         "limits": HttpLimits(
             body_bytes=arguments.max_body_mib * MIB,

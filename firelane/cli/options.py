@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 GIB = 1 << 30
@@ -158,19 +157,19 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return settings | {name: value for name, value in given.items() if value is not None}
 
 
-def print_resolved(section: str, config: Any) -> None:
-    """One line per setting of a config (a dataclass or a struct), on standard error."""
-    for name, value in _settings(config).items():
-        print(f"{section}.{name} = {value}", file=sys.stderr)
-
-
-def log_resolved(section: str, config: Any) -> None:
-    """The same as one event of the log."""
+def log_resolved(section: str, config: Any, *, as_json: bool) -> None:
+    """The settings of a config (a dataclass or a struct): an event of a JSON log, else lines of level
+    debug."""
     import logging
 
     from firelane.telemetry.logs import event
 
-    event(logging.getLogger(__name__), "config", {"section": section, **_settings(config)})
+    log = logging.getLogger(__name__)
+    if as_json:
+        event(log, "config", {"section": section, **_settings(config)})
+        return
+    for name, value in _settings(config).items():
+        log.debug("%s.%s = %s", section, name, value)
 
 
 def _settings(config: Any) -> dict[str, Any]:

@@ -40,7 +40,10 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     server.add_argument(
-        "--port", type=options.port, default=8000, help="default: %(default)s; 0 takes a free one"
+        "--port",
+        type=options.port,
+        default=gateway_options.DEFAULT_PORT,
+        help="default: %(default)s; 0 takes a free one",
     )
     server.add_argument(
         "--served-model-name",
@@ -63,6 +66,12 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         default=1024,
         metavar="N",
         help="requests that may wait before others get status 429 (default: %(default)s)",
+    )
+    server.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        help="requests wait while their model loads, instead of getting status 503 "
+        "(default: with one model they do)",
     )
     server.add_argument(
         "--alias",
@@ -120,18 +129,19 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.engine_config import EngineConfig
     from firelane.telemetry import logs
 
+    as_json = arguments.log_format == "json"
+    display = ProgressEvents() if as_json else ProgressDisplay(words={"pack": "packing weights, once"})
     try:
-        logs.set_up(environment.log_level, arguments.log_format)
+        stream = None if isinstance(display, ProgressEvents) else display
+        logs.set_up(environment.log_level, arguments.log_format, stream)
     except ValueError as error:
         raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
     settings = gateway_options.gateway_settings(arguments)
-    as_json = arguments.log_format == "json"
-    display = ProgressEvents() if as_json else ProgressDisplay()
     models = _models(arguments, display)
-    settings |= gateway_options.storage_settings(arguments, environment.cache_dir, models[0].names[0])
+    name = models[0].names[0]
+    settings |= gateway_options.storage_settings(arguments, environment.cache_dir, name, arguments.port)
     config = _gateway_config(arguments, models, settings)
-    show = options.log_resolved if as_json else options.print_resolved
-    show("gateway", config)
+    options.log_resolved("gateway", config, as_json=as_json)
     engines: list[EngineOptions] = []
     for model in models:
         engine = EngineConfig(
@@ -140,7 +150,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
             log_format=arguments.log_format,
             **options.engine_settings(arguments),
         )
-        show("engine", engine)
+        options.log_resolved("engine", engine, as_json=as_json)
         engines.append(engine_options.engine_options(arguments, engine, len(models)))
     return serve(config, engines, display)
 
@@ -156,6 +166,7 @@ def _gateway_config(
         port=arguments.port,
         max_queue=arguments.max_queue,
         max_stored_responses=arguments.max_stored_responses,
+        wait=len(models) == 1 if arguments.wait is None else arguments.wait,
         **settings,
     )
 

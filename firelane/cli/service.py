@@ -8,12 +8,12 @@ import gc
 import logging
 import resource
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from firelane import env
-from firelane.cli.progress import Progress as Display
+from firelane.cli.progress import ProgressDisplay, ProgressEvents
+from firelane.cli.start_lines import StartLines
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
 from firelane.node.fleet import Fleet, Link
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from firelane.gateway.engines.link import EngineLink
     from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.server import Gateway
-    from firelane.wire.frames import Progress, Ready
+    from firelane.wire.frames import Loading, Progress, Ready
 
 log = logging.getLogger(__name__)
+Display = ProgressDisplay | ProgressEvents
 LAST_FRAMES_S = 0.5
 FEWEST_FILES = 256
 """Descriptors without which a server does not start."""
@@ -89,7 +90,7 @@ class _ModelEngines:
     def make_replicas(self) -> GatewayEngines:
         from firelane.cli.engines import GatewayEngines
 
-        engines = GatewayEngines(self.options, self._service.on_progress)
+        engines = GatewayEngines(self.options, self._service.on_progress, self._on_loading)
         self.replicas = engines.replicas
         return engines
 
@@ -97,15 +98,21 @@ class _ModelEngines:
     def serves(self) -> bool:
         return self.replicas is not None and bool(self.replicas.serving)
 
+    def _on_loading(self, loading: Loading) -> None:
+        self._service.on_loading(self.name, loading)
+
     def on_ready(self, replica: str, ready: Ready) -> None:
+        """The first one is told by the start's lines."""
+        level = logging.INFO if self.has_served or self.options.engine.log_format == "json" else logging.DEBUG
         self.has_served = True
-        log.info(
+        log.log(
+            level,
             "engine_ready model=%s replica=%s pid=%d max_model_len=%d max_num_seqs=%d kv_tokens=%d "
             "weights_bytes=%d load_s=%.2f",
             *(self.name, replica, ready.pid, ready.max_model_len, ready.max_num_seqs),
             *(ready.num_blocks * ready.block_size, ready.weights_bytes, ready.load_s),
         )
-        self._service.on_ready()
+        self._service.on_ready(self.name, ready)
 
     def on_exit(self, replica: str, ended: EngineExit) -> None:
         if self.has_served:
@@ -129,8 +136,14 @@ class _Service:
     """Starts the engines' processes first and imports the gateway meanwhile: both are needed for the first
     token."""
 
-    def __init__(self, config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        engines: Sequence[EngineOptions],
+        display: Display,
+    ) -> None:
         self._config, self._display = config, display
+        self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
         self._models = [
             _ModelEngines(model.names[0], options, self)
@@ -200,12 +213,21 @@ class _Service:
         """Show the progress of an engine that loads."""
         self._display(frame.stage, frame.done, frame.total, frame.unit)
 
-    def on_ready(self) -> None:
+    def on_loading(self, name: str, loading: Loading) -> None:
+        if self._lines is not None:
+            self._lines.loading(name, loading)
+        else:
+            fields = {field: getattr(loading, field) for field in loading.__struct_fields__}
+            event(log, "loading", {"model": name, **fields})
+
+    def on_ready(self, name: str, ready: Ready) -> None:
         """An engine serves, which may be the last one that was waited for."""
+        if self._lines is not None:
+            self._lines.ready(name, ready)
         first, self._served = not self._served, all(model.has_served for model in self._models)
-        if self._served:
+        if self._served and first:
             self._display.close()
-            if first and self._failure is None:
+            if self._failure is None:
                 self._announce()
 
     def on_given_up(self, model: _ModelEngines, error: FirelaneError) -> None:
@@ -221,33 +243,17 @@ class _Service:
     def _announce(self) -> None:
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host
-        url, name = f"http://{host}:{self._port}", config.models[0].names[0]
-        ready_s = round(time.perf_counter() - self._began_s, 3)
+        url, names = f"http://{host}:{self._port}", [model.name for model in self._models]
+        ready_s = time.perf_counter() - self._began_s
         needs_key = config.api_keys is not None
-        if self._models[0].options.engine.log_format == "json":
-            event(
-                log,
-                "serving",
-                {
-                    "model": name,
-                    "models": [model.name for model in self._models],
-                    "url": url,
-                    "ready_s": ready_s,
-                    "needs_key": needs_key,
-                },
-            )
+        if self._lines is not None:
+            note = "" if needs_key else "; needs no key"
+            if not needs_key and not is_loopback(config.host):
+                note = "; ANYONE who reaches the port may use it (no --api-keys)"
+            self._lines.serving(names, url, ready_s, note)
             return
-        if not needs_key:
-            who = "anyone on this machine" if is_loopback(config.host) else "ANYONE who reaches the port"
-            print(f"firelane: no --api-keys: {who} may use the server, without a key", file=sys.stderr)
-        names = ", ".join(model.name for model in self._models)
-        print(
-            f"firelane: serving {names} at {url} (ready in {ready_s:.2f} s). Try:\n"
-            f"  curl {url}/v1/completions -H 'Content-Type: application/json' \\\n"
-            f'    -d \'{{"model": "{name}", "prompt": "def main():", "max_tokens": 32}}\'',
-            file=sys.stderr,
-            flush=True,
-        )
+        fields = {"model": names[0], "models": names, "url": url}
+        event(log, "serving", {**fields, "ready_s": round(ready_s, 3), "needs_key": needs_key})
 
     def _fail(self, error: FirelaneError) -> None:
         self._failure = self._failure or error

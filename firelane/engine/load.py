@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from firelane.backends import create_executor
+from collections.abc import Callable
+from math import prod
+
+from firelane.backends import create_executor, describe, resolve
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.program.program import Program
+from firelane.wire.frames import Loading
 
 
-def load_executor(config: EngineConfig, progress: ProgressCallback) -> Executor:
-    """Raises a FirelaneError that says what is wrong with the model, the machine or the sizes."""
+def load_executor(
+    config: EngineConfig,
+    progress: ProgressCallback,
+    on_loading: Callable[[Loading], None] = lambda _: None,
+) -> Executor:
+    """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
+    model, the machine or the sizes."""
     program = load_program(read_config(config.model_dir))
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
             "lower it, or leave it out"
         )
-    return create_executor(config.backend, program, config.model_dir, config, progress)
+    backend = resolve(config.backend)
+    on_loading(_summary(program, describe(backend, config)))
+    return create_executor(backend, program, config.model_dir, config, progress)
+
+
+def _summary(program: Program, device: str) -> Loading:
+    weights = program.weights
+    bytes_of: dict[str, int] = {}
+    for weight in weights:
+        bytes_of[weight.dtype.value] = bytes_of.get(weight.dtype.value, 0) + weight.nbytes
+    return Loading(
+        architecture=program.name,
+        parameters=sum(prod(weight.shape) for weight in weights),
+        dtype=max(bytes_of, key=lambda dtype: bytes_of[dtype], default=""),
+        weights_bytes=program.weights_bytes,
+        device=device,
+    )

@@ -130,7 +130,7 @@ def _load_and_serve(
 ) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir)
-    executor = load_executor(config, _progress_to(channel, pulse))
+    executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
     grammars = grammar_queue(config.model_dir, executor.vocab_size)
     try:
         core = EngineCore(

@@ -69,6 +69,8 @@ class GatewayConfig:
     0: none. data_dir: where files and batches are kept; None: they are not. allow_origins: origins whose
     pages may use the server, "*": all; without any, all where keys are needed, else those of this machine.
     refuse_unknown_fields: of requests; else they are ignored.
+    metrics_port: of a second listener with metrics and health alone, without keys (None: there is none).
+    wait: requests that come while their model loads wait for it, instead of being refused.
     """
 
     models: tuple[ModelConfig, ...]
@@ -85,6 +87,8 @@ class GatewayConfig:
     data_dir: Path | None = None
     allow_origins: tuple[str, ...] = ()
     refuse_unknown_fields: bool = False
+    wait: bool = False
+    metrics_port: int | None = None
     limits: HttpLimits = field(default_factory=HttpLimits)
     files: FileLimits = field(default_factory=FileLimits)
 

@@ -23,6 +23,7 @@ from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
+from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
@@ -34,9 +35,7 @@ from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth
 from firelane.telemetry.metrics import Registry
 from firelane.telemetry.tracer import make_traces
 from firelane.text.assistant import Assistant
-from firelane.text.model_files import read_model_files
 from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import load_tokenizer
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)
@@ -67,21 +66,23 @@ class Gateway:
         self._traces = make_traces(config.otlp_endpoint, time.monotonic)
         self.services = self._make_services(engines)
         services = self.services
-        self.app = App(
-            services.tenants, services.usage, services.metrics, all_routes(services), _origins(config)
-        )
+        routes, origins = list(all_routes(services)), _origins(config)
+        self.app = App(services.tenants, services.usage, services.metrics, routes, origins)
+        self.metrics = MetricsServer(services, routes, origins, config.limits)
         self._connections = ConnectionSet(
             self.app.handle,
             config.limits,
             services.now_s,
             self.app.accept,
             connection_limit(config.max_connections),
+            services.metrics.answered,
         )
         self._add_gauges(self._registry)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         for model in services.models:
+            model.prompts.check()
             model.engines.events = events = _EngineEvents(model, self._fail)
             if model.engines.ready is not None:
                 events.on_ready(model.engines.ready)
@@ -121,7 +122,7 @@ class Gateway:
     def _make_model(
         self, config: ModelConfig, engines: ReplicaSet, metrics: ServerMetrics, admission: AdmissionController
     ) -> ServedModel:
-        prompts = _read_model(config)
+        prompts = PromptBuilder.read(config.model_dir)
         admission.usage.model(config.names[0])
         labelled = self._registry.labelled(model_name=config.names[0])
         tools, reasoning = config.tool_parser, config.reasoning_parser
@@ -134,6 +135,7 @@ class Gateway:
             admission=admission,
             metrics=ModelMetrics(labelled, engines, metrics),
             version=firelane.__version__,
+            waits=self._config.wait,
         )
 
     def _fail(self, error: FirelaneError) -> None:
@@ -158,17 +160,28 @@ class Gateway:
                 lambda: Connection(self._connections), config.host, config.port, backlog=1024
             )
         except OSError as error:
-            raise _listen_error(error, config) from error
+            raise _listen_error(error, config.host, config.port, "--port") from error
         self.port = self._server.sockets[0].getsockname()[1]
+        await self._start_metrics()
         runner = BatchRunner(
             self.services.models, self.app.dispatch, self.services.tenants.named, time.monotonic
         )
         await self.services.batches.start(runner)
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
-        log.info("listening address=http://%s:%d", config.host, self.port)
+        log.debug("listening address=http://%s:%d", config.host, self.port)
+
+    async def _start_metrics(self) -> None:
+        config = self._config
+        if config.metrics_port is None:
+            return
+        try:
+            await self.metrics.start(config.host, config.metrics_port)
+        except OSError as error:
+            raise _listen_error(error, config.host, config.metrics_port, "--metrics-port") from error
 
     def _sweep(self) -> None:
         self._connections.sweep()
+        self.metrics.sweep()
         for model in self.services.models:
             model.admission.sweep(time.monotonic())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
@@ -200,6 +213,7 @@ class Gateway:
     def _admit_no_more(self) -> None:
         for model in self.services.models:
             model.admission.draining = True
+            model.engines.hurry()
 
     async def _settle(self, timeout_s: float) -> None:
         deadline_s = self._loop.time() + timeout_s
@@ -222,6 +236,7 @@ class Gateway:
         await asyncio.sleep(POLL_S)  # the last writes leave
         await self._settle(LAST_WRITES_S)
         self._connections.abort_all()
+        self.metrics.close()
         await asyncio.to_thread(self._traces.close)
         if self._server is not None:
             await self._server.wait_closed()
@@ -244,8 +259,8 @@ class _EngineEvents:
             self._model.engines.close()
             self._on_fatal(error)
 
-    def on_frame(self, frame: StepFrame, now_s: float) -> None:
-        self._model.metrics.on_frame(frame, now_s)
+    def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int) -> None:
+        self._model.metrics.on_frame(frame, now_s, prompt_tokens)
 
 
 def _origins(config: GatewayConfig) -> OriginPolicy:
@@ -253,14 +268,8 @@ def _origins(config: GatewayConfig) -> OriginPolicy:
     return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
 
 
-def _read_model(config: ModelConfig) -> PromptBuilder:
-    tokenizer, files = load_tokenizer(config.model_dir), read_model_files(config.model_dir)
-    tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
-    return PromptBuilder(tokenizer, files)
-
-
-def _listen_error(error: OSError, config: GatewayConfig) -> FirelaneError:
-    where = f"{config.host}:{config.port}"
+def _listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:
+    where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE or "address already in use" in str(error):
-        return AddressInUseError(f"{where} is taken by another process: choose another --port")
+        return AddressInUseError(f"{where} is taken by another process: choose another {option}")
     return UsageError(f"cannot listen on {where}: {error.strerror or error}")

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
@@ -83,9 +83,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def set_up(level: str, form: str = "text") -> None:
-    """Send the logs of `firelane` to standard error. Raises ValueError on an unknown level or format. May be
-    called again.
+class LogStream(Protocol):
+    """What takes lines of the log."""
+
+    def write(self, text: str, /) -> int: ...
+    def flush(self) -> None: ...
+
+
+def set_up(level: str, form: str = "text", stream: LogStream | None = None) -> None:
+    """Send the logs of `firelane` to a stream, standard error by default. Raises ValueError on an unknown
+    level or format. May be called again.
     """
     for what, value, known in (("level", level, LEVELS), ("format", form, FORMATS)):
         if value not in known:
@@ -95,7 +102,7 @@ def set_up(level: str, form: str = "text") -> None:
     logger = logging.getLogger("firelane")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else LineFormatter())
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])

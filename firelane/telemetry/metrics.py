@@ -59,6 +59,51 @@ class Counter:
             family.add_metric([*self.labels.values(), *([value] if self.label else [])], count)
 
 
+class Table:
+    """Only grows: one count for each combination of its labels' values."""
+
+    def __init__(self, name: str, text: str, names: tuple[str, ...], labels: Labels | None = None) -> None:
+        self.name, self.text, self._names = name, text, names
+        self.labels = labels or {}
+        self.values: dict[tuple[str, ...], int] = {}
+
+    def add(self, *values: str) -> None:
+        self.values[values] = self.values.get(values, 0) + 1
+
+    def family(self) -> Any:
+        from prometheus_client.core import CounterMetricFamily
+
+        return CounterMetricFamily(self.name, self.text, labels=[*self.labels, *self._names])
+
+    def fill(self, family: Any) -> None:
+        for values, count in self.values.items():
+            family.add_metric([*self.labels.values(), *values], count)
+
+
+class Facts:
+    """Facts as the labels of a gauge that is 1, one for each set of them."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        names: tuple[str, ...],
+        read: Callable[[], Iterable[Labels]],
+        labels: Labels,
+    ) -> None:
+        """names: of the labels that `read` gives."""
+        self.name, self.text, self._names, self._read, self.labels = name, text, names, read, labels
+
+    def family(self) -> Any:
+        from prometheus_client.core import GaugeMetricFamily
+
+        return GaugeMetricFamily(self.name, self.text, labels=[*self.labels, *self._names])
+
+    def fill(self, family: Any) -> None:
+        for facts in self._read():
+            family.add_metric([*self.labels.values(), *(facts[name] for name in self._names)], 1)
+
+
 class Gauge:
     """A value that is read from its owner at the scrape; with `label`, one for each value of that label.
     monotonic: shown as a counter."""
@@ -137,6 +182,14 @@ class Registry:
     def counter(self, name: str, text: str, label: str | None = None) -> Counter:
         return self._add(Counter(name, text, label, self._labels))
 
+    def table(self, name: str, text: str, *names: str) -> Table:
+        return self._add(Table(name, text, names, self._labels))
+
+    def facts(
+        self, name: str, text: str, names: tuple[str, ...], read: Callable[[], Iterable[Labels]]
+    ) -> Facts:
+        return self._add(Facts(name, text, names, read, self._labels))
+
     def gauge(self, name: str, text: str, read: Callable[[], float], *, monotonic: bool = False) -> Gauge:
         return self._add(Gauge(name, text, read, self._labels, monotonic=monotonic))
 
@@ -171,5 +224,5 @@ class Registry:
         if self._rendering is None:
             self._rendering = CollectorRegistry()
             self._rendering.register(self)
-            ProcessCollector(namespace="firelane", registry=self._rendering)
+            ProcessCollector(registry=self._rendering)
         return generate_latest(self._rendering)

@@ -86,7 +86,7 @@ class BackgroundCheck:
             self._failure = failure
             return
         size, took_s = self._weights.nbytes / 1e9, time.monotonic() - began_s
-        log.info(
+        log.debug(
             "packed weights checked: %.2f GB in %.1f s, %.2f s of a core", size, took_s, time.thread_time()
         )
 

@@ -15,7 +15,7 @@ from firelane.errors import CacheError, CheckpointError
 from firelane.program.program import Program
 from firelane.storage import cache_directory, locked, remove_leftovers, replacing
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.coded_native import coded_library
+from firelane.weights.coded_native import CodedLibrary, coded_library
 from firelane.weights.digests import PayloadDigests
 from firelane.weights.formats import Format
 from firelane.weights.layout import lay_out
@@ -26,6 +26,7 @@ from firelane.weights.progress import Progress, silent
 from firelane.weights.source import Source
 
 SUFFIX = ".weights"
+WITHOUT_LIBRARY_BYTES = 32 << 20
 
 
 def load_packed(
@@ -93,7 +94,7 @@ def _pack(
     with replacing(path, durable=True) as temporary, temporary.open("x+b") as file:
         fd = file.fileno()
         _reserve(fd, plain_bytes(placed))
-        packer = Packer(checkpoint, fd, library=coded_library(), progress=progress)
+        packer = Packer(checkpoint, fd, library=_library(placed), progress=progress)
         sizes = packer.run(placed, threads=threads)
         _finish(fd, identity, placed, sizes, threads=threads)
         if not checkpoint.is_unchanged():
@@ -105,6 +106,12 @@ def _pack(
             stamps=[checkpoint.stamps],
         )
         source.write(path)
+
+
+def _library(placed: tuple[PackedWeight, ...]) -> CodedLibrary | None:
+    """None for so few bf16 weights that compiling it takes longer than to do without."""
+    is_coded = any(packed.format.is_coded for packed in placed)
+    return coded_library() if is_coded or plain_bytes(placed) > WITHOUT_LIBRARY_BYTES else None
 
 
 def _finish(

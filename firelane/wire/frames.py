@@ -1,9 +1,9 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Progress while it loads, Ready
-once, then one StepFrame per step, and Rejected for requests that it cannot take; all the time a Beat each
-second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a per-token one.
-docs/wire.md describes resumption, versions and the heartbeat.
+Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Loading and Progress while it
+loads, Ready once, then one StepFrame per step, and Rejected for requests that it cannot take; all the time a
+Beat each second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a
+per-token one. docs/wire.md describes resumption, versions and the heartbeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -100,6 +100,17 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     done: float
     total: float
     unit: str = ""
+
+
+class Loading(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="loading"):
+    """What the engine is about to load, as soon as it knows. dtype: of most of its weights; device: what it
+    will run on, in words for people."""
+
+    architecture: str
+    parameters: int
+    dtype: str
+    weights_bytes: int
+    device: str
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
@@ -219,4 +230,4 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
 
 
 ToEngine = Submit | Abort | Drain
-FromEngine = Beat | Progress | Ready | Failed | StepFrame | Rejected
+FromEngine = Beat | Loading | Progress | Ready | Failed | StepFrame | Rejected

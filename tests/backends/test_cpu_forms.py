@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cpu_harness import small_spec
@@ -34,9 +36,13 @@ class Estimate:
 @pytest.mark.parametrize("isa", ISAS)
 def test_what_each_mode_wants(isa: str) -> None:
     shuffles = isa in ("avx512bf16", "avx512", "avx2")
-    assert wanted_forms("auto", isa) == ((W4,) if shuffles else ())
-    assert wanted_forms("lossless", isa) == (W4, W3)
-    assert wanted_forms("bf16", isa) == ()
+    usual: Any = SimpleNamespace(weights_bytes=1 << 30)
+    tiny: Any = SimpleNamespace(weights_bytes=1 << 23)
+    assert wanted_forms("auto", isa, usual) == ((W4,) if shuffles else ())
+    assert wanted_forms("auto", isa, tiny) == ()
+    for program in (usual, tiny):
+        assert wanted_forms("lossless", isa, program) == (W4, W3)
+        assert wanted_forms("bf16", isa, program) == ()
 
 
 def test_without_a_format_no_weight_is_read() -> None:

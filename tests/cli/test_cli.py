@@ -137,3 +137,23 @@ def test_output_into_a_closed_pipe_is_no_error() -> None:
 def test_installed_command_is_this_one() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert 'firelane = "firelane.cli:main"' in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "--prot", "1"], "unrecognized arguments: --prot: did you mean --port?"),
+        (["serve", "--maxqueue=1"], "unrecognized arguments: --maxqueue=1: did you mean --max-queue?"),
+        (["bench", "serve", "--concurency", "1"], "did you mean --concurrency?"),
+        (["serv"], "did you mean serve?"),
+        (["serve", "--zzzz"], "unrecognized arguments: --zzzz\n"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_was_probably_meant(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

@@ -21,10 +21,10 @@ PARSERS = "--tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
-TELEMETRY = "--log-format --log-prompts --otlp-endpoint"
+TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
-    "--host --port --served-model-name --max-queue --alias --max-stored-responses "
+    "--host --port --served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",

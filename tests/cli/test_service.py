@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from firelane.cli import build_parser, engine_options, serve
+from firelane.cli import build_parser, engine_options, gateway_options, serve
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay
@@ -16,6 +17,7 @@ from firelane.cli.service import _Service, raise_file_limit
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.wire.frames import Loading
 
 
 def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
@@ -34,7 +36,14 @@ def service(tmp_path: Path) -> _Service:
 
 
 READY: Any = SimpleNamespace(
-    pid=1, max_model_len=1, max_num_seqs=1, num_blocks=1, block_size=1, weights_bytes=1, load_s=0.1
+    pid=1,
+    max_model_len=2048,
+    max_num_seqs=1,
+    num_blocks=64,
+    block_size=16,
+    weights_bytes=1,
+    kv_bytes=3_000_000,
+    load_s=0.1,
 )
 
 
@@ -49,7 +58,7 @@ def test_it_announces_when_all_models_are_ready(service, capsys) -> None:
     first.on_ready("0", READY)
     assert "serving" not in capsys.readouterr().err
     second.on_ready("0", READY)
-    assert "serving a, b at http://127.0.0.1:1" in capsys.readouterr().err
+    assert "serving  a, b at http://127.0.0.1:1 " in capsys.readouterr().err
     second.on_ready("1", READY)
     assert "serving" not in capsys.readouterr().err
 
@@ -84,7 +93,7 @@ def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) 
 
     def limits(*words: str) -> list[float]:
         given = engine_options.engine_options(build_parser().parse_args(["serve", *words]), engine, 1)
-        deadlines = GatewayEngines(given, print)._deadlines
+        deadlines = GatewayEngines(given, print, print)._deadlines
         return [given.engine.step_limit_s, deadlines.step_s, deadlines.silence_s]
 
     assert limits() == [8.0, 120.0, 5.0]
@@ -128,3 +137,45 @@ def test_a_server_that_may_open_too_few_files_does_not_start(monkeypatch: pytest
     monkeypatch.setattr("resource.setrlimit", lambda _, limits: asked.append(limits))
     raise_file_limit()
     assert asked == [(1024, 1024)]
+
+
+def test_the_lines_of_a_start(service, capsys) -> None:
+    loading = Loading(
+        architecture="llama",
+        parameters=1_040_000_000,
+        dtype="bf16",
+        weights_bytes=2 * 10**9,
+        device="CPU",
+    )
+    for _ in range(2):  # as of two replicas
+        service.on_loading("a", loading)
+    serve_all(service)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:3] == [
+        "model    a: llama, 1.04 billion parameters, bf16, 2.00 GB",
+        "backend  CPU",
+        "memory   context 2,048 tokens; KV cache 1,024 tokens in 3.0 MB; loaded in 0.10 s",
+    ]
+    assert re.fullmatch(
+        r"serving  a, b at http://127.0.0.1:1 after [\d.]+ s; needs no key; Ctrl-C ends it", said[4]
+    )
+    assert len(said) == 5
+
+
+@pytest.mark.parametrize(
+    ("port", "place"), [("8000", "model-m"), ("8001", "model-m@8001"), ("0", "model-m@0")]
+)
+def test_servers_of_one_name_keep_their_files_apart(tmp_path: Path, port: str, place: str) -> None:
+    arguments = build_parser().parse_args(["serve", "--port", port])
+    settings = gateway_options.storage_settings(arguments, tmp_path, "m", arguments.port)
+    assert settings["data_dir"] == tmp_path / "data" / place
+
+
+@pytest.mark.parametrize(
+    ("words", "models", "waits"),
+    [([], 1, True), ([], 2, False), (["--wait"], 2, True), (["--no-wait"], 1, False)],
+)
+def test_a_lone_model_is_waited_for(tmp_path: Path, words: list[str], models: int, waits: bool) -> None:
+    arguments = build_parser().parse_args(["serve", *words])
+    named = [ModelConfig(model_dir=tmp_path, names=(str(i),)) for i in range(models)]
+    assert serve._gateway_config(arguments, named, {}).wait is waits

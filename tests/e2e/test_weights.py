@@ -22,6 +22,7 @@ PROMPTS = ("def read_lines(path):\n    ", "class Stack:\n", "import os\n" * 40, 
 def servers(environ: dict[str, str]) -> Iterator[dict[str, ServerProcess]]:
     """One after another: the machine is small."""
     started: dict[str, ServerProcess] = {}
+    environ = {**environ, "FIRELANE_LOG_LEVEL": "debug"}
     try:
         for mode in MODES:
             started[mode] = ServerProcess(["--weights", mode, "--max-num-seqs", "32"], environ=environ)
@@ -69,6 +70,6 @@ def test_lossless_is_smaller(servers: dict[str, ServerProcess]) -> None:
     assert sizes["lossless"] <= sizes["auto"] <= sizes["bf16"]
 
 
-def test_the_resolved_mode_is_printed(servers: dict[str, ServerProcess]) -> None:
+def test_the_resolved_mode_is_in_the_log(servers: dict[str, ServerProcess]) -> None:
     for mode, server in servers.items():
         assert f"engine.weights = {mode}\n" in server.log

@@ -54,10 +54,10 @@ def test_health_while_loading(service):
     service.wait_for(lambda: service.link.progress is not None)
     answer = service.http.get("/health")
     assert answer.status_code == 503
-    assert answer.json() == {"status": "starting", "reason": "pack 3 of 10 GB"}
+    assert answer.json() == {"status": "loading", "reason": "pack 3 of 10 GB"}
     answer = service.http.post("/v1/completions", json={"prompt": "a"})
     assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"
+    assert answer.headers["retry-after"] == "5"
     assert answer.json()["error"]["code"] == "engine_unavailable"
     assert "pack 3 of 10 GB" in answer.json()["error"]["message"]
 

@@ -143,7 +143,7 @@ def test_stats_while_the_engine_loads(service):
     service.run(service.engine.send, Progress("compile", 3, 10))
     service.wait_for(lambda: service.link.progress is not None)
     engine = stats(service)["engine"]
-    assert engine["state"] == "starting"
+    assert engine["state"] == "loading"
     assert engine["reason"] == "compile 3 of 10"
     assert engine["loading"] == {"stage": "compile", "done": 3, "total": 10, "unit": ""}
     assert engine["max_num_seqs"] is None

@@ -163,7 +163,8 @@ def test_output_that_follows_a_grammar(cache_dir: Path) -> None:
 
 def test_the_server_on_a_gpu() -> None:
     arguments = ["--backend", "cuda", "--max-model-len", "512", "--kv-cache-gib", "0.5"]
-    with ServerProcess(arguments, timeout_s=180.0) as server:
+    environ = {**os.environ, "FIRELANE_LOG_LEVEL": "debug"}
+    with ServerProcess(arguments, environ=environ, timeout_s=180.0) as server:
         client = LoadClient(server.url, first_model(server.url), extra={"ignore_eos": True, "temperature": 0})
         outcomes, _ = run_load(client, [Request(prompt=p, output_tokens=24) for p in PROMPTS], Load())
         assert "device memory used" in server.log

@@ -48,6 +48,22 @@ def test_histogram_buckets_are_cumulative_and_bounds_belong_to_them():
     assert found["x:s_sum",] == pytest.approx(7.8)
 
 
+def test_a_table_counts_combinations():
+    registry = Registry()
+    table = registry.labelled(m="a").table("x:asked", "Asked.", "path", "status")
+    for status in ("2xx", "4xx", "2xx"):
+        table.add("/v1", status)
+    found = samples(registry)
+    assert found["x:asked_total", ("m", "a"), ("path", "/v1"), ("status", "2xx")] == 2
+    assert found["x:asked_total", ("m", "a"), ("path", "/v1"), ("status", "4xx")] == 1
+
+
+def test_facts_are_labels():
+    registry = Registry()
+    registry.labelled(m="a").facts("x:info", "Info.", ("size",), lambda: [{"size": "16"}])
+    assert samples(registry)["x:info", ("m", "a"), ("size", "16")] == 1
+
+
 def test_names_are_unique():
     registry = Registry()
     registry.counter("x", "X.")
@@ -67,4 +83,4 @@ def test_instruments_of_one_name_differ_in_their_labels():
 
 
 def test_process_metrics_are_there():
-    assert any(name == "firelane_process_cpu_seconds_total" for name, *_ in samples(Registry()))
+    assert any(name == "process_cpu_seconds_total" for name, *_ in samples(Registry()))

@@ -1,5 +1,5 @@
 """The CPU backend: C++ generated for the Program, compiled for this machine, one native call per step."""
 
-from firelane.backends.cpu.loader import load
+from firelane.backends.cpu.loader import describe, load
 
-__all__ = ["load"]
+__all__ = ["describe", "load"]

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from firelane import env
 from firelane.backends.cpu.codegen import generate
+from firelane.backends.cpu.forms import is_tiny
 from firelane.backends.cpu.layout import Layout
 from firelane.native import machine, toolchain
 from firelane.native.target import Target, find_target, target_of
 from firelane.native.toolchain import Toolchain
 
+QUICK_FLAGS = ("-O1",)
+"""Of a tiny model: half the compiler's time, and the same bits."""
 SOURCES = Path(__file__).parent / "csrc"
 
 
@@ -37,10 +40,11 @@ class KernelCompiler:
     def build(self, layout: Layout) -> Path:
         """Compile `layout`'s program, or find it compiled; returns the shared library. Raises CompilerError,
         CacheError."""
+        flags = target_of(layout.isa, self.cpu, self.toolchain).flags
         return self.toolchain.build(
             generate(layout),
             include_dirs=[SOURCES],
-            flags=target_of(layout.isa, self.cpu, self.toolchain).flags,
+            flags=(*flags, *(QUICK_FLAGS if is_tiny(layout.program) else ())),
             cache_dir=self.cache_dir,
             cpu_key=self.cpu.key,
             name=f"the kernels of {layout.program.name}",

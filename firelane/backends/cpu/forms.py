@@ -2,7 +2,7 @@
 
     bf16      every matrix unchanged
     lossless  of each matrix the smallest format
-    auto      12 bits where the kernels decode them at little cost, else bf16
+    auto      12 bits where the kernels decode them at little cost, else bf16; tiny models: bf16
 
 Matrices that a format does not make smaller stay bf16: those with exponents all over the range.
 """
@@ -21,6 +21,7 @@ from firelane.weights.plan import takes
 CODED_FORMS = (Format.PANEL_CODED4, Format.PANEL_CODED3)
 CHEAP_DECODING = ("avx512bf16", "avx512", "avx2")
 """Targets whose byte shuffles decode PANEL_CODED4 (csrc/coded.h) faster than memory gives bf16."""
+TINY_BYTES = 16 << 20
 Estimate = Callable[[Sequence[Weight]], Mapping[str, Mapping[Format, float]]]
 """Bits a weight, by weight name, in each of the formats that make it smaller than bf16."""
 
@@ -53,10 +54,18 @@ def choose(program: Program, wanted: Sequence[Format], estimate: Estimate) -> Ch
     )
 
 
-def wanted_forms(mode: str, isa: str) -> tuple[Format, ...]:
+def is_tiny(program: Program) -> bool:
+    """Whether the weights lie in the caches of most CPUs: what they take is no matter then, and that the
+    kernels are compiled soon is."""
+    return program.weights_bytes <= TINY_BYTES
+
+
+def wanted_forms(mode: str, isa: str, program: Program) -> tuple[Format, ...]:
     """The formats beside bf16 that --weights `mode` takes on the target `isa`."""
     if mode == "lossless":
         return CODED_FORMS
+    if is_tiny(program):
+        return ()
     return CODED_FORMS[:1] if mode == "auto" and isa in CHEAP_DECODING else ()
 
 

@@ -34,6 +34,23 @@ KV_SHARE = 0.5
 log = logging.getLogger(__name__)
 
 
+ISA_NAMES = {
+    "avx512bf16": "AVX-512 BF16",
+    "avx512": "AVX-512",
+    "avx2": "AVX2",
+    "neon": "NEON",
+    "portable": "portable code",
+}
+
+
+def describe(config: ExecutorConfig) -> str:
+    """Raises UsageError for a target that this CPU cannot run."""
+    cpu = machine.cpu_identity()
+    isa = machine.choose_isa(env.read().isa, cpu)
+    threads = config.threads or cpu.usable_cores
+    return f"CPU, {ISA_NAMES.get(isa, isa)}, {threads} thread{'s' * (threads != 1)}"
+
+
 def load(
     program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> CpuExecutor:
@@ -59,7 +76,7 @@ def load_for(
     checkpoint.check_against(program)
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
-    choice = choose(program, wanted_forms(config.weights, target.result().isa), estimate)
+    choice = choose(program, wanted_forms(config.weights, target.result().isa, program), estimate)
     limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
     library = in_background(lambda: _build(layout, compiler.result(), progress), name="compile")

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def describe(config: ExecutorConfig) -> str:
+    """Raises MachineError where no GPU can be used."""
+    del config
+    return str(gpu_detection.require(gpu_detection.detect()))
+
+
 def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:
     """The executor of `program` with the weights of `model_dir` on the first GPU.
 
@@ -30,7 +36,7 @@ def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: Pr
     """
     found = gpu_detection.detect()
     gpu = gpu_detection.require(found)
-    log.info(
+    log.debug(
         "gpu %s, driver %s, CUDA %s", gpu, found.driver or "unknown", gpu_detection.dotted(found.driver_cuda)
     )
     with translated("importing torch and triton"):

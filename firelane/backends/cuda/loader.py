@@ -191,15 +191,15 @@ def _compile_early(
     packing = work_ahead(placements(program, config.weights))
     kernels = compile_all(chain(packing, *work.values()), threads=max(1, (os.cpu_count() or 2) // 2))
     progress("compile", 1, 1, "unit")
-    log.info("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)
+    log.debug("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)
     return kernels
 
 
 def _report(memory: MemoryPlan, used_bytes: int, executor: CudaExecutor) -> None:
     """What was planned beside what the device says that it took."""
     planned = memory.weights + memory.step + memory.kv
-    log.info("device memory planned: %s", memory)
-    log.info(
+    log.debug("device memory planned: %s", memory)
+    log.debug(
         "device memory used: %.2f GiB, %.2f GiB planned and %.2f GiB for graphs and kernels; %d KV blocks",
         used_bytes / GIB,
         planned / GIB,

@@ -38,6 +38,11 @@ StepTime = Callable[[StepInputs], float]
 """Seconds that a step takes."""
 
 
+def describe(config: ExecutorConfig) -> str:
+    del config
+    return "null backend: no model is computed"
+
+
 def load(
     program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> NullExecutor:

@@ -16,6 +16,7 @@ from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.load import Load
+from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.ragged import deliver_ragged
 from firelane.gateway.engines.watch import NO_WATCH, Watch
 from firelane.wire.codec import encode
@@ -28,6 +29,7 @@ from firelane.wire.frames import (
     Failed,
     Finished,
     FromEngine,
+    Loading,
     NewRequest,
     Progress,
     Ready,
@@ -90,10 +92,13 @@ class EngineLink:
         self.on_hang: Callable[[str], None] | None = None
         self.is_stopped: Callable[[], bool] = lambda: False
         self.on_progress: Callable[[Progress], None] | None = None
+        self.on_loading: Callable[[Loading], None] | None = None
         self.on_ready: Callable[[Ready], None] | None = None
         self.failed: Failed | None = None
         self.has_served = False
+        self.step_prompt_tokens = 0
         self.load = Load()
+        self.load_clock = LoadClock()
         self._watch = watch
         self._flights: dict[int, InFlight] = {}
         self._new: list[NewRequest] = []
@@ -219,8 +224,12 @@ class EngineLink:
             self._watch.note(frame)
         elif isinstance(frame, Progress):
             self.progress = frame
+            self.load_clock.note(frame, time.monotonic())
             if self.on_progress is not None:
                 self.on_progress(frame)
+        elif isinstance(frame, Loading):
+            if self.on_loading is not None:
+                self.on_loading(frame)
         elif isinstance(frame, Ready):
             self._on_ready(frame)
         elif isinstance(frame, Rejected):
@@ -257,6 +266,7 @@ class EngineLink:
     def _on_step(self, frame: StepFrame) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
         flights = self._flights
+        self.step_prompt_tokens = max(0, frame.stats.prompt_tokens - self.stats.prompt_tokens)
         self.stats = frame.stats
         self.has_served = True
         if frame.counts:
@@ -369,6 +379,7 @@ class EngineLink:
         self._aborts.clear()
         lost, self._flights = list(self._flights.values()), {}
         self.load = Load()
+        self.load_clock = LoadClock()
         if self.owner is not None:
             self.owner.on_lost(self, lost, self.reason)
         self.stats = EngineStats()

@@ -36,8 +36,8 @@ class EngineEvents(Protocol):
     """Events for the owner of the engines."""
 
     def on_ready(self, ready: Ready) -> None: ...
-    def on_frame(self, frame: StepFrame, now_s: float) -> None:
-        """After all sinks have seen the frame."""
+    def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int) -> None:
+        """After all sinks have seen the frame. prompt_tokens: of the prompts that ended in its step."""
         ...
 
 
@@ -71,6 +71,8 @@ class ReplicaSet:
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
         self._sibling: tuple[bytes, EngineLink] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._hurries = False
         for link in links:
             self.add(link)
 
@@ -123,6 +125,30 @@ class ReplicaSet:
         """Of the first engine that loads."""
         loading = (link for link in self.links if link.state is LinkState.STARTING)
         return next((link.progress for link in loading if link.progress is not None), None)
+
+    @property
+    def left_s(self) -> int:
+        """When the next engine is likely to serve, in whole seconds."""
+        loading = [link.load_clock for link in self.links if link.state is LinkState.STARTING]
+        return min((clock.left_s(time.monotonic()) for clock in loading), default=1)
+
+    async def until_loaded(self) -> None:
+        """Return when an engine serves, when none is loading any more, or when the server ends."""
+        while self.state is LinkState.STARTING and not self._hurries:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def hurry(self) -> None:
+        """Nobody waits for an engine any more: the server ends."""
+        self._hurries = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     @property
     def ready(self) -> Ready | None:
@@ -192,6 +218,7 @@ class ReplicaSet:
         for link in list(self.links):
             link.close()
         self._fail_parked("the gateway is closing")
+        self.hurry()
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
@@ -243,11 +270,10 @@ class ReplicaSet:
         return ""
 
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
-        del link
         if self._on_trial is not None or self._suspects:
             self._try_next()
         if self.events is not None:
-            self.events.on_frame(frame, now_s)
+            self.events.on_frame(frame, now_s, link.step_prompt_tokens)
 
     def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str) -> None:
         self.deaths += 1
@@ -338,6 +364,7 @@ class ReplicaSet:
         """While none serves, the sizes of the last one count."""
         ready = [link.ready for link in self.links if link.ready is not None]
         self._sizes = together(ready) or self._sizes
+        self._wake()
 
 
 def _wave(flight: InFlight) -> None:

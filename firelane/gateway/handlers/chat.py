@@ -32,7 +32,7 @@ class Chat:
 
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._decoder)
-        model = self._models.find(request.model, exchange.request.tenant)
+        model = await self._models.find_loaded(request.model, exchange)
         draws = request.n or 1
         with model.reserve(exchange, draws, request.options) as reservation:
             chat = await model.assistant.chat(request)

@@ -34,7 +34,7 @@ class Embeddings:
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._decoder)
         inputs, tenant = request.inputs(), exchange.request.tenant
-        model = self._models.find(request.model, tenant)
+        model = await self._models.find_loaded(request.model, exchange)
         ready = model.serving()
         form, pooling = _format(request, ready), _pooling(request, model)
         window = min(len(inputs), ready.max_num_seqs)

@@ -95,6 +95,7 @@ class Responses:
             if done.store:
                 turn.keep(self._store, tenant, done, body)
 
+        await model.until_loaded(exchange)
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
             chat, rendered, prompt = await _fitting(model, request, turn, room)

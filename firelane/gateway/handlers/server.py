@@ -9,7 +9,7 @@ from firelane.api.messages_answer import ModelInfo, ModelInfoList
 from firelane.api.models import HealthReport, ModelCard, ModelList, ModelQuery, VersionReport
 from firelane.api.paging import Page, read_query
 from firelane.gateway.answers.messages_failure import answer_as_anthropic
-from firelane.gateway.http.exchange import RETRY_SOON, Doc, Exchange, Route
+from firelane.gateway.http.exchange import Doc, Exchange, Route, retry_line
 from firelane.gateway.requests.models import ModelState, ServedModel
 from firelane.gateway.services import Services
 from firelane.telemetry.metrics import CONTENT_TYPE
@@ -76,7 +76,7 @@ class Server:
             if model.state is not ModelState.READY:
                 reason = model.reason if len(self._models) == 1 else f"{model.name}: {model.reason}"
                 body = HealthReport(status=model.state.value, reason=reason)
-                self._replies.json(exchange, body, 503, headers=RETRY_SOON)
+                self._replies.json(exchange, body, 503, headers=retry_line(model.engines.left_s))
                 return
         self._replies.send(exchange, b'{"status":"ready"}')
 

@@ -12,6 +12,7 @@ from firelane.gateway.http.exchange import Exchange, Request
 Handler = Callable[[Exchange], None]
 """Answers a request, or begins to. Where `request.error` is set, that is the answer."""
 Accept = Callable[[Request], None]
+Answered = Callable[[Request, int], None]
 """Looks at a request's head before any of its body is read: who asks, for what, where the body goes. Raises
 RequestError where that is the answer already.
 """
@@ -61,12 +62,15 @@ class ConnectionSet:
         now_s: Callable[[], float],
         accept: Accept = lambda _: None,
         max_open: int = MOST_CONNECTIONS,
+        answered: Answered = lambda _, __: None,
     ) -> None:
+        """answered: hears of each answer's status."""
         self.handle = handle
         self.accept = accept
         self.limits = limits
         self.now_s = now_s
         self.max_open = max_open
+        self.answered = answered
         self.closing = False
         self.held_bytes = 0
         self._open: set[Connection] = set()

@@ -13,15 +13,17 @@ from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
-RETRY_SOON = b"retry-after: 1\r\n"
 
 
 def retry_header(error: Exception) -> bytes:
     """The Retry-After line of an error that passes by itself, b"" of one that does not."""
-    if isinstance(error, EngineDeadError):
-        return RETRY_SOON
-    wait_s = error.retry_after_s if isinstance(error, RequestError) else None
-    return b"" if wait_s is None else b"retry-after: %d\r\n" % wait_s
+    known = isinstance(error, RequestError | EngineDeadError)
+    wait_s = error.retry_after_s if known else None
+    return b"" if wait_s is None else retry_line(wait_s)
+
+
+def retry_line(wait_s: int) -> bytes:
+    return b"retry-after: %d\r\n" % wait_s
 
 
 class BodySink(Protocol):

@@ -26,6 +26,10 @@ class Connection(Protocol):
         """Return when the client reads again, or has gone."""
         ...
 
+    def answered(self, request: Request, status: int) -> None:
+        """The head of an answer is on its way."""
+        ...
+
     def exchange_done(self, keep_alive: bool) -> None:
         """The exchange is complete."""
         ...
@@ -75,6 +79,7 @@ class HttpExchange:
         self.started = True
         if status >= 400 and self.error_form is not None:
             status, body = self.error_form(status, body)
+        self._connection.answered(self.request, status)
         keep = self._connection.keeps_alive(self.request)
         head = b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b%b\r\n" % (
             _STATUS_LINES[status],
@@ -92,6 +97,7 @@ class HttpExchange:
         self.started = True
         if self.gone:
             return
+        self._connection.answered(self.request, 200)
         self._chunked = self.request.version != "1.0"
         self._events = content_type is EVENT_STREAM
         framing = b"transfer-encoding: chunked\r\n" if self._chunked else b"connection: close\r\n"

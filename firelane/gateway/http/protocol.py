@@ -335,6 +335,9 @@ class Connection(asyncio.Protocol):
         last = self._half_closed and not self._waiting
         return request.keep_alive and not self._owner.closing and not last
 
+    def answered(self, request: Request, status: int) -> None:
+        self._owner.answered(request, status)
+
     def exchange_done(self, keep_alive: bool) -> None:
         """The current exchange is complete (called by it)."""
         self._exchange = None

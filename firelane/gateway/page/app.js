@@ -84,7 +84,7 @@ function showEngine(state, reason, loading = null) {
     down: `The engine does not run: ${reason}`,
   };
   showNotice(notices[state] ?? "", loading);
-  refuse(state === "starting" ? "The model is still loading." : "");
+  refuse(state === "loading" ? "The model is still loading." : "");
 }
 
 function showModels(names) {

@@ -4,7 +4,9 @@ any text is rendered to the end of the request.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Generator
 from types import TracebackType
 from typing import Protocol
 
@@ -102,7 +104,7 @@ class AdmissionController:
         self.draining = False
         self._tenants = tenants
         self._max_queue = max_queue
-        self._max_age_s = max_age_s
+        self.max_age_s = max_age_s
         self._line: dict[Waiting, float] = {}  # by arrival
         self._held_by: dict[str, int] = {}
         self.held = self.background = 0
@@ -134,6 +136,19 @@ class AdmissionController:
             quota.end(0)
             raise
         return Reservation(self, exchange, quota, sequences)
+
+    @contextlib.contextmanager
+    def early(self, exchange: Exchange) -> Generator[None]:
+        """A place in the queue for a request that waits for the model itself. Raises QueueFullError, and
+        EngineDeadError while draining."""
+        if self.draining:
+            raise EngineDeadError("the server is shutting down: try another one")
+        place = Reservation(self, exchange, UNLIMITED, 1)
+        self._take_room(1, 0, place.tenant)
+        try:
+            yield
+        finally:
+            place.release()
 
     def _take_room(self, sequences: int, max_num_seqs: int, tenant: str) -> None:
         room = self._check_size(sequences, max_num_seqs)
@@ -185,13 +200,13 @@ class AdmissionController:
     def sweep(self, now_s: float) -> None:
         """Fail what has waited for too long."""
         for request, since_s in list(self._line.items()):
-            if now_s - since_s <= self._max_age_s:
+            if now_s - since_s <= self.max_age_s:
                 return
             del self._line[request]
             if not request.began:
                 request.fail(
                     QueueTimeoutError(
-                        f"the request waited {self._max_age_s:g} s in the queue: try again later"
+                        f"the request waited {self.max_age_s:g} s in the queue: try again later"
                     )
                 )
 

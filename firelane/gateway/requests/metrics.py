@@ -5,9 +5,10 @@ same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.http.exchange import Request
 from firelane.telemetry.metrics import Histogram, Registry
 from firelane.wire.frames import EngineStats, StepFrame
 
@@ -23,6 +24,7 @@ E2E_BOUNDS_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+STEP_BOUNDS = (1.0, *(float(2**e) for e in range(3, 15)))
 TOKEN_BOUNDS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
 
 
@@ -32,6 +34,15 @@ class ServerMetrics:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.responses = registry.counter("firelane:http_responses", "Answers by HTTP status.", "status")
+
+        self._requests = registry.table(
+            "http_requests", "Requests by route, method and kind of status.", "handler", "method", "status"
+        )
+
+    def answered(self, request: Request, status: int) -> None:
+        """An answer's head is out. Paths that do not exist are one."""
+        pattern = request.route.pattern if request.route is not None else "none"
+        self._requests.add(pattern, request.method.decode("ascii", "replace"), f"{status // 100}xx")
 
     def responded(self, status: int) -> None:
         self.responses.add(1, str(status))
@@ -67,18 +78,33 @@ class ModelMetrics:
         self._output_sizes = registry.histogram(
             "vllm:request_generation_tokens", "Generated tokens of a sequence.", TOKEN_BOUNDS
         )
+        self._largest = registry.histogram(
+            "vllm:request_max_num_generation_tokens",
+            "Generated tokens of the longest sequence of a request.",
+            TOKEN_BOUNDS,
+        )
+        self._steps = registry.histogram(
+            "vllm:iteration_tokens_total",
+            "Tokens of a step: generated ones, and those of prompts that it ended.",
+            STEP_BOUNDS,
+        )
         self._limits = registry.histogram(
             "vllm:request_params_max_tokens", "Tokens that a sequence may generate.", TOKEN_BOUNDS
         )
         self._phases = _Phases(registry)
         self.prompt_tokens = registry.counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
+        self._cached = registry.counter(
+            "vllm:prompt_tokens_cached", "Prompt tokens of started sequences, from the prefix cache."
+        )
         self.generated = registry.counter("vllm:generation_tokens", "Tokens that the engine generated.")
         self.ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
         _engine_gauges(registry, engines)
         _engine_counters(registry, engines)
+        _cache_facts(registry, engines)
 
-    def started(self, prompt_tokens: int) -> None:
+    def started(self, prompt_tokens: int, cached_tokens: int) -> None:
         self.prompt_tokens.add(prompt_tokens)
+        self._cached.add(cached_tokens)
         self._prompt_sizes.observe(prompt_tokens)
 
     def submitted(self, max_tokens: int) -> None:
@@ -94,13 +120,20 @@ class ModelMetrics:
             self._e2e.observe(after_s)
         self._output_sizes.observe(generated_tokens)
 
+    def request_ended(self, longest: int) -> None:
+        """longest: tokens of the longest of its sequences."""
+        self._largest.observe(longest)
+
     def phases(self, *, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
         """Durations of the phases of a sequence that ended by itself."""
         self._phases.observe(max(0.0, queue_s), max(0.0, prefill_s), decode_s, generated_tokens)
 
-    def on_frame(self, frame: StepFrame, now_s: float) -> None:
-        """Settle what the frame's tokens left in `gaps`."""
-        self.generated.add(len(frame.tokens))
+    def on_frame(self, frame: StepFrame, now_s: float, prompt_tokens: int = 0) -> None:
+        """Settle what the frame's tokens left in `gaps`. prompt_tokens: of the prompts that ended in it."""
+        generated = len(frame.tokens)
+        self.generated.add(generated)
+        if generated + prompt_tokens:
+            self._steps.observe(generated + prompt_tokens)
         for last_s, times in self.gaps.items():
             self.itl.observe(now_s - last_s, times)
         self.gaps.clear()
@@ -157,6 +190,22 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
         lambda: engines.resumed,
         monotonic=True,
     )
+
+
+CACHE_FACTS = ("replica", "block_size", "num_gpu_blocks", "cache_bytes", "max_model_len", "max_num_seqs")
+
+
+def _cache_facts(registry: Registry, engines: ReplicaSet) -> None:
+    """num_gpu_blocks: as vLLM calls them, wherever they lie."""
+
+    def read() -> Iterator[dict[str, str]]:
+        for link in engines.links:
+            if link.ready is not None:
+                values = (link.ready.block_size, link.ready.num_blocks, link.ready.kv_bytes)
+                sizes = (link.ready.max_model_len, link.ready.max_num_seqs)
+                yield dict(zip(CACHE_FACTS, (link.name, *map(str, (*values, *sizes))), strict=True))
+
+    registry.facts("vllm:cache_config_info", "The KV cache of each engine, in labels.", CACHE_FACTS, read)
 
 
 def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:

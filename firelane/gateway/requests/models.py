@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from firelane.api.sampling import RunOptions, SamplingFields
-from firelane.errors import EngineDeadError, ModelNotServedError
+from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError
 from firelane.gateway.engines.link import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.http.exchange import Exchange
@@ -26,7 +28,7 @@ from firelane.wire.frames import Ready
 class ModelState(enum.Enum):
     """State of a model. down: its engine has ended, and another one may be on its way."""
 
-    STARTING = "starting"
+    STARTING = "loading"
     READY = "ready"
     DRAINING = "draining"
     DOWN = "down"
@@ -54,6 +56,8 @@ class ServedModel:
     metrics: ModelMetrics
     version: str
     """Version of the program, a part of the fingerprint."""
+    waits: bool = False
+    """Requests that come while it loads wait for it."""
 
     @property
     def name(self) -> str:
@@ -95,8 +99,20 @@ class ServedModel:
         """The limits of its engines. Raises EngineDeadError where none serves, and none will soon."""
         ready = self.engines.takes
         if ready is None:
-            raise EngineDeadError(f"the engine does not serve ({self.engines.state.value}): {self.reason}")
+            raise EngineDeadError(
+                f"the engine does not serve ({self.state.value}): {self.reason}",
+                retry_after_s=self.engines.left_s,
+            )
         return ready
+
+    async def until_loaded(self, exchange: Exchange) -> None:
+        """Wait while the first engine loads, where the server is to do that: a place in the queue is held
+        meanwhile. Raises QueueFullError, and QueueTimeoutError after `max_queue_age_s`.
+        """
+        loads = self.engines.takes is None and self.state is ModelState.STARTING
+        if loads and self.waits and not exchange.request.background:
+            with self.admission.early(exchange):
+                await _until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
 
     def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
         """Room for a request's texts. part: as in TextRoom. Raises EngineDeadError."""
@@ -135,6 +151,19 @@ class ServedModel:
         return [name for name in (*self.names, *self.aliases) if self.open_to(tenant, name)]
 
 
+async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: float) -> None:
+    """Return early where the client goes. Raises QueueTimeoutError."""
+    waiting = asyncio.ensure_future(loaded)
+    exchange.on_gone = waiting.cancel
+    try:
+        done, _ = await asyncio.wait([waiting], timeout=most_s)
+    finally:
+        exchange.on_gone = None
+        waiting.cancel()
+    if not done:
+        raise QueueTimeoutError(f"the model has not been loaded within {most_s:g} s: try again later")
+
+
 class Models:
     """All models of a gateway, in the order of its configuration. Fixed once made."""
 
@@ -159,6 +188,12 @@ class Models:
         model = self.default if name is None else self._by_name.get(name)
         if model is None or not model.open_to(tenant, name or model.name):
             raise _not_served(name or self.default.name)
+        return model
+
+    async def find_loaded(self, name: str | None, exchange: Exchange) -> ServedModel:
+        """As `find`, for a request of `exchange` that needs an engine: waits where the model loads."""
+        model = self.find(name, exchange.request.tenant)
+        await model.until_loaded(exchange)
         return model
 
     def named(self, name: str) -> ServedModel:

@@ -118,7 +118,7 @@ class RequestRun(Generic[SequenceT]):
     def started(self, sequence: SequenceT) -> None:
         """The engine has begun with it."""
         if sequence.first_of_prompt:
-            self.metrics.started(sequence.prompt_tokens)
+            self.metrics.started(sequence.prompt_tokens, sequence.cached_tokens)
 
     def first_token(self, sequence: SequenceT, now_s: float) -> None:
         if self._timed:
@@ -182,6 +182,7 @@ class RequestRun(Generic[SequenceT]):
         times = RequestTimes(self._reservation.arrived_s, self._now_s())
         for sequence in self.sequences:
             times.add(sequence.planned_s, sequence.first_s, sequence.last_s)
+        self.metrics.request_ended(max((one.generated for one in self.sequences), default=0))
         begun = [one for one in self.sequences if one.first_of_prompt and one.planned_s]
         self._admission.left(self)
         self._reservation.close(

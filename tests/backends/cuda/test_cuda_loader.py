@@ -61,7 +61,7 @@ class TestCuda(ExecutorContract):
 
 
 def test_says_how_far_it_is_and_what_memory_it_took(model_dir, caplog):
-    caplog.set_level(logging.INFO, logger=loader.__name__)
+    caplog.set_level(logging.DEBUG, logger=loader.__name__)
     stages: list[tuple[str, float, float]] = []
     executor = load(model_dir, progress=lambda stage, done, total, _: stages.append((stage, done, total)))
     assert {stage for stage, _, _ in stages} == {"compile", "load", "capture"}

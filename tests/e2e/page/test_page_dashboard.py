@@ -105,7 +105,7 @@ def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
     unknown = dict.fromkeys(
         ["max_num_seqs", "max_model_len", "block_tokens", "weights_bytes", "kv_bytes", "load_s"]
     )
-    now = {"stats": stats_of(server, state="starting", reason="compile 3 of 12", loading=loading, **unknown)}
+    now = {"stats": stats_of(server, state="loading", reason="compile 3 of 12", loading=loading, **unknown)}
 
     def prepare(page: Any) -> None:
         page.route(re.compile(r"/stats(\?|$)"), lambda route: route.fulfill(json=now["stats"]))

@@ -1,0 +1,65 @@
+"""The few lines that tell a person what a server starts with, and where it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from firelane.cli.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from firelane.wire.frames import Loading, Ready
+
+LABEL_WIDTH = 9
+
+
+class StartLines:
+    """Each model's lines come once, whatever number of engines it has."""
+
+    def __init__(self, display: ProgressDisplay) -> None:
+        self._display = display
+        self._loading: set[str] = set()
+        self._ready: set[str] = set()
+
+    def loading(self, name: str, loading: Loading) -> None:
+        if name not in self._loading:
+            self._loading.add(name)
+            self._say("model", f"{name}: {model_text(loading)}")
+            self._say("backend", loading.device)
+
+    def ready(self, name: str, ready: Ready) -> None:
+        if name not in self._ready:
+            self._ready.add(name)
+            tokens = ready.num_blocks * ready.block_size
+            kv = (
+                f"{tokens:,} tokens in {size_text(ready.kv_bytes)}"
+                if ready.kv_bytes
+                else f"{tokens:,} tokens"
+            )
+            self._say(
+                "memory",
+                f"context {ready.max_model_len:,} tokens; KV cache {kv}; loaded in {ready.load_s:.2f} s",
+            )
+
+    def serving(self, names: Sequence[str], url: str, ready_s: float, note: str) -> None:
+        self._display.close()
+        self._say("serving", f"{', '.join(names)} at {url} after {ready_s:.2f} s{note}; Ctrl-C ends it")
+
+    def _say(self, label: str, text: str) -> None:
+        self._display.say(f"{label:<{LABEL_WIDTH}}{text}")
+
+
+def model_text(loading: Loading) -> str:
+    size = size_text(loading.weights_bytes)
+    return f"{loading.architecture}, {count_text(loading.parameters)} parameters, {loading.dtype}, {size}"
+
+
+def count_text(count: int) -> str:
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count:,}"
+
+
+def size_text(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"
