@@ -76,6 +76,11 @@ def otlp_configured(environ: Mapping[str, str] = os.environ) -> bool:
     return not off and any(environ.get(name) for name in names)
 
 
+def api_key(environ: Mapping[str, str] = os.environ) -> str:
+    """The key of a server of the OpenAI API, by the name that its clients know; "" for none."""
+    return environ.get("OPENAI_API_KEY", "")
+
+
 def set_for_server() -> None:
     """Settings that libraries take from the environment alone, where the user has not made them."""
     # A request's text is one piece of work: handing it to a pool of threads only takes time.

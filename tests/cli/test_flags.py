@@ -28,6 +28,7 @@ FLAGS = {
     f"--unknown-fields {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
+    "chat": f"MODEL --url --system {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
     "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "

@@ -1,0 +1,152 @@
+"""Where `chat` gets its answers: a server of the OpenAI API, or a model in this process."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from firelane.errors import FirelaneError, MachineError, RequestError, UsageError
+
+if TYPE_CHECKING:
+    from firelane.llm import LLM
+
+Message = dict[str, str]
+CONNECT_S = 10.0
+ERROR_BYTES = 4096
+SETTINGS = {"temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int}
+"""What may be set for the answers, and its type."""
+
+
+class Source(Protocol):
+    """Gives answers. interrupts: Ctrl-C may raise KeyboardInterrupt anywhere inside an answer; elsewhere it
+    is looked for between two pieces."""
+
+    name: str
+    interrupts: bool
+
+    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
+        """The text in pieces. Closing the iterator stops it. Raises a FirelaneError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalSource:
+    """A model of this process, which it owns."""
+
+    interrupts = False
+
+    def __init__(self, llm: LLM, name: str) -> None:
+        self.name = name
+        self._llm = llm
+
+    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
+        params = replace(self._llm.default_sampling(), max_tokens=None)
+        return self._llm.stream_chat(messages, replace(params, **cast(dict[str, Any], settings)))
+
+    def close(self) -> None:
+        self._llm.close()
+
+
+class ServerSource:
+    """A server at `url`, which may end in /v1. model "": the first that it serves. Raises UsageError and
+    MachineError."""
+
+    interrupts = True
+
+    def __init__(self, url: str, model: str, key: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"--url {url}: give http://HOST:PORT")
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"content-type": "application/json"}
+        if key:
+            self._headers["authorization"] = f"Bearer {key}"
+        self.name = model or self._first_model()
+
+    def answer(self, messages: list[Message], settings: dict[str, float]) -> Iterator[str]:
+        body = {"model": self.name, "messages": messages, "stream": True, **settings}
+        connection = self._connect(None)
+        try:
+            answer = self._ask(connection, "POST", "/v1/chat/completions", json.dumps(body))
+            for line in answer:
+                yield from _pieces(line)
+        except (OSError, http.client.HTTPException) as error:
+            raise MachineError(f"the server broke off: {error}") from error
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        pass
+
+    def _first_model(self) -> str:
+        connection = self._connect(CONNECT_S)
+        try:
+            found = json.loads(self._ask(connection, "GET", "/v1/models", None).read())
+            return str(found["data"][0]["id"])
+        except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException) as error:
+            raise MachineError(f"{self._host}: no list of models from /v1/models; give MODEL") from error
+        finally:
+            connection.close()
+
+    def _connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=CONNECT_S)
+        try:
+            connection.connect()
+        except OSError as error:
+            reason = error.strerror or error
+            raise MachineError(
+                f"{self._host}:{connection.port} does not answer ({reason}): is the server running there?"
+            ) from error
+        if timeout_s is None:
+            connection.sock.settimeout(None)  # an answer takes as long as it takes
+        return connection
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None
+    ) -> http.client.HTTPResponse:
+        """Raises RequestError for an answer that is no success."""
+        connection.request(method, self._path + path, body, self._headers)
+        answer = connection.getresponse()
+        if answer.status != http.client.OK:
+            raise RequestError(_reason(answer.status, answer.read(ERROR_BYTES)))
+        return answer
+
+
+def _pieces(line: bytes) -> Iterator[str]:
+    """Text of one line of a stream. Raises RequestError for an error that it carries."""
+    if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+        return
+    try:
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise RequestError(str(event["error"].get("message", "the server failed")))
+        for choice in event.get("choices", ()):
+            delta = choice.get("delta", {})
+            yield from filter(None, (delta.get("reasoning_content"), delta.get("content")))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise MachineError(f"the server's answer cannot be read: {error}") from error
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"the server answered with status {status}"
+
+
+def setting(name: str, text: str) -> float:
+    """The value of a setting. Raises FirelaneError."""
+    if name not in SETTINGS:
+        raise FirelaneError(f"there is no setting {name!r}: use one of {', '.join(SETTINGS)}")
+    try:
+        return SETTINGS[name](text)
+    except ValueError:
+        raise FirelaneError(f"{name} is {text!r}: give a number") from None
