@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from firelane import __version__
 from firelane.cli import bench, chat, doctor, generate, keys, pack, program, serve, unpack, verify, version
@@ -26,27 +26,28 @@ INVALID_COMMAND = re.compile(r"^argument COMMAND: invalid choice: '([^']*)'")
 class _Parser(argparse.ArgumentParser):
     """Parser that asks for the option or command that was probably meant."""
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Options that nobody knows are told by the parser of their command."""
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            parser = getattr(found, "parser", self)
-            parser.error(
-                f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], parser.all_options())}"
-            )
-        return found
-
     def error(self, message: str) -> NoReturn:
         choice = INVALID_COMMAND.search(message)
         super().error(message + (_meant(choice[1], COMMAND_NAMES) if choice else ""))
 
     def all_options(self) -> list[str]:
         """Its own, and those of commands below it."""
-        own = [name for action in self._actions for name in action.option_strings]
-        below = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
-        return own + [
-            name for action in below for sub in action.choices.values() for name in sub.all_options()
-        ]
+        found = [name for action in self._actions for name in action.option_strings]
+        for action in self._actions:
+            below = action.choices.values() if isinstance(action.choices, dict) else ()
+            found += [name for sub in below if isinstance(sub, _Parser) for name in sub.all_options()]
+        return found
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Options that nobody knows are told by the parser of their command."""
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        own: _Parser = getattr(arguments, "parser", parser)
+        meant = _meant(unknown[0], own.all_options())
+        own.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    return arguments
 
 
 def _meant(given: str, known: Iterable[str]) -> str:
@@ -54,7 +55,7 @@ def _meant(given: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else ""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     parser = _Parser(
         prog="firelane",
         description="Serve large language models on scarce hardware.",
@@ -72,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. A FirelaneError ends as one line on standard error."""
-    arguments = build_parser().parse_args(argv)
+    arguments = _parse(argv)
     from firelane import env
 
     try:

@@ -35,7 +35,9 @@ from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth
 from firelane.telemetry.metrics import Registry
 from firelane.telemetry.tracer import make_traces
 from firelane.text.assistant import Assistant
+from firelane.text.model_files import read_model_files
 from firelane.text.prompt import PromptBuilder
+from firelane.text.tokenizer import load_tokenizer
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)
@@ -82,7 +84,6 @@ class Gateway:
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         for model in services.models:
-            model.prompts.check()
             model.engines.events = events = _EngineEvents(model, self._fail)
             if model.engines.ready is not None:
                 events.on_ready(model.engines.ready)
@@ -122,7 +123,7 @@ class Gateway:
     def _make_model(
         self, config: ModelConfig, engines: ReplicaSet, metrics: ServerMetrics, admission: AdmissionController
     ) -> ServedModel:
-        prompts = PromptBuilder.read(config.model_dir)
+        prompts = _read_model(config)
         admission.usage.model(config.names[0])
         labelled = self._registry.labelled(model_name=config.names[0])
         tools, reasoning = config.tool_parser, config.reasoning_parser
@@ -266,6 +267,12 @@ class _EngineEvents:
 def _origins(config: GatewayConfig) -> OriginPolicy:
     keyless = config.api_keys is None
     return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
+
+
+def _read_model(config: ModelConfig) -> PromptBuilder:
+    tokenizer, files = load_tokenizer(config.model_dir), read_model_files(config.model_dir)
+    tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
+    return PromptBuilder(tokenizer, files)
 
 
 def _listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:

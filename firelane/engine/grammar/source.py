@@ -92,7 +92,7 @@ def _json_source(text: str) -> str:
     lark = _wide(text)
     if lark is not None:
         return LLMatcher.grammar_from_lark(lark)
-    defaults = {**COMPACT, "whitespace_pattern": WHITESPACE}
+    defaults: Any = {**COMPACT, "whitespace_pattern": WHITESPACE}
     return LLMatcher.grammar_from_json_schema(text, defaults=defaults, overrides={"lenient": False})
 
 

@@ -154,7 +154,11 @@ class ServedModel:
 async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: float) -> None:
     """Return early where the client goes. Raises QueueTimeoutError."""
     waiting = asyncio.ensure_future(loaded)
-    exchange.on_gone = waiting.cancel
+
+    def stop() -> None:
+        waiting.cancel()
+
+    exchange.on_gone = stop
     try:
         done, _ = await asyncio.wait([waiting], timeout=most_s)
     finally:
