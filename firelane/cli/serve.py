@@ -61,6 +61,18 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="a further model, with an engine of its own; may be given several times",
     )
     server.add_argument(
+        "--alias",
+        type=_alias,
+        action="append",
+        default=[],
+        metavar="ALIAS=NAME",
+        help="a further name for a served model, such as @cf/org/model=NAME; may be given several times",
+    )
+    _add_waiting(server)
+
+
+def _add_waiting(server: Any) -> None:
+    server.add_argument(
         "--max-queue",
         type=options.count,
         default=1024,
@@ -72,14 +84,6 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="requests wait while their model loads, instead of getting status 503 "
         "(default: with one model they do)",
-    )
-    server.add_argument(
-        "--alias",
-        type=_alias,
-        action="append",
-        default=[],
-        metavar="ALIAS=NAME",
-        help="a further name for a served model, such as @cf/org/model=NAME; may be given several times",
     )
     server.add_argument(
         "--max-stored-responses",

@@ -72,25 +72,7 @@ class ModelMetrics:
         self._e2e = registry.histogram(
             "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", E2E_BOUNDS_S
         )
-        self._prompt_sizes = registry.histogram(
-            "vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BOUNDS
-        )
-        self._output_sizes = registry.histogram(
-            "vllm:request_generation_tokens", "Generated tokens of a sequence.", TOKEN_BOUNDS
-        )
-        self._largest = registry.histogram(
-            "vllm:request_max_num_generation_tokens",
-            "Generated tokens of the longest sequence of a request.",
-            TOKEN_BOUNDS,
-        )
-        self._steps = registry.histogram(
-            "vllm:iteration_tokens_total",
-            "Tokens of a step: generated ones, and those of prompts that it ended.",
-            STEP_BOUNDS,
-        )
-        self._limits = registry.histogram(
-            "vllm:request_params_max_tokens", "Tokens that a sequence may generate.", TOKEN_BOUNDS
-        )
+        self._sizes = _Sizes(registry)
         self._phases = _Phases(registry)
         self.prompt_tokens = registry.counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
         self._cached = registry.counter(
@@ -105,10 +87,10 @@ class ModelMetrics:
     def started(self, prompt_tokens: int, cached_tokens: int) -> None:
         self.prompt_tokens.add(prompt_tokens)
         self._cached.add(cached_tokens)
-        self._prompt_sizes.observe(prompt_tokens)
+        self._sizes.prompt.observe(prompt_tokens)
 
     def submitted(self, max_tokens: int) -> None:
-        self._limits.observe(max_tokens)
+        self._sizes.limit.observe(max_tokens)
 
     def first_token(self, after_s: float) -> None:
         self.ttft.observe(after_s)
@@ -118,11 +100,11 @@ class ModelMetrics:
         self.ends.add(1, reason)
         if after_s is not None:
             self._e2e.observe(after_s)
-        self._output_sizes.observe(generated_tokens)
+        self._sizes.output.observe(generated_tokens)
 
     def request_ended(self, longest: int) -> None:
         """longest: tokens of the longest of its sequences."""
-        self._largest.observe(longest)
+        self._sizes.longest.observe(longest)
 
     def phases(self, *, queue_s: float, prefill_s: float, decode_s: float, generated_tokens: int) -> None:
         """Durations of the phases of a sequence that ended by itself."""
@@ -133,11 +115,31 @@ class ModelMetrics:
         generated = len(frame.tokens)
         self.generated.add(generated)
         if generated + prompt_tokens:
-            self._steps.observe(generated + prompt_tokens)
+            self._sizes.step.observe(generated + prompt_tokens)
         for last_s, times in self.gaps.items():
             self.itl.observe(now_s - last_s, times)
         self.gaps.clear()
         self.unseen_gaps.clear()
+
+
+class _Sizes:
+    """Tokens of requests, sequences and steps."""
+
+    def __init__(self, registry: Registry) -> None:
+        def tokens(name: str, text: str, bounds: tuple[float, ...] = TOKEN_BOUNDS) -> Histogram:
+            return registry.histogram(f"vllm:{name}", text, bounds)
+
+        self.prompt = tokens("request_prompt_tokens", "Prompt tokens of a request.")
+        self.output = tokens("request_generation_tokens", "Generated tokens of a sequence.")
+        self.limit = tokens("request_params_max_tokens", "Tokens that a sequence may generate.")
+        self.longest = tokens(
+            "request_max_num_generation_tokens", "Generated tokens of the longest sequence of a request."
+        )
+        self.step = tokens(
+            "iteration_tokens_total",
+            "Tokens of a step: generated ones, and those of prompts that it ended.",
+            STEP_BOUNDS,
+        )
 
 
 class _Phases:
