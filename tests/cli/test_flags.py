@@ -33,7 +33,7 @@ FLAGS = {
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
     "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "
     "--longest --slo-ttft-ms --slo-tpot-ms --save-plot --json",
-    "bench kernels": "MODEL --threads --weights --rows --json",
+    "bench kernels": "MODEL --threads --weights --isa --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",

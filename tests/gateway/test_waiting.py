@@ -18,6 +18,7 @@ ASKED = [
     ("/v1/completions", {"prompt": "say"}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "say"}]}),
     ("/v1/responses", {"input": "say"}),
+    ("/v1/messages", {"model": "toy", "max_tokens": 5, "messages": [{"role": "user", "content": "say"}]}),
     ("/client/v4/accounts/a/ai/run/toy", {"prompt": "say"}),
 ]
 

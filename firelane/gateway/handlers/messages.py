@@ -54,7 +54,7 @@ class Messages:
 
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._requests)
-        model = self._models.find(request.model, exchange.request.tenant)
+        model = await self._models.find_loaded(request.model, exchange)
         with model.reserve(exchange, 1) as reservation:
             fields = as_chat(request)
             chat = await model.assistant.chat(fields)
