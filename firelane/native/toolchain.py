@@ -82,7 +82,7 @@ class Toolchain:
                 cache_directory(_zig_cache(cache_dir))
             with locked(library.with_suffix(".lock")):
                 if not has_digest(library, key):
-                    log.info("compiling %s: none in the cache for this CPU, compiler and version", name)
+                    log.debug("compiling %s: none in the cache for this CPU, compiler and version", name)
                     arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
                     self._compile(source, library=library, arguments=arguments, name=name)
         return library

@@ -255,7 +255,7 @@ def test_kernels_of_another_cpu_are_compiled_again(
 ) -> None:
     """A cache on a disk that moved to an older machine, or a container that moved."""
     monkeypatch.setattr(logging.getLogger("firelane"), "propagate", True)
-    caplog.set_level("INFO", logger="firelane")
+    caplog.set_level("DEBUG", logger="firelane")
     new = CpuIdentity(
         model="a CPU", architecture="x86_64", features=frozenset({"avx2", "fma", "f16c"}), usable_cores=2
     )

@@ -38,6 +38,7 @@ ISA_NAMES = {
     "avx512bf16": "AVX-512 BF16",
     "avx512": "AVX-512",
     "avx2": "AVX2",
+    "neonbf16": "NEON BF16",
     "neon": "NEON",
     "portable": "portable code",
 }
@@ -114,7 +115,7 @@ def _build(layout: Layout, compiler: KernelCompiler, progress: ProgressCallback)
 
 def _tell(target: Target) -> None:
     """In the log, what the kernels are compiled for, and what keeps them from being faster."""
-    log.log(logging.WARNING if target.why else logging.INFO, "backend cpu: kernels for %s", target)
+    log.log(logging.WARNING if target.why else logging.DEBUG, "backend cpu: kernels for %s", target)
 
 
 def _threads(wanted: int | None, cores: int) -> int:
