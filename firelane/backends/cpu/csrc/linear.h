@@ -18,8 +18,8 @@ constexpr int kPanelGroupBytes = 128 * 1024;
 // Weights smaller than this are split evenly: threads would lose more by counting than they gain by evening out.
 constexpr std::size_t kShareOutBytes = 4 << 20;
 
-// How far ahead a single tile of rows fetches its panel: into the second-level cache, and from there into the first.
-// Few rows (kFetchRows in vec_*.h) only wait for memory, and the hardware's own prefetch does that best.
+// How far ahead a single tile of rows fetches its panel: into the second-level cache, coded panels from there into the
+// first. Few rows (kFetchRows in vec_*.h) only wait for memory, and the hardware's own prefetch does that best.
 constexpr int kAheadBytes = 16384;
 constexpr int kNearBytes = 2048;
 
@@ -47,13 +47,6 @@ struct Ahead {
   FL_INLINE Ahead at(int k) const { return {from + std::ptrdiff_t(k) * stride, stride}; }
 };
 
-// A word's lanes in both halves of a panel, which the second-level cache holds by then.
-FL_INLINE void fetch_near(const void* lanes) {
-  const auto* bytes = static_cast<const char*>(lanes) + kNearBytes;
-  __builtin_prefetch(bytes, 0, 3);
-  __builtin_prefetch(bytes + 64, 0, 3);
-}
-
 // The sums of a tile: of each row 32 outputs. They pass through memory, so that all products of one K share their code,
 // whatever becomes of the sums.
 using Sums = f32x16[kTileRows][2];
@@ -73,10 +66,7 @@ FL_INLINE void whole_panel(const typename T::act* x, const typename T::word* pan
 #pragma GCC unroll 4
   for (int k = 0; k < K / T::kPerWord; ++k) {
     const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
-    if constexpr (M >= kFetchRows) {
-      ahead.fetch();
-      fetch_near(w[0]);
-    }
+    if constexpr (M >= kFetchRows) ahead.fetch();
     step_from<T, M, 2, LDX>(acc, x + k * T::kPerWord, w);
   }
   leave(acc, sums);
