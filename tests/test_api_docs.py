@@ -13,13 +13,21 @@ from firelane.api.completions import CompletionRequest
 from firelane.api.formats import StructuredOutputs
 from firelane.api.messages import MessagesRequest
 from firelane.api.models import TokenizeRequest
+from firelane.api.ollama import (
+    OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaMessage,
+    OllamaOptions,
+)
 from firelane.api.responses import ResponsesRequest
 from firelane.api.responses_items import ITEM_TYPES
 from firelane.api.sampling import SamplingFields, StreamOptions
+from firelane.api.scores import RerankRequest, ScoreRequest
 from firelane.api.workers_ai import RunRequest
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text()
-NAME = re.compile(r"`([a-z_.A-Z]+)`")
+NAME = re.compile(r"`([a-z_.A-Z][a-z_.A-Z0-9]*)`")
 
 
 def names(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
@@ -70,6 +78,17 @@ PARTS_OF_RESPONSES = {"text", "reasoning", "stream_options"}
             "Messages",
             names(MessagesRequest) | {"text", "tool_use", "tool_result", "thinking", "redacted_thinking"},
         ),
+        (
+            "Ollama",
+            names(OllamaChatRequest)
+            | names(OllamaGenerateRequest)
+            | names(OllamaEmbedRequest)
+            | names(OllamaOptions, "options."),
+        ),
+        (
+            "Score and rerank",
+            (names(ScoreRequest) | names(RerankRequest)) - {"options"} | {"options.rejectIfBusy"},
+        ),
         ("Workers AI", names(RunRequest) - {"options"} | {"options.rejectIfBusy"}),
         ("Tokens", names(TokenizeRequest)),
     ],
@@ -79,7 +98,8 @@ def test_tables_have_every_field(title: str, fields: set[str]) -> None:
 
 
 def test_parts_of_messages_and_tools_are_told() -> None:
-    chat, tools = section("Chat"), section("Tools")
+    chat, tools, ollama = section("Chat"), section("Tools"), section("Ollama")
+    assert [name for name in names(OllamaMessage) if f"`{name}`" not in ollama] == []
     assert [name for name in names(Message) if f"`{name}`" not in chat] == []
     told = set(NAME.findall(tools))
     assert names(ToolDefinition) - {"function"} | names(FunctionDefinition, "function.") <= told

@@ -86,6 +86,26 @@ class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
     token_strs: list[str] | None = None
 
 
+class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model would read. text: before it is tokenised, or of token ids that were given."""
+
+    token_ids: list[int]
+    text: str
+
+
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Special tokens are null where the model has none."""
+
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    vocab_size: int
+    model_max_length: int | None
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+
+
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tokens: Annotated[list[Count], Meta(max_length=1 << 20)]
     model: str | None = None

@@ -77,6 +77,13 @@ class Assistant:
         self._thinks = thinks(reasoning_parser, source)
         self._large = asyncio.Lock()
 
+    @property
+    def abilities(self) -> list[str]:
+        """What it can do beside answering: "tools", "thinking"."""
+        template = self._prompts.template
+        tools = self._family is not None and template is not None and "tools" in template.variables
+        return [*(["tools"] if tools else []), *(["thinking"] if self._thinks else [])]
+
     async def chat(self, request: ChatRequest) -> RenderedChat:
         """A checked request, also of another API, put into these words. Raises RequestError where the
         template, or this model's way of calling tools, does not allow it.

@@ -23,6 +23,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-6, 1e6),
 }
 """Lowest and highest value that engines take."""
+MOST_NAME = 64
+"""Characters of a kind of model."""
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -31,8 +33,8 @@ class ModelFiles:
     """eos_ids: tokens that end a sequence, beside the tokenizer's own `eos_token`. defaults: sampling values
     that the model's author advises, used where a request is silent. specials: names of special tokens for
     the chat template. template: its source, or None. vocab_size: of config.json, None where it has none.
-    pooling: of the sentence-transformers form, "last" where there is none of its files; None: of a kind that
-    Firelane does not have.
+    model_type: of config.json, "" where it has none. pooling: of the sentence-transformers form, "last"
+    where there is none of its files; None: of a kind that Firelane does not have.
     """
 
     template: str | None = None
@@ -41,6 +43,7 @@ class ModelFiles:
     eos_ids: tuple[int, ...] = ()
     defaults: dict[str, float] = field(default_factory=dict[str, float])
     vocab_size: int | None = None
+    model_type: str = ""
     pooling: Pooling | None = "last"
 
 
@@ -60,6 +63,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
         eos_ids=_known_ids(model_dir, eos_ids, vocab_size),
         defaults=_defaults(path, generation),
         vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
+        model_type=str(config.get("model_type") or "")[:MOST_NAME],
         pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
     )
 

@@ -41,15 +41,15 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Knows the model's tokenizer, chat template and generation defaults. eos_ids: tokens that end a
-    sequence. pooling: as in ModelFiles.
+    """Knows the model's tokenizer, chat template and generation defaults, which are in `files`. eos_ids:
+    tokens that end a sequence. pooling: as in ModelFiles.
     """
 
     def __init__(self, tokenizer: Tokenizer, files: ModelFiles) -> None:
         """Raises TokenizerError where the files cannot be used."""
         self.tokenizer = tokenizer
         self.encoder = TextEncoder(tokenizer)
-        self._files = files
+        self.files = files
         self.pooling: Pooling | None = files.pooling
         own = tokenizer.id_of(files.specials.get("eos_token", ""))
         self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
@@ -103,7 +103,7 @@ class PromptBuilder:
         self._check_ids(fields, prompt, ready.vocab_size)
         return wire_sampling(
             fields,
-            self._files.defaults,
+            self.files.defaults,
             seed=secrets.randbits(63) if fields.seed is None else fields.seed,
             max_tokens=max_tokens,
             stop_token_ids=self._stop_ids(fields),

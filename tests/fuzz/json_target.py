@@ -16,13 +16,23 @@ from firelane.api.embeddings import EmbeddingRequest
 from firelane.api.errors import describe
 from firelane.api.messages import CountTokensRequest, MessagesRequest
 from firelane.api.models import DetokenizeRequest, TokenizeRequest
+from firelane.api.ollama import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from firelane.api.responses import ResponsesRequest
+from firelane.api.scores import RerankRequest, ScoreRequest
 from firelane.api.workers_ai import RunRequest
 from firelane.errors import RequestError
 
 TYPES = (
     *(BatchRequest, ChatRequest, CompletionRequest, EmbeddingRequest, DetokenizeRequest, TokenizeRequest),
-    *(ResponsesRequest, RunRequest, MessagesRequest, CountTokensRequest),
+    *(ResponsesRequest, RunRequest, MessagesRequest, CountTokensRequest, ScoreRequest, RerankRequest),
+    *(OllamaChatRequest, OllamaGenerateRequest, OllamaEmbedRequest, OllamaEmbeddingsRequest),
+    OllamaShowRequest,
 )
 DECODERS = [BodyDecoder(kind) for kind in TYPES]
 GOOD = [
@@ -33,6 +43,10 @@ GOOD = [
     {"input": ["a", "b"], "dimensions": 4, "encoding_format": "base64"},
     {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}},
     {"tokens": [1, 2, 3], "model": "m"},
+    {"model": "m", "messages": [{"role": "tool", "content": "a"}], "options": {"stop": ["a"], "top_k": 1}},
+    {"model": "m", "prompt": "a", "format": {"type": "object"}, "images": [], "context": [1], "think": "low"},
+    {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1},
+    {"text_1": ["a", "b"], "text_2": ["c", "d"]},
     {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
         "max_tokens": 5,

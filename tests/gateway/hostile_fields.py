@@ -8,6 +8,10 @@ COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/r
 MESSAGES = "/v1/messages"
 RUN = "/client/v4/accounts/a/ai/run/toy"
 TOKENIZE, DETOKENIZE, EMBEDDINGS = "/tokenize", "/detokenize", "/v1/embeddings"
+OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED = "/api/chat", "/api/generate", "/api/embed"
+OLLAMA_PATHS = (OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED)
+SCORE, RERANK = "/v1/score", "/v1/rerank"
+RENDER_CHAT, RENDER = "/v1/chat/completions/render", "/v1/completions/render"
 USER = [{"role": "user", "content": "x"}]
 GOOD: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "x", "max_tokens": 2},
@@ -18,6 +22,13 @@ GOOD: dict[str, dict[str, Any]] = {
     TOKENIZE: {"prompt": "x"},
     DETOKENIZE: {"tokens": [7]},
     EMBEDDINGS: {"input": "x"},
+    OLLAMA_CHAT: {"model": "toy", "messages": USER, "stream": False, "options": {"num_predict": 2}},
+    OLLAMA_GENERATE: {"model": "toy", "prompt": "x", "stream": False, "options": {"num_predict": 2}},
+    OLLAMA_EMBED: {"model": "toy", "input": "x"},
+    SCORE: {"text_1": "x", "text_2": "y"},
+    RERANK: {"query": "x", "documents": ["y"]},
+    RENDER_CHAT: {"messages": USER},
+    RENDER: {"prompt": "x"},
 }
 TEXT_PATHS = (COMPLETIONS, CHAT, RESPONSES, MESSAGES, RUN)
 
@@ -55,6 +66,17 @@ FURTHER = {
     "max_output_tokens": [-1, 0, 10**6],
     "top_logprobs": [-1, 10**4, 1],
     "max_tool_calls": [0, -1],
+}
+OLLAMA_OPTIONS: dict[str, list[Any]] = {
+    "num_predict": [-3, 1.5, 2**31],
+    "temperature": [-0.1, 5.1, 1e300],
+    **{name: NUMBERS[name] for name in ("top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty")},
+    "seed": [2**63, 0.5],
+    "repeat_penalty": [0, -1, 10.1],
+    "stop": [1, [1], "", [""], ["a"] * 17],
+    "mirostat": [1, 2],
+    "tfs_z": [0.5],
+    "typical_p": [0.5],
 }
 
 WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
@@ -161,6 +183,66 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "response_format": [{"type": "xml"}, {"type": "json_schema"}],
         "options": [{"rejectIfBusy": "yes"}, {"surprise": 1}],
     },
+    OLLAMA_CHAT: {
+        "messages": [
+            {},
+            "x",
+            [1],
+            [{}],
+            [{"role": "robot", "content": "x"}],
+            [{"role": "user", "content": []}],
+        ],
+        "tools": [
+            1,
+            [1],
+            [{}],
+            [{"function": {"name": "a b"}}],
+            [{"type": "web", "function": {"name": "f"}}],
+        ],
+        "format": ["xml", 1, []],
+        "think": ["", 1, [], "x" * 33],
+        "options": [1, [], {"temperature": "a"}, {"mirostat": 1}, {"surprise": 1}],
+        "top_logprobs": [2, -1, 21],
+        "stream": ["yes", 1],
+        "model": [None, 1, "", "another", "toy:7b", "m" * 10_000, "toy\x00", ":latest:latest"],
+        "temprature": [1],
+    },
+    OLLAMA_GENERATE: {
+        "prompt": [1, [], {}],
+        "system": [1, []],
+        "raw": ["yes", 1],
+        "suffix": ["x", 1],
+        "template": ["{{ .Prompt }}", 1],
+        "context": [[1], "x", {"a": 1}],
+        "images": [["aGk="], "x", 1],
+        "format": ["yaml", 1],
+        "keep_live": ["5m"],
+    },
+    OLLAMA_EMBED: {
+        "input": [1, {}, [1], ["a", 1], ["a", ""], ["x"] * 2049],
+        "dimensions": [-1, 10**6, "a"],
+        "truncate": ["yes", 1],
+        "options": [1, {"top_k": "a"}],
+    },
+    SCORE: {
+        "text_1": [None, 1, "", [], [""], [1], ["a", "b"]],
+        "text_2": [None, 1, "", [], [1], ["x"] * 2048],
+        "queries": ["x"],
+        "truncate_prompt_tokens": [0, -2, "a"],
+        "pooling": ["cls", 1],
+        "instruction": ["x"],
+        "chat_template": ["x"],
+        "x": [1],
+    },
+    RERANK: {
+        "query": [None, 1, "", []],
+        "documents": [None, 1, "x", [], [""], [1], [{}], [{"text": 1}], ["x"] * 2048],
+        "top_n": [-1, "a", 0.5],
+        "return_documents": ["yes", 1],
+        "x": [1],
+    },
+    RENDER_CHAT: {"messages": [[], "x", [{"role": "robot"}]], "temperature": [3], "x": [1]},
+    RENDER: {"prompt": [None, [], [10**6 * 10**6], ["a", 1]], "x": [1]},
     TOKENIZE: {"prompt": [None, 1, [], {}], "messages": [USER, [], 1], "model": ["another"], "x": [1]},
     DETOKENIZE: {"tokens": [None, 1, "x", ["a"], [-1], [2**31], [2**64], [0.5], [[1]]], "x": [1]},
     EMBEDDINGS: {

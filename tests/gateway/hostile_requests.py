@@ -23,7 +23,13 @@ from tests.gateway.hostile_fields import (
     MESSAGES,
     NOT_NUMBERS,
     NUMBERS,
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_GENERATE,
+    OLLAMA_OPTIONS,
+    OLLAMA_PATHS,
     OWN_NUMBERS,
+    RERANK,
     RESPONSES,
     RUN,
     TEXT_PATHS,
@@ -134,6 +140,9 @@ def texts() -> Iterator[Case]:
         RUN: "prompt",
         TOKENIZE: "prompt",
         EMBEDDINGS: "input",
+        OLLAMA_GENERATE: "prompt",
+        OLLAMA_EMBED: "input",
+        RERANK: "query",
     }
     for name, text in odd.items():
         for path, where in fields.items():
@@ -220,6 +229,49 @@ def blocks() -> Iterator[Case]:
     yield case(MESSAGES, "many turns", GOOD[MESSAGES] | {"messages": turns}, REFUSED | {413})
     same = [{"role": "user", "content": "x" * 40}] * 60_000
     yield case(MESSAGES, "many of one role", GOOD[MESSAGES] | {"messages": same}, REFUSED | {413})
+
+
+def ollama() -> Iterator[Case]:
+    """Options, messages and paths of Ollama's API."""
+    for path in (OLLAMA_CHAT, OLLAMA_GENERATE):
+        for name, values in OLLAMA_OPTIONS.items():
+            not_numbers = [] if name == "stop" else [value for value in NOT_NUMBERS if value is not True]
+            for value in (*values, *not_numbers):
+                yield case(path, f"options.{name}={value!r}"[:60], GOOD[path] | {"options": {name: value}})
+    deep: Any = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    call = {"function": {"name": "f", "arguments": {}}}
+    odd: dict[str, tuple[Any, frozenset[int]]] = {
+        "images": ([{"role": "user", "content": "x", "images": ["aGk="]}], REFUSED),
+        "users call": ([{"role": "user", "content": "x", "tool_calls": [call]}], REFUSED),
+        "call of text": ([{"role": "assistant", "tool_calls": [call | {"function": "f"}]}], REFUSED),
+        "call of list": (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": []}}]}],
+            REFUSED,
+        ),
+        "deep arguments": (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": deep}}]}],
+            EITHER,
+        ),
+        "many calls": ([{"role": "assistant", "tool_calls": [call] * 129}], REFUSED),
+        "tool alone": ([{"role": "tool", "content": "x"}], EITHER),
+        "tool of nothing": ([{"role": "tool", "content": "x", "tool_name": "\u202e" * 500}], EITHER),
+        "no content": ([*USER, {"role": "assistant"}], EITHER),
+        "many": (USER * 70_000, REFUSED | {413}),
+    }
+    for name, (value, right) in odd.items():
+        yield case(OLLAMA_CHAT, f"messages: {name}", GOOD[OLLAMA_CHAT] | {"messages": value}, right)
+    for name, (schema, right) in SCHEMAS.items():
+        yield case(OLLAMA_CHAT, f"schema {name}", GOOD[OLLAMA_CHAT] | {"format": schema}, right)
+    for path in OLLAMA_PATHS:
+        yield case(path, "GET", b"", frozenset({405}), method="GET")
+    for method, path in (("POST", "/api/pull"), ("POST", "/api/create"), ("DELETE", "/api/delete")):
+        yield case(path, method, b"\0" * 1000, method=method)
+    for path in ("/api/show", "/api/embeddings"):
+        for body in (b"", b"[]", b'{"model": 1}', b'{"model": "none"}', b'{"model": "toy", "x": 1}'):
+            yield case(path, repr(body), body, REFUSED | {404})
+    yield case("/api/", "GET", b"", frozenset({404}), method="GET")
 
 
 def grammars() -> Iterator[Case]:
@@ -335,6 +387,20 @@ def headers() -> Iterator[Case]:
 GROUPS = {
     group.__name__: list(group())
     for group in (
-        *(numbers, types, bodies, texts, messages, items, blocks, grammars, tools, crowds, paths, headers),
+        *(
+            numbers,
+            types,
+            bodies,
+            texts,
+            messages,
+            items,
+            blocks,
+            ollama,
+            grammars,
+            tools,
+            crowds,
+            paths,
+            headers,
+        ),
     )
 }

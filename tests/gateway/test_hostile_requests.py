@@ -26,10 +26,16 @@ def complaint(case: Case, answer: httpx.Response, took_s: float) -> str | None:
     if answer.status_code < 400 or case.method == "HEAD":
         return None
     body: Any = answer.json()
-    message = body["errors"][0]["message"] if "errors" in body else body["error"]["message"]
+    message = _message(body)
     if not message or "\n" in message or len(message) > 1000:
         return f"{case.name}: {message[:200]!r}"
     return None
+
+
+def _message(body: Any) -> str:
+    """Of an error in any API's form."""
+    error = body["errors"][0] if "errors" in body else body["error"]
+    return error if isinstance(error, str) else error["message"]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from firelane.api.usage import Usage
+from firelane.telemetry.traces import RequestTimes
 from firelane.text.deltas import Delta, ToolCall
 
 DONE = b"data: [DONE]\n\n"
@@ -49,9 +50,10 @@ class ChoiceResult:
 
 @dataclass(slots=True)
 class LiveUsage:
-    """The usage so far of an answer that is being made; `read` is set when it starts."""
+    """The usage so far of an answer that is being made, and its times; both are set when it starts."""
 
     read: Callable[[], Usage] | None = None
+    times: Callable[[], RequestTimes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,22 @@ from typing import Protocol
 
 from firelane.gateway.answers.best_of import BestOf
 from firelane.gateway.answers.formats import ChoiceResult, LiveUsage, ResponseFormat, TokenReport
-from firelane.gateway.http.exchange import Exchange
+from firelane.gateway.http.exchange import EVENT_STREAM, NDJSON, Exchange
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 
-WAITING = b": waiting\n\n"
+
+@dataclass(frozen=True, slots=True)
+class StreamMedia:
+    """How a stream goes over the wire. waiting: what tells proxies and clients that it lives, and nothing
+    else; b"" where there is no such thing.
+    """
+
+    content_type: bytes
+    waiting: bytes
+
+
+EVENTS = StreamMedia(EVENT_STREAM, b": waiting\n\n")
+LINES = StreamMedia(NDJSON + b"\r\ncache-control: no-cache\r\nx-accel-buffering: no", b"")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +33,7 @@ class OutputOptions:
     their names, None: all of them. token_ids, prompt_logprobs: the answer holds them. best_of: None where
     every answer is given out. hide_logprobs: they are wanted to choose, not to be shown. live_usage: of
     chunks that say the usage so far. prefix: text that an answer begins with, before its first token's.
+    media: of a stream.
     """
 
     stream: bool = False
@@ -37,6 +50,7 @@ class OutputOptions:
     hide_logprobs: bool = False
     live_usage: LiveUsage | None = None
     prefix: str = ""
+    media: StreamMedia = EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +93,9 @@ class ResponseSink(Protocol):
 
 
 class EventSink:
-    """Writes one server-sent event per piece of text."""
+    """Writes one event, or line, per piece of text."""
 
-    __slots__ = ("_exchange", "_format", "_index", "_offset", "_token_text", "_write")
+    __slots__ = ("_exchange", "_format", "_index", "_media", "_offset", "_token_text", "_write")
 
     def __init__(
         self,
@@ -89,17 +103,19 @@ class EventSink:
         exchange: Exchange,
         format: ResponseFormat,
         logprob_text: Callable[[int], str] | None,
+        media: StreamMedia = EVENTS,
     ) -> None:
         self._index = index
         self._exchange = exchange
         self._format = format
         self._write = format.content_chunk(index)
         self._token_text = logprob_text
+        self._media = media
         self._offset = 0
 
     def begin(self) -> None:
         if not self._exchange.started:
-            self._exchange.start_stream()
+            self._exchange.start_stream(self._media.content_type)
         opening = self._format.opening(self._index)
         if opening:
             self._exchange.send(opening)
@@ -108,9 +124,8 @@ class EventSink:
         self._exchange.send(self._write(text))
 
     def waiting(self) -> None:
-        """A comment: proxies and clients see that the stream lives, and no event."""
-        if self._exchange.started:
-            self._exchange.send(WAITING)
+        if self._exchange.started and self._media.waiting:
+            self._exchange.send(self._media.waiting)
 
     def deltas(self, deltas: list[Delta]) -> None:
         """One write for all of them."""

@@ -10,9 +10,14 @@ from firelane.gateway.handlers.completions import Completions
 from firelane.gateway.handlers.embeddings import Embeddings
 from firelane.gateway.handlers.files import Files
 from firelane.gateway.handlers.messages import Messages
+from firelane.gateway.handlers.ollama import Ollama
+from firelane.gateway.handlers.ollama_embeddings import OllamaEmbeddings
+from firelane.gateway.handlers.ollama_models import OllamaModelList
 from firelane.gateway.handlers.openapi import OpenApi
 from firelane.gateway.handlers.page import Page
+from firelane.gateway.handlers.render import Render
 from firelane.gateway.handlers.responses import Responses
+from firelane.gateway.handlers.scores import Scores
 from firelane.gateway.handlers.server import Server
 from firelane.gateway.handlers.stats import StatsReport
 from firelane.gateway.handlers.tokens import Tokens
@@ -34,9 +39,14 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from Chat(models, bodies).routes()
     yield from Messages(models, bodies, replies).routes()
     yield from Responses(models, bodies, services.responses, replies).routes()
+    yield from Ollama(models, bodies, replies).routes()
+    yield from OllamaEmbeddings(models, bodies, replies).routes()
+    yield from OllamaModelList(services).routes()
     yield from WorkersAi(models, bodies).routes()
     yield from Tokens(models, bodies, replies).routes()
+    yield from Render(models, bodies, replies).routes()
     yield from Embeddings(models, bodies).routes()
+    yield from Scores(models, bodies).routes()
     yield from Files(services.files, replies, services.metrics).routes()
     yield from Batches(services.batches, bodies, replies).routes()
     yield from Server(services).routes()

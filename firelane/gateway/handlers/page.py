@@ -18,6 +18,7 @@ TYPES = {
     ".js": b"text/javascript; charset=utf-8",
     ".svg": b"image/svg+xml",
 }
+RUNNING = b"Ollama is running"
 SECURITY = (
     b"content-security-policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
     b"frame-ancestors 'none'; object-src 'none'\r\n"
@@ -44,6 +45,21 @@ class StaticFile:
         self._replies.send(exchange, self._body, status, content_type=self._type, headers=self._headers)
 
 
+class Root:
+    """`/`: the page for browsers; for others the words by which Ollama's clients know it is there."""
+
+    def __init__(self, replies: Replies, page: StaticFile) -> None:
+        self._replies = replies
+        self._page = page
+
+    def send(self, exchange: Exchange) -> None:
+        exchange.extra_headers += b"vary: accept\r\n"
+        if b"text/html" in exchange.request.headers.get(b"accept", b""):
+            self._page.send(exchange)
+        else:
+            self._replies.send(exchange, RUNNING, content_type=b"text/plain; charset=utf-8")
+
+
 class Page:
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
@@ -53,7 +69,9 @@ class Page:
         for file in files("firelane.gateway").joinpath("page").iterdir():
             suffix = file.name[file.name.rfind(".") :]
             if suffix in TYPES:
-                path = "/" if file.name == "index.html" else f"/page/{file.name}"
-                file_route = StaticFile(self._replies, file.read_bytes(), TYPES[suffix])
+                served = StaticFile(self._replies, file.read_bytes(), TYPES[suffix])
                 doc = Doc(summary="A file of the page", answer_type=TYPES[suffix].decode())
-                yield Route("GET", path, file_route.send, public=True, doc=doc)
+                if file.name == "index.html":
+                    yield Route("GET", "/", Root(self._replies, served).send, public=True, doc=doc)
+                else:
+                    yield Route("GET", f"/page/{file.name}", served.send, public=True, doc=doc)

@@ -38,6 +38,8 @@ class Server:
         yield Route("GET", "/v1/models", self.models, doc=models, prepare=_answer_in_clients_form)
         yield Route("GET", "/v1/models/{model+}", self.model, doc=model, prepare=_answer_in_clients_form)
         yield Route("GET", "/health", self.health, public=True, doc=health)
+        yield Route("GET", "/ping", self.health, public=True, doc=health)
+        yield Route("POST", "/ping", self.health, public=True, doc=health)
         yield Route("GET", "/version", self.version, public=True, doc=version)
         yield Route("GET", "/metrics", self.metrics, admin=True, doc=metrics)
 

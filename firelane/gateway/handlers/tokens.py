@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, as vLLM has them."""
+"""POST /tokenize and /detokenize, and GET /tokenizer_info, as vLLM has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 from firelane.api.chat import ChatRequest
 from firelane.api.decode import BodyDecoder
-from firelane.api.models import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from firelane.api.models import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    ModelQuery,
+    TokenizeRequest,
+    TokenizeResponse,
+    TokenizerInfo,
+)
+from firelane.api.paging import read_query
 from firelane.errors import RequestError
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
@@ -27,8 +35,25 @@ class Tokens:
     def routes(self) -> Iterable[Route]:
         forth = Doc(summary="Text or messages to token ids", body=TokenizeRequest, answer=TokenizeResponse)
         back = Doc(summary="Token ids to text", body=DetokenizeRequest, answer=DetokenizeResponse)
+        info = Doc(summary="What the tokenizer is", answer=TokenizerInfo, query=ModelQuery)
+        yield Route("GET", "/tokenizer_info", self.info, doc=info)
         yield Route("POST", "/tokenize", self.tokenize, doc=forth)
         yield Route("POST", "/detokenize", self.detokenize, doc=back)
+
+    def info(self, exchange: Exchange) -> None:
+        name = read_query(exchange.request.query, ("model",)).get("model")
+        model = self._models.find(name, exchange.request.tenant)
+        names, template = model.prompts.files.specials, model.prompts.template
+        answer = TokenizerInfo(
+            vocab_size=model.tokenizer.num_ids,
+            model_max_length=model.max_model_len,
+            bos_token=names.get("bos_token"),
+            eos_token=names.get("eos_token"),
+            pad_token=names.get("pad_token"),
+            unk_token=names.get("unk_token"),
+            chat_template=None if template is None else template.source,
+        )
+        self._replies.json(exchange, answer)
 
     async def tokenize(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._tokenizes)

@@ -13,6 +13,8 @@ from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no"
+NDJSON = b"application/x-ndjson"
+"""One JSON object a line."""
 
 
 def retry_header(error: Exception) -> bytes:
@@ -157,8 +159,8 @@ class Doc:
 
     body, answer: types of the JSON of request and 200 response; None where there is none, or where
     `body_type` or `answer_type`, the media type, is another than JSON. query: a struct whose fields are the
-    query's parameters. stream: answers with server-sent events when the body asks for it. errors: type of
-    the JSON of an answer that is no success.
+    query's parameters. stream: answers with a stream, of stream_type, when the body asks for it. errors: type
+    of the JSON of an answer that is no success.
     """
 
     summary: str
@@ -166,6 +168,7 @@ class Doc:
     answer: Any = None
     query: Any = None
     stream: bool = False
+    stream_type: str = "text/event-stream"
     body_type: str = "application/json"
     answer_type: str = "application/json"
     errors: Any = ErrorEnvelope

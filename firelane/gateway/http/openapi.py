@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 
-from firelane.api import chat, completions, models, responses, sampling, workers_ai
+from firelane.api import chat, completions, models, ollama, responses, sampling, scores, workers_ai
 from firelane.gateway.http.exchange import Doc, Route
 
 REF = "#/components/schemas/{name}"
 TITLE = "Firelane"
-ABOUT = "LLM inference: the APIs of OpenAI and Anthropic, the extras of vLLM, the native form of Workers AI."
-EVENT_STREAM = "text/event-stream"
+ABOUT = (
+    "LLM inference: the APIs of OpenAI, Anthropic and Ollama, the extras of vLLM, "
+    "the native form of Workers AI."
+)
 Json = dict[str, Any]
 
 REFUSED: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
@@ -21,6 +23,11 @@ REFUSED: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     completions.CompletionRequest: sampling.NEUTRAL | completions.COMPLETION_NEUTRAL,
     responses.ResponsesRequest: dict.fromkeys(responses.REFUSED, ()),
     workers_ai.RunRequest: {"lora": (), "functions": ([],)},
+    ollama.OllamaOptions: ollama.NEUTRAL_OPTIONS,
+    ollama.OllamaGenerateRequest: ollama.NEUTRAL_GENERATE,
+    ollama.OllamaMessage: {"images": ([],)},
+    scores.ScoreRequest: dict.fromkeys(scores.REFUSED, ()),
+    scores.RerankRequest: dict.fromkeys(scores.REFUSED, ()),
     models.TokenizeRequest: {"chat_template": (), "mm_processor_kwargs": ()},
 }
 """Fields of requests whose types allow anything but whose checks allow only null and these values."""
@@ -84,7 +91,7 @@ def _responses(doc: Doc, schemas: dict[Any, Json]) -> Json:
     elif doc.answer_type != "application/json":
         content[doc.answer_type] = {}
     if doc.stream:
-        content[EVENT_STREAM] = {}
+        content[doc.stream_type] = {}
     ok: Json = {"description": "Done"}
     if content:
         ok["content"] = content

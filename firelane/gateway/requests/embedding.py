@@ -1,35 +1,28 @@
-"""Requests for embeddings: from tokenised inputs to the answer."""
+"""Requests for vectors, whatever is made of them: from tokenised inputs to the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
-from firelane.api.embeddings import EmbeddingResponse, EmbeddingUsage
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.gateway.requests.admission import Reservation
 from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
-from firelane.gateway.requests.vectors import VectorFormat
+from firelane.gateway.requests.vectors import VectorAnswer
 from firelane.text.prompt import Prompt
 from firelane.wire.frames import FinishReason, NewRequest, Pooling, Sampling, TokenLogprobs
-
-NO_DATA = b'"data":[]'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingJob:
-    """A checked, admitted and tokenised request. prompts: one a vector. answer_model: the
-    name that the answer repeats. salt: of the prefix cache. window: how many inputs are with the engine at a
-    time, at most.
+    """A checked, admitted and tokenised request. prompts: one a vector. salt: of the prefix cache. window:
+    how many inputs are with the engine at a time, at most.
     """
 
     prompts: list[Prompt]
     pooling: Pooling
-    format: VectorFormat
-    answer_model: str
+    answer: VectorAnswer
     salt: bytes
     window: int
 
@@ -81,22 +74,18 @@ class EmbeddingAnswer:
 
     def complete(self, run: RequestRun[EmbeddingInput]) -> None:
         tokens = sum(map(len, self.job.prompts))
-        usage = EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
-        # Items are bytes already: each was written when its vector came, not all of them now.
-        empty = msgspec.json.encode(EmbeddingResponse(data=[], model=self.job.answer_model, usage=usage))
-        items = b",".join(one.item for one in run.sequences)
-        run.exchange.respond(200, empty.replace(NO_DATA, b'"data":[%b]' % items, 1))
+        run.exchange.respond(200, self.job.answer.body(tokens, run.times()))
 
     def failure(self, body: bytes) -> bytes:
         raise AssertionError(f"embeddings are not streamed: {body!r}")
 
 
 class EmbeddingInput:
-    """The Sequence of one input. item: the JSON of its vector, b"" until it is there."""
+    """The Sequence of one input. embedded: its vector is there."""
 
     __slots__ = (
-        *("_answer", "_done_s", "_run", "cached_tokens", "done", "first_of_prompt", "generated"),
-        *("id", "index", "item", "planned_s"),
+        *("_answer", "_done_s", "_run", "cached_tokens", "done", "embedded", "first_of_prompt"),
+        *("generated", "id", "index", "planned_s"),
     )
 
     def __init__(
@@ -104,7 +93,7 @@ class EmbeddingInput:
     ) -> None:
         self.id = request_id
         self.index = index
-        self.item = b""
+        self.embedded = False
         self.done = False
         self.first_of_prompt = True
         self.cached_tokens = self.generated = 0
@@ -138,14 +127,15 @@ class EmbeddingInput:
         """An embedding has none."""
 
     def on_embedding(self, values: bytes) -> None:
-        self.item = self._answer.job.format.item(self.index, values)
+        self._answer.job.answer.add(self.index, values)
+        self.embedded = True
         self._done_s = self._answer.now_s()
 
     def ending(self, reason: FinishReason) -> None:
-        """An error leaves it without its item."""
+        """An error leaves it without its vector."""
 
     def on_end(self) -> None:
-        if not self.item:
+        if not self.embedded:
             self._run.fail(EngineDeadError("the engine failed on this request: try again"))
             return
         self.done = True

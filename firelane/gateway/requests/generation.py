@@ -79,6 +79,7 @@ class _Starter:
         live = self._request.options.live_usage
         if live is not None:
             live.read = lambda: usage_of(self._run.sequences)
+            live.times = self._run.times
         await self._run.start(self._choices(work))
 
     def _choices(self, work: Sequence[tuple[Prompt, Sampling]]) -> Iterator[tuple[Choice, NewRequest]]:
@@ -106,7 +107,9 @@ class _Starter:
         request, model, index = self._request, self._model, len(self._run.sequences)
         if request.options.stream:
             token_text = model.tokenizer.token_text if request.options.logprobs else None
-            sink: ResponseSink = EventSink(index, self._run.exchange, request.format, token_text)
+            sink: ResponseSink = EventSink(
+                index, self._run.exchange, request.format, token_text, request.options.media
+            )
         else:
             sink = ResultSink(self._answer.add_result())
         splitter = None if request.splitter is None else request.splitter()

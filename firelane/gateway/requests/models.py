@@ -24,6 +24,9 @@ from firelane.text.prompt import PromptBuilder, tokens_to_keep
 from firelane.text.tokenizer import Tokenizer
 from firelane.wire.frames import Ready
 
+LATEST = ":latest"
+"""The tag of a name without one, in Ollama's way of naming models."""
+
 
 class ModelState(enum.Enum):
     """State of a model. down: its engine has ended, and another one may be on its way."""
@@ -200,11 +203,22 @@ class Models:
         await model.until_loaded(exchange)
         return model
 
+    def find_tagged(self, name: str, tenant: Tenant) -> ServedModel:
+        """As `find`, where the tag `latest` may be there or not, as in Ollama."""
+        other = name.removesuffix(LATEST) if name.endswith(LATEST) else name + LATEST
+        known = name in self._by_name or other not in self._by_name
+        return self.find(name if known else other, tenant)
+
     def named(self, name: str) -> ServedModel:
         """The model of a name, whoever asks. Raises ModelNotServedError."""
         if name not in self._by_name:
             raise _not_served(name)
         return self._by_name[name]
+
+
+def tagged(name: str) -> str:
+    """The name with its tag."""
+    return name if ":" in name[name.rfind("/") + 1 :] else name + LATEST
 
 
 def _not_served(name: str) -> ModelNotServedError:

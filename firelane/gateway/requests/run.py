@@ -174,14 +174,19 @@ class RequestRun(Generic[SequenceT]):
         self._settle(status, reason)
         self.sequences = []
 
+    def times(self) -> RequestTimes:
+        """Until now."""
+        times = RequestTimes(self._reservation.arrived_s, self._now_s())
+        for sequence in self.sequences:
+            times.add(sequence.planned_s, sequence.first_s, sequence.last_s)
+        return times
+
     def _lasted_s(self) -> float | None:
         return self._now_s() - self._reservation.arrived_s if self._timed else None
 
     def _settle(self, status: int, reason: str) -> None:
         """Give back what the request held, and have it counted. Prompts that never started cost nothing."""
-        times = RequestTimes(self._reservation.arrived_s, self._now_s())
-        for sequence in self.sequences:
-            times.add(sequence.planned_s, sequence.first_s, sequence.last_s)
+        times = self.times()
         self.metrics.request_ended(max((one.generated for one in self.sequences), default=0))
         begun = [one for one in self.sequences if one.first_of_prompt and one.planned_s]
         self._admission.left(self)

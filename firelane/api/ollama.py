@@ -1,0 +1,258 @@
+"""POST /api/chat, /api/generate, /api/embed, /api/embeddings and /api/show: Ollama's requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from firelane.api.chat import MAX_TOOLS, FunctionDefinition
+from firelane.api.sampling import INT64, Penalty, StopString, unsupported
+from firelane.errors import RequestError
+
+ROLES = ("system", "user", "assistant", "tool")
+HINTS = ("keep_alive", "shift", "truncate")
+"""Fields without which the answer is right all the same."""
+EMBED_HINTS = ("keep_alive",)
+SHOW_HINTS = ("verbose",)
+OPTION_HINTS = (
+    *("draft_num_predict", "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch"),
+    *("num_ctx", "num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "repeat_last_n"),
+    *("use_mlock", "use_mmap", "vocab_only"),
+)
+"""Options that say how to load a model, which is loaded here, or that change next to nothing."""
+NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {"mirostat": (0,), "tfs_z": (1,), "typical_p": (1,)}
+"""Values of options that are not implemented which ask for nothing."""
+NEUTRAL_GENERATE: dict[str, tuple[Any, ...]] = {
+    "context": ([],),
+    "height": (0,),
+    "images": ([],),
+    "steps": (0,),
+    "suffix": ("",),
+    "template": ("",),
+    "width": (0,),
+}
+INSTEAD = {
+    "context": "send the conversation's messages to /api/chat",
+    "images": "models here read texts alone, so leave it out",
+}
+"""What to do, where it is not to leave the field out."""
+
+
+class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """num_predict 0, -1, -2: no limit but the context's. seed -1: another one each time. top_k 0: all."""
+
+    num_predict: Annotated[int, Meta(ge=-2, le=2**31 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=5)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, INT64] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+
+    # Hints: see OPTION_HINTS.
+    draft_num_predict: Any = None
+    embedding_only: Any = None
+    f16_kv: Any = None
+    logits_all: Any = None
+    low_vram: Any = None
+    main_gpu: Any = None
+    num_batch: Any = None
+    num_ctx: Any = None
+    num_gpu: Any = None
+    num_keep: Any = None
+    num_thread: Any = None
+    numa: Any = None
+    penalize_newline: Any = None
+    repeat_last_n: Any = None
+    use_mlock: Any = None
+    use_mmap: Any = None
+    vocab_only: Any = None
+
+    # Of mirostat, which is refused: see NEUTRAL_OPTIONS.
+    mirostat: Any = None
+    mirostat_eta: Any = None
+    mirostat_tau: Any = None
+    tfs_z: Any = None
+    typical_p: Any = None
+
+    def check(self) -> None:
+        """Raises RequestError."""
+        for name, values in NEUTRAL_OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None and value not in values:
+                raise unsupported(f"options.{name}")
+
+    def given_hints(self) -> list[str]:
+        return [f"options.{name}" for name in OPTION_HINTS if getattr(self, name) is not None]
+
+
+class OllamaFunction(msgspec.Struct, kw_only=True):
+    """arguments: an object, or its JSON text."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+
+
+class OllamaCall(msgspec.Struct, kw_only=True):
+    function: OllamaFunction
+    id: str | None = None
+
+
+class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """tool_name, tool_call_id: of a tool's message, the call that it answers; without the latter it answers
+    the earliest one of that name which has no answer yet.
+    """
+
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: Annotated[list[OllamaCall], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+    # Refused, unless empty.
+    images: Any = None
+
+    def check(self, where: str) -> None:
+        """Raises RequestError."""
+        if self.role not in ROLES:
+            known = ", ".join(ROLES)
+            raise RequestError(
+                f"`{where}.role` is '{self.role[:40]}': supported are {known}", param=f"{where}.role"
+            )
+        if self.images:
+            raise _unsupported("images", f"{where}.")
+
+
+class OllamaTool(msgspec.Struct, kw_only=True):
+    function: FunctionDefinition
+    type: str | None = None
+
+
+class OllamaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What chat and generate share. stream: true where it is left out. format: "json", or a JSON schema."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    stream: bool | None = None
+    options: OllamaOptions | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    # Hints: see HINTS.
+    keep_alive: Any = None
+    shift: Any = None
+    truncate: Any = None
+
+    @property
+    def streams(self) -> bool:
+        return self.stream is not False
+
+    def check_shared(self) -> None:
+        """Raises RequestError."""
+        if self.options is not None:
+            self.options.check()
+        if isinstance(self.format, str) and self.format not in ("", "json"):
+            raise RequestError(
+                f"`format` is '{self.format[:40]}': use \"json\" or a JSON schema, an object", param="format"
+            )
+
+
+class OllamaChatRequest(OllamaRequest, kw_only=True):
+    """Without messages it asks whether the model is loaded."""
+
+    messages: Annotated[list[OllamaMessage], Meta(max_length=1 << 16)] | None = None
+    tools: Annotated[list[OllamaTool], Meta(max_length=MAX_TOOLS)] | None = None
+
+    def check(self) -> None:
+        """Raises RequestError on values that are valid alone but not together, or not supported."""
+        self.check_shared()
+        for i, message in enumerate(self.messages or ()):
+            message.check(f"messages[{i}]")
+
+
+class OllamaGenerateRequest(OllamaRequest, kw_only=True):
+    """Without a prompt it asks whether the model is loaded. raw: `prompt` is not put into the template."""
+
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+
+    # Refused: see NEUTRAL_GENERATE.
+    context: Any = None
+    height: Any = None
+    images: Any = None
+    steps: Any = None
+    suffix: Any = None
+    template: Any = None
+    width: Any = None
+
+    def check(self) -> None:
+        """Raises RequestError on values that are valid alone but not together, or not supported."""
+        self.check_shared()
+        for name, values in NEUTRAL_GENERATE.items():
+            value = getattr(self, name)
+            if value is not None and value not in values:
+                raise _unsupported(name)
+        if self.raw and self.system:
+            raise RequestError("`raw` has no `system`: put it into the prompt", param="system")
+
+
+class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """truncate (true): take as many tokens of a longer input as the model does, its first ones. Without an
+    input it asks whether the model is loaded.
+    """
+
+    model: Annotated[str, Meta(min_length=1)]
+    input: str | list[str] | None = None
+    truncate: bool | None = None
+    dimensions: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    options: OllamaOptions | None = None
+    keep_alive: Any = None
+
+    def inputs(self) -> list[str]:
+        given = [self.input] if isinstance(self.input, str) else self.input or []
+        return [] if given == [""] else given
+
+    def check(self) -> None:
+        """All that the types allow is looked at where the inputs are."""
+
+
+class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The older form: one text, and a vector that is not scaled."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    prompt: str | None = None
+    options: OllamaOptions | None = None
+    keep_alive: Any = None
+
+    def check(self) -> None:
+        """All that the types allow is allowed."""
+
+
+class OllamaShowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """name: the older name of `model`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: Any = None
+
+    def check(self) -> None:
+        """Raises RequestError."""
+        if not (self.model or self.name):
+            raise RequestError("`model` is missing", param="model", code="missing_parameter")
+
+
+def _unsupported(name: str, prefix: str = "") -> RequestError:
+    instead = INSTEAD.get(name, "leave it out")
+    return RequestError(
+        f"`{prefix}{name}` is not supported by this server: {instead}",
+        param=prefix + name,
+        code="unsupported_parameter",
+    )

@@ -1,0 +1,149 @@
+"""What Ollama's clients ask of a server's models: which there are, what each can do. They are fixed when the
+server starts, so that nothing is pulled, made or deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from firelane.api.decode import BodyDecoder
+from firelane.api.ollama import SHOW_HINTS, OllamaShowRequest
+from firelane.api.ollama_answer import (
+    OllamaDetails,
+    OllamaError,
+    OllamaModel,
+    OllamaModels,
+    OllamaRunning,
+    OllamaRunningModels,
+    OllamaShown,
+    OllamaVersion,
+)
+from firelane.errors import RequestError
+from firelane.gateway.answers.ollama_failure import answer_as_ollama
+from firelane.gateway.answers.ollama_format import rfc3339
+from firelane.gateway.http.exchange import Doc, Exchange, Route
+from firelane.gateway.requests.models import ServedModel, tagged
+from firelane.gateway.services import Services
+
+API_VERSION = "0.12.11"
+"""Of Ollama, whose API these paths follow: clients compare it with what they need."""
+NEVER = "9999-12-31T23:59:59Z"
+"""When a model is put out of memory."""
+CHANGES = (
+    *(("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
+    ("DELETE", "/api/delete"),
+)
+
+
+class OllamaModelList:
+    def __init__(self, services: Services) -> None:
+        self._models = services.models
+        self._bodies = services.bodies
+        self._replies = services.replies
+        self._started = rfc3339(services.created)
+        self._shows: BodyDecoder[OllamaShowRequest] = BodyDecoder(OllamaShowRequest, SHOW_HINTS)
+
+    def routes(self) -> Iterable[Route]:
+        gets: tuple[tuple[str, Any, Any, str], ...] = (
+            ("/api/tags", self.tags, OllamaModels, "The served names"),
+            ("/api/ps", self.running, OllamaRunningModels, "The models that serve now"),
+        )
+        for path, handle, answer, what in gets:
+            doc = Doc(summary=f"{what} (Ollama's form)", answer=answer, errors=OllamaError)
+            yield Route("GET", path, handle, doc=doc, prepare=answer_as_ollama)
+        version = Doc(summary="The version of Ollama's API", answer=OllamaVersion, errors=OllamaError)
+        yield Route("GET", "/api/version", self.version, public=True, doc=version, prepare=answer_as_ollama)
+        show = Doc(
+            summary="What a model can do (Ollama's form)",
+            body=OllamaShowRequest,
+            answer=OllamaShown,
+            errors=OllamaError,
+        )
+        yield Route("POST", "/api/show", self.show, doc=show, prepare=answer_as_ollama)
+        change = Doc(summary="Refused: models are fixed", errors=OllamaError)
+        for method, path in CHANGES:
+            yield Route(method, path, self.change, doc=change, prepare=answer_as_ollama)
+
+    def tags(self, exchange: Exchange) -> None:
+        models = [
+            OllamaModel(
+                name=name,
+                model=name,
+                modified_at=self._started,
+                size=0 if model.engines.ready is None else model.engines.ready.weights_bytes,
+                digest=_digest(model),
+                details=_details(model),
+            )
+            for model, name in self._names(exchange)
+        ]
+        self._replies.json(exchange, OllamaModels(models=models))
+
+    def running(self, exchange: Exchange) -> None:
+        models = [
+            OllamaRunning(
+                name=name,
+                model=name,
+                size=ready.weights_bytes + ready.kv_bytes,
+                digest=_digest(model),
+                details=_details(model),
+                expires_at=NEVER,
+                context_length=ready.max_model_len,
+            )
+            for model, name in self._names(exchange)
+            if (ready := model.engines.ready) is not None
+        ]
+        self._replies.json(exchange, OllamaRunningModels(models=models))
+
+    def version(self, exchange: Exchange) -> None:
+        self._replies.json(exchange, OllamaVersion(version=API_VERSION))
+
+    async def show(self, exchange: Exchange) -> None:
+        request = await self._bodies.read(exchange, self._shows)
+        model = self._models.find_tagged(request.model or request.name or "", exchange.request.tenant)
+        defaults = model.prompts.files.defaults.items()
+        template = model.prompts.template
+        answer = OllamaShown(
+            parameters="\n".join(f"{name} {value:g}" for name, value in defaults),
+            template="" if template is None else template.source,
+            details=_details(model),
+            model_info=_info(model),
+            capabilities=["completion", *model.assistant.abilities],
+            modified_at=self._started,
+        )
+        self._replies.json(exchange, answer)
+
+    def change(self, exchange: Exchange) -> None:
+        """Raises RequestError."""
+        exchange.request.body = b""
+        raise RequestError(
+            "the models of this server are fixed when it starts: see /api/tags for those that it serves",
+            code="models_fixed",
+        )
+
+    def _names(self, exchange: Exchange) -> list[tuple[ServedModel, str]]:
+        tenant = exchange.request.tenant
+        return [(model, tagged(name)) for model in self._models for name in model.names_for(tenant)]
+
+
+def _digest(model: ServedModel) -> str:
+    return hashlib.sha256(f"{model.name}\0{model.version}".encode()).hexdigest()
+
+
+def _details(model: ServedModel) -> OllamaDetails:
+    family = model.prompts.files.model_type
+    return OllamaDetails(family=family, families=[family] if family else [])
+
+
+def _info(model: ServedModel) -> dict[str, Any]:
+    """In Ollama's names; some wait until an engine is ready."""
+    kind, ready = model.prompts.files.model_type or "unknown", model.engines.ready
+    info: dict[str, Any] = {"general.architecture": kind, "general.basename": model.name}
+    if ready is not None:
+        info |= {
+            f"{kind}.context_length": ready.max_model_len,
+            f"{kind}.embedding_length": ready.embedding_width,
+            f"{kind}.vocab_size": ready.vocab_size,
+        }
+    return info

@@ -1,0 +1,113 @@
+"""What Ollama's clients ask of a server: models, versions, vectors, whether it is there."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from ollama_support import chat, post, refused, told, user
+
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.handlers.ollama_models import CHANGES
+from tests.text.toy_model import write_model
+
+
+def get(service, path):
+    return told(service.http.get(path))
+
+
+def test_tags_and_ps(service):
+    listed = get(service, "/api/tags")["models"]
+    assert [model["name"] for model in listed] == ["toy:latest", "alias:latest"]
+    assert len({model["digest"] for model in listed}) == 1
+    assert len(listed[0]["digest"]) == 64
+    assert listed[0]["size"] == 1
+    running = get(service, "/api/ps")["models"]
+    assert [(model["model"], model["size"]) for model in running] == [("toy:latest", 2), ("alias:latest", 2)]
+    assert {model["digest"] for model in running} == {listed[0]["digest"]}
+    service.run(service.engine.die)
+    service.wait_for(lambda: service.link.state is LinkState.DEAD)
+    assert get(service, "/api/ps") == {"models": []}
+    assert get(service, "/api/tags")["models"][0]["size"] == 0
+    assert "engine" in refused(post(service, "/api/chat", messages=user()), 503)
+
+
+def test_names_with_a_tag_keep_it(make_service):
+    service = make_service(names=("org/toy:7b", "org:1/toy"))
+    names = [model["name"] for model in get(service, "/api/tags")["models"]]
+    assert names == ["org/toy:7b", "org:1/toy:latest"]
+    assert all(chat(service, model=name)["done"] for name in names)
+
+
+def test_show(make_service, core, tmp_path):
+    model_dir = write_model(tmp_path, core)
+    (model_dir / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 261}))
+    defaults = {"eos_token_id": [1], "temperature": 0.6, "top_k": 20}
+    (model_dir / "generation_config.json").write_text(json.dumps(defaults))
+    service = make_service(model_dir=model_dir)
+    for name in ({"model": "toy"}, {"name": "alias"}):
+        shown = told(service.http.post("/api/show", json=name))
+    assert shown["model_info"]["general.architecture"] == "qwen3"
+    assert shown["model_info"]["qwen3.context_length"] == 512
+    assert shown["details"]["families"] == ["qwen3"]
+    assert sorted(shown["parameters"].split("\n")) == ["temperature 0.6", "top_k 20"]
+    assert shown["capabilities"] == ["completion"]
+    assert "`model` is missing" in refused(service.http.post("/api/show", json={}))
+    assert refused(service.http.post("/api/show", json={"model": "other"}), 404)
+
+
+def test_capabilities(taught):
+    shown = told(taught.http.post("/api/show", json={"model": "toy"}))
+    assert shown["capabilities"] == ["completion", "tools", "thinking"]
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_models_are_fixed(service, method, path):
+    for body in (b'{"model": "toy"}', b"", b"no json"):
+        assert "fixed when it starts" in refused(service.http.request(method, path, content=body))
+
+
+def test_the_server_is_there(service):
+    assert get(service, "/api/version")["version"].count(".") == 2
+    for method in ("GET", "HEAD"):
+        answer = service.http.request(method, "/")
+        assert answer.status_code == 200
+        assert answer.text == ("Ollama is running" if method == "GET" else "")
+        assert answer.headers["vary"] == "accept"
+
+
+def test_vectors(service):
+    answer = told(post(service, "/api/embed", input=["hey", "you"]))
+    assert answer["model"] == "toy"
+    assert answer["prompt_eval_count"] == 8
+    assert answer["total_duration"] >= answer["load_duration"] >= 0
+    np.testing.assert_allclose(np.linalg.norm(answer["embeddings"], axis=1), 1, rtol=1e-6)
+    (cut,) = told(post(service, "/api/embed", input="hey", dimensions=2))["embeddings"]
+    np.testing.assert_allclose(np.linalg.norm(cut), 1, rtol=1e-6)
+    whole = told(post(service, "/api/embeddings", prompt="hey"))["embedding"]
+    assert whole[0] == 4  # not scaled
+    assert told(post(service, "/api/embed", input=[]))["embeddings"] == []
+    assert told(post(service, "/api/embed", input=""))["embeddings"] == []
+    assert told(post(service, "/api/embeddings", prompt=""))["embedding"] == []
+
+
+def test_long_texts_are_cut_at_their_end(service):
+    told(post(service, "/api/embed", input="a" * 600 + "b"))
+    (request,) = service.engine.submitted
+    ids = np.frombuffer(request.prompt, np.int32)
+    assert (len(ids), ids[0]) == (512, 0)
+    said = refused(post(service, "/api/embed", input="a" * 600, truncate=False))
+    assert "maximum context length" in said
+
+
+def test_no_option_changes_a_vector(service):
+    answer = post(service, "/api/embed", input="x", keep_alive=0, options={"temperature": 1, "num_ctx": 8})
+    names = answer.headers["x-ignored-fields"].split(", ")
+    assert sorted(names) == ["keep_alive", "options.num_ctx", "options.temperature"]
+
+
+def test_texts_that_make_no_vector_are_refused(service):
+    assert "empty entry, number 1" in refused(post(service, "/api/embed", input=["a", ""]))
+    assert "at most 2048" in refused(post(service, "/api/embed", input=["a"] * 2049))
+    assert "`dimensions` is 5" in refused(post(service, "/api/embed", input="a", dimensions=5))
