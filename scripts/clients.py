@@ -95,8 +95,10 @@ def codex(place: Place) -> str:
 CLIENTS = {
     "OpenAI, Python": Client("openai", "pip", python_script("openai_session.py")),
     "Anthropic, Python": Client("anthropic", "pip", python_script("anthropic_session.py")),
+    "Ollama, Python": Client("ollama", "pip", python_script("ollama_session.py")),
     "OpenAI, Node": Client("openai", "npm", node_script("openai_session.mjs")),
     "Anthropic, Node": Client("@anthropic-ai/sdk", "npm", node_script("anthropic_session.mjs")),
+    "Ollama, JavaScript": Client("ollama", "npm", node_script("ollama_session.mjs")),
     "Claude Code": Client("@anthropic-ai/claude-code", "npm", claude_code),
     "Codex": Client("@openai/codex", "npm", codex),
 }
