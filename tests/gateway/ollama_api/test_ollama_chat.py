@@ -123,7 +123,10 @@ def test_format_becomes_a_grammar(service):
     for ask, more in ((chat, {}), (generate, {}), (generate, {"raw": True})):
         ask(service, format=SCHEMA, **more)
         grammar = service.engine.submitted[-1].grammar
-        assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", SCHEMA)
+        assert (grammar.kind, json.loads(grammar.text)) == (
+            "json_schema",
+            SCHEMA | {"additionalProperties": False},
+        )
         ask(service, format="json", **more)
         assert json.loads(service.engine.submitted[-1].grammar.text) == {"type": "object"}
         ask(service, format="", **more)
