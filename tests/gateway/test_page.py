@@ -61,6 +61,11 @@ def test_text_is_never_parsed_as_html():
         assert re.findall(bad, PAGE[name]) == [], name
 
 
+def test_links_of_answers_are_made_in_one_place():
+    """Where their protocol is checked. Files to save are the other use of an address."""
+    assert [name for name in SCRIPTS if re.search(r"\bhref\b", PAGE[name])] == ["inline.js", "library.js"]
+
+
 def test_files_are_short():
     assert {name: text.count("\n") for name, text in PAGE.items() if text.count("\n") > 400} == {}
 

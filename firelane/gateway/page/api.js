@@ -2,21 +2,26 @@
 
 export const NO_ANSWER = "The server does not answer. It may have been stopped, or the network is down.";
 const KEY = "firelane.key";
-let memory = ""; // where session storage is forbidden
 
-export function apiKey() {
+function keptKey() {
   try {
-    return sessionStorage.getItem(KEY) ?? "";
+    return localStorage.getItem(KEY) ?? "";
   } catch {
-    return memory;
+    return ""; // storage is forbidden
   }
 }
 
-export function setApiKey(key) {
-  memory = key;
+let key = keptKey();
+
+export const apiKey = () => key;
+export const keyIsKept = () => keptKey() !== "";
+
+// Stays in memory, for as long as the page is open, and in the browser only where the reader wants that.
+export function setApiKey(value, remember) {
+  key = value;
   try {
-    if (key) sessionStorage.setItem(KEY, key);
-    else sessionStorage.removeItem(KEY);
+    if (value && remember) localStorage.setItem(KEY, value);
+    else localStorage.removeItem(KEY);
   } catch { /* kept in memory */ }
 }
 

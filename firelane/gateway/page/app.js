@@ -4,11 +4,14 @@ import { getJson } from "./api.js";
 import { Conversation, exampleList } from "./conversation.js";
 import { Dashboard } from "./dashboard.js";
 import { askForKey, setUpDialogs } from "./dialogs.js";
-import { byId, setText } from "./dom.js";
+import { announce, byId, setText } from "./dom.js";
+import { Library } from "./library.js";
+import { Loading } from "./loading.js";
 import { Settings } from "./settings.js";
 import { Poll } from "./stats.js";
+import { keptConversation, lastOpen } from "./store.js";
 
-const STATES = { ready: "Ready", starting: "Loading", draining: "Shutting down", down: "Engine down" };
+const STATES = { ready: "Ready", loading: "Loading", draining: "Shutting down", down: "Engine down" };
 const EMPTY = {
   chat: "Ask something, or start with one of these. Settings are sent with each message as they stand.",
   completion: "Give the beginning of a text; the model goes on from there.",
@@ -24,9 +27,12 @@ const EXAMPLES = {
 const settings = new Settings(byId("settings"));
 const conversation = new Conversation(settings, askForKey);
 const dashboard = new Dashboard();
+const library = new Library(conversation);
+const loadingTime = new Loading();
 const message = byId("message");
 let models = "";
 let mode = "";
+let waiting = false; // the message is to be sent once the model is ready
 
 function showView() {
   const view = location.hash === "#dashboard" ? "dashboard" : "playground";
@@ -44,6 +50,7 @@ function showView() {
 function showMode() {
   if (mode === settings.mode) return;
   mode = settings.mode;
+  library.draw();
   setText(byId("message-label"), mode === "chat" ? "Message" : "Prompt");
   setText(byId("empty-text"), EMPTY[mode]);
   byId("examples").replaceChildren(...exampleList(EXAMPLES[mode], (text) => {
@@ -54,7 +61,15 @@ function showMode() {
 
 function send() {
   const text = settings.mode === "chat" ? message.value.trim() : message.value;
-  if (text && conversation.send(text)) message.value = "";
+  if (text && conversation.refused) wait(true);
+  else if (text && conversation.send(text)) message.value = "";
+}
+
+// While the model loads, a message waits in its field, and may still be changed.
+function wait(now) {
+  waiting = now;
+  setText(byId("send"), now ? "Waiting" : "Send");
+  if (now) announce("Sent as soon as the model is ready. Escape keeps it.");
 }
 
 function showState(state, text) {
@@ -78,19 +93,30 @@ function showNotice(text, loading = null) {
 // What the state of the engine means for the reader. reason: of the server, in words.
 function showEngine(state, reason, loading = null) {
   showState(state, STATES[state] ?? state);
+  const time = state === "loading" ? loadingTime.say(loading, performance.now() / 1000) : loadingTime.reset();
   const notices = {
-    starting: `The model is loading: ${reason}. You can already write; sending works once it is ready.`,
+    loading: `The model is loading: ${reason}.${time} You can already write: what you send waits until it is ready.`,
     draining: "The server is shutting down.",
     down: `The engine does not run: ${reason}`,
   };
   showNotice(notices[state] ?? "", loading);
   refuse(state === "loading" ? "The model is still loading." : "");
+  if (waiting && state === "ready") {
+    wait(false);
+    send();
+  }
 }
 
-function showModels(names) {
-  if (names.join("\n") === models) return;
-  models = names.join("\n");
-  settings.setModels(names);
+// Asks for the models where they are not known, or no longer those that `served` names.
+async function showModels(served = "") {
+  if (models && served === models) return;
+  models = served || "asked";
+  const { data } = await getJson("/v1/models").catch(() => ({ data: null }));
+  if (!data) {
+    models = ""; // once more with the next answer
+    return;
+  }
+  settings.setModels(data.map(({ id }) => id));
   poll.choose(byId("model").value);
 }
 
@@ -103,7 +129,7 @@ function refuse(why) {
 const watch = {
   stats(stats, history) {
     showEngine(stats.engine.state, stats.engine.reason, stats.engine.loading);
-    showModels(stats.models);
+    showModels(stats.models.join("\n"));
     dashboard.update(stats, history);
   },
 
@@ -116,7 +142,7 @@ const watch = {
       showState("unknown", "Key needed");
       showNotice("This server asks for an API key: enter yours under “API key”.");
     } else if (!models) {
-      getJson("/v1/models").then(({ data }) => showModels(data.map(({ id }) => id)), watch.silent);
+      showModels();
     }
   },
 
@@ -144,10 +170,6 @@ byId("stop").addEventListener("click", () => {
   conversation.stop();
   message.focus();
 });
-byId("clear").addEventListener("click", () => {
-  conversation.clear();
-  message.focus();
-});
 message.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -156,13 +178,23 @@ message.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+  if (waiting) wait(false);
   conversation.stop();
 });
-byId("open-settings").addEventListener("click", () => {
-  const open = byId("settings").classList.toggle("open");
-  byId("open-settings").setAttribute("aria-expanded", String(open));
-  if (open) byId("settings").querySelector("input:checked").focus();
-});
+// What lies beside the conversation on a wide screen is opened by a button on a narrow one.
+function opens(button, panel) {
+  button.addEventListener("click", () => {
+    const open = panel.classList.toggle("open");
+    button.setAttribute("aria-expanded", String(open));
+    if (open) panel.querySelector("input:checked, button").focus();
+  });
+}
+opens(byId("open-settings"), byId("settings"));
+opens(byId("open-library"), byId("library"));
+
+conversation.onKept = () => library.draw();
+const before = keptConversation(lastOpen());
+if (before) conversation.open(before);
 showView();
 showMode();
 poll.wake();

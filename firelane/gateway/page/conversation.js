@@ -1,21 +1,27 @@
-// The turns of both modes, and what may be done with them: send, stop, edit, resend, clear.
+// The conversation on show, and what may be done with its turns: send, stop, edit, resend, answer tool calls.
 
 import { announce, byId, el } from "./dom.js";
-import { figures, makeRequest, run } from "./request.js";
+import { copyText } from "./clipboard.js";
+import { showCode } from "./dialogs.js";
+import { Follow } from "./follow.js";
+import { makeRequest, newChoice, pickedOf, run } from "./request.js";
 import { SettingError } from "./settings.js";
-import { copyText, showCode } from "./dialogs.js";
-import { TurnView } from "./turns.js";
+import { keep, newConversation, rememberOpen, titleOf } from "./store.js";
+import { figureTexts, TurnView } from "./turns.js";
 
-const NEAR_PX = 80;
-
+// A turn: {role, choices: [{text, reasoning, calls, finish}], picked, view}, of a tool also {callId, name}, of the
+// model also {request, figures}. A turn of the reader or a tool has one choice: what was said.
 export class Conversation {
-  // onUnauthorized: a key is needed.
+  // onUnauthorized: a key is needed. onKept: the list of kept conversations has changed.
   constructor(settings, onUnauthorized) {
-    Object.assign(this, { settings, onUnauthorized, running: null, refused: "" });
+    Object.assign(this, { settings, onUnauthorized, running: null, refused: "", onKept: () => {} });
+    this.kept = { chat: newConversation("chat"), completion: newConversation("completion") };
     this.turns = { chat: [], completion: [] };
     this.list = byId("turns");
     this.scroll = byId("scroll");
+    this.follow = new Follow(this.scroll);
     settings.onMode = () => this.show();
+    window.addEventListener("pagehide", () => this._saveRest());
     this.show();
   }
 
@@ -23,47 +29,135 @@ export class Conversation {
     return this.settings.mode;
   }
 
+  get id() {
+    return this.kept[this.mode].id;
+  }
+
   // Draws the turns of the mode.
   show() {
-    const nodes = this.turns[this.mode].map((turn) => turn.view.node);
+    const turns = this.turns[this.mode];
+    const nodes = turns.map((turn) => turn.view.node);
     if (nodes.length !== this.list.children.length || nodes.some((node, i) => this.list.children[i] !== node)) {
       this.list.replaceChildren(...nodes);
     }
     byId("empty").hidden = nodes.length > 0;
-    byId("clear").hidden = nodes.length === 0;
     byId("stop").hidden = !this.running;
     byId("send").hidden = Boolean(this.running);
+    for (const turn of turns.filter(({ role }) => role === "assistant")) {
+      const asks = turn === turns.at(-1) && !this.running;
+      turn.view.askResults(turn, asks ? (texts) => this._sendResults(turn, texts) : null);
+    }
   }
 
   // Asks with a new turn of the reader. False when a setting is wrong, or an answer is on its way.
   send(text) {
-    return this._ask([...this.turns[this.mode], this._turn("user", text)]);
+    const last = this.turns[this.mode].at(-1);
+    if (last && !this.running && last.role === "assistant" && pickedOf(last).calls?.length) {
+      announce("The model waits for the results of its tool calls.");
+      last.view.node.querySelector(".call-results textarea")?.focus();
+      return false;
+    }
+    return this._ask([...this.turns[this.mode], this._turn({ role: "user", choices: [newChoice(text)] })]);
   }
 
   stop() {
     this.running?.abort();
   }
 
-  clear() {
-    this.stop();
-    this.turns[this.mode] = [];
-    this.show();
-    announce("Cleared.");
+  // A new one; the one before stays kept.
+  startNew() {
+    this._leave();
+    this.discard();
+    announce("A new conversation.");
+    byId("message").focus();
   }
 
-  _turn(role, text) {
-    const mode = this.mode;
-    const turn = { role, text, view: new TurnView(mode, role) };
-    turn.view.setText(text);
-    const copy = () => copyText(turn.text);
-    if (role === "user") {
-      turn.view.setActions({ edit: () => this._edit(turn), copy });
-    } else {
-      turn.acts = { edit: mode === "chat" ? () => this._rewrite(turn) : null, resend: () => this._again(turn), copy };
-      turn.acts.use = mode === "completion" ? () => this._continue(turn) : null;
-      turn.acts.code = () => showCode(turn.request);
+  // Forgets what is on show.
+  discard() {
+    this.stop();
+    this.kept[this.mode] = newConversation(this.mode);
+    this.turns[this.mode] = [];
+    rememberOpen("");
+    this.show();
+    this.onKept();
+  }
+
+  // Shows a kept one, with its settings.
+  open(kept) {
+    this._leave();
+    this.settings.restore(kept.settings ?? {}, kept.mode);
+    this.kept[kept.mode] = { ...kept, turns: [] };
+    this.turns[kept.mode] = kept.turns.map((turn) => this._turn(turn));
+    rememberOpen(kept.id);
+    this.show();
+    this.onKept();
+    this.follow.toEnd();
+    announce(`Opened: ${kept.title}`);
+  }
+
+  renamed(title) {
+    Object.assign(this.kept[this.mode], { title, named: true });
+  }
+
+  _leave() {
+    this._saveRest();
+    this.stop();
+  }
+
+  // What came of an answer that is not complete. All else is kept already, or was deleted in another tab.
+  _saveRest() {
+    if (this.running) this.save();
+  }
+
+  // Keeps the conversation in the browser, once there is one. Turns that failed without a word are left out.
+  save(mode = this.mode) {
+    const turns = this.turns[mode].filter(({ role, choices }) =>
+      role !== "assistant" || choices.some(({ text, calls, reasoning }) => text || calls?.length || reasoning));
+    if (!turns.length) return;
+    const kept = this.kept[mode];
+    kept.title = kept.named ? kept.title : titleOf(turns);
+    const plain = turns.map(({ role, choices, picked, callId, name, figures }) =>
+      ({ role, choices, picked, callId, name, figures }));
+    if (!keep({ ...kept, turns: plain, settings: this.settings.snapshot() })) {
+      announce("This browser does not keep the conversation: its storage is full or forbidden.");
     }
+  }
+
+  _changed(mode) {
+    this.kept[mode].updated = Date.now();
+    this.save(mode);
+    if (mode === this.mode) rememberOpen(this.kept[mode].id);
+    this.onKept();
+  }
+
+  _turn(data) {
+    const { mode } = this;
+    const turn = { picked: 0, ...data };
+    turn.view = new TurnView(mode, turn, this.settings.markdown, (i) => this._pick(turn, i));
+    turn.view.set(turn);
+    if (turn.figures?.length) turn.view.setFigures(turn.figures);
+    turn.view.setActions(this._actions(turn));
     return turn;
+  }
+
+  _actions(turn) {
+    const copy = () => copyText(pickedOf(turn).text);
+    if (turn.role === "tool") return { copy };
+    if (turn.role === "user") return { edit: () => this._edit(turn), copy };
+    const resend = () => this._again(turn);
+    const code = turn.request ? () => showCode(turn.request) : null;
+    if (!turn.choices.some(({ text, calls }) => text || calls?.length)) return { resend, code };
+    const edit = this.mode === "chat" ? () => this._rewrite(turn) : null;
+    const use = this.mode === "completion" ? () => this._continue(turn) : null;
+    return { edit, resend, copy, use, code };
+  }
+
+  _pick(turn, i) {
+    turn.picked = i;
+    turn.view.setPicked(i);
+    this.show();
+    this._changed(this.mode);
+    announce(`The conversation goes on with answer ${i + 1}.`);
   }
 
   _before(turn) {
@@ -72,20 +166,28 @@ export class Conversation {
   }
 
   _edit(turn) {
-    turn.view.edit(turn.text, "Send", (text) =>
-      this._askAgain([...this._before(turn), this._turn("user", text)]));
+    turn.view.edit(pickedOf(turn).text, "Send", (text) =>
+      this._askAgain([...this._before(turn), this._turn({ role: "user", choices: [newChoice(text)] })]));
   }
 
   // The model's words, put into its mouth: the next question builds on them.
   _rewrite(turn) {
-    turn.view.edit(turn.text, "Save", (text) => {
-      turn.text = text;
-      turn.view.setText(text);
+    turn.view.edit(pickedOf(turn).text, "Save", (text) => {
+      pickedOf(turn).text = text;
+      turn.view.set(turn);
+      this._changed(this.mode);
     });
   }
 
   _again(turn) {
     this._askAgain(this._before(turn));
+  }
+
+  _sendResults(turn, texts) {
+    const { calls } = pickedOf(turn);
+    const results = calls.map(({ id, name }, i) =>
+      this._turn({ role: "tool", callId: id, name, choices: [newChoice(texts[i])] }));
+    this._askAgain([...this._before(turn), turn, ...results]);
   }
 
   // Where the reader was is gone: the conversation gets the focus.
@@ -97,12 +199,12 @@ export class Conversation {
 
   _continue(turn) {
     const field = byId("message");
-    field.value = this._before(turn).at(-1).text + turn.text;
+    field.value = pickedOf(this._before(turn).at(-1)).text + pickedOf(turn).text;
     field.focus();
     field.scrollTop = field.scrollHeight;
   }
 
-  // Makes `turns`, whose last one is the reader's, the conversation, and gets its answer.
+  // Makes `turns`, whose last one is not the model's, the conversation, and gets its answer.
   _ask(turns) {
     const why = this.running ? "An answer is on its way: stop it first." : this.refused;
     if (why) {
@@ -111,10 +213,12 @@ export class Conversation {
     }
     const request = this._request(turns);
     if (!request) return false;
-    const turn = this._turn("assistant", "");
-    turn.request = request;
+    const choices = Array.from({ length: request.body.n ?? 1 }, () => newChoice());
+    const turn = this._turn({ role: "assistant", request, choices });
+    turn.view.setActions({});
     this.turns[this.mode] = [...turns, turn];
-    this._answer(turn);
+    this._changed(this.mode);
+    this._answer(turn, this.mode);
     return true;
   }
 
@@ -136,32 +240,43 @@ export class Conversation {
     byId(`${input.id}-wrong`).scrollIntoView({ block: "nearest" });
   }
 
-  async _answer(turn) {
+  async _answer(turn, mode) {
     const { view, request } = turn;
     this.running = new AbortController();
     this.show();
     view.setBusy(true);
-    this.scroll.scrollTop = this.scroll.scrollHeight;
+    this.follow.toEnd();
     announce("The model answers.");
-    const answer = await run(request, this.running.signal, (part) => {
-      view.add(part);
-      this._follow();
+    const answer = await run(request, turn.choices, this.running.signal, (part, choice) => {
+      view.add(part, choice, part.index);
+      this.follow.soon();
     });
     this.running = null;
-    turn.text = answer.text;
+    view.finish(turn.choices);
     view.setBusy(false);
-    view.setActions(answer.text ? turn.acts : { resend: turn.acts.resend, code: turn.acts.code });
+    view.setActions(this._actions(turn));
     if (answer.error) this._failed(view, answer.error);
-    if (!answer.error || answer.pieces) this._finished(view, request, answer);
-    this.show();
-    this._follow();
+    if (!answer.error || answer.pieces) this._finished(turn, answer);
+    this._ended(turn, mode);
   }
 
-  _finished(view, request, answer) {
-    view.setFigures(request, answer, structured(request, answer));
+  // The reader may have gone to another conversation meanwhile: that one is not to be touched.
+  _ended(turn, mode) {
+    if (this.turns[mode].includes(turn)) this._changed(mode);
+    this.show();
+    this.follow.soon();
+  }
+
+  _finished(turn, answer) {
+    const { request } = turn;
+    turn.figures = figureTexts(request, answer, structured(request, answer), this.settings.severalModels);
+    turn.view.setFigures(turn.figures);
     if (answer.error) return;
-    const { output } = figures(request, answer);
-    announce(answer.stopped ? "Stopped." : `The answer is complete: ${output ?? 0} tokens.`);
+    const calls = pickedOf(turn).calls.length;
+    const said = answer.usage?.completion_tokens ?? answer.pieces;
+    if (answer.stopped) announce("Stopped.");
+    else if (calls) announce(`The model calls ${calls === 1 ? "a tool" : `${calls} tools`} and waits for the result.`);
+    else announce(`The answer is complete: ${said} tokens.`);
   }
 
   _failed(view, error) {
@@ -170,28 +285,13 @@ export class Conversation {
     if (input) this.settings.mark(input, "The server did not accept this.");
     if (error.status === 401) this.onUnauthorized();
   }
-
-  // Keeps the end in sight, unless the reader has scrolled away from it.
-  _follow() {
-    if (this.frame) return;
-    const box = this.scroll;
-    const page = document.scrollingElement;
-    const near = (one) => one.scrollHeight - one.scrollTop - one.clientHeight < NEAR_PX;
-    const boxed = getComputedStyle(box).overflowY === "auto";
-    const target = boxed ? box : page;
-    if (!near(target)) return;
-    this.frame = requestAnimationFrame(() => {
-      this.frame = null;
-      target.scrollTop = target.scrollHeight;
-    });
-  }
 }
 
 // Whether an answer that was to be JSON is.
 function structured({ body }, answer) {
   if (!body.response_format || answer.error) return "";
   try {
-    JSON.parse(answer.text);
+    for (const { text } of answer.choices) JSON.parse(text);
     return "valid JSON";
   } catch {
     return "not complete JSON";

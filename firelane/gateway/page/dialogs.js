@@ -1,27 +1,9 @@
-// The two dialogs: the key, and the request as code.
+// The dialogs: the key, and the request as code.
 
-import { apiKey, setApiKey } from "./api.js";
-import { announce, byId } from "./dom.js";
+import { apiKey, keyIsKept, setApiKey } from "./api.js";
+import { copyText } from "./clipboard.js";
+import { byId } from "./dom.js";
 import { curl, pythonProgram } from "./snippet.js";
-
-export async function copyText(text) {
-  try {
-    await navigator.clipboard.writeText(text); // only of secure origins, localhost among them
-  } catch {
-    copySelected(text);
-  }
-  announce("Copied.");
-}
-
-function copySelected(text) {
-  const area = document.createElement("textarea");
-  area.value = text;
-  const top = document.querySelector("dialog[open]") ?? document.body;
-  top.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
-}
 
 let request = null;
 
@@ -40,6 +22,7 @@ function drawCode() {
 
 export function askForKey() {
   byId("key").value = apiKey();
+  byId("remember-key").checked = keyIsKept();
   if (!byId("key-dialog").open) byId("key-dialog").showModal();
 }
 
@@ -56,7 +39,7 @@ export function setUpDialogs(onKey) {
   byId("open-key").addEventListener("click", askForKey);
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    setApiKey(byId("key").value.trim());
+    setApiKey(byId("key").value.trim(), byId("remember-key").checked);
     byId("key-dialog").close();
     onKey();
   });

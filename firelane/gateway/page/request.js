@@ -4,25 +4,40 @@ import { call, events, fromEnvelope } from "./api.js";
 
 const SHORT_MS = 50; // of a stream that came at once the pieces' times say nothing: the whole time counts
 
+const MOST_CALLS = 128; // of one answer
+
 export const PATHS = { chat: "/v1/chat/completions", completion: "/v1/completions" };
 
-// turns: [{role, text}] up to the question. The last one alone is a completion's prompt.
+// The choice of a turn that the conversation goes on with.
+export const pickedOf = ({ choices, picked }) => choices[picked];
+
+// turns up to the question: [{role, choices, picked}], those of tools with {callId}. The last one alone is a
+// completion's prompt.
 export function makeRequest(mode, turns, { fields, system }) {
-  if (mode === "completion") return { mode, path: PATHS.completion, body: { prompt: turns.at(-1).text, ...fields } };
-  const messages = turns.map(({ role, text }) => ({ role, content: text }));
+  const path = PATHS[mode];
+  if (mode === "completion") return { mode, path, body: { prompt: pickedOf(turns.at(-1)).text, ...fields } };
+  const messages = turns.map(message);
   if (system.trim()) messages.unshift({ role: "system", content: system });
-  return { mode, path: PATHS.chat, body: { messages, ...fields } };
+  return { mode, path, body: { messages, ...fields } };
 }
 
-// {text, reasoning, tokens, finish} of a choice of either API, whole or a piece of a stream.
-// tokens: [{text, logprob, top: [{text, logprob}]}] or null.
+function message(turn) {
+  const { text, calls } = pickedOf(turn);
+  if (turn.role === "tool") return { role: "tool", tool_call_id: turn.callId, content: text };
+  if (!calls?.length) return { role: turn.role, content: text };
+  const made = calls.map(({ id, name, arguments: args }) => ({ id, type: "function", function: { name, arguments: args } }));
+  return { role: turn.role, content: text || null, tool_calls: made };
+}
+
+// {index, text, reasoning, calls, tokens, finish} of a choice of either API, whole or a piece of a stream.
+// tokens: [{text, logprob, top: [{text, logprob}]}] or null; calls: pieces of tool calls, each with its index.
 export function readChoice(choice) {
-  const message = choice.delta ?? choice.message ?? {};
-  const calls = (message.tool_calls ?? []).map((one) => `${one.function?.name ?? ""}${one.function?.arguments ?? ""}`);
+  const said = choice.delta ?? choice.message ?? {};
   return {
-    text: choice.text ?? message.content ?? "",
-    reasoning: message.reasoning_content ?? message.reasoning ?? "",
-    calls: calls.join(""),
+    index: choice.index ?? 0,
+    text: choice.text ?? said.content ?? "",
+    reasoning: said.reasoning_content ?? said.reasoning ?? "",
+    calls: (said.tool_calls ?? []).map((one, i) => ({ ...one, index: one.index ?? i })),
     tokens: readLogprobs(choice.logprobs),
     finish: choice.finish_reason ?? null,
   };
@@ -45,10 +60,12 @@ function readLogprobs(logprobs) {
   }));
 }
 
-// Runs a request. `answer` is filled as it comes, onPart(part, answer) follows each piece. Never throws: what
-// went wrong is in answer.error; `stopped` says that the reader did it.
-export async function run(request, signal, onPart) {
-  const answer = { text: "", reasoning: "", calls: "", finish: null, usage: null, error: null, stopped: false, pieces: 0 };
+export const newChoice = (text = "") => ({ text, reasoning: "", calls: [], finish: null });
+
+// Runs a request. `choices` are filled as the answer comes, onPart(part, choice) follows each piece. Never throws:
+// what went wrong is in answer.error; `stopped` says that the reader did it.
+export async function run(request, choices, signal, onPart) {
+  const answer = { choices, usage: null, error: null, stopped: false, pieces: 0 };
   const began = performance.now();
   const take = (body) => {
     if (body.error) throw fromEnvelope(0, body);
@@ -71,16 +88,28 @@ export async function run(request, signal, onPart) {
 }
 
 function gather(answer, part, began, onPart) {
-  if (part.text || part.reasoning || part.calls) {
+  const choice = answer.choices[part.index];
+  if (!choice) return;
+  if (part.text || part.reasoning || part.calls.length) {
     answer.firstMs ??= performance.now() - began;
     answer.lastMs = performance.now() - began;
     answer.pieces += 1;
   }
-  answer.text += part.text;
-  answer.reasoning += part.reasoning;
-  answer.calls += part.calls;
-  answer.finish = part.finish ?? answer.finish;
-  onPart(part, answer);
+  choice.text += part.text;
+  choice.reasoning += part.reasoning;
+  for (const piece of part.calls) addCall(choice.calls, piece);
+  choice.finish = part.finish ?? choice.finish;
+  onPart(part, choice);
+}
+
+// A call comes in pieces: its name first, then its arguments bit by bit.
+function addCall(calls, { index, id, function: called }) {
+  while (calls.length <= index && calls.length < MOST_CALLS) calls.push({ id: "", name: "", arguments: "" });
+  const call = calls[index];
+  if (!call) return;
+  call.id ||= id ?? "";
+  call.name += called?.name ?? "";
+  call.arguments += called?.arguments ?? "";
 }
 
 // Figures of a finished answer: {prompt, cached, output, ttftS, rate}; null where not known. A stopped stream

@@ -2,13 +2,15 @@
 
 import { byId, setText } from "./dom.js";
 import { STRUCTURES, structureFields } from "./structured.js";
+import { EXAMPLE, parseTools, toolFields } from "./tools.js";
 
 const NUMBERS = [
-  ...["temperature", "top_p", "top_k", "max_tokens", "seed", "min_p"],
+  ...["temperature", "top_p", "top_k", "max_tokens", "seed", "min_p", "n"],
   ...["presence_penalty", "frequency_penalty", "repetition_penalty"],
 ];
-const WHOLE = new Set(["top_k", "max_tokens", "seed", "alternatives"]);
+const WHOLE = new Set(["top_k", "max_tokens", "seed", "n", "alternatives"]);
 const NAMES = { stop: "stop-strings", top_logprobs: "alternatives", logprobs: "alternatives" };
+const OWN = new Set(["mode", "model"]); // no part of what a conversation keeps
 const STRUCTURE_PARAMS = ["response_format", "structured_outputs"];
 
 // A setting that cannot be sent. input: where it stands.
@@ -46,11 +48,21 @@ export class Settings {
     form.addEventListener("input", (event) => this._clear(event.target));
     form.addEventListener("reset", () => setTimeout(() => this._show()));
     form.addEventListener("change", () => this._show());
+    byId("tools-example").addEventListener("click", () => this._exampleTools());
     this._show();
   }
 
   get mode() {
     return this.form.elements.mode.value;
+  }
+
+  // Whether answers are drawn so. A structured one is shown as it is.
+  get markdown() {
+    return this.mode === "chat" && byId("markdown").checked && !this.kind;
+  }
+
+  get severalModels() {
+    return byId("model").options.length > 1;
   }
 
   _slider(range) {
@@ -62,7 +74,8 @@ export class Settings {
   }
 
   _show() {
-    byId("system-field").hidden = this.mode !== "chat";
+    for (const field of this.form.querySelectorAll("[data-chat]")) field.hidden = this.mode !== "chat";
+    this._toolChoices();
     byId("alternatives-field").hidden = !byId("logprobs").checked;
     const kind = byId("structure").value;
     if (kind !== this.kind) this._structure(kind);
@@ -80,6 +93,55 @@ export class Settings {
     setText(byId("structure-label"), structure.label);
     setText(byId("structure-help"), structure.help);
     editor.value = this.texts[kind] ?? structure.first;
+  }
+
+  _exampleTools() {
+    const editor = byId("tools");
+    if (!editor.value.trim()) editor.value = EXAMPLE;
+    this._clear(editor);
+    this._show();
+    editor.focus();
+    editor.setSelectionRange(0, 0);
+    editor.scrollTop = 0;
+  }
+
+  // The tools of the editor, to be chosen among, and how many there are.
+  _toolChoices() {
+    const select = byId("tool_choice");
+    const chosen = select.value;
+    let names = [];
+    try {
+      names = parseTools(byId("tools").value).map((tool) => tool.function.name);
+    } catch { /* said when it is sent */ }
+    const given = [["", "The model decides"], ["required", "At least one call"], ["none", "No call"]];
+    const all = [...given, ...names.map((name) => [`=${name}`, `Call ${name}`])];
+    select.replaceChildren(...all.map(([value, label]) => new Option(label, value)));
+    if (all.some(([value]) => value === chosen)) select.value = chosen;
+    setText(byId("tools-count"), names.length ? ` (${names.length})` : "");
+  }
+
+  // What the form says, to be kept with a conversation: {id: text or true or false}.
+  snapshot() {
+    const inputs = [...this.form.elements].filter(({ id, type }) => id && !OWN.has(id) && type !== "button" && type !== "reset");
+    return Object.fromEntries(inputs.map((input) => [input.id, input.type === "checkbox" ? input.checked : input.value]));
+  }
+
+  // The form as it was when `kept` was taken, and a mode.
+  restore(kept, mode) {
+    this.form.elements.mode.value = mode;
+    for (const id of ["structure", "tools"]) this._restore(id, kept[id]);
+    this._show(); // the editors and options that the others belong to
+    for (const [id, value] of Object.entries(kept)) this._restore(id, value);
+    this._show();
+    this.form.dispatchEvent(new Event("change"));
+  }
+
+  _restore(id, value) {
+    const input = byId(id);
+    if (!input || !this.form.contains(input) || OWN.has(id)) return;
+    if (input.type === "checkbox") input.checked = value === true;
+    else if (typeof value === "string") input.value = value;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
   // The served models, in the select; the chosen one stays.
@@ -101,7 +163,7 @@ export class Settings {
     }
     const stops = byId("stop-strings").value.split("\n").filter((line) => line).map(unescape);
     if (stops.length) fields.stop = stops;
-    Object.assign(fields, this._structureFields(), this._logprobs());
+    Object.assign(fields, this._structureFields(), this._logprobs(), this.mode === "chat" ? this._toolFields() : {});
     if (byId("stream").checked) Object.assign(fields, { stream: true, stream_options: { include_usage: true } });
     return { fields, system: byId("system").value };
   }
@@ -110,6 +172,14 @@ export class Settings {
     if (!byId("logprobs").checked) return {};
     const alternatives = number(byId("alternatives")) ?? 0;
     return this.mode === "chat" ? { logprobs: true, top_logprobs: alternatives } : { logprobs: alternatives };
+  }
+
+  _toolFields() {
+    try {
+      return toolFields(byId("tools").value, byId("tool_choice").value);
+    } catch (error) {
+      throw new SettingError(byId("tools"), error.message);
+    }
   }
 
   _structureFields() {

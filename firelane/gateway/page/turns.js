@@ -1,9 +1,10 @@
 // How one turn of a conversation looks: its text, what can be done with it, what the answer cost.
 
+import { resultName } from "./calls.js";
+import { ChoiceView } from "./choice.js";
 import { button, el } from "./dom.js";
 import { count, figure, seconds } from "./format.js";
 import { figures } from "./request.js";
-import { align, makeTokensKeys, makeTokensReachable, tokenSpan } from "./tokens.js";
 
 const NAMES = {
   chat: { user: "You", assistant: "Model" },
@@ -13,16 +14,17 @@ const ENDS = { length: "token limit reached", tool_calls: "tool call", content_f
 
 // `acts`: {edit, resend, copy, code, use} as far as they apply, functions of no argument.
 export class TurnView {
-  constructor(mode, role) {
-    this.name = NAMES[mode][role];
+  // turn: of the conversation; markdown: draw the model's words so; pick(i): the reader goes on with choice i.
+  constructor(mode, { role, name, choices }, markdown, pick) {
+    this.name = role === "tool" ? resultName(name) : NAMES[mode][role];
     this.heading = el("h3", {}, this.name);
     this.actions = el("div", { class: "actions" });
-    this.text = el("div", { class: "text" });
-    this.body = el("div", { class: "body" }, this.text);
-    this.node = el("li", { class: `turn ${role} ${mode}` },
+    this.choices = choices.map(() => new ChoiceView(markdown && role === "assistant"));
+    this.columns = el("div", { class: "choices" }, ...this.choices.map((choice) => choice.node));
+    this.body = el("div", { class: "body" }, this.columns);
+    this.node = el("li", { class: `turn ${role} ${mode}${choices.length > 1 ? " several" : ""}` },
       el("article", { "aria-label": this.name }, el("header", {}, this.heading, this.actions), this.body));
-    makeTokensKeys(this.text);
-    this.plain = null; // the text node at the end that takes further text
+    if (choices.length > 1) this.choices.forEach((one, i) => one.setNumber(i, choices.length, () => pick(i)));
   }
 
   setActions(acts) {
@@ -32,52 +34,41 @@ export class TurnView {
     this.actions.replaceChildren(...buttons);
   }
 
-  setText(text) {
-    this.text.textContent = text;
-    this.plain = null;
+  // Draws all choices as they are known; `picked` is the one that the conversation goes on with.
+  set({ choices, picked }) {
+    choices.forEach((choice, i) => this.choices[i].set(choice));
+    this.setPicked(picked);
   }
 
-  // A piece of an answer, as readChoice gives it.
-  add({ text, reasoning, calls, tokens }) {
-    if (reasoning) this._aside("reasoning", "Reasoning").append(reasoning);
-    if (calls) this._aside("calls", "Tool calls").append(calls);
-    if (tokens?.length) {
-      this.plain = null;
-      this.text.append(...align(text, tokens).map((piece) => tokenSpan(...piece)));
-      makeTokensReachable(this.text);
-    } else if (text) {
-      if (!this.plain) this.text.append(this.plain = document.createTextNode(""));
-      this.plain.appendData(text);
-    }
+  setPicked(picked) {
+    this.choices.forEach((choice, i) => choice.setPicked(i === picked));
   }
 
-  _aside(kind, label) {
-    const known = this.body.querySelector(`.${kind} pre`);
-    if (known) return known;
-    const pre = el("pre");
-    this.text.before(el("details", { class: kind, open: true }, el("summary", {}, label), pre));
-    return pre;
+  // A piece of choice i of an answer.
+  add(part, whole, i) {
+    this.choices[i]?.add(part, whole);
+  }
+
+  // The answer is complete.
+  finish(choices) {
+    choices.forEach((choice, i) => this.choices[i].finish(choice));
+  }
+
+  // Asks for the results of the picked choice's calls, or no more: see CallsView.ask.
+  askResults({ choices, picked }, done) {
+    this.choices.forEach((choice, i) => choice.calls?.ask(choices[i].calls, i === picked ? done : null));
   }
 
   setBusy(busy) {
     this.node.classList.toggle("busy", busy);
-    this.text.setAttribute("aria-busy", String(busy));
+    for (const { text } of this.choices) text.setAttribute("aria-busy", String(busy));
   }
 
-  // The figures below a finished answer.
-  setFigures(request, answer, structured) {
-    const f = figures(request, answer);
-    const items = [];
-    const say = (text, title) => items.push(el("li", title ? { title } : {}, text));
-    if (answer.stopped) say("stopped");
-    else if (ENDS[answer.finish]) say(ENDS[answer.finish]);
-    if (structured) say(structured);
-    if (f.output !== null) say(`${f.exact ? "" : "about "}${count(f.output)} tokens`);
-    if (f.prompt !== null) say(`${count(f.prompt)} in prompt${f.cached ? `, ${count(f.cached)} cached` : ""}`);
-    if (f.ttftS !== null) say(`first token ${seconds(f.ttftS)}`, "Time to first token, as the browser saw it");
-    if (f.rate !== null) say(`${figure(f.rate)} tok/s`);
-    say(`${seconds(f.totalS)} in all`);
-    this.body.append(el("ul", { class: "figures", "aria-label": "Figures of this answer" }, ...items));
+  // What stands below a finished answer: [text].
+  setFigures(texts) {
+    this.body.querySelector(".figures")?.remove();
+    this.body.append(el("ul", { class: "figures", "aria-label": "Figures of this answer" },
+      ...texts.map((text) => el("li", {}, text))));
   }
 
   // What the server's envelope says, word for word.
@@ -94,7 +85,7 @@ export class TurnView {
       el("p", {}, error.message), details.length ? el("p", { class: "error-details" }, details.join(" · ")) : null));
   }
 
-  // Replaces the text by an editor. `label`: of the button that calls done(text), which is false when the text
+  // Replaces the columns by an editor. `label`: of the button that calls done(text), which is false when the text
   // cannot be taken now.
   edit(text, label, done) {
     const area = el("textarea", { "aria-label": `Edit: ${this.name.toLowerCase()}`, rows: "3" });
@@ -102,7 +93,7 @@ export class TurnView {
     const form = el("form", { class: "editor", novalidate: true }, area);
     const close = () => {
       form.remove();
-      this.text.hidden = false;
+      this.columns.hidden = false;
       this.actions.hidden = false;
       if (this.node.isConnected) this.actions.querySelector("button")?.focus();
     };
@@ -122,10 +113,26 @@ export class TurnView {
         form.requestSubmit();
       }
     });
-    this.text.hidden = true;
+    this.columns.hidden = true;
     this.actions.hidden = true;
-    this.text.after(form);
+    this.columns.after(form);
     area.focus();
     area.style.blockSize = `${Math.min(area.scrollHeight + 4, 320)}px`;
   }
+}
+
+// The figures of a finished answer, in words. structured: what is to be said of its form, or ""; named: say which
+// model it was.
+export function figureTexts(request, answer, structured, named) {
+  const f = figures(request, answer);
+  const ends = new Set(answer.choices.map(({ finish }) => ENDS[finish]).filter((end) => end));
+  const texts = answer.stopped ? ["stopped"] : [...ends];
+  if (named) texts.push(request.body.model);
+  if (structured) texts.push(structured);
+  if (f.output !== null) texts.push(`${f.exact ? "" : "about "}${count(f.output)} tokens`);
+  if (f.prompt !== null) texts.push(`${count(f.prompt)} in prompt${f.cached ? `, ${count(f.cached)} cached` : ""}`);
+  if (f.ttftS !== null) texts.push(`first token ${seconds(f.ttftS)}`);
+  if (f.rate !== null) texts.push(`${figure(f.rate)} tok/s`);
+  texts.push(`${seconds(f.totalS)} in all`);
+  return texts;
 }

@@ -115,16 +115,18 @@ def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
     bar.wait_for()
     assert bar.get_attribute("aria-valuenow") == "25"
     assert "compile 3 of 12" in tab.page.text_content("#notice-text")
-    tab.page.fill("#message", "Hello")
+    tab.set(max_tokens="2", message="Hello").page.press("#message", "Enter")
+    assert "as soon as the model is ready" in tab.page.text_content("#announce")
+    tab.page.keyboard.press("Escape")
+    assert tab.page.text_content("#send") == "Send"
     tab.page.press("#message", "Enter")
-    assert tab.page.text_content("#announce") == "The model is still loading."
+    assert tab.page.text_content("#send") == "Waiting"
     assert (tab.page.input_value("#message"), tab.sent) == ("Hello", [])
     now["stats"] = stats_of(server)
     tab.ready()
     assert tab.page.is_hidden("#notice")
-    tab.set(max_tokens="2").page.press("#message", "Enter")
-    tab.settled()
-    assert len(tab.sent) == 1
+    tab.settled()  # sent by itself
+    assert [body["messages"][0]["content"] for body in tab.sent] == ["Hello"]
 
 
 def test_a_server_that_has_gone(visit: Open) -> None:
@@ -181,9 +183,27 @@ def test_keys(visit: Open, keyed_server: ServerProcess) -> None:
     tab.page.wait_for_selector("#figures:not([hidden])")
     row = tab.page.locator("#tenants tr", has_text="acme")
     assert row.locator("td").first.text_content() == "1"
-    assert tab.page.evaluate("[Object.keys(localStorage), document.cookie]") == [[], ""]
+    stored = "JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])"
+    assert not any(key in tab.page.evaluate(stored) for key in KEYS.values())
     tab.page.reload()
-    tab.ready()  # the tab remembers
+    wait_until(lambda: tab.page.text_content("#state") == "Key needed")  # forgotten
+
+
+def test_a_key_is_remembered_where_the_reader_asks(visit: Open, keyed_server: ServerProcess) -> None:
+    tab = visit(url=keyed_server.url, expect=(401,))
+    wait_until(lambda: tab.page.text_content("#state") == "Key needed")
+    tab.page.click("#open-key")
+    tab.page.check("#remember-key")
+    give_key(tab, KEYS["boss"])
+    tab.ready()
+    tab.page.reload()
+    tab.ready()
+    tab.page.click("#open-key")
+    assert tab.page.is_checked("#remember-key")
+    tab.page.uncheck("#remember-key")
+    give_key(tab, KEYS["boss"])
+    tab.page.reload()
+    wait_until(lambda: tab.page.text_content("#state") == "Key needed")
 
 
 def test_a_wrong_key_is_asked_for_again(visit: Open, keyed_server: ServerProcess) -> None:
@@ -220,6 +240,24 @@ def test_percentiles(tab: Visit) -> None:
     ]
     for code, value in cases:
         assert run_module(tab, "stats", code) == pytest.approx(value), code
+
+
+def test_how_long_loading_takes(tab: Visit) -> None:
+    said = run_module(
+        tab,
+        "loading",
+        """(() => {
+            const loading = new m.Loading();
+            const at = (done, s, stage = "read") => loading.say({ stage, done, total: 100 }, s);
+            return [at(10, 0), at(20, 1), at(40, 3), at(0, 90, "compile")];
+        })()""",
+    )
+    assert said == [
+        "",
+        " Waiting for 1 s.",
+        " Waiting for 3 s. About 6 s left of this step.",
+        " Waiting for 1 min 30 s.",
+    ]
 
 
 def test_history_starts_again_with_another_server(tab: Visit, server: ServerProcess) -> None:

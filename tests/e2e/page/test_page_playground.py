@@ -32,6 +32,7 @@ def test_chat_streams_what_the_api_says(visit: Open, server: ServerProcess) -> N
         new MutationObserver(() => { window.steps += 1; }).observe(document.getElementById("turns"),
             { subtree: true, childList: true, characterData: true });
     }""")
+    tab.page.uncheck("#markdown")
     tab.send(QUESTION)
     messages = [{"role": "user", "content": QUESTION}]
     expected = ask(server, "/v1/chat/completions", messages=messages, max_tokens=40)
@@ -114,7 +115,7 @@ def test_a_wrong_number_is_not_sent(visit: Open) -> None:
     assert tab.sent == []
 
 
-def test_conversation_edit_resend_clear(visit: Open) -> None:
+def test_conversation_edit_resend_new(visit: Open) -> None:
     tab = visit().ready()
     tab.answer_with(chat_events("One", " two."))
     tab.send("First").send("Second")
@@ -136,7 +137,7 @@ def test_conversation_edit_resend_clear(visit: Open) -> None:
     assert tab.texts(".turn .text") == ["Instead", "One two."]
     assert tab.page.evaluate("document.activeElement.id") == "scroll"  # where the reader was is gone
 
-    tab.page.click("#clear")
+    tab.page.click("#new")
     assert tab.page.locator(".turn").count() == 0
     assert tab.page.is_visible("#empty")
 
@@ -274,6 +275,7 @@ def test_text_stays_text(visit: Open) -> None:
 
 def test_python_of_the_request_gives_the_same_answer(visit: Open) -> None:
     tab = visit().ready().set(temperature="0", max_tokens="8", top_k="3")
+    tab.page.uncheck("#markdown")
     tab.page.fill("#stop-strings", 'it\'s "so"\\n')
     tab.send("def join(parts):\n    'x' \"y\" \\ é 😀")
     tab.page.get_by_role("button", name="Code").click()
