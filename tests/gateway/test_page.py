@@ -14,12 +14,11 @@ from firelane.gateway.tenants.keyfile import hashed
 from firelane.wire.frames import Progress
 
 PAGE = {file.name: file.read_text() for file in files("firelane.gateway").joinpath("page").iterdir()}
-BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 SCRIPTS = sorted(name for name in PAGE if name.endswith(".js"))
 
 
 def test_root_is_the_page(service):
-    answer = service.http.get("/", headers=BROWSER)
+    answer = service.http.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.text == PAGE["index.html"]
@@ -42,7 +41,7 @@ def test_all_that_the_page_names_is_served(service):
 
 
 def test_only_own_sources_may_run(service):
-    policy = service.http.get("/", headers=BROWSER).headers["content-security-policy"]
+    policy = service.http.get("/").headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
     html = PAGE["index.html"]
@@ -80,7 +79,7 @@ def test_unchanged_file_is_not_sent_again(service):
 
 
 def test_head(service):
-    answer = service.http.head("/", headers=BROWSER)
+    answer = service.http.head("/")
     assert (answer.status_code, answer.content) == (200, b"")
     assert int(answer.headers["content-length"]) == len(PAGE["index.html"].encode())
 
@@ -153,7 +152,7 @@ def test_stats_while_the_engine_loads(service):
     assert engine["reason"] == "compile 3 of 10"
     assert engine["loading"] == {"stage": "compile", "done": 3, "total": 10, "unit": ""}
     assert engine["max_num_seqs"] is None
-    assert service.http.get("/", headers=BROWSER).status_code == 200
+    assert service.http.get("/").status_code == 200
 
 
 def test_stats_while_there_is_no_engine(service):
@@ -168,7 +167,7 @@ def test_keys_guard_stats_but_not_the_page(make_service, tmp_path):
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"tenants": tenants}))
     service = make_service(api_keys=file)
-    assert service.http.get("/", headers=BROWSER).status_code == 200
+    assert service.http.get("/").status_code == 200
     assert service.http.get("/page/app.js").status_code == 200
 
     def status(key: str | None) -> int:

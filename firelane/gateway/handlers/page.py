@@ -18,7 +18,6 @@ TYPES = {
     ".js": b"text/javascript; charset=utf-8",
     ".svg": b"image/svg+xml",
 }
-RUNNING = b"Ollama is running"
 SECURITY = (
     b"content-security-policy: default-src 'self'; base-uri 'none'; form-action 'none'; "
     b"frame-ancestors 'none'; object-src 'none'\r\n"
@@ -45,21 +44,6 @@ class StaticFile:
         self._replies.send(exchange, self._body, status, content_type=self._type, headers=self._headers)
 
 
-class Root:
-    """`/`: the page for browsers; for others the words by which Ollama's clients know it is there."""
-
-    def __init__(self, replies: Replies, page: StaticFile) -> None:
-        self._replies = replies
-        self._page = page
-
-    def send(self, exchange: Exchange) -> None:
-        exchange.extra_headers += b"vary: accept\r\n"
-        if b"text/html" in exchange.request.headers.get(b"accept", b""):
-            self._page.send(exchange)
-        else:
-            self._replies.send(exchange, RUNNING, content_type=b"text/plain; charset=utf-8")
-
-
 class Page:
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
@@ -72,6 +56,6 @@ class Page:
                 served = StaticFile(self._replies, file.read_bytes(), TYPES[suffix])
                 doc = Doc(summary="A file of the page", answer_type=TYPES[suffix].decode())
                 if file.name == "index.html":
-                    yield Route("GET", "/", Root(self._replies, served).send, public=True, doc=doc)
+                    yield Route("GET", "/", served.send, public=True, doc=doc)
                 else:
                     yield Route("GET", f"/page/{file.name}", served.send, public=True, doc=doc)

@@ -71,10 +71,7 @@ def test_models_are_fixed(service, method, path):
 def test_the_server_is_there(service):
     assert get(service, "/api/version")["version"].count(".") == 2
     for method in ("GET", "HEAD"):
-        answer = service.http.request(method, "/")
-        assert answer.status_code == 200
-        assert answer.text == ("Ollama is running" if method == "GET" else "")
-        assert answer.headers["vary"] == "accept"
+        assert service.http.request(method, "/").status_code == 200
 
 
 def test_vectors(service):
