@@ -7,7 +7,6 @@ A text that takes too long or too much memory ends this process, as one does tha
 from __future__ import annotations
 
 import contextlib
-import resource
 import signal
 import sys
 import threading
@@ -20,7 +19,7 @@ import msgspec
 from firelane.child_process import limit_memory
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.source import check, new_matcher
-from firelane.engine.grammar.vocabulary import special_tokens
+from firelane.engine.grammar.vocabulary import slices, special_tokens
 from firelane.errors import RequestError
 from firelane.wire.frames import Grammar
 
@@ -46,10 +45,11 @@ class _Bytes:
 
 
 def byte_tokenizer(specials: Sequence[str], vocab_size: int) -> LLTokenizer:
-    """Quick to make; with the model's special tokens and ids, since a grammar may name them."""
+    """Quick to make; with the model's special tokens and ids, since a grammar may name them, and with its
+    slices, whose share in the cost of compiling no vocabulary changes."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    return LLTokenizer(TokenizerWrapper(_Bytes(specials, vocab_size)), slices=[])
+    return LLTokenizer(TokenizerWrapper(_Bytes(specials, vocab_size)), slices=slices())
 
 
 def try_out(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits) -> str:
@@ -85,16 +85,15 @@ def try_out(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits) -> 
 
 
 def allow_seconds(cpu_s: float) -> None:
-    """Of processor time, from now on."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + cpu_s) + 1, most))
+    """Of processor time, from now on; then SIGPROF ends the process. RLIMIT_CPU knows only whole seconds."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
 
 
 def main(arguments: list[str]) -> int:
     limits = msgspec.json.decode(arguments[0], type=GrammarLimits)
     specials: list[str] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # may be ignored there
     limit_memory(limits.trial_bytes)
     threading.stack_size(STACK_BYTES)
     with contextlib.suppress(OSError, ValueError):  # the compiler says what is wrong with the file

@@ -54,13 +54,18 @@ def load_vocabulary(model_dir: Path, vocab_size: int) -> Vocabulary:
         text, end = _with_end(read_regular(path, MAX_TOKENIZER_BYTES))
         if end > vocab_size:
             raise TokenizerError(f"{path} has {end} ids but the model's vocabulary has {vocab_size}")
-        slices = [*LLTokenizer.general_slices(), *SLICES]
-        tokenizer = LLTokenizer(text, n_vocab=vocab_size + 1, eos_token=end, slices=slices)
+        tokenizer = LLTokenizer(text, n_vocab=vocab_size + 1, eos_token=end, slices=slices())
     except (OSError, ValueError, RuntimeError) as error:
         raise TokenizerError(f"{path} cannot be used for structured output: {error}") from error
     if tokenizer.vocab_size != vocab_size + 1 or tokenizer.tokenize_str(END, parse_special=True) != [end]:
         raise TokenizerError(f"{path} cannot be used for structured output: its ids have gaps")
     return Vocabulary(tokenizer, end)
+
+
+def slices() -> list[str]:
+    from llguidance import LLTokenizer
+
+    return [*LLTokenizer.general_slices(), *SLICES]
 
 
 def special_tokens(model_dir: Path) -> list[str]:

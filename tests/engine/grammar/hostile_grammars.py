@@ -36,6 +36,12 @@ def tokens(count: int, form: str) -> str:
     return rules(count, form).replace("r", "R").replace("staRt", "start")
 
 
+def conjunction(count: int) -> str:
+    """A lexeme that none of so many words may be in. Each doubles the states that llguidance makes of it
+    before it spends any fuel: 16 take 2 s, 18 take 7 s, 24 more than a minute."""
+    return "start: S\nS: /.*/ " + " ".join(f'& ~(/.*/ "{i}" /.*/)' for i in range(count))
+
+
 HOSTILE = [
     ("nested repeats", "regex", r"((a{1,100}){1,100}){1,100}b", None),
     ("exact nested repeats", "regex", r"((a{100}){100}){100}", "the regular expression"),
@@ -131,6 +137,9 @@ HOSTILE = [
     ("unknown rule", "lark", "start: foo", "unknown name"),
     ("unknown special token", "lark", "start: <|nope|>", "unknown special token"),
     ("deep brackets", "lark", "start: " + "(" * 5000 + '"a"' + ")" * 5000, "too deeply nested"),
+    ("one complement", "lark", 'start: S\nS: /.*/ & ~(/.*/ ("a" | "b") /.*/)', None),
+    ("complements", "lark", conjunction(24), "takes more than 1 s"),
+    ("hundreds of complements", "lark", conjunction(500), "takes more than 1 s"),
     ("schema inside", "lark", 'start: %json {"uniqueItems": true}', "uniqueItems"),
     ("not GBNF", "gbnf", "foo", "Expected ::="),
     ("deep GBNF", "gbnf", "root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "is not valid"),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hostile_grammars import conjunction
 
+from firelane.engine.grammar.compiler import GrammarCompiler
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
 from firelane.engine.sequence import TenantInfo
 from firelane.errors import RequestError, UsageError
 from firelane.wire.frames import Grammar
 
+EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
 PATIENCE_S = 20
 
 
@@ -248,6 +252,23 @@ def test_the_engine_serves_others_meanwhile(engine, compiler, request_of, alone)
     engine.run(20_000)
     assert engine.tokens[2] == [7, 7, 7]
     assert engine.reasons[2] == "length"
+
+
+def test_the_engine_serves_others_while_a_hostile_grammar_is_tried_out(driver, request_of, alone) -> None:
+    limits = GrammarLimits()
+    queue = GrammarQueue(GrammarCompiler(EMBEDDED, 4096, limits), limits)
+    d = driver(prerequisites=queue)
+    plain = request_of(1, range(5), max_tokens=6)
+    d.submit(request_of(2, range(4), grammar=Grammar("lark", conjunction(24))), plain)
+    while 1 not in d.reasons:
+        d.step()
+    assert 2 not in d.rejected
+    d.run(100_000)
+    assert d.tokens[1] == alone(plain, 64)[0]
+    assert "takes more than 1 s or 1024 MB to compile: simplify it" in d.rejected[2]
+    worker = queue._worker
+    queue.close()
+    worker.join()
 
 
 def test_abort_of_a_request_that_waits_for_its_grammar(engine, compiler, request_of) -> None:
