@@ -23,7 +23,7 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 """All but the first speak of items that no answer of this server has: they ask for nothing."""
-REFUSED = ("background", "conversation", "moderation", "prompt", "access_programs")
+REFUSED = ("background", "moderation", "prompt", "access_programs")
 RESPONSE_HINTS = ("context_management", "service_tier")
 MetadataText = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -109,6 +109,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = None
     previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
     metadata: Annotated[dict[MetadataKey, MetadataText], Meta(max_length=16)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
@@ -142,7 +143,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     # Refused: see REFUSED.
     background: Any = None
-    conversation: Any = None
     moderation: Any = None
     prompt: Any = None
     access_programs: Any = None
@@ -174,11 +174,26 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             raise RequestError(f"`text.format.{missing}` is missing", param=f"text.format.{missing}")
 
     def _check_input(self) -> None:
-        if not self.input and self.previous_response_id is None:
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise RequestError(
+                "`conversation` and `previous_response_id` are both given: give one of them",
+                param="conversation",
+            )
+        if self.conversation is not None and conversation_id(self.conversation) is None:
+            raise RequestError(
+                '`conversation` is neither an id nor {"id": ...} with one', param="conversation"
+            )
+        if not self.input and self.previous_response_id is None and self.conversation is None:
             raise RequestError("`input` is missing: give a text or a list of items", param="input")
         if isinstance(self.input, list):
             for i, item in enumerate(self.input):
                 item.check(f"input[{i}]")
+
+
+def conversation_id(given: str | dict[str, Any] | None) -> str | None:
+    """The id in a request's `conversation`; None where there is none."""
+    found = given.get("id") if isinstance(given, dict) else given
+    return found if isinstance(found, str) and found else None
 
 
 def _unsupported(name: str, *, param: str | None = None) -> RequestError:
@@ -226,6 +241,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     completed_at: int | None = None
     status: Status = "in_progress"
     background: bool = False
+    conversation: dict[str, str] | None = None
     error: ResponseFailure | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
+from firelane.gateway.answers.conversation_store import ConversationStore
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.app import App
 from firelane.gateway.batches.runner import BatchRunner
@@ -28,6 +29,7 @@ from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.response_turn import Kept
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.services import Services
 from firelane.gateway.tenants.prices import Prices
@@ -112,7 +114,9 @@ class Gateway:
             metrics=metrics,
             bodies=Bodies(refuse_unknown=config.refuse_unknown_fields),
             replies=Replies(metrics),
-            responses=ResponseStore(config.max_stored_responses),
+            kept=Kept(
+                ResponseStore(config.max_stored_responses), ConversationStore(config.max_stored_responses)
+            ),
             files=files,
             batches=Batches(data, files, line_bytes=config.limits.body_bytes),
             version=firelane.__version__,

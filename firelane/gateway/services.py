@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.models import Models
+from firelane.gateway.requests.response_turn import Kept
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.tenants.registry import Tenants
 
@@ -28,7 +28,7 @@ class Services:
     metrics: ServerMetrics
     bodies: Bodies
     replies: Replies
-    responses: ResponseStore
+    kept: Kept
     files: FileStore
     batches: Batches
     version: str

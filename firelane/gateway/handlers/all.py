@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from firelane.gateway.handlers.batches import Batches
 from firelane.gateway.handlers.chat import Chat
 from firelane.gateway.handlers.completions import Completions
+from firelane.gateway.handlers.conversations import Conversations
 from firelane.gateway.handlers.embeddings import Embeddings
 from firelane.gateway.handlers.files import Files
 from firelane.gateway.handlers.messages import Messages
@@ -38,10 +39,11 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from Completions(models, bodies).routes()
     yield from Chat(models, bodies).routes()
     yield from Messages(models, bodies, replies).routes()
-    yield from Responses(models, bodies, services.responses, replies).routes()
     yield from Ollama(models, bodies, replies).routes()
     yield from OllamaEmbeddings(models, bodies, replies).routes()
     yield from OllamaModelList(services).routes()
+    yield from Responses(models, bodies, services.kept, replies).routes()
+    yield from Conversations(bodies, services.kept.conversations, replies).routes()
     yield from WorkersAi(models, bodies).routes()
     yield from Tokens(models, bodies, replies).routes()
     yield from Render(models, bodies, replies).routes()

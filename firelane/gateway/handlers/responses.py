@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,7 +19,7 @@ from firelane.api.responses import (
     ResponsesRequest,
 )
 from firelane.errors import ContextLengthError, RequestError
-from firelane.gateway.answers.response_store import ResponseStore
+from firelane.gateway.answers.conversation_store import StoredItem
 from firelane.gateway.answers.responses_format import ResponsesFormat
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
@@ -28,7 +27,7 @@ from firelane.gateway.replies import Replies
 from firelane.gateway.requests.generation import GenerationRequest, output_options, start_generation
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.response_tools import left_out, names_of
-from firelane.gateway.requests.response_turn import Turn, begin_turn, initial_answer
+from firelane.gateway.requests.response_turn import Kept, Turn, begin_turn, initial_answer
 from firelane.gateway.requests.responses_chat import as_chat
 from firelane.text.assistant import RenderedChat
 from firelane.text.encoder import TextRoom
@@ -39,17 +38,12 @@ INCLUDE = ("include", "include[]")
 """Query fields that ask for details of items which no answer here has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredItem:
-    id: str
-    json: bytes
-
-
 class Responses:
-    def __init__(self, models: Models, bodies: Bodies, store: ResponseStore, replies: Replies) -> None:
+    def __init__(self, models: Models, bodies: Bodies, kept: Kept, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies
-        self._store = store
+        self._kept = kept
+        self._store = kept.responses
         self._replies = replies
         self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest, RESPONSE_HINTS)
 
@@ -89,11 +83,10 @@ class Responses:
     async def create(self, exchange: Exchange) -> None:
         request, turn, model = await self._begin(exchange)
         tenant = exchange.request.tenant
-        answer = initial_answer(request, model.name, self._store)
+        answer = initial_answer(request, model.name, self._kept)
 
         def keep(done: ResponseObject, body: bytes) -> None:
-            if done.store:
-                turn.keep(self._store, tenant, done, body)
+            turn.keep(self._kept, tenant, done, body)
 
         await model.until_loaded(exchange)
         with model.reserve(exchange, 1, request.options) as reservation:
@@ -116,7 +109,7 @@ class Responses:
     async def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
         request = await self._bodies.read(exchange, self._decoder)
         model = self._models.find(request.model, exchange.request.tenant)
-        return request, begin_turn(request, self._store, exchange.request.tenant), model
+        return request, begin_turn(request, self._kept, exchange.request.tenant), model
 
     async def input_tokens(self, exchange: Exchange) -> None:
         request, turn, model = await self._begin(exchange)
@@ -140,7 +133,7 @@ class Responses:
         fields = read_query(exchange.request.query, ("limit", "order", "after", *INCLUDE))
         page = Page.read(fields, default=DEFAULT_ITEMS, most=MOST_ITEMS)
         entry = self._store.get(exchange.request.tenant, _id(exchange))
-        items = [_StoredItem(msgspec.json.decode(json)["id"], json) for json in entry.inputs]
+        items = [StoredItem(msgspec.json.decode(json)["id"], json) for json in entry.inputs]
         shown, more = page.cut(items)
         self._replies.json(
             exchange,

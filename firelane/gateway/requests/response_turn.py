@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from firelane.api.responses import ResponseObject, ResponsesRequest
+from firelane.api.responses import ResponseObject, ResponsesRequest, conversation_id
 from firelane.api.responses_items import InputItem, InputPart
-from firelane.errors import RequestError
+from firelane.errors import NotFoundError, RequestError
+from firelane.gateway.answers.conversation_store import ConversationStore, StoredItem
 from firelane.gateway.answers.formats import encode_json
 from firelane.gateway.answers.response_store import ResponseStore, StoredResponse
 from firelane.gateway.tenants.tenant import Tenant
@@ -20,12 +22,22 @@ _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "f
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What outlives a request."""
+
+    responses: ResponseStore
+    conversations: ConversationStore
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """stored: JSON of the items of the turns before. earlier: the same, decoded. own: what this one adds."""
+    """stored: JSON of the items of the turns before. earlier: the same, decoded. own: what this one adds.
+    conversation: id of the one that the turn belongs to."""
 
     stored: tuple[bytes, ...]
     earlier: list[InputItem]
     own: list[InputItem]
+    conversation: str | None = None
 
     def without(self, dropped: int) -> Turn:
         """The same without the first `dropped` items, and without outputs whose call is among them. What is
@@ -39,41 +51,65 @@ class Turn:
             return [i for i in kept if i.type != "function_call_output" or i.call_id not in calls]
 
         own_first = max(0, dropped - len(self.earlier))
-        return Turn(self.stored, rest(self.earlier, dropped), rest(self.own, own_first))
+        return replace(self, earlier=rest(self.earlier, dropped), own=rest(self.own, own_first))
 
-    def keep(self, store: ResponseStore, tenant: Tenant, answer: ResponseObject, body: bytes) -> None:
-        inputs = (*self.stored, *map(_encode, self.own))
-        outputs = tuple(encode_json(item) for item in answer.output)
-        store.put(tenant, StoredResponse(answer.id, body, inputs, outputs))
+    def keep(self, kept: Kept, tenant: Tenant, answer: ResponseObject, body: bytes) -> None:
+        """Store the answer, if it is to be, and add to the conversation, if it is still there."""
+        inputs = stored_items(self.own)
+        outputs = [StoredItem(item.id, encode_json(item)) for item in answer.output]
+        if answer.store:
+            own, made = (tuple(item.json for item in items) for items in (inputs, outputs))
+            kept.responses.put(tenant, StoredResponse(answer.id, body, self.stored + own, made))
+        if self.conversation is not None:
+            with contextlib.suppress(NotFoundError):
+                kept.conversations.add(tenant, self.conversation, inputs + outputs)
 
 
-def begin_turn(request: ResponsesRequest, store: ResponseStore, tenant: Tenant) -> Turn:
-    """Raises NotFoundError where the answer that the request continues is not stored, RequestError where it
-    asks to be stored and nothing is."""
-    if request.store and not store.enabled:
+def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
+    """Raises NotFoundError where the answer or the conversation that the request continues is not stored,
+    RequestError where it asks to be stored and nothing is, or where the conversation is full."""
+    if request.store and not kept.responses.enabled:
         raise RequestError(
             "`store` is true, but this server keeps no answers (--max-stored-responses 0): leave it out",
             param="store",
             code="unsupported_parameter",
         )
-    stored: tuple[bytes, ...] = ()
-    if request.previous_response_id is not None:
-        previous = store.get(tenant, request.previous_response_id)
-        stored = previous.inputs + previous.outputs
     own = request.input or []
     if isinstance(own, str):
         own = [InputItem(role="user", content=[InputPart(type="input_text", text=own)])]
-    return Turn(stored, _ITEMS.decode(b"[%b]" % b",".join(stored)) if stored else [], own)
+    stored: tuple[bytes, ...] = ()
+    conversation = conversation_id(request.conversation)
+    if request.previous_response_id is not None:
+        previous = kept.responses.get(tenant, request.previous_response_id)
+        stored = previous.inputs + previous.outputs
+    elif conversation is not None:
+        held = kept.conversations.with_room(tenant, conversation, len(own) + 1)
+        stored = tuple(item.json for item in held.items)
+    earlier = _ITEMS.decode(b"[%b]" % b",".join(stored)) if stored else []
+    if not earlier and not own:
+        raise RequestError("`input` is missing, and the conversation is empty", param="input")
+    return Turn(stored, earlier, own, conversation)
 
 
-def initial_answer(request: ResponsesRequest, served_name: str, store: ResponseStore) -> ResponseObject:
+def stored_items(items: list[InputItem]) -> list[StoredItem]:
+    """With the ids that they have, or get."""
+    made: list[StoredItem] = []
+    for item in items:
+        item_id = item.id or f"{_PREFIXES[item.type]}_{secrets.token_hex(16)}"
+        made.append(StoredItem(item_id, _encode(item, item_id)))
+    return made
+
+
+def initial_answer(request: ResponsesRequest, served_name: str, kept: Kept) -> ResponseObject:
     """The answer before its first item: what it repeats of the request."""
     reasoning, text = request.reasoning, request.text
+    conversation = conversation_id(request.conversation)
     given = text.format if text is not None else None
     form = {"type": "text"} if given is None else _without_nulls(msgspec.to_builtins(given))
     return ResponseObject(
         id=f"resp_{secrets.token_hex(16)}",
         created_at=int(time.time()),
+        conversation=None if conversation is None else {"id": conversation},
         instructions=request.instructions,
         max_output_tokens=request.max_output_tokens,
         max_tool_calls=request.max_tool_calls,
@@ -83,7 +119,7 @@ def initial_answer(request: ResponsesRequest, served_name: str, store: ResponseS
         prompt_cache_key=request.prompt_cache_key,
         reasoning={"effort": reasoning.effort if reasoning is not None else None, "summary": None},
         safety_identifier=request.safety_identifier,
-        store=store.enabled and request.store is not False,
+        store=kept.responses.enabled and request.store is not False,
         temperature=request.temperature,
         text={"format": form, "verbosity": "medium"},
         tool_choice=request.tool_choice if request.tool_choice is not None else "auto",
@@ -100,11 +136,11 @@ def _without_nulls(fields: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _encode(item: InputItem) -> bytes:
+def _encode(item: InputItem, item_id: str) -> bytes:
     """With the id and the type that a reader of the stored items expects."""
     fields: dict[str, object] = msgspec.to_builtins(item)
     if isinstance(item.content, str):
         kind = "output_text" if item.role == "assistant" else "input_text"
         fields["content"] = [{"type": kind, "text": item.content}]
-    head = {"type": item.type, "id": item.id or f"{_PREFIXES[item.type]}_{secrets.token_hex(16)}"}
+    head = {"type": item.type, "id": item_id}
     return encode_json({**head, **fields})

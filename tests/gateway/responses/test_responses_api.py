@@ -97,7 +97,7 @@ def test_what_is_not_to_be_stored_is_not(service):
     assert made["store"] is False
     with pytest.raises(openai.NotFoundError, match="store: false"):
         service.openai.responses.create(input="x", previous_response_id=made["id"])
-    assert len(service.gateway.services.responses) == 0
+    assert len(service.gateway.services.kept.responses) == 0
 
 
 def test_the_oldest_is_forgotten(make_service):
@@ -156,7 +156,7 @@ def test_an_engine_that_dies_fails_the_stream(service):
     last = json.loads(answers[0].text.split("data: ")[-1])
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"
-    assert len(service.gateway.services.responses) == 0
+    assert len(service.gateway.services.kept.responses) == 0
 
 
 def test_a_call_of_a_namespaces_function(service):

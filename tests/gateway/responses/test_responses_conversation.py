@@ -9,9 +9,10 @@ import pytest
 
 from firelane.api.responses import FunctionTool, ResponsesRequest
 from firelane.errors import RequestError
+from firelane.gateway.answers.conversation_store import ConversationStore
 from firelane.gateway.answers.response_store import ResponseStore
 from firelane.gateway.requests.response_tools import left_out, names_of
-from firelane.gateway.requests.response_turn import begin_turn
+from firelane.gateway.requests.response_turn import Kept, begin_turn
 from firelane.gateway.requests.responses_chat import as_chat
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN
 
@@ -23,7 +24,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 def chat(**body: Any) -> Any:
     request = msgspec.convert(body, ResponsesRequest)
     request.check()
-    turn = begin_turn(request, ResponseStore(0), ANONYMOUS_ADMIN)
+    turn = begin_turn(request, Kept(ResponseStore(0), ConversationStore(0)), ANONYMOUS_ADMIN)
     return as_chat(request, turn.earlier, turn.own)
 
 
@@ -123,7 +124,8 @@ REFUSED = {
     "arguments": {"input": [{**CALL, "arguments": None}]},
     "encrypted": {"input": [{"type": "reasoning", "encrypted_content": "x", "summary": []}]},
     "background": {"input": "x", "background": True},
-    "conversation": {"input": "x", "conversation": "conv_1"},
+    "conversation without id": {"input": "x", "conversation": {"name": "x"}},
+    "two pasts": {"input": "x", "conversation": "conv_1", "previous_response_id": "resp_1"},
     "prompt": {"input": "x", "prompt": {"id": "pmpt_1"}},
     "truncation": {"input": "x", "truncation": "middle"},
     "include": {"input": "x", "include": ["everything"]},
