@@ -23,12 +23,12 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 """All but the first speak of items that no answer of this server has: they ask for nothing."""
-REFUSED = ("background", "moderation", "prompt", "access_programs")
+REFUSED = ("moderation", "prompt", "access_programs")
 RESPONSE_HINTS = ("context_management", "service_tier")
 MetadataText = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
-Status = Literal["completed", "incomplete", "failed", "in_progress"]
+Status = Literal["completed", "incomplete", "failed", "in_progress", "queued", "cancelled"]
 
 
 class FunctionTool(msgspec.Struct, kw_only=True):
@@ -110,6 +110,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     store: bool | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
+    background: bool | None = None
     metadata: Annotated[dict[MetadataKey, MetadataText], Meta(max_length=16)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
@@ -142,7 +143,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     service_tier: str | None = None
 
     # Refused: see REFUSED.
-    background: Any = None
     moderation: Any = None
     prompt: Any = None
     access_programs: Any = None
@@ -164,6 +164,13 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         if self.stream_options is not None and not self.stream:
             raise RequestError(
                 "`stream_options` is only allowed when `stream` is true", param="stream_options"
+            )
+        if self.background and (self.stream or self.store is False):
+            field = "stream" if self.stream else "store"
+            raise RequestError(
+                "an answer made in the background is stored, and read by its id: leave `background` out, or "
+                f"`{field}`",
+                param=field,
             )
         self._check_input()
         for i, tool in enumerate(self.tools or ()):

@@ -152,7 +152,7 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "include": [1, ["everything"], ["a"] * 17],
         "tools": [1, [1], [{"type": "namespace"}], [{"type": "function"}]],
         "tool_choice": ["maybe", "required", 1],
-        "background": [True],
+        "background": ["yes", 1],
         "conversation": ["conv_1", 1, {}, {"id": 1}, ""],
         "prompt": [{"id": "p"}],
         "stream_options": [{"include_obfuscation": "yes"}, {"include_obfuscation": False}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 import msgspec
@@ -18,8 +19,10 @@ from firelane.api.responses import (
     ResponseObject,
     ResponsesRequest,
 )
-from firelane.errors import ContextLengthError, RequestError
+from firelane.errors import ContextLengthError, NotFoundError, RequestError
+from firelane.gateway.answers.background import BackgroundExchange
 from firelane.gateway.answers.conversation_store import StoredItem
+from firelane.gateway.answers.formats import encode_json
 from firelane.gateway.answers.responses_format import ResponsesFormat
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.http.exchange import Doc, Exchange, Route
@@ -38,12 +41,17 @@ INCLUDE = ("include", "include[]")
 """Query fields that ask for details of items which no answer here has."""
 
 
+class _Status(msgspec.Struct):
+    background: bool
+
+
 class Responses:
     def __init__(self, models: Models, bodies: Bodies, kept: Kept, replies: Replies) -> None:
         self._models = models
         self._bodies = bodies
         self._kept = kept
         self._store = kept.responses
+        self._running: dict[str, BackgroundExchange] = {}
         self._replies = replies
         self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest, RESPONSE_HINTS)
 
@@ -71,7 +79,7 @@ class Responses:
             "POST",
             f"{one}/cancel",
             self.cancel,
-            doc=Doc(summary="Refused: no answer is made in the background", answer=ResponseObject),
+            doc=Doc(summary="End an answer made in the background", answer=ResponseObject),
         )
         yield Route(
             "GET",
@@ -82,8 +90,53 @@ class Responses:
 
     async def create(self, exchange: Exchange) -> None:
         request, turn, model = await self._begin(exchange)
-        tenant = exchange.request.tenant
         answer = initial_answer(request, model.name, self._kept)
+        if request.background:
+            await self._create_in_background(exchange, request, turn, model, answer)
+        else:
+            await self._generate(exchange, request, turn, model, answer)
+
+    async def _create_in_background(
+        self,
+        exchange: Exchange,
+        request: ResponsesRequest,
+        turn: Turn,
+        model: ServedModel,
+        answer: ResponseObject,
+    ) -> None:
+        """Answers the client once the engine has the request; what is wrong with it is known by then."""
+        tenant = exchange.request.tenant
+
+        def ended(answer: ResponseObject) -> None:
+            self._running.pop(answer.id, None)
+            if answer.status in ("failed", "cancelled"):
+                turn.keep_unfinished(self._kept, tenant, answer)
+
+        answer.status = "queued"
+        queued = encode_json(answer)
+        answer.status = "in_progress"
+        turn.keep_unfinished(self._kept, tenant, answer)
+        work = self._running[answer.id] = BackgroundExchange(exchange, answer, ended)
+        try:
+            await self._generate(work, request, turn, model, answer)
+        except BaseException:
+            self._running.pop(answer.id, None)
+            with contextlib.suppress(NotFoundError):
+                self._store.delete(tenant, answer.id)
+            raise
+        finally:
+            exchange.extra_headers += work.extra_headers
+        self._replies.send(exchange, queued)
+
+    async def _generate(
+        self,
+        exchange: Exchange,
+        request: ResponsesRequest,
+        turn: Turn,
+        model: ServedModel,
+        answer: ResponseObject,
+    ) -> None:
+        tenant = exchange.request.tenant
 
         def keep(done: ResponseObject, body: bytes) -> None:
             turn.keep(self._kept, tenant, done, body)
@@ -109,6 +162,15 @@ class Responses:
     async def _begin(self, exchange: Exchange) -> tuple[ResponsesRequest, Turn, ServedModel]:
         request = await self._bodies.read(exchange, self._decoder)
         model = self._models.find(request.model, exchange.request.tenant)
+        if request.background and exchange.request.background:
+            raise RequestError(
+                "a batch's lines are in the background already: leave it out", param="background"
+            )
+        if request.previous_response_id in self._running:
+            raise RequestError(
+                "the answer that this one continues is still being made: wait for its end",
+                param="previous_response_id",
+            )
         return request, begin_turn(request, self._kept, exchange.request.tenant), model
 
     async def input_tokens(self, exchange: Exchange) -> None:
@@ -122,12 +184,20 @@ class Responses:
         self._replies.send(exchange, self._store.get(exchange.request.tenant, _id(exchange)).body)
 
     def delete(self, exchange: Exchange) -> None:
+        self._store.get(exchange.request.tenant, _id(exchange))
+        if _id(exchange) in self._running:
+            self._running[_id(exchange)].cancel()
         self._store.delete(exchange.request.tenant, _id(exchange))
         self._replies.json(exchange, ResponseDeleted(id=_id(exchange)))
 
     def cancel(self, exchange: Exchange) -> None:
-        self._store.get(exchange.request.tenant, _id(exchange))
-        raise RequestError("only an answer made in the background can be cancelled: there are none here")
+        tenant = exchange.request.tenant
+        found = self._store.get(tenant, _id(exchange))
+        if not msgspec.json.decode(found.body, type=_Status).background:
+            raise RequestError("only an answer made in the background can be cancelled")
+        if _id(exchange) in self._running:
+            self._running[_id(exchange)].cancel()
+        self._replies.send(exchange, self._store.get(tenant, _id(exchange)).body)
 
     def input_items(self, exchange: Exchange) -> None:
         fields = read_query(exchange.request.query, ("limit", "order", "after", *INCLUDE))

@@ -64,14 +64,20 @@ class Turn:
             with contextlib.suppress(NotFoundError):
                 kept.conversations.add(tenant, self.conversation, inputs + outputs)
 
+    def keep_unfinished(self, kept: Kept, tenant: Tenant, answer: ResponseObject) -> None:
+        """Store an answer that has no items yet, or never will."""
+        own = tuple(item.json for item in stored_items(self.own))
+        kept.responses.put(tenant, StoredResponse(answer.id, encode_json(answer), self.stored + own, ()))
+
 
 def begin_turn(request: ResponsesRequest, kept: Kept, tenant: Tenant) -> Turn:
     """Raises NotFoundError where the answer or the conversation that the request continues is not stored,
     RequestError where it asks to be stored and nothing is, or where the conversation is full."""
-    if request.store and not kept.responses.enabled:
+    if (request.store or request.background) and not kept.responses.enabled:
         raise RequestError(
-            "`store` is true, but this server keeps no answers (--max-stored-responses 0): leave it out",
-            param="store",
+            "`store` or `background` is true, but this server keeps no answers (--max-stored-responses 0): "
+            "leave it out",
+            param="store" if request.store else "background",
             code="unsupported_parameter",
         )
     own = request.input or []
@@ -109,6 +115,7 @@ def initial_answer(request: ResponsesRequest, served_name: str, kept: Kept) -> R
     return ResponseObject(
         id=f"resp_{secrets.token_hex(16)}",
         created_at=int(time.time()),
+        background=bool(request.background),
         conversation=None if conversation is None else {"id": conversation},
         instructions=request.instructions,
         max_output_tokens=request.max_output_tokens,
