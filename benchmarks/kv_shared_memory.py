@@ -25,9 +25,9 @@ import numpy as np
 from random_model import mistral_config, write_checkpoint
 
 from firelane import __version__, env
+from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.loader import build
 from firelane.backends.cpu.native import Library
 from firelane.bench.table import format_table
 from firelane.contract import SAMPLE, StepInputs, StepLimits
@@ -106,7 +106,7 @@ def executors(scratch: Path, context: int, threads: int) -> dict[str, CpuExecuto
     config = mistral_config(layers=8, kv_heads=8, window=None, max_len=context)
     write_checkpoint(scratch / "model", config)
     layout = layout_for(config, context)
-    library = build(layout, scratch, env.read(), lambda *_: None)
+    library = KernelCompiler.find(env.read(), scratch).build(layout)
     weights = load_packed(
         layout.program, scratch / "model", scratch, forms={}, progress=lambda *_: None, threads=threads
     )

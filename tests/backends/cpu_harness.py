@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane import env
+from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.loader import build
 from firelane.backends.cpu.native import Library
 from firelane.contract import SAMPLE, SCORE, SlotState, Span, StepInputs, StepLimits, StepOutputs
 from firelane.native.machine import choose_isa, cpu_identity
@@ -219,7 +219,7 @@ def machine(
     layout = Layout(program=program, limits=sizes, isa=isa, forms=forms)
     if place is not None:
         vars(layout)["placement"] = place(layout)  # where the cached property keeps its value
-    library = build(layout, cache_dir, env.read({"HOME": "/"}), lambda *_: None)
+    library = KernelCompiler.find(env.read({"HOME": "/"}), cache_dir).build(layout)
     weights = RandomWeights(program, forms=forms)
     executor = CpuExecutor(
         library=Library(library),

@@ -80,7 +80,7 @@ def load_for(
     choice = choose(program, wanted_forms(config.weights, target.result().isa, program), estimate)
     limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
-    library = in_background(lambda: _build(layout, compiler.result(), progress), name="compile")
+    library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A failed compiler ends the packing."""
@@ -101,12 +101,8 @@ def load_for(
     )
 
 
-def build(layout: Layout, cache_dir: Path, settings: env.Environment, progress: ProgressCallback) -> Path:
+def build(layout: Layout, compiler: KernelCompiler, progress: ProgressCallback) -> Path:
     """Compile `layout`'s program, or find it compiled; returns the shared library."""
-    return _build(layout, KernelCompiler.find(settings, cache_dir), progress)
-
-
-def _build(layout: Layout, compiler: KernelCompiler, progress: ProgressCallback) -> Path:
     progress("compile", 0, 1, "unit")
     path = compiler.build(layout)
     progress("compile", 1, 1, "unit")
