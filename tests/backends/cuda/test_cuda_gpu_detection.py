@@ -161,7 +161,7 @@ def test_torch_tells_its_cuda_without_being_imported(
 def test_auto_takes_what_can_be_used(
     look: Look, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     usable, old = look(), look(MAJOR=7)
     monkeypatch.setattr(gpu_detection, "detect", lambda: usable)
     assert backends.choose() == "cuda"
