@@ -23,8 +23,8 @@ GREEDY = {"prompt": "def main():", "max_tokens": 24, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def server(environ: dict[str, str]) -> Iterator[ServerProcess]:
-    names = ["--served-model-name", "toy"]
-    with ServerProcess(["--max-num-seqs", "16", *names], environ=environ) as server:
+    options = ["--served-model-name", "toy", "--unknown-fields", "refuse"]
+    with ServerProcess(["--max-num-seqs", "16", *options], environ=environ) as server:
         yield server
 
 

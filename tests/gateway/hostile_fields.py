@@ -153,7 +153,7 @@ WRONG_TYPES: dict[str, dict[str, list[Any]]] = {
         "tools": [1, [1], [{"type": "namespace"}], [{"type": "function"}]],
         "tool_choice": ["maybe", "required", 1],
         "background": ["yes", 1],
-        "conversation": ["conv_1", 1, {}, {"id": 1}, ""],
+        "conversation": [1, {}, {"id": 1}],
         "prompt": [{"id": "p"}],
         "stream_options": [{"include_obfuscation": "yes"}, {"include_obfuscation": False}],
         "store": ["yes", 1],
