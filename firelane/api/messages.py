@@ -129,7 +129,7 @@ class RequestMetadata(msgspec.Struct, kw_only=True):
 
 
 class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the prompt is made of; the model answers with no more than is in MessagesRequest."""
+    """Parts of a prompt; the model answers with no more than is in MessagesRequest."""
 
     model: str | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=1 << 16)]

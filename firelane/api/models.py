@@ -87,7 +87,7 @@ class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model would read. text: before it is tokenised, or of token ids that were given."""
+    """The prompt of a request, rendered. text: before it is tokenised, or of token ids that were given."""
 
     token_ids: list[int]
     text: str

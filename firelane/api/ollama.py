@@ -37,7 +37,7 @@ INSTEAD = {
     "context": "send the conversation's messages to /api/chat",
     "images": "models here read texts alone, so leave it out",
 }
-"""What to do, where it is not to leave the field out."""
+"""Advice for fields that are not simply to be left out."""
 
 
 class OllamaOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -135,7 +135,7 @@ class OllamaTool(msgspec.Struct, kw_only=True):
 
 
 class OllamaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What chat and generate share. stream: true where it is left out. format: "json", or a JSON schema."""
+    """Fields of chat and generate. stream: true where it is left out. format: "json", or a JSON schema."""
 
     model: Annotated[str, Meta(min_length=1)]
     stream: bool | None = None

@@ -20,7 +20,7 @@ Texts = str | list[str]
 
 
 class VectorPairs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both share. truncate_prompt_tokens: as in EmbeddingRequest."""
+    """Fields of scores and ranks. truncate_prompt_tokens: as in EmbeddingRequest."""
 
     model: str | None = None
     truncate_prompt_tokens: Length | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firelane.cli import options
 
@@ -143,46 +143,22 @@ def _run_serve(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.bench import kernels
+    from firelane.bench import kernels, targets
     from firelane.bench.table import write_json
     from firelane.cli.progress import ProgressDisplay
     from firelane.weights.sources import resolve
 
+    display = ProgressDisplay()
+    model = resolve(arguments.model, progress=display)
+    common: dict[str, Any] = {"threads": arguments.threads, "weights": arguments.weights, "progress": display}
     if arguments.isa:
-        return _run_targets(arguments, environment)
-    display = ProgressDisplay()
-    figures = kernels.run_kernels(
-        resolve(arguments.model, progress=display),
-        environment,
-        rows=arguments.rows or kernels.ROWS,
-        threads=arguments.threads,
-        weights=arguments.weights,
-        progress=display,
-    )
+        figures = targets.run_targets(model, environment, isas=arguments.isa, **common)
+        table = targets.format_targets(figures)
+    else:
+        figures = kernels.run_kernels(model, environment, rows=arguments.rows or kernels.ROWS, **common)
+        table = kernels.format_kernels(figures)
     display.close()
-    print(kernels.format_kernels(figures))
-    if arguments.json is not None:
-        write_json(arguments.json, figures)
-    return 0
-
-
-def _run_targets(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.bench import targets
-    from firelane.bench.table import write_json
-    from firelane.cli.progress import ProgressDisplay
-    from firelane.weights.sources import resolve
-
-    display = ProgressDisplay()
-    figures = targets.run_targets(
-        resolve(arguments.model, progress=display),
-        environment,
-        isas=arguments.isa,
-        threads=arguments.threads,
-        weights=arguments.weights,
-        progress=display,
-    )
-    display.close()
-    print(targets.format_targets(figures))
+    print(table)
     if arguments.json is not None:
         write_json(arguments.json, figures)
     return 0

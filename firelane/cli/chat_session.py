@@ -79,7 +79,7 @@ class Session:
                 self._act(text)
 
     def _act(self, text: str) -> None:
-        """What fails is said, and the session goes on."""
+        """One question; an error is printed, and the session goes on."""
         name, _, rest = text[1:].partition(" ")
         try:
             if not text.startswith("/"):

@@ -18,7 +18,7 @@ Message = dict[str, str]
 CONNECT_S = 10.0
 ERROR_BYTES = 4096
 SETTINGS = {"temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int}
-"""What may be set for the answers, and its type."""
+"""Sampling options that /set takes, and their types."""
 
 
 class Source(Protocol):

@@ -30,7 +30,7 @@ STAGES = {
     "pack": "packing weights",
     "capture": "capturing graphs",
 }
-"""What a stage is called; others go by their own names."""
+"""Names of stages; others go by their own."""
 SHOWN_ELSEWHERE = {"download"}
 """huggingface_hub draws bars of its own, with megabytes and files."""
 
@@ -63,7 +63,7 @@ class _Stage:
         return self.total > 1
 
     def amount(self) -> str:
-        """How much of how much, or ""."""
+        """The amount done of the whole, or ""."""
         if not self.is_measured:
             return ""
         if self.unit != "B":
@@ -71,7 +71,7 @@ class _Stage:
         return f"{self.done / 1e6:,.0f} of {self.total / 1e6:,.0f} MB"
 
     def times(self, now_s: float) -> str:
-        """How long it has taken, and what is left as far as that can be told."""
+        """The time taken, and the time left as far as it is known."""
         took_s = now_s - self.began_s
         if not self.is_measured or self.done <= 0 or took_s < 1:
             return f"{took_s:.0f} s"
@@ -159,7 +159,7 @@ class ProgressDisplay:
 
     @property
     def _running(self) -> list[_Stage]:
-        """What has run for long enough to be shown, and runs."""
+        """The stages that run, and have for long enough to be shown."""
         shown_s = self._clock() - SHOW_AFTER_S
         return [s for s in self._stages.values() if s.ended_s is None and s.began_s <= shown_s]
 

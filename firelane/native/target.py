@@ -71,7 +71,7 @@ def _why(forced: str, cpu: CpuIdentity) -> str:
 
 
 def lacking(cpu: CpuIdentity) -> str:
-    """What this CPU lacks for the next better target of its architecture, or ""."""
+    """The features that this CPU lacks for the next better target of its architecture, or ""."""
     of_this, best = isas_of(cpu.architecture), supported_isas(cpu)[0]
     if of_this == ("portable",):
         return f"there are no kernels for {cpu.architecture} in particular"

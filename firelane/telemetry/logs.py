@@ -84,7 +84,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogStream(Protocol):
-    """What takes lines of the log."""
+    """The stream that takes lines of the log."""
 
     def write(self, text: str, /) -> int: ...
     def flush(self) -> None: ...

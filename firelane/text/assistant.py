@@ -49,7 +49,7 @@ class RenderedChat:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a prompt is rendered from. conversation: without its messages. asked: messages, tools and
+    """The source of a prompt. conversation: without its messages. asked: messages, tools and
     variables, as the template takes them. marker: in the text behind the final message, where the answer goes
     on with that. ignored: as in RenderedChat.
     """
@@ -79,7 +79,7 @@ class Assistant:
 
     @property
     def abilities(self) -> list[str]:
-        """What it can do beside answering: "tools", "thinking"."""
+        """Capabilities beside answering: "tools", "thinking"."""
         template = self._prompts.template
         tools = self._family is not None and template is not None and "tools" in template.variables
         return [*(["tools"] if tools else []), *(["thinking"] if self._thinks else [])]

@@ -103,7 +103,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
 
 class Loading(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="loading"):
-    """What the engine is about to load, as soon as it knows. dtype: of most of its weights; device: what it
+    """A model that the engine is about to load. dtype: of most of its weights; device: what it
     will run on, in words for people."""
 
     architecture: str

@@ -115,7 +115,7 @@ class CpuExecutor:
         return handle
 
     def _weight_address(self, name: str) -> int:
-        """What the kernels are given: the packed weight, or a struct that describes its coded form."""
+        """The argument of the kernels: the packed weight, or a struct that describes its coded form."""
         if name not in self._layout.forms:
             return self._weights.address(name)
         table = self._weights.panel_table(name)

@@ -66,7 +66,7 @@ class MatrixPacker:
         return matrix
 
     def _look(self, p: Placement, words: Tensor) -> NDArray[np.int32]:
-        """What pack.find_ranges() tells; of float32 the last row alone is told."""
+        """The result of pack.find_ranges(); of float32 the last row alone is told."""
         found = self._found[: 3 * p.blocks].view(3, p.blocks)
         if p.dtype is torch.float32:
             pack.count_infinite(words, found).run()

@@ -14,7 +14,7 @@ from firelane.text.deltas import CallStart, Content, Delta, Reasoning, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class StreamMedia:
-    """How a stream goes over the wire. waiting: what tells proxies and clients that it lives, and nothing
+    """The encoding of a stream. waiting: bytes that tell proxies and clients that it lives, and nothing
     else; b"" where there is no such thing.
     """
 

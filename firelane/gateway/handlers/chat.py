@@ -58,7 +58,7 @@ class Chat:
 
 
 def _echoed(request: ChatRequest) -> str:
-    """What the answer begins with."""
+    """The start of the answer."""
     if not request.echo or not request.continue_final_message:
         return ""
     return request.messages[-1].text("messages")

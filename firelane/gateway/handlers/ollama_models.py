@@ -1,4 +1,4 @@
-"""What Ollama's clients ask of a server's models: which there are, what each can do. They are fixed when the
+"""Ollama's endpoints about models: which there are, what each can do. They are fixed when the
 server starts, so that nothing is pulled, made or deleted.
 """
 

@@ -23,7 +23,7 @@ _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "f
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What outlives a request."""
+    """State that outlives a request."""
 
     responses: ResponseStore
     conversations: ConversationStore
