@@ -20,6 +20,7 @@ from firelane.contract.span import CAUSAL, Span
 from firelane.program.ops import (
     SILU,
     Attention,
+    Cast,
     Embed,
     Gate,
     GatedLinear,
@@ -32,6 +33,7 @@ from firelane.program.ops import (
     Rotary,
     Sample,
     SelectRows,
+    Temperature,
 )
 from firelane.program.program import Program
 from firelane.program.recipes import Piece, WeightLayout
@@ -39,6 +41,34 @@ from firelane.program.values import DType, Rows, Value, Weight
 
 Tensors = Sequence[tuple[str, int]]
 """Tensors of the checkpoint, without the last part of their names, and how many rows each has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """Tensors of the norms of a block: of what it reads, and of what it adds to the stream; None for none."""
+
+    before: str | None
+    after: str | None = None
+
+
+BEFORE_ATTENTION = Norms(before="input_layernorm")
+BEFORE_MLP = Norms(before="post_attention_layernorm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """How attention's scores are made of queries and keys."""
+
+    scale: float | None = None
+    """None: 1 / sqrt(head_dim)."""
+    softcap: float = 0.0
+    """0: none."""
+    sinks: bool = False
+    """Whether the checkpoint has one more score for each head."""
+    temperature: Temperature | None = None
+
+
+PLAIN_SCORES = Scores()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +86,15 @@ class Decoder:
     """Of matrices and of what they are multiplied with."""
     tied: bool = False
     """Whether the head is the embedding table."""
+    embed_scale: float = 1.0
+    """Of what is looked up."""
+    residual_scale: float = 1.0
+    """Of what a block without a norm behind it adds to the stream."""
+    logits_scale: float = 1.0
+    logits_softcap: float = 0.0
+    """0: none."""
+    norm_plus: float = 0.0
+    """Added to the weights of all norms."""
     ops: list[Op] = field(default_factory=list[Op])
 
     @cached_property
@@ -105,82 +144,167 @@ class Layer:
         """A value of the residual stream."""
         return self.value(part, self.decoder.width, DType.F32)
 
-    def norm(self, x: Value, part: str, tensor: str) -> Value:
-        """x normalised, to be multiplied with a matrix."""
-        out = self.value(f"{part}_in", x.width, self.decoder.dtype)
-        weight = _vector(self.name(f"{part}_norm"), [(self.tensor(tensor), x.width)])
+    def read(self, x: Value, part: str, tensor: str | None) -> Value:
+        """The stream as a matrix product takes it: normalised, or merely rounded where no tensor is named."""
+        dtype = self.decoder.dtype
+        if tensor is None and x.dtype is dtype:
+            return x
+        out = self.value(f"{part}_in", x.width, dtype)
+        if tensor is None:
+            return self.decoder.add(Cast(x=x, out=out))
+        weight = self.norm_weight(f"{part}_norm", tensor, x.width)
         return self.decoder.add(RMSNorm(x=x, weight=weight, eps=self.decoder.eps, out=out))
+
+    def norm_weight(self, part: str, tensor: str, width: int) -> Weight:
+        return norm_weight(self.decoder, self.name(part), self.tensor(tensor), width)
 
     def linear(
         self, x: Value, part: str, tensors: Tensors, out: Value, *, bias: bool, add: Value | None
     ) -> Value:
-        """x times the stacked tensors, plus their biases and `add`, if any."""
+        """x times the stacked tensors, plus their biases; and, if `add` is given, the residual stream after
+        it."""
         weight = _matrix(self.decoder, self.name(part), tensors, x.width)
         vector = _vector(self.name(f"{part}_bias"), tensors, "bias") if bias else None
-        return self.decoder.add(Linear(x=x, weight=weight, bias=vector, residual=add, out=out))
+        scale = 1.0 if add is None else self.decoder.residual_scale
+        return self.decoder.add(Linear(x=x, weight=weight, bias=vector, residual=add, scale=scale, out=out))
+
+    def add_to_stream(
+        self, x: Value, part: str, tensor: str, out: Value, *, stream: Value, bias: bool, norm: str | None
+    ) -> Value:
+        """`stream`, plus x times this tensor, normalised if there is a norm."""
+        tensors = [(self.tensor(tensor), stream.width)]
+        if norm is None:
+            return self.linear(x, part, tensors, out, bias=bias, add=stream)
+        raw = self.linear(x, part, tensors, self.stream(f"{part}_sum"), bias=bias, add=None)
+        weight = self.norm_weight(f"{part}_norm", norm, stream.width)
+        eps = self.decoder.eps
+        return self.decoder.add(RMSNorm(x=raw, weight=weight, eps=eps, residual=stream, out=out))
 
 
 def embed(decoder: Decoder) -> Value:
     """The residual stream before the first layer."""
     out = Value("embedded", Rows.TOKEN, decoder.width, DType.F32)
-    return decoder.add(Embed(table=decoder.table, out=out))
+    return decoder.add(Embed(table=decoder.table, scale=decoder.embed_scale, out=out))
 
 
 def attention(
     layer: Layer,
     x: Value,
     heads: HeadShape,
-    rotary: Rotary,
+    rotary: Rotary | None,
     *,
     span: Span = CAUSAL,
     bias: Literal["", "qkv", "o", "qkvo"] = "",
-    head_norm: bool = False,
+    head_norm: Literal["", "each", "whole"] = "",
+    norms: Norms = BEFORE_ATTENTION,
+    scores: Scores = PLAIN_SCORES,
+    fused: str = "",
 ) -> Value:
-    """x + output(attention(rope(qkv(norm(x))))). `bias`: which projections have one; `head_norm`: each query
-    and key head is RMS-normalised before it is rotated."""
-    dtype = layer.decoder.dtype
+    """x + output(attention(rope(qkv(norm(x))))). `bias`: which projections have one; `head_norm`: whether
+    each query and key head, or all of a row together, are RMS-normalised before they are rotated; `fused`:
+    the tensor that holds queries, keys and values, where one does."""
+    x_normed = layer.read(x, "attention", norms.before)
     widths = {"q": heads.q_width, "k": heads.kv_width, "v": heads.kv_width}
     projections = [(layer.tensor(f"self_attn.{p}_proj"), rows) for p, rows in widths.items()]
-    x_normed = layer.norm(x, "attention", "input_layernorm")
+    if fused:
+        projections = [(layer.tensor(fused), sum(widths.values()))]
     out = layer.value("qkv", sum(widths.values()), DType.F32)
     qkv = layer.linear(x_normed, "qkv", projections, out, bias="qkv" in bias, add=None)
-    norm = _head_norm(layer, heads.head_dim) if head_norm else None
-    at, out = layer.number, layer.value("q", heads.q_width, dtype)
-    q = layer.decoder.add(RopeAndCache(qkv=qkv, layer=at, shape=heads, rotary=rotary, norm=norm, out=out))
-    scale, out = heads.head_dim**-0.5, layer.value("attended", heads.q_width, dtype)
-    attended = layer.decoder.add(Attention(q=q, layer=at, shape=heads, scale=scale, span=span, out=out))
-    output = [(layer.tensor("self_attn.o_proj"), x.width)]
-    return layer.linear(attended, "output", output, layer.stream("middle"), bias="o" in bias, add=x)
+    norm = _head_norm(layer, heads, whole=head_norm == "whole") if head_norm else None
+    at, out = layer.number, layer.value("q", heads.q_width, layer.decoder.dtype)
+    turned = RopeAndCache(
+        qkv=qkv, layer=at, shape=heads, rotary=rotary, norm=norm, temperature=scores.temperature, out=out
+    )
+    attended = _attend(layer, layer.decoder.add(turned), heads, span, scores)
+    return layer.add_to_stream(
+        attended,
+        "output",
+        "self_attn.o_proj",
+        layer.stream("middle"),
+        stream=x,
+        bias="o" in bias,
+        norm=norms.after,
+    )
 
 
-def mlp(layer: Layer, x: Value, width: int, *, gate: Gate = SILU, bias: bool = False) -> Value:
-    """x + down(gate(norm(x)) * up(norm(x))), `width` wide inside, with `gate`'s function on the gate half."""
-    normed = layer.norm(x, "mlp", "post_attention_layernorm")
+def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores) -> Value:
+    sinks = (
+        _stored(layer.name("sinks"), layer.tensor("self_attn.sinks"), heads.heads) if scores.sinks else None
+    )
+    return layer.decoder.add(
+        Attention(
+            q=q,
+            layer=layer.number,
+            shape=heads,
+            scale=heads.head_dim**-0.5 if scores.scale is None else scores.scale,
+            span=span,
+            softcap=scores.softcap,
+            sinks=sinks,
+            out=layer.value("attended", heads.q_width, layer.decoder.dtype),
+        )
+    )
+
+
+def mlp(
+    layer: Layer,
+    x: Value,
+    width: int,
+    *,
+    gate: Gate = SILU,
+    bias: bool = False,
+    norms: Norms = BEFORE_MLP,
+    fused: str = "",
+) -> Value:
+    """x + down(gate(norm(x)) * up(norm(x))), `width` wide inside, with `gate`'s function on the gate half.
+    `fused`: the tensor that holds the rows of the gate, then those of up, where one does."""
+    normed = layer.read(x, "mlp", norms.before)
     halves = [(layer.tensor(f"mlp.{half}_proj"), width) for half in ("gate", "up")]
+    halves = [(layer.tensor(fused), 2 * width)] if fused else halves
     weight = _matrix(layer.decoder, layer.name("gate_up"), halves, x.width, WeightLayout.GATED)
     vector = _vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
     out = layer.value("gated", width, layer.decoder.dtype)
     gated = layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))
-    down = [(layer.tensor("mlp.down_proj"), x.width)]
-    return layer.linear(gated, "down", down, layer.stream("end"), bias=bias, add=x)
+    end = layer.stream("end")
+    return layer.add_to_stream(gated, "down", "mlp.down_proj", end, stream=x, bias=bias, norm=norms.after)
 
 
 def head(decoder: Decoder, x: Value) -> Linear:
     """Logits of the rows that are asked for: lm_head(norm(x))."""
     selected = decoder.add(SelectRows(x=x, out=Value("selected", Rows.OUTPUT, x.width, x.dtype)))
-    norm = _vector("norm", [("model.norm", x.width)])
+    norm = norm_weight(decoder, "norm", "model.norm", x.width)
     out = Value("final", Rows.OUTPUT, x.width, decoder.dtype)
     normed = decoder.add(RMSNorm(x=selected, weight=norm, eps=decoder.eps, out=out))
     untied = _matrix(decoder, "lm_head", [("lm_head", decoder.vocab_size)], x.width)
     logits = Value("logits", Rows.OUTPUT, decoder.vocab_size, DType.F32)
-    op = Linear(x=normed, weight=decoder.table if decoder.tied else untied, out=logits)
+    op = Linear(
+        x=normed,
+        weight=decoder.table if decoder.tied else untied,
+        scale=decoder.logits_scale,
+        softcap=decoder.logits_softcap,
+        out=logits,
+    )
     decoder.add(op)
     return op
 
 
-def _head_norm(layer: Layer, head_dim: int) -> HeadNorm:
-    q, k = (_vector(layer.name(f"{p}_norm"), [(layer.tensor(f"self_attn.{p}_norm"), head_dim)]) for p in "qk")
-    return HeadNorm(q=q, k=k, eps=layer.decoder.eps)
+def norm_weight(decoder: Decoder, name: str, tensor: str, width: int) -> Weight:
+    """The vector of a norm."""
+    piece = Piece(tensor=f"{tensor}.weight", shape=(width,), plus=decoder.norm_plus)
+    return Weight(name=name, shape=(width,), dtype=DType.F32, pieces=(piece,))
+
+
+def _head_norm(layer: Layer, heads: HeadShape, *, whole: bool) -> HeadNorm:
+    widths = (heads.q_width, heads.kv_width) if whole else (heads.head_dim,) * 2
+    q, k = (
+        layer.norm_weight(f"{p}_norm", f"self_attn.{p}_norm", width)
+        for p, width in zip("qk", widths, strict=True)
+    )
+    return HeadNorm(q=q, k=k, eps=layer.decoder.eps, whole=whole)
+
+
+def _stored(name: str, tensor: str, width: int) -> Weight:
+    """A vector that is one whole tensor, widened."""
+    return Weight.stored(name, (width,), DType.F32, tensor)
 
 
 def _matrix(

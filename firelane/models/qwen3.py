@@ -19,6 +19,6 @@ def program(config: ConfigReader) -> Program:
     width, bias = config.integer("intermediate_size"), config.boolean("attention_bias", False)
     x = embed(decoder)
     for layer, span in zip(decoder.layers(len(spans)), spans, strict=True):
-        x = attention(layer, x, heads, rotary, span=span, bias="qkvo" if bias else "", head_norm=True)
+        x = attention(layer, x, heads, rotary, span=span, bias="qkvo" if bias else "", head_norm="each")
         x = mlp(layer, x, width, gate=gate)
     return decoder.program(head(decoder, x))

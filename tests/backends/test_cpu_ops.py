@@ -34,6 +34,7 @@ from tests.backends.cpu_harness import (
     with_spans,
 )
 from tests.models.dense import dense_program
+from tests.models.options import OPTIONS
 
 WIDE = HeadShape(heads=4, kv_heads=1, head_dim=80)
 SPECS = {
@@ -52,9 +53,15 @@ SPECS_HERE = {
     "bf16-head-128": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=128), qk_norm=True), 16),
     "f32-head-256": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=256), dtype=DType.F32), 128),
 }
-CASES = {f"{isa}/{s}": (isa, SPECS[s], 16) for isa in supported_isas(cpu_identity()) for s in SPECS} | {
-    f"{HERE}/{s}": (HERE, *SPECS_HERE[s]) for s in SPECS_HERE
-}
+CASES = (
+    {f"{isa}/{s}": (isa, SPECS[s], 16) for isa in supported_isas(cpu_identity()) for s in SPECS}
+    | {f"{HERE}/{s}": (HERE, *SPECS_HERE[s]) for s in SPECS_HERE}
+    | {
+        f"{HERE}/{dtype.value}-{name}": (HERE, make(dtype), 16)
+        for name, make in OPTIONS.items()
+        for dtype in (DType.BF16, DType.F32)
+    }
+)
 STEPS = {
     "one-token": [[Chunk(0, 0, 1)]],
     "prompt-then-decode": [[Chunk(1, 0, 70)], [Chunk(1, 70, 1)]],

@@ -46,6 +46,8 @@ def dense_program(spec: DenseSpec) -> Program:
     x = embed(decoder)
     for layer, window in zip(decoder.layers(len(spec.windows)), spec.windows, strict=True):
         span = Window(window) if window else CAUSAL
-        x = attention(layer, x, spec.heads, spec.rotary, span=span, bias=bias, head_norm=spec.qk_norm)
+        x = attention(
+            layer, x, spec.heads, spec.rotary, span=span, bias=bias, head_norm="each" if spec.qk_norm else ""
+        )
         x = mlp(layer, x, spec.mlp_size, bias=spec.mlp_bias)
     return decoder.program(head(decoder, x))

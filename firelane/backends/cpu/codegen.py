@@ -11,14 +11,18 @@ from firelane.backends.cpu.layout import LANES, PANEL, Layout
 from firelane.contract import Causal, Chunk, Span, Window
 from firelane.program.ops import (
     Attention,
+    Cast,
     Embed,
+    Gate,
     GatedLinear,
     Linear,
     Op,
     RMSNorm,
     RopeAndCache,
+    Rotary,
     Sample,
     SelectRows,
+    Temperature,
 )
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
@@ -99,6 +103,10 @@ def _at(value: Value, layout: Layout) -> str:
     return f"c.at<{kind}>({layout.value_index[value]})"
 
 
+def _at_or_null(value: Value | None, layout: Layout) -> str:
+    return "nullptr" if value is None else _at(value, layout)
+
+
 def _vector(weight: Weight | None, layout: Layout) -> str:
     return "nullptr" if weight is None else f"c.weight<float>({layout.weight_index[weight]})"
 
@@ -121,7 +129,11 @@ def _coded(weight: Weight, layout: Layout) -> str:
 
 
 def _flag(value: object) -> str:
-    return "false" if value is None else "true"
+    return _truth(value is not None)
+
+
+def _truth(value: object) -> str:
+    return "true" if value else "false"
 
 
 @call.register
@@ -130,17 +142,33 @@ def _(op: Embed, layout: Layout) -> str:
     sizes = f"{vocab}, {width}, {layout.stride(op.out)}"
     form = layout.coded.get(op.table)
     if form is not None:
-        arguments = f"{_coded(op.table, layout)}, {_at(op.out, layout)}"
+        arguments = f"{_coded(op.table, layout)}, {_float(op.scale)}, {_at(op.out, layout)}"
         return f"embed_coded<{DECODERS[form]}, {sizes}>(c, thread, {arguments});"
     shape = f"{_tag(op.table.dtype)}, {sizes}"
-    return f"embed<{shape}>(c, thread, {_matrix(op.table, layout)}, {_at(op.out, layout)});"
+    arguments = f"{_matrix(op.table, layout)}, {_float(op.scale)}, {_at(op.out, layout)}"
+    return f"embed<{shape}>(c, thread, {arguments});"
 
 
 @call.register
 def _(op: RMSNorm, layout: Layout) -> str:
+    strides = [layout.stride(value) for value in (op.x, op.residual or op.x, op.out)]
+    flags = [_flag(operand) for operand in (op.weight, op.residual, op.scalar)]
+    shape = f"{_tag(op.out.dtype)}, {op.x.width}, {', '.join(map(str, strides))}, {', '.join(flags)}"
+    fields = [
+        _at(op.x, layout),
+        _vector(op.weight, layout),
+        _float(op.eps),
+        _at_or_null(op.residual, layout),
+        _vector(op.scalar, layout),
+        _at(op.out, layout),
+    ]
+    return f"RmsNorm<{shape}>{{{', '.join(fields)}}}.run(c, thread, {_rows(op.x)});"
+
+
+@call.register
+def _(op: Cast, layout: Layout) -> str:
     shape = f"{_tag(op.out.dtype)}, {op.x.width}, {layout.stride(op.x)}, {layout.stride(op.out)}"
-    arguments = f"{_at(op.x, layout)}, {_vector(op.weight, layout)}, {_float(op.eps)}, {_at(op.out, layout)}"
-    return f"rms_norm<{shape}>(c, thread, {_rows(op.x)}, {arguments});"
+    return f"cast<{shape}>(c, thread, {_rows(op.x)}, {_at(op.x, layout)}, {_at(op.out, layout)});"
 
 
 @call.register
@@ -159,11 +187,17 @@ def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) 
 
 @call.register
 def _(op: Linear, layout: Layout) -> str:
-    residual = op.residual
-    stride = layout.stride(op.out) if residual is None else layout.stride(residual)
-    shape = f"{layout.stride(op.out)}, {stride}, {_flag(op.bias)}, {_flag(residual)}"
-    source = "nullptr" if residual is None else _at(residual, layout)
-    store = f"StoreF32<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}, {source}}}"
+    stride = layout.stride(op.residual or op.out)
+    flags = [_flag(op.bias), _flag(op.residual), _truth(op.scale != 1.0), _truth(op.softcap)]
+    shape = f"{layout.stride(op.out)}, {stride}, {', '.join(flags)}"
+    fields = [
+        _at(op.out, layout),
+        _vector(op.bias, layout),
+        _at_or_null(op.residual, layout),
+        _float(op.scale),
+        _float(op.softcap),
+    ]
+    store = f"StoreF32<{shape}>{{{', '.join(fields)}}}"
     product = _product(op, -(-op.out.width // PANEL), store, layout)
     return f"{_give_hidden(op.x, layout)} {product}" if op == layout.program.head else product
 
@@ -176,9 +210,20 @@ def _give_hidden(hidden: Value, layout: Layout) -> str:
 
 @call.register
 def _(op: GatedLinear, layout: Layout) -> str:
-    shape = f"{_tag(op.out.dtype)}, {layout.stride(op.out)}, {_flag(op.bias)}"
-    store = f"StoreGated<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}}}"
+    kind, function = gate_function(op.gate)
+    shape = f"{_tag(op.out.dtype)}, {layout.stride(op.out)}, {_flag(op.bias)}, {kind}"
+    store = f"StoreGated<{shape}>{{{_at(op.out, layout)}, {_vector(op.bias, layout)}, {function}}}"
     return _product(op, -(-op.out.width // LANES), store, layout)
+
+
+def gate_function(gate: Gate) -> tuple[str, str]:
+    """The C++ type of a gate's function, and the function."""
+    if gate.kind == "gelu_tanh":
+        return "GeluTanh", "{}"
+    if gate.is_plain:
+        return "Silu", "{}"
+    numbers = ", ".join(map(_float, (gate.alpha, gate.limit, gate.up_offset)))
+    return f"ShiftedSilu<{_truth(gate.limit)}>", f"{{{numbers}}}"
 
 
 @call.register
@@ -186,11 +231,12 @@ def _(op: RopeAndCache, layout: Layout) -> str:
     tag, s = _tag(op.out.dtype), op.shape
     shape = (
         f"{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {_page(tag, layout)}, "
-        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_flag(op.norm)}, {_flag(op.norm)}"
+        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_head_steps(op)}"
     )
     fields = [
         _at(op.qkv, layout),
-        f"c.rotary[{layout.rotary_index[op.rotary]}]",
+        _table(op.rotary, layout),
+        _table(op.temperature, layout),
         _vector(op.norm and op.norm.q, layout),
         _vector(op.norm and op.norm.k, layout),
         _float(op.norm.eps if op.norm else 0.0),
@@ -198,6 +244,24 @@ def _(op: RopeAndCache, layout: Layout) -> str:
         _at(op.out, layout),
     ]
     return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
+
+
+def _head_steps(op: RopeAndCache) -> str:
+    """Its HeadSteps."""
+    norm = op.norm
+    steps = {
+        "kNormHeads": norm is not None and not norm.whole,
+        "kNormWhole": norm is not None and norm.whole,
+        "kNormWeights": norm is not None and norm.q is not None,
+        "kNormValues": norm is not None and norm.values,
+        "kRotate": op.rotary is not None,
+        "kTemper": op.temperature is not None,
+    }
+    return " | ".join(name for name, taken in steps.items() if taken) or "0"
+
+
+def _table(table: Rotary | Temperature | None, layout: Layout) -> str:
+    return "nullptr" if table is None else f"c.position_tables[{layout.table_index[table]}]"
 
 
 def _page(tag: str, layout: Layout) -> str:
@@ -225,14 +289,23 @@ def _attention(op: Attention, layout: Layout) -> str:
     s, tag = op.shape, _tag(op.out.dtype)
     return (
         f"Attention<{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {_page(tag, layout)}, "
-        f"{layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}>"
+        f"{layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}, "
+        f"{_truth(op.softcap)}, {_flag(op.sinks)}>"
     )
 
 
 @call.register
 def _(op: Attention, layout: Layout) -> str:
-    scale = _float(op.scale * math.log2(math.e))
-    fields = [_at(op.q, layout), *_cache(op.layer, _tag(op.out.dtype), layout), scale, _at(op.out, layout)]
+    log2e = math.log2(math.e)
+    scale = op.scale / op.softcap if op.softcap else op.scale * log2e
+    fields = [
+        _at(op.q, layout),
+        *_cache(op.layer, _tag(op.out.dtype), layout),
+        _float(scale),
+        _float(op.softcap * log2e),
+        _vector(op.sinks, layout),
+        _at(op.out, layout),
+    ]
     return f"{_attention(op, layout)}{{{', '.join(fields)}}}.run(c, thread, op);"
 
 

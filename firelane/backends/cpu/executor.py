@@ -76,7 +76,7 @@ class CpuExecutor:
         self._check = check or NoCheck()
         self._state = SlotState.allocate(limits, program.vocab_size)
         self._pool = PagePool(layout, shared=shared_pages)
-        self._rotary = [r.table(limits.max_model_len) for r in layout.rotary_index]
+        self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
@@ -93,14 +93,14 @@ class CpuExecutor:
         self._tables = [
             pointers(offsets),
             pointers([self._weight_address(w.name) for w in program.weights]),
-            pointers([address(r) for r in self._rotary]),
+            pointers([address(t) for t in self._position_tables]),
         ]
-        offsets_table, weights, rotary = (ct.cast(t, ct.c_void_p) for t in self._tables)
+        offsets_table, weights, position_tables = (ct.cast(t, ct.c_void_p) for t in self._tables)
         arguments = CreateStruct(
             limits=limits_struct(self._layout.limits, threads),
             weights=weights,
             pages=address(self.pages),
-            rotary=rotary,
+            position_tables=position_tables,
             arena=address(self.arena),
             offsets=offsets_table,
             scratch=address(self._scratch),

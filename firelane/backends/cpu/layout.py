@@ -9,7 +9,7 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, RopeAndCache, Rotary
+from firelane.program.ops import Attention, RopeAndCache, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
@@ -111,6 +111,7 @@ class Layout:
         return places
 
     @cached_property
-    def rotary_index(self) -> dict[Rotary, int]:
-        tables = dict.fromkeys(op.rotary for op in self.program.ops if isinstance(op, RopeAndCache))
-        return {table: i for i, table in enumerate(tables)}
+    def table_index(self) -> dict[Rotary | Temperature, int]:
+        """Tables by position, by number."""
+        found = [t for op in self.program.ops if isinstance(op, RopeAndCache) for t in op.tables]
+        return {table: i for i, table in enumerate(dict.fromkeys(found))}

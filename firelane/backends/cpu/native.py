@@ -36,7 +36,7 @@ class CreateStruct(ct.Structure):
             for name in (
                 "weights",
                 "pages",
-                "rotary",
+                "position_tables",
                 "arena",
                 "offsets",
                 "scratch",

@@ -137,6 +137,7 @@ def _(op: Embed, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: RMSNorm, to: Lowering) -> list[Work]:
+    assert op.weight is not None, "refused when loading"
     launch = rms_norm(
         to.source(op.x),
         to.vector(op.weight.name),
@@ -150,13 +151,14 @@ def _(op: RMSNorm, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: RopeAndCache, to: Lowering) -> list[Work]:
+    assert op.rotary is not None, "refused when loading"
     launch = rope_and_cache(
         to.source(op.qkv),
         op=op,
         tables=to.memory.tables,
         rotary=to.memory.rotary[op.rotary],
-        q_norm=to.vector(op.norm.q.name) if op.norm else None,
-        k_norm=to.vector(op.norm.k.name) if op.norm else None,
+        q_norm=to.vector(op.norm.q.name) if op.norm and op.norm.q else None,
+        k_norm=to.vector(op.norm.k.name) if op.norm and op.norm.k else None,
         cache=to.memory.pages.layers[op.layer],
         out=to.at(op.out),
         max_tokens=to.bucket.tokens,

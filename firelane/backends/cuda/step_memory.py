@@ -138,7 +138,7 @@ def _values(sizes: Sizes, device: Device) -> dict[Value, Tensor]:
 def _rotary_tables(program: Program, limits: StepLimits, device: Device) -> dict[Rotary, Tensor]:
     tables: dict[Rotary, Tensor] = {}
     for op in program.ops:
-        if isinstance(op, RopeAndCache) and op.rotary not in tables:
+        if isinstance(op, RopeAndCache) and op.rotary is not None and op.rotary not in tables:
             host = op.rotary.table(limits.max_model_len)
             tables[op.rotary] = device.empty(*host.shape, dtype=torch.float32)
             tables[op.rotary].copy_(torch.from_numpy(host))

@@ -2,17 +2,21 @@
 
 from firelane.program.ops.attention import Attention
 from firelane.program.ops.base import Op, Product
+from firelane.program.ops.cast import Cast
 from firelane.program.ops.embed import Embed
-from firelane.program.ops.gated_linear import SILU, Gate, GatedLinear
+from firelane.program.ops.gated_linear import GELU_TANH, SILU, Gate, GatedLinear
+from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.rms_norm import RMSNorm
-from firelane.program.ops.rope import HeadNorm, HeadShape, RopeAndCache, Rotary
+from firelane.program.ops.rope import RopeAndCache, Rotary
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
 
 __all__ = [
+    "GELU_TANH",
     "SILU",
     "Attention",
+    "Cast",
     "Embed",
     "Gate",
     "GatedLinear",
@@ -26,4 +30,5 @@ __all__ = [
     "Rotary",
     "Sample",
     "SelectRows",
+    "Temperature",
 ]

@@ -9,22 +9,26 @@ from numpy.typing import NDArray
 
 from firelane.contract.span import CAUSAL, Span, reach
 from firelane.program.ops.base import Op
-from firelane.program.ops.rope import HeadShape
+from firelane.program.ops.heads import HeadShape
 from firelane.program.reference_step import ReferenceStep
-from firelane.program.values import Cost, StepShape, Value
+from firelane.program.values import Cost, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Op):
     """out = softmax(scale * q · Kᵀ) · V for each head, over the positions span.first(p) .. p. Scores and
     sums in float32; exp(score - max) is rounded to out's dtype before the product with V, and the product is
-    divided by the sum of the unrounded exponentials."""
+    divided by the sum of the unrounded exponentials. With a `softcap` (Gemma 2, 2024), scores are softcap *
+    tanh(score / softcap). `sinks` [heads], if any, are one more score of each head, of a position without a
+    value (Xiao et al., "Attention Sinks", 2023; gpt-oss, 2025)."""
 
     q: Value
     layer: int
     shape: HeadShape
     scale: float
     span: Span = CAUSAL
+    softcap: float = 0.0
+    sinks: Weight | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -33,6 +37,9 @@ class Attention(Op):
             f"Attention {self.layer}: q {self.q.width}, out {self.out.width}"
         )
         assert self.q.dtype is self.out.dtype, f"Attention {self.layer}: q and out differ in dtype"
+        assert self.sinks is None or self.sinks.shape == (self.shape.heads,), (
+            f"Attention {self.layer}: sinks {self.sinks.shape}"
+        )
 
     def cost(self, shape: StepShape) -> Cost:
         s, attended, context = self.shape, shape.attended, shape.context
@@ -61,6 +68,17 @@ class Attention(Op):
     ) -> NDArray[np.float32]:
         """q: [kv_heads, group, head_dim]; keys and values: [context, kv_heads, head_dim]."""
         scores = np.einsum("hgd,chd->hgc", q, keys) * np.float32(self.scale)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        if self.softcap:
+            scores = np.tanh(scores / np.float32(self.softcap)) * np.float32(self.softcap)
+        sinks = self._sinks(step).reshape(*scores.shape[:2], 1)
+        top = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
+        weights = np.exp(scores - top)
+        total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
         rounded = step.rounded(weights, self.out.dtype)
-        return np.einsum("hgc,chd->hgd", rounded, values) / weights.sum(axis=-1, keepdims=True)
+        return np.einsum("hgc,chd->hgd", rounded, values) / total
+
+    def _sinks(self, step: ReferenceStep) -> NDArray[np.float32]:
+        """Scores of minus infinity where there are none."""
+        if self.sinks is None:
+            return np.full(self.shape.heads, -np.inf, np.float32)
+        return step.weight(self.sinks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,19 +13,46 @@ from firelane.program.ops.base import Op, Product
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
 
+F32 = NDArray[np.float32]
+GELU_CUBIC = 0.044715
+GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The function of a gated MLP: f(g, u) = g * sigmoid(g) * u, the only kind that there are kernels for."""
+    """The function of a gated MLP: f(g, u) = act(min(g, limit)) * (clamp(u, -limit, limit) + up_offset),
+    where act is g * sigmoid(alpha * g), or GELU in its tanh form (Hendrycks and Gimpel, 2016). A limit of 0
+    is none."""
 
-    kind: Literal["silu"] = "silu"
+    kind: Literal["silu", "gelu_tanh"] = "silu"
+    alpha: float = 1.0
+    limit: float = 0.0
+    up_offset: float = 0.0
 
-    def apply(self, gate: NDArray[np.float32], up: NDArray[np.float32]) -> NDArray[np.float32]:
-        sigmoid = np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * gate))  # this form does not overflow
-        return (gate * sigmoid * up).astype(np.float32)
+    def __post_init__(self) -> None:
+        assert self.kind == "silu" or self.is_plain, f"{self}: only silu has parameters"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is act(g) * u."""
+        return (self.alpha, self.limit, self.up_offset) == (1.0, 0.0, 0.0)
+
+    def apply(self, gate: F32, up: F32) -> F32:
+        if self.limit:
+            gate, up = np.minimum(gate, np.float32(self.limit)), np.clip(up, -self.limit, self.limit)
+        slope = self._slope(gate)
+        sigmoid = np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * slope))  # this form does not overflow
+        return (gate * sigmoid * (up + np.float32(self.up_offset))).astype(np.float32)
+
+    def _slope(self, gate: F32) -> F32:
+        """Of both kinds, act(g) = g * sigmoid(slope(g))."""
+        if self.kind == "silu":
+            return gate * np.float32(self.alpha)
+        return (GELU_SLOPE * (gate + GELU_CUBIC * gate**3)).astype(np.float32)
 
 
 SILU = Gate()
+GELU_TANH = Gate(kind="gelu_tanh")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from firelane.program.ops.base import Op, Product
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
@@ -11,15 +13,18 @@ from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Op):
-    """out = x · weightᵀ + bias + residual. weight: [out.width, x.width]; x has the weight's dtype; out and
-    residual are F32 (accumulated in float32, in increasing order of k). `residual` may be the same value as a
-    former input: a new value is made.
+    """out = scale * (x · weightᵀ + bias) + residual; with a `softcap` (Gemma 2, 2024), softcap * tanh(that /
+    softcap). weight: [out.width, x.width]; x has the weight's dtype; out and residual are F32 (accumulated in
+    float32, in increasing order of k). `residual` may be the same value as a former input: a new value is
+    made.
     """
 
     x: Value
     weight: Weight
     bias: Weight | None = None
     residual: Value | None = None
+    scale: float = 1.0
+    softcap: float = 0.0
     out: Value
 
     def __post_init__(self) -> None:
@@ -46,6 +51,9 @@ class Linear(Op):
         out = step.read(self.x) @ step.weight(self.weight).T
         if self.bias is not None:
             out += step.weight(self.bias)
+        out *= np.float32(self.scale)
         if self.residual is not None:
             out += step.read(self.residual)
+        if self.softcap:
+            out = np.tanh(out / np.float32(self.softcap)) * np.float32(self.softcap)
         step.write(self.out, out)

@@ -8,32 +8,42 @@ import numpy as np
 
 from firelane.program.ops.base import Op
 from firelane.program.reference_step import ReferenceStep
-from firelane.program.values import Cost, StepShape, Value, Weight
+from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNorm(Op):
-    """out = x / sqrt(mean(x^2) + eps) * weight, computed in float32. x: F32; weight: [width]; same rows and
-    width.
+    """out = (x / sqrt(mean(x^2) + eps) * weight + residual) * scalar, computed in float32; each of the last
+    three only where it is given. x, residual: F32; weight: [width]; scalar: [1]; same rows and width.
     """
 
     x: Value
-    weight: Weight
+    weight: Weight | None
     eps: float
+    residual: Value | None = None
+    scalar: Weight | None = None
     out: Value
 
     def __post_init__(self) -> None:
-        assert self.x.width == self.out.width == self.weight.shape[0], (
-            f"RMSNorm {self.out.name}: widths differ"
-        )
+        for width in (self.out.width, *(w.shape[0] for w in (self.weight,) if w)):
+            assert self.x.width == width, f"RMSNorm {self.out.name}: widths differ"
         assert self.x.rows is self.out.rows, f"RMSNorm {self.out.name}: row kinds differ"
+        if self.residual is not None:
+            assert self.out.dtype is DType.F32, f"RMSNorm {self.out.name}: with a residual, out is F32"
+            assert self.residual.width == self.x.width, f"RMSNorm {self.out.name}: residual"
+        assert self.scalar is None or self.scalar.shape == (1,), f"RMSNorm {self.out.name}: scalar"
 
     def cost(self, shape: StepShape) -> Cost:
-        return Cost(
-            flops=4.0 * shape.rows(self.x.rows) * self.x.width, weight_bytes=float(self.weight.nbytes)
-        )
+        read = sum(w.nbytes for w in self.weights)
+        return Cost(flops=4.0 * shape.rows(self.x.rows) * self.x.width, weight_bytes=float(read))
 
     def reference(self, step: ReferenceStep) -> None:
         x = step.read(self.x)
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        step.write(self.out, x / np.sqrt(mean_square + np.float32(self.eps)) * step.weight(self.weight))
+        out = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(self.eps))
+        if self.weight is not None:
+            out = out * step.weight(self.weight)
+        if self.residual is not None:
+            out = out + step.read(self.residual)
+        if self.scalar is not None:
+            out = out * step.weight(self.scalar)
+        step.write(self.out, out)

@@ -10,39 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.program.ops.base import Op
+from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadShape:
-    """heads query heads in groups of heads // kv_heads share one of kv_heads key/value heads; each is
-    head_dim wide.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-
-    def __post_init__(self) -> None:
-        assert self.heads % self.kv_heads == 0, (
-            f"{self.heads} heads do not share {self.kv_heads} kv heads evenly"
-        )
-        assert self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd"
-
-    @property
-    def q_width(self) -> int:
-        """Of all query heads together."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """Of all key heads together, or all value heads."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def group(self) -> int:
-        return self.heads // self.kv_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,30 +45,17 @@ class Rotary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadNorm:
-    """An RMS norm of each query head and of each key head; q, k: [head_dim]."""
-
-    q: Weight
-    k: Weight
-    eps: float
-
-    def apply(self, x: NDArray[np.float32], weight: Weight, step: ReferenceStep) -> NDArray[np.float32]:
-        """x: float32 [tokens, heads, head_dim], each head normalised and times q or k."""
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(mean_square + np.float32(self.eps)) * step.weight(weight)
-
-
-@dataclass(frozen=True, kw_only=True)
 class RopeAndCache(Op):
-    """qkv rows hold [q heads | k heads | v heads]. Each q and k head is normalised, if there is a norm, then
-    rotated. q goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to
-    the cache of `layer`."""
+    """qkv rows hold [q heads | k heads | v heads]. Queries and keys are normalised, if there is a norm, then
+    rotated, if there are angles; queries are multiplied by their position's temperature, if there is one. q
+    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`."""
 
     qkv: Value
     layer: int
     shape: HeadShape
-    rotary: Rotary
+    rotary: Rotary | None
     norm: HeadNorm | None = None
+    temperature: Temperature | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -108,15 +65,21 @@ class RopeAndCache(Op):
         )
         assert self.out.width == s.heads * s.head_dim, f"RopeAndCache {self.layer}: out {self.out.width}"
         assert self.qkv.dtype is DType.F32, f"RopeAndCache {self.layer}: qkv is F32"
-        assert len(self.rotary.inverse_frequencies) == s.head_dim // 2, (
-            f"RopeAndCache {self.layer}: frequencies"
-        )
-        for weight in self.weights:
-            assert weight.shape == (s.head_dim,), f"RopeAndCache {self.layer}: norm"
+        if self.rotary is not None:
+            assert len(self.rotary.inverse_frequencies) == s.head_dim // 2, (
+                f"RopeAndCache {self.layer}: frequencies"
+            )
+        if self.norm is not None:
+            self.norm.check(s)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        return () if self.norm is None else (self.norm.q, self.norm.k)
+        return () if self.norm is None else self.norm.weights
+
+    @property
+    def tables(self) -> tuple[Rotary | Temperature, ...]:
+        """What a backend keeps by position."""
+        return tuple(t for t in (self.rotary, self.temperature) if t is not None)
 
     def cost(self, shape: StepShape) -> Cost:
         s, tokens = self.shape, shape.tokens
@@ -133,6 +96,10 @@ class RopeAndCache(Op):
         q, k, v = np.split(heads, [s.heads, s.heads + s.kv_heads], axis=1)
         if self.norm is not None:
             q, k = self.norm.apply(q, self.norm.q, step), self.norm.apply(k, self.norm.k, step)
-        q, k = self.rotary.rotate(q, step.positions), self.rotary.rotate(k, step.positions)
+            v = self.norm.apply_values(v) if self.norm.values else v
+        if self.rotary is not None:
+            q, k = self.rotary.rotate(q, step.positions), self.rotary.rotate(k, step.positions)
+        if self.temperature is not None:
+            q = q * self.temperature.at(step.positions)[:, None, None]
         step.write(self.out, q.reshape(len(q), -1))
         step.write_cache(self.layer, k, v)

@@ -25,7 +25,8 @@ FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const t
   }
 }
 
-template <class T, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN>
+template <class T, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN,
+          bool CAPPED, bool SINKS>
 struct Attention {
   using word = typename T::word;
   using act = typename T::act;
@@ -48,7 +49,9 @@ struct Attention {
   const act* q;
   const typename T::cache *keys, *values;  // in page 0
   int group;                               // of the cache: whose block table names the pages
-  float scale;  // of the exponent in base 2: softmax scale times log2(e)
+  float scale;         // of the exponent in base 2: softmax scale times log2(e); CAPPED: of the argument of tanh
+  float cap;           // CAPPED: of its result, times log2(e)
+  const float* sinks;  // SINKS: by query head
   act* out;
 
   struct Item {
@@ -104,6 +107,7 @@ struct Attention {
     const int count = WHOLE ? kKeys / 16 : vectors;
     for (int v = 0; v < count; ++v) {
       x[v] = load(s.scores + row * kKeys + v * 16) * scale;
+      if constexpr (CAPPED) x[v] = tanh_16(x[v]) * cap;
       if constexpr (!WHOLE) {
         const i32x16 at = lane_index() + (start + v * 16);
         seen[v] = less(at, after) & less(before_all, at);
@@ -171,8 +175,8 @@ struct Attention {
     for (int r = 0; r < rows; ++r) {
       const act* from = q + std::size_t(it.row + r / GROUP) * LDQ + (it.head * GROUP + r % GROUP) * D;
       std::memcpy(s.query + r * LDD, from, D * sizeof(act));
-      s.max[r] = -1e30f;
-      s.sum[r] = 0.0f;
+      s.max[r] = SINKS ? sinks[it.head * GROUP + r % GROUP] * 1.44269504f : -1e30f;
+      s.sum[r] = SINKS ? 1.0f : 0.0f;
     }
     std::memset(s.out, 0, sizeof(float) * rows * D);
   }

@@ -18,7 +18,7 @@ struct CreateArgs {
   Limits limits;
   const void* const* weights;  // by weight index of the generated code
   std::uint8_t* pages;         // the KV cache: num_blocks pages, each of all layers of one cache group
-  const float* const* rotary;  // by table: [max_model_len][head_dim] = cos then sin of each frequency
+  const float* const* position_tables;  // of rotations [max_model_len][head_dim]: cosines, then sines; of factors [max_model_len]
   std::uint8_t* arena;         // activations
   const std::size_t* offsets;  // by value: where its rows begin in the arena
   std::uint8_t* scratch;       // per thread, kScratchBytes each

@@ -230,37 +230,67 @@ FL_KERNEL void linear(const Context& c, int thread, int op, int rows, const type
     c.split_up(thread, items, work);
 }
 
-template <int LDO, int LDR, bool BIAS, bool RESIDUAL>
+template <int LDO, int LDR, bool BIAS, bool RESIDUAL, bool SCALED, bool CAPPED>
 struct StoreF32 {
   float* out;
   const float* bias;
   const float* residual;
+  float scale, cap;
+
+  FL_INLINE f32x16 finished(f32x16 sum, int row, int column) const {
+    if constexpr (BIAS) sum += load(bias + column);
+    if constexpr (SCALED) sum = sum * scale;
+    if constexpr (RESIDUAL) sum += load(residual + std::size_t(row) * LDR + column);
+    if constexpr (CAPPED) sum = tanh_16(sum / cap) * cap;
+    return sum;
+  }
   FL_INLINE void operator()(int row, int panel, f32x16 a, f32x16 b) const {
-    if constexpr (BIAS) {
-      a += load(bias + panel * 32);
-      b += load(bias + panel * 32 + 16);
-    }
-    if constexpr (RESIDUAL) {
-      a += load(residual + std::size_t(row) * LDR + panel * 32);
-      b += load(residual + std::size_t(row) * LDR + panel * 32 + 16);
-    }
-    firelane::store(out + std::size_t(row) * LDO + panel * 32, a);
-    firelane::store(out + std::size_t(row) * LDO + panel * 32 + 16, b);
+    float* to = out + std::size_t(row) * LDO + panel * 32;
+    firelane::store(to, finished(a, row, panel * 32));
+    firelane::store(to + 16, finished(b, row, panel * 32 + 16));
   }
 };
 
-// A panel of 16 gate and 16 up outputs gives 16 values silu(gate) * up.
-template <class T, int LDO, bool BIAS>
+// Functions of a gate and an up output.
+struct Silu {
+  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
+    const f32x16 silu = gate / (1.0f + exp_16(-max(gate, splat(-87.0f))));
+    return silu * up;
+  }
+};
+
+struct GeluTanh {
+  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
+    const f32x16 slope = (gate + gate * gate * gate * 0.044715f) * 1.5957691216f;  // 2 sqrt(2 / pi)
+    return gate * sigmoid_16(slope) * up;
+  }
+};
+
+// LIMITED: whether both are bounded by `limit`.
+template <bool LIMITED>
+struct ShiftedSilu {
+  float alpha, limit, up_offset;
+  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
+    if constexpr (LIMITED) {
+      gate = min(gate, splat(limit));
+      up = max(min(up, splat(limit)), splat(-limit));
+    }
+    return gate * sigmoid_16(gate * alpha) * (up + up_offset);
+  }
+};
+
+// A panel of 16 gate and 16 up outputs gives 16 values of GATE's function.
+template <class T, int LDO, bool BIAS, class GATE>
 struct StoreGated {
   typename T::act* out;
   const float* bias;
+  GATE function;
   FL_INLINE void operator()(int row, int panel, f32x16 gate, f32x16 up) const {
     if constexpr (BIAS) {
       gate += load(bias + panel * 32);
       up += load(bias + panel * 32 + 16);
     }
-    const f32x16 silu = gate / (1.0f + exp_16(-max(gate, splat(-87.0f))));
-    T::store_act(out + std::size_t(row) * LDO + panel * 16, silu * up);
+    T::store_act(out + std::size_t(row) * LDO + panel * 16, function(gate, up));
   }
 };
 

