@@ -50,7 +50,7 @@ class EngineGenerator:
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> EngineGenerator:
         """Of `config.model_dir`. Raises what loading raises."""
-        program = load_program(read_config(config.model_dir))
+        program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
         return cls(program, load_executor(config, progress), prefix_cache=config.prefix_cache)
 
     @property

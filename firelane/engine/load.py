@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from math import prod
 
@@ -11,6 +12,7 @@ from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.program.ops import RopeAndCache
 from firelane.program.program import Program
 from firelane.wire.frames import Loading
 
@@ -22,7 +24,7 @@ def load_executor(
 ) -> Executor:
     """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
     model, the machine or the sizes."""
-    program = load_program(read_config(config.model_dir))
+    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
@@ -31,6 +33,13 @@ def load_executor(
     backend = resolve(config.backend)
     on_loading(_summary(program, describe(backend, config)))
     return create_executor(backend, program, config.model_dir, config, progress)
+
+
+def rotation_identity(config: EngineConfig) -> str:
+    """A hash of how the model rotates, which may depend on the longest sequence that is served."""
+    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
+    rotaries = dict.fromkeys(str(op.rotary) for op in program.ops if isinstance(op, RopeAndCache))
+    return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
 
 
 def _summary(program: Program, device: str) -> Loading:

@@ -17,7 +17,7 @@ from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.heartbeat import Heartbeat, Pulse
 from firelane.engine.identity import checkpoint_identity, model_identity
-from firelane.engine.load import load_executor
+from firelane.engine.load import load_executor, rotation_identity
 from firelane.engine.policies import make_policy
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
@@ -129,7 +129,7 @@ def _load_and_serve(
     channel: Channel[ToEngine], served: SocketChannel, pulse: Pulse, config: EngineConfig
 ) -> int:
     began_s = time.monotonic()
-    checkpoint = checkpoint_identity(config.model_dir)
+    checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
     grammars = grammar_queue(config.model_dir, executor.vocab_size)
     try:

@@ -20,6 +20,7 @@ HARMLESS = frozenset(
         "architectures",
         "attention_dropout",
         "attn_implementation",
+        "auto_map",  # code of its own, which never runs: architectures are known by name
         "bad_words_ids",
         "begin_suppress_tokens",
         "chunk_size_feed_forward",
@@ -33,6 +34,7 @@ HARMLESS = frozenset(
         "firelane_lossless",
         "hidden_dropout",
         "id2label",
+        "ignore_index",
         "initializer_range",
         "is_decoder",
         "is_llama_config",
@@ -107,15 +109,35 @@ class ConfigReader:
     """Reads keys with their type and default, and remembers which were read; `finish()` refuses the rest.
 
     A value of null stands for an absent key. All methods raise UnsupportedModelError naming the key.
+    architecture: of the model, for a family that has several. max_model_len: of the longest sequence that
+    will be served, None: the model's own.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, where: str = "config.json") -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        where: str = "config.json",
+        architecture: str = "",
+        max_model_len: int | None = None,
+    ) -> None:
+        self.architecture = architecture
+        self.max_model_len = max_model_len
         self._config = config
         self._where = where
         self._read: set[str] = set()
 
     def has(self, key: str) -> bool:
         return self._config.get(key) is not None
+
+    @property
+    def objects(self) -> list[str]:
+        """Keys of objects."""
+        return [key for key, value in self._config.items() if isinstance(value, dict)]
+
+    def value(self, key: str) -> Any:
+        """As it stands there, to be shown."""
+        return self._config.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A positive integer."""
@@ -145,6 +167,11 @@ class ConfigReader:
             raise self.refusal(key, value, f"a positive number from {LEAST:g} to {MOST:g} is needed")
         return float(value)
 
+    def amount(self, key: str, default: float) -> float:
+        """Zero, or a number as number() takes it."""
+        value = self._get(key, default)
+        return 0.0 if type(value) in (int, float) and value == 0 else self.number(key, default)
+
     def boolean(self, key: str, default: bool) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):
@@ -157,11 +184,24 @@ class ConfigReader:
             raise self.refusal(key, value, f"supported: {', '.join(among)}")
         return value
 
+    def string(self, key: str, default: str) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.refusal(key, value, "a string is needed")
+        return value
+
     def strings(self, key: str) -> list[str]:
         value = self._get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.refusal(key, value, "a list of strings is needed")
         return list(value)
+
+    def numbers(self, key: str, count: int) -> list[float]:
+        """Exactly `count` numbers as number() takes them."""
+        value = self._get(key, None)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.refusal(key, value, f"a list of {count} numbers is needed")
+        return [ConfigReader({key: item}, where=self._where).number(key) for item in value]
 
     def section(self, key: str) -> ConfigReader | None:
         """The object at `key` with a reader of its own (which has to be finished too), or None."""
@@ -176,19 +216,17 @@ class ConfigReader:
 
     def finish(self) -> None:
         """Refuse every key that was not read, is not known to be harmless and is not switched off."""
-        self._refuse_code_and_quantization()
+        self._refuse_quantization()
         for key, value in self._config.items():
             known = key in self._read or key in HARMLESS or key.startswith("_") or key.endswith("_token_id")
             if not known and value not in (None, False, 0, "", [], {}):
                 raise self.refusal(key, value, "this key is unknown and may change the result")
 
-    def _refuse_code_and_quantization(self) -> None:
-        for key, why in (
-            ("quantization_config", "quantized checkpoints are not supported; use the bf16 checkpoint"),
-            ("auto_map", "models that bring code of their own are not supported"),
-        ):
-            if self._config.get(key):
-                raise self.refusal(key, self._config[key], why)
+    def _refuse_quantization(self) -> None:
+        key = "quantization_config"
+        if self._config.get(key):
+            why = "quantized checkpoints are not supported; use the bf16 checkpoint"
+            raise self.refusal(key, self._config[key], why)
 
     def refusal(self, key: str, value: Any, why: str) -> UnsupportedModelError:
         shown = repr(value) if value is not None else "missing"

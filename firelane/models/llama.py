@@ -10,7 +10,7 @@ from firelane.models.decoder_config import read_decoder, read_gate, read_heads, 
 from firelane.models.rope import read_rotary
 from firelane.program.program import Program
 
-ARCHITECTURE = "LlamaForCausalLM"
+ARCHITECTURES = ("LlamaForCausalLM",)
 
 
 def program(config: ConfigReader) -> Program:

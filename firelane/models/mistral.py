@@ -11,7 +11,7 @@ from firelane.models.decoder_config import read_decoder, read_gate, read_heads, 
 from firelane.models.rope import read_rotary
 from firelane.program.program import Program
 
-ARCHITECTURE = "MistralForCausalLM"
+ARCHITECTURES = ("MistralForCausalLM",)
 DEFAULT_WINDOW = 4096  # of configs without the key; later models say null, which means none
 
 

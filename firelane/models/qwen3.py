@@ -8,7 +8,7 @@ from firelane.models.decoder_config import read_decoder, read_gate, read_heads, 
 from firelane.models.rope import read_rotary
 from firelane.program.program import Program
 
-ARCHITECTURE = "Qwen3ForCausalLM"
+ARCHITECTURES = ("Qwen3ForCausalLM",)
 DEFAULT_HEAD_DIM = 128
 
 

@@ -4,42 +4,53 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import firelane.models
 from firelane.errors import UnsupportedModelError
+from firelane.models.composite import language_model
 from firelane.models.config import ConfigReader
 from firelane.program.program import Program
 
-SUFFIX = "ForCausalLM"
+DECLARED = re.compile(r"^ARCHITECTURES = \(([^)]*)\)", re.MULTILINE)
+NAME = re.compile(r'"([^"]+)"')
 
 
 class Family(Protocol):
-    """What a family's file holds: XForCausalLM lives in models/x.py."""
+    """A module that makes programs. ARCHITECTURES: names in config.json, written as one tuple of strings, so
+    that a family is found without importing the others. Where the language model of an architecture may be
+    one of several, `Mistral3ForConditionalGeneration:ministral3` is that of a text_config of this model_type.
+    """
 
-    ARCHITECTURE: str
+    ARCHITECTURES: tuple[str, ...]
 
     def program(self, config: ConfigReader) -> Program: ...
 
 
-def load_program(config: Mapping[str, Any]) -> Program:
-    """The Program of the model that `config` (the content of config.json) describes.
+def load_program(config: Mapping[str, Any], *, max_model_len: int | None = None) -> Program:
+    """The Program of the model that `config` (the content of config.json) describes; of a multimodal one that
+    of its language model. max_model_len: of the longest sequence to be served, None: the model's own.
 
     Raises UnsupportedModelError, naming the architecture or the key, for all that would not be computed as
     the checkpoint asks.
     """
-    family = _family(_architecture(config))
-    reader = ConfigReader(config)
-    program = family.program(reader)
+    text, where = language_model(config)
+    name = _architecture(config)
+    names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
+    reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len)
+    program = _family(names).program(reader)
+    program = replace(program, left_out=_predictor_layers(reader))
     reader.finish()
     return program
 
 
 def architectures() -> list[str]:
     """Names of all supported architectures."""
-    modules = (importlib.import_module(f"firelane.models.{name}") for name in _module_names())
-    return sorted(m.ARCHITECTURE for m in modules if hasattr(m, "ARCHITECTURE"))
+    return sorted(_modules())
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -49,17 +60,32 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _family(architecture: str) -> Family:
-    name = architecture.removesuffix(SUFFIX).lower()
-    if name in _module_names():
-        module = importlib.import_module(f"firelane.models.{name}")
-        if getattr(module, "ARCHITECTURE", None) == architecture:
-            return cast(Family, module)
-    known = ", ".join(architectures())
+def _family(names: list[str]) -> Family:
+    """The first that is known of `names`, from the one that says the most to the one that says the least."""
+    modules = _modules()
+    for name in names:
+        if name in modules:
+            return cast(Family, importlib.import_module(f"firelane.models.{modules[name]}"))
+    known = ", ".join(sorted(modules))
     raise UnsupportedModelError(
-        f"config.json: architecture {architecture!r} is not supported; supported: {known}"
+        f"config.json: architecture {names[0]!r} is not supported; supported: {known}"
     )
 
 
-def _module_names() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(firelane.models.__path__)}
+def _modules() -> dict[str, str]:
+    """The module of each architecture. Sources are searched, not imported: a start needs one of them."""
+    found: dict[str, str] = {}
+    for module in pkgutil.iter_modules(firelane.models.__path__):
+        source = Path(firelane.models.__path__[0], f"{module.name}.py")
+        declared = None if module.ispkg else DECLARED.search(source.read_text(encoding="utf-8"))
+        for name in NAME.findall(declared[1]) if declared else ():
+            assert name not in found, f"{name} is in {found[name]}.py and in {module.name}.py"
+            found[name] = module.name
+    return found
+
+
+def _predictor_layers(config: ConfigReader) -> tuple[str, ...]:
+    """Tensors of layers behind the last one, which propose tokens in training and in drafts."""
+    count = config.count("num_nextn_predict_layers", 0)
+    first = config.integer("num_hidden_layers") if count else 0
+    return tuple(f"model.layers.{first + i}." for i in range(count))

@@ -1,74 +1,77 @@
-"""Rotary frequencies from a config: plain, linear (kaiokendev, 2023) and llama3 (Llama 3.1 report, 2024)
-scaling.
+"""The rotary embedding of a config: frequencies (float32, as the models' own code rounds them), the factor of
+cosines and sines, and the layout of heads in the checkpoint.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from firelane.models.config import ConfigReader
+from firelane.models.rope_scaling import KINDS, Plain
+from firelane.models.rope_section import RopeSection
+from firelane.models.rotary_layout import RotaryLayout
 from firelane.program.ops import Rotary
 
-F64 = NDArray[np.float64]
-ROPE_TYPES = ("default", "linear", "llama3")
+DEFAULT_THETA = 10000.0
 
 
-def read_rotary(config: ConfigReader, *, head_dim: int, default_theta: float = 10000.0) -> Rotary:
-    """Reads rope_parameters (newer configs) or rope_theta and rope_scaling (older ones).
+@dataclass(frozen=True, kw_only=True)
+class Rope:
+    """The rotation of one kind of layer. mscale: yarn's factor for models that give `mscale_all_dim`; latent
+    attention multiplies its scale with the square of it."""
 
-    Raises UnsupportedModelError for other rope types (yarn, longrope, dynamic …) and for partial rotation.
+    rotary: Rotary
+    layout: RotaryLayout
+    mscale: float = 1.0
+
+
+def read_rotary(config: ConfigReader, *, head_dim: int, default_theta: float = DEFAULT_THETA) -> Rotary:
+    """The rotation of models that turn whole heads in halves, in all layers alike. Raises
+    UnsupportedModelError for others."""
+    rope = read_rope(config, head_dim=head_dim, default_theta=default_theta)
+    if rope.layout.rotated != head_dim:
+        share = rope.layout.rotated / head_dim
+        raise config.refusal("partial_rotary_factor", share, "only full rotation is supported")
+    return rope.rotary
+
+
+def read_rope(
+    config: ConfigReader,
+    *,
+    head_dim: int,
+    layer_type: str = "",
+    default_theta: float = DEFAULT_THETA,
+    interleaved: bool = False,
+    beside: tuple[str, ...] = (),
+) -> Rope:
+    """Reads rope_parameters (newer configs), or rope_theta and rope_scaling (older ones), of the layers of
+    `layer_type` where there may be one object a type. beside: keys of the section that the family reads
+    itself, or that change nothing in it. Raises UnsupportedModelError.
     """
-    section = config.section("rope_parameters") or config.section("rope_scaling")
-    config.ignore("rope_parameters", "rope_scaling")
-    theta = config.number("rope_theta", default_theta)
-    _refuse_partial(config)
-    if section is None:
-        return _rotary(_plain(theta, head_dim))
-    theta = section.number("rope_theta", theta)
-    _refuse_partial(section)
-    frequencies = _scaled(section, _plain(theta, head_dim))
+    section = RopeSection(config, layer_type)
+    section.own.ignore(*beside)
+    kind, key = section.kind, "rope_type" if section.own.has("rope_type") else "type"
+    if kind not in KINDS:
+        raise section.own.refusal(key, kind, f"supported: {', '.join(KINDS)}")
+    rotated = head_dim if kind == "proportional" else section.rotated(head_dim)
+    scaled = KINDS[kind](section, Plain(section.theta(default_theta), rotated))
     section.finish()
-    return _rotary(frequencies)
+    return Rope(
+        rotary=_rotary(scaled.frequencies, head_dim, scaled.factor),
+        layout=RotaryLayout(head_dim, rotated, interleaved),
+        mscale=scaled.mscale,
+    )
 
 
-def _refuse_partial(config: ConfigReader) -> None:
-    factor = config.number("partial_rotary_factor", 1.0)
-    if factor != 1.0:
-        raise config.refusal("partial_rotary_factor", factor, "only full rotation is supported")
+def plain_rope(theta: float, *, head_dim: int) -> Rope:
+    """The whole head turned in halves, nothing stretched."""
+    frequencies = Plain(theta, head_dim).frequencies
+    return Rope(rotary=_rotary(frequencies, head_dim, 1.0), layout=RotaryLayout(head_dim, head_dim))
 
 
-def _plain(theta: float, head_dim: int) -> F64:
-    """theta ** (-2i / head_dim), rounded to float32 where the models' own training code rounds."""
-    exponent = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    power = (theta ** exponent.astype(np.float64)).astype(np.float32)
-    return (np.float32(1) / power).astype(np.float64)
-
-
-def _scaled(section: ConfigReader, plain: F64) -> F64:
-    key = "rope_type" if section.has("rope_type") else "type"
-    kind = section.choice(key, "default", among=ROPE_TYPES)
-    section.ignore("rope_type", "type")
-    if kind == "default":
-        return plain
-    if kind == "linear":
-        return plain / section.number("factor")
-    return _llama3(section, plain)
-
-
-def _llama3(section: ConfigReader, plain: F64) -> F64:
-    """Long wavelengths are stretched by `factor`, short ones kept, those between blended linearly."""
-    factor = section.number("factor")
-    low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
-    trained = section.integer("original_max_position_embeddings")
-    if high <= low:
-        raise section.refusal("high_freq_factor", high, "it has to be larger than low_freq_factor")
-    turns = trained * plain / (2 * math.pi)  # rotations within the trained context
-    blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return (1 - blend) * plain / factor + blend * plain
-
-
-def _rotary(frequencies: F64) -> Rotary:
-    return Rotary(inverse_frequencies=tuple(float(f) for f in frequencies.astype(np.float32)))
+def _rotary(frequencies: np.ndarray, head_dim: int, factor: float) -> Rotary:
+    padded = np.zeros(head_dim // 2, np.float32)  # what is passed on turns at frequency 0
+    padded[: len(frequencies)] = frequencies
+    return Rotary(inverse_frequencies=tuple(float(f) for f in padded), scale=factor)

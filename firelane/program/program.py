@@ -21,6 +21,8 @@ class Program:
     ops: tuple[Op, ...]
     head: Linear | None = None
     """The op that makes the logits; its input is the model's hidden state. None: of a program without."""
+    left_out: tuple[str, ...] = ()
+    """Beginnings of names of the checkpoint's tensors that the model has and this program does without."""
 
     def __post_init__(self) -> None:
         """Checks that each value is made once, before it is used, and that the head is one of the ops."""

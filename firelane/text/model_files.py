@@ -51,7 +51,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
     """Raises TokenizerError when one of the files is damaged; a missing file is as an empty one."""
     tokenizer_config = _read_json(model_dir / "tokenizer_config.json")
     generation = _read_json(model_dir / "generation_config.json")
-    config = _read_json(model_dir / "config.json")
+    config = _read_config(model_dir / "config.json")
     vocab_size = config.get("vocab_size")
     template, where = _find_template(model_dir, tokenizer_config)
     path = model_dir / "generation_config.json"
@@ -89,6 +89,13 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} does not hold a JSON object: fetch it again")
     return cast(dict[str, Any], value)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """With what a multimodal model says of its language model in a section of its own."""
+    config = _read_json(path)
+    section = config.get("text_config")
+    return cast(dict[str, Any], section) | config if isinstance(section, dict) else config
 
 
 def _eos_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:

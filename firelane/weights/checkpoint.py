@@ -5,6 +5,8 @@ maker wrote it or packed without loss (weights/lossless).
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +20,7 @@ from firelane.storage import read_regular
 from firelane.weights.fingerprint import FileStamp, fingerprint
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
+from firelane.weights.names import TensorNames, other_part
 from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import SafetensorsFile
 
@@ -27,29 +30,23 @@ READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exa
 MAX_INDEX_BYTES = 64 << 20
 WeightFile = SafetensorsFile | PackedFile
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
+log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """Tensors by name.
+    """Tensors by the names that families know (see names.py), whatever prefix they are published under.
 
     Names, shapes, dtypes and values of a packed directory are those of the original one; its tensors are
     decoded, and checked, each time they are read.
     """
 
-    __slots__ = ("_file_of", "_files", "_fingerprint", "directory")
+    __slots__ = ("_files", "_fingerprint", "_places", "directory")
 
     def __init__(self, directory: Path, files: Sequence[WeightFile]) -> None:
         self.directory = directory
         self._files = tuple(files)
         self._fingerprint = ""
-        self._file_of: dict[str, WeightFile] = {}
-        for file in files:
-            for name in file.tensors:
-                if name in self._file_of:
-                    raise CheckpointError(
-                        f"{file.path}: tensor {name} is also in {self._file_of[name].path.name}"
-                    )
-                self._file_of[name] = file
+        self._places = _places(directory, self._files)
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
@@ -93,13 +90,14 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._file_of)
+        return tuple(self._places)
 
     def tensor(self, name: str) -> NDArray[Any]:
         """float32, float16, or uint16 holding the bits of bf16; not to be written to (a view of a plain file,
         decoded from a packed one). Raises CheckpointError.
         """
-        return self._file(name).tensor(name)
+        file, published = self._place(name)
+        return file.tensor(published)
 
     def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
         """Rows first .. last - 1 of a tensor of at least one dimension, as `tensor()` gives them; safe from
@@ -108,11 +106,11 @@ class Checkpoint:
         Of a packed tensor only the chunks are decoded that hold these rows, but always whole ones (256 KiB of
         bf16): ask for some MiB at a time. Raises CheckpointError; IndexError when there are no such rows.
         """
-        file = self._file(name)
-        shape = file.tensors[name].shape
+        file, published = self._place(name)
+        shape = file.tensors[published].shape
         if not shape or not 0 <= first <= last <= shape[0]:
             raise IndexError(f"{name} has shape {list(shape)}, not rows {first} .. {last - 1}")
-        return file.rows(name, first, last, buffer)
+        return file.rows(published, first, last, buffer)
 
     def elements(
         self, name: str, first: int, last: int, buffer: ReadBuffer | None = None, *, sparse: bool = False
@@ -120,46 +118,80 @@ class Checkpoint:
         """Elements first .. last - 1 of the flat tensor, else as rows(). `sparse`: only a few of them will be
         looked at; of a plain file only the pages that hold them are read then.
         """
-        return self._file(name).elements(name, first, last, buffer, sparse=sparse)
+        file, published = self._place(name)
+        return file.elements(published, first, last, buffer, sparse=sparse)
 
     def dtype(self, name: str) -> str:
         """As safetensors names it. Raises CheckpointError where there is no such tensor."""
-        return self._file(name).tensors[name].dtype
+        file, published = self._place(name)
+        return file.tensors[published].dtype
 
-    def _file(self, name: str) -> WeightFile:
-        if name not in self._file_of:
+    def _place(self, name: str) -> tuple[WeightFile, str]:
+        """The file that a tensor lies in, and its name there."""
+        if name not in self._places:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
-        return self._file_of[name]
+        return self._places[name]
 
     def check_against(self, program: Program) -> None:
         """Raises CheckpointError naming missing tensors, wrong shapes and dtypes, and tensors that the model
-        does not use.
+        does not use. Parts of a multimodal model that are not its language model are skipped, and logged.
         """
         problems = [p for weight in program.weights for p in self._problems(weight)]
         used = {piece.tensor for weight in program.weights for piece in weight.pieces} | {"lm_head.weight"}
-        problems += [
-            f"{name} is not part of this model"
-            for name in self.names
-            if name not in used and not name.endswith(UNUSED_SUFFIXES)
-        ]
+        skipped: Counter[str] = Counter()
+        for name in self.names:
+            if name in used or name.endswith(UNUSED_SUFFIXES):
+                continue
+            part = other_part(name, program.left_out)
+            skipped[part] += 1
+            if not part:
+                problems.append(f"{name} is not part of this model")
         if problems:
             more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
             raise CheckpointError(
                 f"{self.directory}: {'; '.join(problems[:3])}{more}: config.json and weights disagree"
             )
+        if skipped:
+            parts = ",".join(f"{part}:{count}" for part, count in sorted(skipped.items()))
+            log.info("tensors_skipped model=%s parts=%s", self.directory.name, parts)
 
     def _problems(self, weight: Weight) -> list[str]:
         problems: list[str] = []
         for name, shape in dict.fromkeys((piece.tensor, piece.shape) for piece in weight.pieces):
-            if name not in self._file_of:
+            if name not in self._places:
                 problems.append(f"tensor {name} is missing")
                 continue
-            info = self._file_of[name].tensors[name]
+            file, published = self._places[name]
+            info = file.tensors[published]
             if info.shape != shape:
                 problems.append(f"{name} has shape {list(info.shape)}, not {list(shape)}")
             elif info.dtype not in READABLE[weight.dtype]:
                 problems.append(f"{name} has dtype {info.dtype}, not {' or '.join(READABLE[weight.dtype])}")
         return problems
+
+
+def _places(directory: Path, files: Sequence[WeightFile]) -> dict[str, tuple[WeightFile, str]]:
+    """By the name that families know, the file of each tensor and its name there. Raises CheckpointError."""
+    file_of: dict[str, WeightFile] = {}
+    for file in files:
+        for name in file.tensors:
+            if name in file_of:
+                raise CheckpointError(f"{file.path}: tensor {name} is also in {file_of[name].path.name}")
+            file_of[name] = file
+    try:
+        names = TensorNames.find(file_of)
+    except CheckpointError as error:
+        raise CheckpointError(f"{directory}: {error}") from None
+    places: dict[str, tuple[WeightFile, str]] = {}
+    for published, file in file_of.items():
+        name = names.known(published)
+        if name in places:
+            other = places[name][1]
+            raise CheckpointError(
+                f"{directory}: tensors {other} and {published} are both {name} of the model"
+            )
+        places[name] = file, published
+    return places
 
 
 def weight_files(directory: Path) -> list[Path]:

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from firelane.contract import reach
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
@@ -24,7 +21,6 @@ from firelane.program.values import DType
 from tests.models.families import FAMILIES
 
 LLAMA = FAMILIES["llama3"]()
-YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}
 
 
 @pytest.mark.parametrize(
@@ -35,14 +31,13 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0}
         ({"architectures": []}, "architectures"),
         ({"architectures": [["x"]]}, "architectures"),
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"rope_parameters": YARN}, "rope_type"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "type"),
-        ({"rope_parameters": None, "rope_scaling": {"rope_type": "longrope"}}, "longrope"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 2.0}}, "type"),
         ({"rope_parameters": LLAMA["rope_parameters"] | {"mscale": 2.0}}, "mscale"),
         ({"rope_parameters": LLAMA["rope_parameters"] | {"high_freq_factor": 1.0}}, "high_freq_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
-        ({"auto_map": {"AutoModelForCausalLM": "modeling_x.X"}}, "auto_map"),
+        ({"num_nextn_predict_layers": -1}, "num_nextn_predict_layers"),
         ({"logits_scaling": 8.0}, "logits_scaling"),
         ({"sliding_window": 128}, "sliding_window"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
@@ -80,6 +75,7 @@ def test_harmless_keys_pass() -> None:
         "_name_or_path": "x",
         "pretraining_tp": 2,
         "sep_token_id": 3,
+        "auto_map": {"AutoModelForCausalLM": "modeling_x.X"},
         "some_new_switch": False,
         "some_new_list": [],
     }
@@ -125,25 +121,17 @@ def test_attention_of_wide_heads() -> None:
     assert attention.q.width == 128
 
 
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"rope_type": "default", "rope_theta": 500000.0},
-        {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0},
-        LLAMA["rope_parameters"] | {"factor": 8.0, "original_max_position_embeddings": 8192},
-    ],
-    ids=lambda rope: rope["rope_type"],
-)
-def test_frequencies(rope: dict[str, Any]) -> None:
-    """Within two units in the last place of what transformers computes in float32."""
-    config = LlamaConfig(hidden_size=512, num_attention_heads=4, head_dim=128, rope_parameters=dict(rope))
-    if rope["rope_type"] == "default":
-        want = 1.0 / rope["rope_theta"] ** (torch.arange(0, 128, 2).float() / 128)
-    else:
-        want, _ = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
-    program = load_program(LLAMA | {"head_dim": 128, "rope_parameters": rope})
-    op = next(op for op in program.ops if isinstance(op, RopeAndCache))
-    np.testing.assert_array_max_ulp(np.float32(op.rotary.inverse_frequencies), want.numpy(), maxulp=4)
+def test_the_longest_sequence_reaches_the_rotation() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 64} | factors
+    config = LLAMA | {"rope_parameters": rope}
+
+    def slowest(max_model_len: int | None) -> float:
+        program = load_program(config, max_model_len=max_model_len)
+        op = next(op for op in program.ops if isinstance(op, RopeAndCache))
+        return op.rotary.inverse_frequencies[-1]
+
+    assert slowest(None) == slowest(65) == slowest(64) / 2
 
 
 def test_architectures() -> None:

@@ -1,0 +1,48 @@
+"""Configs of multimodal models: a section for the language model, sections for eyes and ears, and few keys
+that hold for all of them. Only the language model is served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from firelane.models.config import ConfigReader
+
+SECTION = "text_config"
+OF_OTHER_MEDIA = re.compile(
+    r"(^|_)(vision|audio|image|video|media|speech|mm|multimodal|projector|spatial|bo[iav]|eo[iav])(_|$)"
+)
+"""Keys that say how images and sounds become rows of the prompt."""
+OF_BOTH = (("dtype", "torch_dtype"), ("tie_word_embeddings",), ("quantization_config",))
+"""Keys that may stand outside of the section and hold in it; each with its older name."""
+
+
+def language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """The part of config.json that describes the language model, and its name in messages: all of it, or the
+    section of a multimodal model with what holds for both. Raises UnsupportedModelError for keys beside the
+    section that are not known, or that contradict it.
+    """
+    if config.get(SECTION) is None:
+        return config, "config.json"
+    reader = ConfigReader(config)
+    if not isinstance(config[SECTION], dict):
+        raise reader.refusal(SECTION, config[SECTION], "an object is needed")
+    section = cast(dict[str, Any], config[SECTION])
+    reader.ignore(SECTION, *(key for key in config if OF_OTHER_MEDIA.search(key)))
+    reader.ignore(*(key for key, value in config.items() if section.get(key) == value))
+    found = dict(section)
+    for names in OF_BOTH:
+        reader.ignore(*names)
+        outside, inside = _first(config, names), _first(section, names)
+        if outside is not None and inside is not None and outside != inside:
+            why = f"{SECTION} says {str(inside)[:60]!r}: make both the same"
+            raise reader.refusal(names[0], outside, why)
+        found[names[0]] = outside if inside is None else inside
+    reader.finish()
+    return found, f"config.json, {SECTION}"
+
+
+def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), None)
