@@ -17,6 +17,9 @@ from functools import cached_property
 from typing import Literal
 
 from firelane.contract.span import CAUSAL, Span
+from firelane.models.projections import Projections
+from firelane.models.rope import Rope
+from firelane.models.rotary_layout import RotaryLayout
 from firelane.program.ops import (
     SILU,
     Attention,
@@ -30,7 +33,6 @@ from firelane.program.ops import (
     Op,
     RMSNorm,
     RopeAndCache,
-    Rotary,
     Sample,
     SelectRows,
     Temperature,
@@ -39,6 +41,12 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece, WeightLayout
 from firelane.program.values import DType, Rows, Value, Weight
 
+Bias = Literal["", "qkv", "o", "qkvo"]
+"""Projections of attention that have one."""
+HeadNorms = Literal["", "each", "whole", "qkv"]
+"""Heads that are normalised: none; each query and key head; all of those of a row together; each query, key
+and value head."""
+SEPARATE = ("q_proj", "k_proj", "v_proj")
 Tensors = Sequence[tuple[str, int]]
 """Tensors of the checkpoint, without the last part of their names, and how many rows each has."""
 
@@ -168,17 +176,32 @@ class Layer:
         scale = 1.0 if add is None else self.decoder.residual_scale
         return self.decoder.add(Linear(x=x, weight=weight, bias=vector, residual=add, scale=scale, out=out))
 
-    def add_to_stream(
-        self, x: Value, part: str, tensor: str, out: Value, *, stream: Value, bias: bool, norm: str | None
+    def add_to_stream(  # limits: exempt (a block's last product, with all that may follow it)
+        self,
+        x: Value,
+        part: str,
+        tensor: str,
+        out: Value,
+        *,
+        stream: Value,
+        bias: bool,
+        norm: str | None,
+        scalar: str = "",
     ) -> Value:
-        """`stream`, plus x times this tensor, normalised if there is a norm."""
+        """`stream`, plus x times this tensor, normalised if there is a norm; then times a scalar, if named."""
         tensors = [(self.tensor(tensor), stream.width)]
         if norm is None:
             return self.linear(x, part, tensors, out, bias=bias, add=stream)
         raw = self.linear(x, part, tensors, self.stream(f"{part}_sum"), bias=bias, add=None)
-        weight = self.norm_weight(f"{part}_norm", norm, stream.width)
-        eps = self.decoder.eps
-        return self.decoder.add(RMSNorm(x=raw, weight=weight, eps=eps, residual=stream, out=out))
+        op = RMSNorm(
+            x=raw,
+            weight=self.norm_weight(f"{part}_norm", norm, stream.width),
+            eps=self.decoder.eps,
+            residual=stream,
+            scalar=_stored(self.name(f"{part}_scalar"), self.tensor(scalar), 1) if scalar else None,
+            out=out,
+        )
+        return self.decoder.add(op)
 
 
 def embed(decoder: Decoder) -> Value:
@@ -191,27 +214,25 @@ def attention(
     layer: Layer,
     x: Value,
     heads: HeadShape,
-    rotary: Rotary | None,
+    rope: Rope | None,
     *,
     span: Span = CAUSAL,
-    bias: Literal["", "qkv", "o", "qkvo"] = "",
-    head_norm: Literal["", "each", "whole"] = "",
+    bias: Bias = "",
+    head_norm: HeadNorms = "",
     norms: Norms = BEFORE_ATTENTION,
     scores: Scores = PLAIN_SCORES,
-    fused: str = "",
+    tensors: Sequence[str] = SEPARATE,
 ) -> Value:
-    """x + output(attention(rope(qkv(norm(x))))). `bias`: which projections have one; `head_norm`: whether
-    each query and key head, or all of a row together, are RMS-normalised before they are rotated; `fused`:
-    the tensor that holds queries, keys and values, where one does."""
-    x_normed = layer.read(x, "attention", norms.before)
-    widths = {"q": heads.q_width, "k": heads.kv_width, "v": heads.kv_width}
-    projections = [(layer.tensor(f"self_attn.{p}_proj"), rows) for p, rows in widths.items()]
-    if fused:
-        projections = [(layer.tensor(fused), sum(widths.values()))]
-    out = layer.value("qkv", sum(widths.values()), DType.F32)
-    qkv = layer.linear(x_normed, "qkv", projections, out, bias="qkv" in bias, add=None)
-    norm = _head_norm(layer, heads, whole=head_norm == "whole") if head_norm else None
+    """x + output(attention(rope(qkv(norm(x))))). `rope`: None without positions; `bias`: which projections
+    have one; `head_norm`: heads that are RMS-normalised before they are rotated; `tensors`: of queries, keys
+    and values, or one that holds all of them."""
+    layout = rope.layout if rope else RotaryLayout(heads.head_dim, heads.head_dim)
+    names = tuple(layer.tensor(f"self_attn.{tensor}") for tensor in tensors)
+    projections = Projections(heads=heads, layout=layout, inputs=x.width, tensors=names)
+    qkv = _project(layer, layer.read(x, "attention", norms.before), projections, bias="qkv" in bias)
+    norm = _head_norm(layer, projections, head_norm) if head_norm else None
     at, out = layer.number, layer.value("q", heads.q_width, layer.decoder.dtype)
+    rotary = rope.rotary if rope else None
     turned = RopeAndCache(
         qkv=qkv, layer=at, shape=heads, rotary=rotary, norm=norm, temperature=scores.temperature, out=out
     )
@@ -225,6 +246,18 @@ def attention(
         bias="o" in bias,
         norm=norms.after,
     )
+
+
+def _project(layer: Layer, x: Value, projections: Projections, *, bias: bool) -> Value:
+    rows, dtype, name = projections.rows, layer.decoder.dtype, layer.name("qkv")
+    weight = Weight(name=name, shape=(rows, x.width), dtype=dtype, pieces=projections.matrix())
+    vector = (
+        Weight(name=f"{name}_bias", shape=(rows,), dtype=DType.F32, pieces=projections.bias())
+        if bias
+        else None
+    )
+    out = layer.value("qkv", rows, DType.F32)
+    return layer.decoder.add(Linear(x=x, weight=weight, bias=vector, out=out))
 
 
 def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores) -> Value:
@@ -254,18 +287,21 @@ def mlp(
     bias: bool = False,
     norms: Norms = BEFORE_MLP,
     fused: str = "",
+    scalar: str = "",
 ) -> Value:
     """x + down(gate(norm(x)) * up(norm(x))), `width` wide inside, with `gate`'s function on the gate half.
-    `fused`: the tensor that holds the rows of the gate, then those of up, where one does."""
+    `fused`: the tensor that holds the rows of the gate, then those of up, where one does; `scalar`: that of
+    the stream's factor behind the block, where there is one."""
     normed = layer.read(x, "mlp", norms.before)
     halves = [(layer.tensor(f"mlp.{half}_proj"), width) for half in ("gate", "up")]
-    halves = [(layer.tensor(fused), 2 * width)] if fused else halves
+    halves = [(layer.tensor(f"mlp.{fused}"), 2 * width)] if fused else halves
     weight = _matrix(layer.decoder, layer.name("gate_up"), halves, x.width, WeightLayout.GATED)
     vector = _vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
     out = layer.value("gated", width, layer.decoder.dtype)
     gated = layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))
     end = layer.stream("end")
-    return layer.add_to_stream(gated, "down", "mlp.down_proj", end, stream=x, bias=bias, norm=norms.after)
+    down = "mlp.down_proj"
+    return layer.add_to_stream(gated, "down", down, end, stream=x, bias=bias, norm=norms.after, scalar=scalar)
 
 
 def head(decoder: Decoder, x: Value) -> Linear:
@@ -293,13 +329,17 @@ def norm_weight(decoder: Decoder, name: str, tensor: str, width: int) -> Weight:
     return Weight(name=name, shape=(width,), dtype=DType.F32, pieces=(piece,))
 
 
-def _head_norm(layer: Layer, heads: HeadShape, *, whole: bool) -> HeadNorm:
-    widths = (heads.q_width, heads.kv_width) if whole else (heads.head_dim,) * 2
-    q, k = (
-        layer.norm_weight(f"{p}_norm", f"self_attn.{p}_norm", width)
-        for p, width in zip("qk", widths, strict=True)
-    )
-    return HeadNorm(q=q, k=k, eps=layer.decoder.eps, whole=whole)
+def _head_norm(layer: Layer, projections: Projections, kind: HeadNorms) -> HeadNorm:
+    whole = kind == "whole"
+
+    def weight(kind: Literal["q", "k"]) -> Weight:
+        name = f"{kind}_norm"
+        tensor, plus = layer.tensor(f"self_attn.{name}"), layer.decoder.norm_plus
+        pieces = projections.norm(tensor, kind, whole=whole, plus=plus)
+        width = sum(piece.height for piece in pieces)
+        return Weight(name=layer.name(name), shape=(width,), dtype=DType.F32, pieces=pieces)
+
+    return HeadNorm(q=weight("q"), k=weight("k"), eps=layer.decoder.eps, whole=whole, values=kind == "qkv")
 
 
 def _stored(name: str, tensor: str, width: int) -> Weight:

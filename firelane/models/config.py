@@ -23,6 +23,7 @@ HARMLESS = frozenset(
         "auto_map",  # code of its own, which never runs: architectures are known by name
         "bad_words_ids",
         "begin_suppress_tokens",
+        "cache_implementation",
         "chunk_size_feed_forward",
         "decoder_start_token_id",
         "do_sample",
@@ -160,6 +161,13 @@ class ConfigReader:
             return None
         return self.integer(key, default)
 
+    def number_or_none(self, key: str, default: float | None) -> float | None:
+        """As number(); null means None here, and only an absent key the default."""
+        if key in self._config and self._config[key] is None:
+            self._read.add(key)
+            return None
+        return self.number(key, default)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number of a size that leaves float32 room to compute with it."""
         value = self._get(key, default)
@@ -195,6 +203,13 @@ class ConfigReader:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.refusal(key, value, "a list of strings is needed")
         return list(value)
+
+    def flags(self, key: str) -> list[bool]:
+        """A list of ones and zeros, or of true and false."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(item in (0, 1) for item in value):
+            raise self.refusal(key, value, "a list of ones and zeros is needed")
+        return [bool(item) for item in value]
 
     def numbers(self, key: str, count: int) -> list[float]:
         """Exactly `count` numbers as number() takes them."""

@@ -8,10 +8,11 @@ from firelane.models.config import ConfigReader, read_dtype
 from firelane.program.ops import SILU, Gate, HeadShape
 
 MAX_LAYERS = 1024
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_decoder(config: ConfigReader, *, name: str) -> Decoder:
-    """The sizes of a decoder, without ops."""
+def read_decoder(config: ConfigReader, *, name: str, tied: bool = False) -> Decoder:
+    """The sizes of a decoder, without ops. tied: where the config does not say."""
     return Decoder(
         name=name,
         vocab_size=config.integer("vocab_size"),
@@ -19,13 +20,21 @@ def read_decoder(config: ConfigReader, *, name: str) -> Decoder:
         width=config.integer("hidden_size"),
         eps=config.number("rms_norm_eps", 1e-6),
         dtype=read_dtype(config),
-        tied=config.boolean("tie_word_embeddings", False),
+        tied=config.boolean("tie_word_embeddings", tied),
     )
 
 
 def read_gate(config: ConfigReader) -> Gate:
     config.choice("hidden_act", "silu", among=("silu", "swish"))
     return SILU
+
+
+def read_cap(config: ConfigReader, key: str, default: float | None) -> float:
+    """A positive number; 0 where the config says null, or does not say and there is no default."""
+    if default is None and not config.has(key):
+        config.ignore(key)
+        return 0.0
+    return config.number_or_none(key, default) or 0.0
 
 
 def read_heads(config: ConfigReader, *, default_head_dim: int | None = None) -> HeadShape:
@@ -57,9 +66,9 @@ def read_partial_windows(config: ConfigReader) -> tuple[Span, ...]:
     """
     layers = read_layers(config)
     enabled = config.boolean("use_sliding_window", False)
-    types = _layer_types(config, layers)
+    types = read_layer_types(config, layers)
     if not enabled or not config.has("sliding_window"):
-        if "sliding_attention" in types:
+        if SLIDING in types:
             raise config.refusal(
                 "layer_types", types, "it asks for sliding windows, but use_sliding_window is off"
             )
@@ -67,13 +76,25 @@ def read_partial_windows(config: ConfigReader) -> tuple[Span, ...]:
         return (CAUSAL,) * layers
     window = Window(config.integer("sliding_window"))
     first = min(config.count("max_window_layers", 28), layers)
-    types = types or ["full_attention"] * first + ["sliding_attention"] * (layers - first)
-    return tuple(window if kind == "sliding_attention" else CAUSAL for kind in types)
+    types = types or [FULL] * first + [SLIDING] * (layers - first)
+    return tuple(window if kind == SLIDING else CAUSAL for kind in types)
 
 
-def _layer_types(config: ConfigReader, layers: int) -> list[str]:
+def read_pattern(config: ConfigReader, *, default: int) -> tuple[bool, ...]:
+    """Of each layer, whether it attends to a window: as layer_types says, or all but each n-th layer, where n
+    is sliding_window_pattern."""
+    layers = read_layers(config)
+    types = read_layer_types(config, layers)
+    if types:
+        config.ignore("sliding_window_pattern")
+        return tuple(kind == SLIDING for kind in types)
+    each = config.integer("sliding_window_pattern", default)
+    return tuple((number + 1) % each != 0 for number in range(layers))
+
+
+def read_layer_types(config: ConfigReader, layers: int) -> list[str]:
     types = config.strings("layer_types")
-    if types and (len(types) != layers or not {"full_attention", "sliding_attention"}.issuperset(types)):
+    if types and (len(types) != layers or not {FULL, SLIDING}.issuperset(types)):
         raise config.refusal(
             "layer_types", types, f"{layers} entries, full_attention or sliding_attention, are supported"
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_layers
-from firelane.models.rope import read_rotary
+from firelane.models.rope import read_rope
 from firelane.program.program import Program
 
 ARCHITECTURES = ("LlamaForCausalLM",)
@@ -15,11 +15,11 @@ ARCHITECTURES = ("LlamaForCausalLM",)
 
 def program(config: ConfigReader) -> Program:
     decoder, heads, gate = read_decoder(config, name="llama"), read_heads(config), read_gate(config)
-    rotary = read_rotary(config, head_dim=heads.head_dim)
+    rope = read_rope(config, head_dim=heads.head_dim)
     width, mlp_bias = config.integer("intermediate_size"), config.boolean("mlp_bias", False)
     bias = "qkvo" if config.boolean("attention_bias", False) else ""
     x = embed(decoder)
     for layer in decoder.layers(read_layers(config)):
-        x = attention(layer, x, heads, rotary, bias=bias)
+        x = attention(layer, x, heads, rope, bias=bias)
         x = mlp(layer, x, width, gate=gate, bias=mlp_bias)
     return decoder.program(head(decoder, x))

@@ -8,7 +8,7 @@ from firelane.contract.span import CAUSAL, Window
 from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_layers
-from firelane.models.rope import read_rotary
+from firelane.models.rope import read_rope
 from firelane.program.program import Program
 
 ARCHITECTURES = ("MistralForCausalLM",)
@@ -17,12 +17,12 @@ DEFAULT_WINDOW = 4096  # of configs without the key; later models say null, whic
 
 def program(config: ConfigReader) -> Program:
     decoder, heads, gate = read_decoder(config, name="mistral"), read_heads(config), read_gate(config)
-    rotary = read_rotary(config, head_dim=heads.head_dim)
+    rope = read_rope(config, head_dim=heads.head_dim)
     width = config.integer("intermediate_size")
     window = config.integer_or_none("sliding_window", DEFAULT_WINDOW)
     span = Window(window) if window else CAUSAL
     x = embed(decoder)
     for layer in decoder.layers(read_layers(config)):
-        x = attention(layer, x, heads, rotary, span=span)
+        x = attention(layer, x, heads, rope, span=span)
         x = mlp(layer, x, width, gate=gate)
     return decoder.program(head(decoder, x))

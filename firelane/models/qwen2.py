@@ -7,7 +7,7 @@ from __future__ import annotations
 from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_partial_windows
-from firelane.models.rope import read_rotary
+from firelane.models.rope import read_rope
 from firelane.program.program import Program
 
 ARCHITECTURES = ("Qwen2ForCausalLM",)
@@ -15,10 +15,10 @@ ARCHITECTURES = ("Qwen2ForCausalLM",)
 
 def program(config: ConfigReader) -> Program:
     decoder, heads, gate = read_decoder(config, name="qwen2"), read_heads(config), read_gate(config)
-    rotary, spans = read_rotary(config, head_dim=heads.head_dim), read_partial_windows(config)
+    rope, spans = read_rope(config, head_dim=heads.head_dim), read_partial_windows(config)
     width = config.integer("intermediate_size")
     x = embed(decoder)
     for layer, span in zip(decoder.layers(len(spans)), spans, strict=True):
-        x = attention(layer, x, heads, rotary, span=span, bias="qkv")
+        x = attention(layer, x, heads, rope, span=span, bias="qkv")
         x = mlp(layer, x, width, gate=gate)
     return decoder.program(head(decoder, x))

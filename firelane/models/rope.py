@@ -27,35 +27,31 @@ class Rope:
     mscale: float = 1.0
 
 
-def read_rotary(config: ConfigReader, *, head_dim: int, default_theta: float = DEFAULT_THETA) -> Rotary:
-    """The rotation of models that turn whole heads in halves, in all layers alike. Raises
-    UnsupportedModelError for others."""
-    rope = read_rope(config, head_dim=head_dim, default_theta=default_theta)
-    if rope.layout.rotated != head_dim:
-        share = rope.layout.rotated / head_dim
-        raise config.refusal("partial_rotary_factor", share, "only full rotation is supported")
-    return rope.rotary
-
-
 def read_rope(
     config: ConfigReader,
     *,
     head_dim: int,
     layer_type: str = "",
     default_theta: float = DEFAULT_THETA,
+    partial: float | None = None,
     interleaved: bool = False,
     beside: tuple[str, ...] = (),
 ) -> Rope:
     """Reads rope_parameters (newer configs), or rope_theta and rope_scaling (older ones), of the layers of
-    `layer_type` where there may be one object a type. beside: keys of the section that the family reads
-    itself, or that change nothing in it. Raises UnsupportedModelError.
+    `layer_type` where there may be one object a type. partial: the share of each head that turns, where the
+    config does not say; None: the family turns whole heads. interleaved: whether neighbours are pairs.
+    beside: keys of the section that the family reads itself, or that change nothing in it. Raises
+    UnsupportedModelError.
     """
     section = RopeSection(config, layer_type)
     section.own.ignore(*beside)
     kind, key = section.kind, "rope_type" if section.own.has("rope_type") else "type"
     if kind not in KINDS:
         raise section.own.refusal(key, kind, f"supported: {', '.join(KINDS)}")
-    rotated = head_dim if kind == "proportional" else section.rotated(head_dim)
+    rotated = head_dim if kind == "proportional" else section.rotated(head_dim, partial or 1.0)
+    if rotated != head_dim and partial is None:
+        why = "only full rotation is supported"
+        raise config.refusal("partial_rotary_factor", rotated / head_dim, why)
     scaled = KINDS[kind](section, Plain(section.theta(default_theta), rotated))
     section.finish()
     return Rope(

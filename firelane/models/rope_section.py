@@ -53,13 +53,13 @@ class RopeSection:
     def theta(self, default: float) -> float:
         return self._place("rope_theta").number("rope_theta", default)
 
-    def rotated(self, head_dim: int) -> int:
+    def rotated(self, head_dim: int, default: float) -> int:
         """Dimensions of a head that turn, as partial_rotary_factor or rotary_dim says."""
-        share = self.share(head_dim)
+        share = self.share(head_dim, default)
         rotated = int(head_dim * share)
         key = "rotary_dim"
         if self._config.has(key):
-            if share != 1.0 and rotated != self._config.integer(key):
+            if share != default and rotated != self._config.integer(key):
                 why = f"partial_rotary_factor says {rotated} of {head_dim}"
                 raise self._config.refusal(key, self._config.integer(key), why)
             rotated = self._config.integer(key)
@@ -68,11 +68,11 @@ class RopeSection:
             raise self._config.refusal("partial_rotary_factor", share, why)
         return rotated
 
-    def share(self, head_dim: int) -> float:
+    def share(self, head_dim: int, default: float = 1.0) -> float:
         """Of the dimensions of a head that turn."""
         key = "partial_rotary_factor"
         place = self._place(key)
-        value = place.number(key, 1.0)
+        value = place.number(key, default)
         if value > 1 or head_dim * value < 1:
             raise place.refusal(key, value, "more than 0 and at most 1 is needed")
         return value

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from firelane.contract.span import CAUSAL, Window
 from firelane.models.blocks import Decoder, attention, embed, head, mlp
+from firelane.models.rope import Rope
+from firelane.models.rotary_layout import RotaryLayout
 from firelane.program.ops import HeadShape, Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType
@@ -32,6 +34,12 @@ class DenseSpec:
     qk_norm: bool = False
 
 
+def in_halves(rotary: Rotary) -> Rope:
+    """The rotation of whole heads, in a checkpoint that keeps pairs as kernels rotate them."""
+    width = 2 * len(rotary.inverse_frequencies)
+    return Rope(rotary=rotary, layout=RotaryLayout(width, width))
+
+
 def dense_program(spec: DenseSpec) -> Program:
     decoder = Decoder(
         name=spec.name,
@@ -47,7 +55,13 @@ def dense_program(spec: DenseSpec) -> Program:
     for layer, window in zip(decoder.layers(len(spec.windows)), spec.windows, strict=True):
         span = Window(window) if window else CAUSAL
         x = attention(
-            layer, x, spec.heads, spec.rotary, span=span, bias=bias, head_norm="each" if spec.qk_norm else ""
+            layer,
+            x,
+            spec.heads,
+            in_halves(spec.rotary),
+            span=span,
+            bias=bias,
+            head_norm="each" if spec.qk_norm else "",
         )
         x = mlp(layer, x, spec.mlp_size, bias=spec.mlp_bias)
     return decoder.program(head(decoder, x))

@@ -21,6 +21,7 @@ from firelane.program.ops import (
 )
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
+from tests.models.dense import in_halves
 
 HEADS = HeadShape(heads=6, kv_heads=2, head_dim=48)
 SANDWICH = Norms(before="a", after="b"), Norms(before="c", after="d")
@@ -44,7 +45,7 @@ def sandwiched(dtype: DType) -> Program:
     x = embed(decoder)
     for layer in decoder.layers(2):
         span = Window(20 + 30 * layer.number)
-        turn = rotary(HEADS.head_dim, 1.3)
+        turn = in_halves(rotary(HEADS.head_dim, 1.3))
         x = attention(layer, x, HEADS, turn, span=span, norms=SANDWICH[0], scores=scores, head_norm="each")
         x = mlp(layer, x, 200, gate=GELU_TANH, norms=SANDWICH[1])
     return decoder.program(head(decoder, x))
@@ -55,7 +56,7 @@ def normed_after(dtype: DType) -> Program:
     temperature; a gate with limits; scaled logits."""
     decoder = _decoder(dtype, logits_scale=0.125)
     warm = Scores(sinks=True, temperature=Temperature(growth=0.4, period=16, offset=1))
-    turned, still = (rotary(HEADS.head_dim), Scores(sinks=True)), (None, warm)
+    turned, still = (in_halves(rotary(HEADS.head_dim)), Scores(sinks=True)), (None, warm)
     gate = Gate(alpha=1.702, limit=0.7, up_offset=1.0)
     x = embed(decoder)
     for layer, (turn, scores) in zip(decoder.layers(2), (turned, still), strict=True):
@@ -72,7 +73,9 @@ def unweighted(dtype: DType) -> Program:
     for layer in decoder.layers(2):
         norms = BEFORE_THEN_SCALED if layer.number else None
         more = {} if norms is None else {"norms": norms}
-        x = attention(layer, x, HEADS, rotary(HEADS.head_dim), bias="qkvo", fused="qkv", **more)
+        x = attention(
+            layer, x, HEADS, in_halves(rotary(HEADS.head_dim)), bias="qkvo", tensors=("qkv_proj",), **more
+        )
         x = mlp(layer, x, 200, gate=Gate(alpha=1.5), bias=True, fused="gate_up", **more)
     program = decoder.program(head(decoder, x))
     return replace(program, ops=tuple(_bare(op) for op in program.ops))

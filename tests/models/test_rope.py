@@ -13,7 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from firelane.errors import UnsupportedModelError
 from firelane.models.config import ConfigReader
-from firelane.models.rope import Rope, plain_rope, read_rope, read_rotary
+from firelane.models.rope import Rope, plain_rope, read_rope
 
 HEAD_DIM = 64
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": HEAD_DIM}
@@ -46,6 +46,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def read(rope: dict[str, Any] | None, more: dict[str, Any] | None = None, **options: Any) -> Rope:
     config = {"max_position_embeddings": 4096, "rope_parameters": rope} | (more or {})
     served = options.pop("served", None)
+    options.setdefault("partial", 1.0)
     reader = ConfigReader(config, max_model_len=served)
     reader.ignore("max_position_embeddings", "layer_types")
     found = read_rope(reader, head_dim=HEAD_DIM, **options)
@@ -188,4 +189,4 @@ def test_a_layer_type_without_rotation_is_refused() -> None:
 
 def test_partial_rotation_needs_a_family_that_knows_it() -> None:
     with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor = 0\.5.*only full rotation"):
-        read_rotary(ConfigReader({"partial_rotary_factor": 0.5}), head_dim=64)
+        read(None, {"partial_rotary_factor": 0.5}, partial=None)

@@ -14,34 +14,38 @@ from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
+F32 = NDArray[np.float32]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
     """Inverse frequencies, one for each pair of dimensions (i, i + head_dim / 2), in radians a position;
     float32 exact. cos and sin are computed in float64 from the float32 frequency times the position, times
-    `scale`, then rounded to float32."""
+    `scale`, then rounded to float32. A pair with frequency 0 is passed on, without the scale."""
 
     inverse_frequencies: tuple[float, ...]
     scale: float = 1.0
 
-    def table(self, positions: int) -> NDArray[np.float32]:
+    def table(self, positions: int) -> F32:
         """float32 [positions, head_dim]: of each position the cosines of all frequencies, then the sines."""
-        frequencies = np.array(self.inverse_frequencies, np.float64)
-        angles = np.arange(positions, dtype=np.float64)[:, None] * frequencies
-        both = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * self.scale
-        return both.astype(np.float32)
+        return np.concatenate(self._cos_sin(np.arange(positions, dtype=np.int64)), axis=1)
 
-    def rotate(self, x: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float32]:
+    def rotate(self, x: F32, positions: NDArray[np.int64]) -> F32:
         """x: float32 [tokens, heads, head_dim], rotated by positions: int64 [tokens]."""
-        angle = positions[:, None].astype(np.float64) * np.array(self.inverse_frequencies)
-        cos: NDArray[np.float32] = (np.cos(angle) * self.scale).astype(np.float32)[:, None, :]
-        sin: NDArray[np.float32] = (np.sin(angle) * self.scale).astype(np.float32)[:, None, :]
+        cos, sin = (part[:, None, :] for part in self._cos_sin(positions))
         half = x.shape[-1] // 2
         low, high = x[..., :half], x[..., half:]
         out = np.empty_like(x)
         out[..., :half] = low * cos - high * sin
         out[..., half:] = high * cos + low * sin
         return out
+
+    def _cos_sin(self, positions: NDArray[np.int64]) -> tuple[F32, F32]:
+        """float32 [positions, head_dim / 2] each."""
+        frequencies = np.array(self.inverse_frequencies, np.float64)
+        angles = positions.astype(np.float64)[:, None] * frequencies
+        scale = np.where(frequencies == 0, 1.0, self.scale)
+        return (np.cos(angles) * scale).astype(np.float32), (np.sin(angles) * scale).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,31 @@
+"""Phi-3, Phi-3.5 and Phi-4-mini (Abdin et al., 2024): Llama with fused projections and, in the long ones, a
+factor for each rotated pair.
+"""
+
+from __future__ import annotations
+
+from firelane.contract.span import CAUSAL, Window
+from firelane.models.blocks import attention, embed, head, mlp
+from firelane.models.config import ConfigReader
+from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_layers
+from firelane.models.rope import read_rope
+from firelane.program.program import Program
+
+ARCHITECTURES = ("Phi3ForCausalLM",)
+
+
+def program(config: ConfigReader) -> Program:
+    decoder, heads, gate = read_decoder(config, name="phi3"), read_heads(config), read_gate(config)
+    rope, width = (
+        read_rope(config, head_dim=heads.head_dim, partial=1.0),
+        config.integer("intermediate_size"),
+    )
+    span = Window(config.integer("sliding_window")) if config.has("sliding_window") else CAUSAL
+    config.ignore("sliding_window")
+    if config.boolean("attention_bias", False) or config.boolean("mlp_bias", False):
+        raise config.refusal("attention_bias", True, "this family has no biases")
+    x = embed(decoder)
+    for layer in decoder.layers(read_layers(config)):
+        x = attention(layer, x, heads, rope, span=span, tensors=("qkv_proj",))
+        x = mlp(layer, x, width, gate=gate, fused="gate_up_proj")
+    return decoder.program(head(decoder, x))
