@@ -188,7 +188,7 @@ class Layer:
         norm: str | None,
         scalar: str = "",
     ) -> Value:
-        """`stream`, plus x times this tensor, normalised if there is a norm; then times a scalar, if named."""
+        """`stream`, plus x times this tensor, normalised if there is a norm; then times a scalar, if any."""
         tensors = [(self.tensor(tensor), stream.width)]
         if norm is None:
             return self.linear(x, part, tensors, out, bias=bias, add=stream)
