@@ -23,34 +23,44 @@ class RotaryLayout:
     rotated: int
     interleaved: bool = False
 
-    def matrix(self, tensor: str, heads: int, inputs: int, *, before: int = 0) -> tuple[Piece, ...]:
-        """A projection to heads. before: rows of each head that come before those `head_dim` ones and stay as
-        they are, as in latent attention."""
-        return tuple(self._pieces(tensor, heads, (inputs,), before, plus=0.0))
+    def matrix(
+        self, tensor: str, heads: int, inputs: int, *, kept: range | None = None, before: int = 0
+    ) -> tuple[Piece, ...]:
+        """A projection to heads. kept: those that are wanted, all if None: of a tensor that holds queries,
+        keys and values. before: rows of each head that come before those `head_dim` ones and stay as they
+        are, as in latent attention."""
+        return tuple(self._pieces(tensor, heads, kept or range(heads), (inputs,), before, 0.0))
 
-    def vector(self, tensor: str, heads: int = 1, *, before: int = 0, plus: float = 0.0) -> tuple[Piece, ...]:
+    def vector(
+        self, tensor: str, heads: int = 1, *, kept: range | None = None, before: int = 0, plus: float = 0.0
+    ) -> tuple[Piece, ...]:
         """A bias of heads, or a norm's weight over all of them or, by default, one that they share."""
-        return tuple(self._pieces(tensor, heads, (), before, plus=plus))
+        return tuple(self._pieces(tensor, heads, kept or range(heads), (), before, plus))
 
     def _pieces(
-        self, tensor: str, heads: int, tail: tuple[int, ...], before: int, *, plus: float
+        self, tensor: str, heads: int, kept: range, tail: tuple[int, ...], before: int, plus: float
     ) -> Iterator[Piece]:
-        d, shape = self.head_dim, (heads * (before + self.head_dim), *tail)
-        halves = not self.interleaved and self.rotated == d
-        if halves:
-            yield Piece(tensor=tensor, shape=shape, plus=plus)
-        elif before:
-            for head in range(heads):
-                at = head * (before + d)
-                yield Piece(tensor=tensor, shape=shape, rows=range(at, at + before), plus=plus)
-                yield from self._head(tensor, shape, at + before, plus)
-        elif self.interleaved:
-            yield _swapped(tensor, shape, (heads, d // 2, 2, *tail), plus)
-        elif 2 * self.rotated == d and d % 4 == 0:
-            yield _swapped(tensor, shape, (heads, 2, 2, d // 4, *tail), plus)
+        width = before + self.head_dim
+        shape, view = (heads * width, *tail), self._view(heads, tail)
+        rows = None if len(kept) == heads else range(kept.start * width, kept.stop * width)
+        if not self.interleaved and self.rotated == self.head_dim:
+            yield Piece(tensor=tensor, shape=shape, rows=rows, plus=plus)
+        elif view and not before:
+            order = (0, 2, 1, *range(3, len(view)))
+            yield Piece(tensor=tensor, shape=shape, view=view, order=order, rows=rows, plus=plus)
         else:
-            for head in range(heads):
-                yield from self._head(tensor, shape, head * d, plus)
+            for at in range(kept.start * width, kept.stop * width, width):
+                if before:
+                    yield Piece(tensor=tensor, shape=shape, rows=range(at, at + before), plus=plus)
+                yield from self._head(tensor, shape, at + before, plus)
+
+    def _view(self, heads: int, tail: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which an exchange of the second and third axis gives the kernels' order; () if none
+        does."""
+        d = self.head_dim
+        if self.interleaved:
+            return (heads, d // 2, 2, *tail)
+        return (heads, 2, 2, d // 4, *tail) if 2 * self.rotated == d else ()
 
     def _head(self, tensor: str, shape: tuple[int, ...], at: int, plus: float) -> Iterator[Piece]:
         """The rows from `at` on of one head."""
@@ -69,9 +79,3 @@ class RotaryLayout:
         ):
             if count:
                 yield Piece(tensor=tensor, shape=shape, rows=range(at + first, at + first + count), plus=plus)
-
-
-def _swapped(tensor: str, shape: tuple[int, ...], view: tuple[int, ...], plus: float) -> Piece:
-    """The second and third axis of `view` exchanged."""
-    order = (0, 2, 1, *range(3, len(view)))
-    return Piece(tensor=tensor, shape=shape, view=view, order=order, plus=plus)

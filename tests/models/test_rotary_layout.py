@@ -89,6 +89,18 @@ def test_rows_before_those_that_turn(layout: RotaryLayout) -> None:
         np.testing.assert_array_equal(got[head, before:], want)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
+def test_some_heads_of_a_tensor(layout: RotaryLayout) -> None:
+    """Queries and keys out of one tensor that holds values, too."""
+    tensor = np.arange(HEADS * layout.head_dim * INPUTS).reshape(-1, INPUTS)
+    whole = packed(layout.matrix("t", HEADS, INPUTS), tensor).reshape(HEADS, -1)
+    for kept in (range(1), range(1, 2), range(1, 3)):
+        got = packed(layout.matrix("t", HEADS, INPUTS, kept=kept), tensor)
+        np.testing.assert_array_equal(got.reshape(len(kept), -1), whole[kept.start : kept.stop])
+        bias = packed(layout.vector("t", HEADS, kept=kept), tensor[:, 0])
+        np.testing.assert_array_equal(bias, got[:, 0])
+
+
 def test_few_pieces() -> None:
     """Of the layouts that models have: one tensor is one piece wherever a view can say it."""
     assert len(RotaryLayout(128, 128).matrix("t", 96, 8)) == 1
