@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,26 +26,30 @@ class Projections:
 
     def matrix(self) -> tuple[Piece, ...]:
         """Rows of queries, then of keys, then of values."""
+        heads, turn = self.heads, self.layout.matrix
         names = [f"{tensor}.weight" for tensor in self.tensors]
         if len(names) == 1:
-            return self._fused(
-                names[0], (self.rows, self.inputs), self.layout.matrix(names[0], self._all, self.inputs)
-            )
-        (q, k, v), heads = names, self.heads
+            (fused,) = names
+            turned = turn(fused, self._all, self.inputs, kept=self._turned)
+            return (*turned, Piece(tensor=fused, shape=(self.rows, self.inputs), rows=self._values))
+        q, k, v = names
         return (
-            *self.layout.matrix(q, heads.heads, self.inputs),
-            *self.layout.matrix(k, heads.kv_heads, self.inputs),
+            *turn(q, heads.heads, self.inputs),
+            *turn(k, heads.kv_heads, self.inputs),
             Piece(tensor=v, shape=(heads.kv_width, self.inputs)),
         )
 
     def bias(self) -> tuple[Piece, ...]:
+        heads, turn = self.heads, self.layout.vector
         names = [f"{tensor}.bias" for tensor in self.tensors]
         if len(names) == 1:
-            return self._fused(names[0], (self.rows,), self.layout.vector(names[0], self._all))
-        (q, k, v), heads = names, self.heads
+            (fused,) = names
+            values = Piece(tensor=fused, shape=(self.rows,), rows=self._values)
+            return (*turn(fused, self._all, kept=self._turned), values)
+        q, k, v = names
         return (
-            *self.layout.vector(q, heads.heads),
-            *self.layout.vector(k, heads.kv_heads),
+            *turn(q, heads.heads),
+            *turn(k, heads.kv_heads),
             Piece(tensor=v, shape=(heads.kv_width,)),
         )
 
@@ -59,18 +62,12 @@ class Projections:
     def _all(self) -> int:
         return self.heads.heads + 2 * self.heads.kv_heads
 
-    def _fused(self, tensor: str, shape: tuple[int, ...], turned: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        """turned: all rows of the tensor, every head in the kernels' order, which values do not have."""
-        if len(turned) == 1 and turned[0].is_as_stored:
-            return turned
-        values = range(self.rows - self.heads.kv_width, self.rows)
-        return (*_first(turned, values.start), Piece(tensor=tensor, shape=shape, rows=values))
+    @property
+    def _turned(self) -> range:
+        """Heads of queries and keys."""
+        return range(self.heads.heads + self.heads.kv_heads)
 
-
-def _first(pieces: Iterable[Piece], rows: int) -> Iterator[Piece]:
-    """So many rows of those pieces."""
-    for piece in pieces:
-        if rows <= 0:
-            return
-        yield piece.cut(range(min(rows, piece.height)))
-        rows -= piece.height
+    @property
+    def _values(self) -> range:
+        """Rows of values."""
+        return range(self.rows - self.heads.kv_width, self.rows)

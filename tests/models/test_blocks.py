@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks import Decoder, Layer, attention, embed, head, mlp
+from firelane.models.blocks import Decoder, Layer, Norms, attention, embed, head, mlp
+from firelane.models.rope import Rope
+from firelane.models.rotary_layout import RotaryLayout
 from firelane.program.ops import (
     SILU,
     Attention,
+    Embed,
     GatedLinear,
     HeadShape,
     Linear,
@@ -18,10 +24,12 @@ from firelane.program.ops import (
     Sample,
 )
 from firelane.program.recipes import WeightLayout
+from firelane.program.reference import materialise
 from firelane.program.values import DType, Weight
+from tests.models.dense import in_halves
 
 HEADS = HeadShape(heads=4, kv_heads=2, head_dim=8)
-ROTARY = Rotary(inverse_frequencies=(1.0, 0.5, 0.25, 0.125))
+ROPE = in_halves(Rotary(inverse_frequencies=(1.0, 0.5, 0.25, 0.125)))
 
 
 def decoder(*, tied: bool = False) -> Decoder:
@@ -42,7 +50,7 @@ def tensors(weight: Weight | None) -> list[tuple[str, tuple[int, ...]]]:
 def test_attention_adds_to_the_stream() -> None:
     made = decoder()
     x = embed(made)
-    out = attention(Layer(made, 3), x, HEADS, ROTARY)
+    out = attention(Layer(made, 3), x, HEADS, ROPE)
     assert kinds(made)[1:] == ["RMSNorm", "Linear", "RopeAndCache", "Attention", "Linear"]
     norm, qkv, rope, attend, output = made.ops[1:]
     assert isinstance(qkv, Linear)
@@ -67,7 +75,7 @@ def test_attention_adds_to_the_stream() -> None:
 )
 def test_biases_of_projections(bias: str, qkv: bool, output: bool) -> None:
     made = decoder()
-    attention(Layer(made, 0), embed(made), HEADS, ROTARY, bias=bias)  # pyright: ignore[reportArgumentType]
+    attention(Layer(made, 0), embed(made), HEADS, ROPE, bias=bias)  # pyright: ignore[reportArgumentType]
     products = [op for op in made.ops if isinstance(op, Linear)]
     assert [op.bias is not None for op in products] == [qkv, output]
     if qkv:
@@ -78,7 +86,7 @@ def test_biases_of_projections(bias: str, qkv: bool, output: bool) -> None:
 
 def test_head_norms_and_spans() -> None:
     made = decoder()
-    attention(Layer(made, 0), embed(made), HEADS, ROTARY, span=Window(16), head_norm=True)
+    attention(Layer(made, 0), embed(made), HEADS, ROPE, span=Window(16), head_norm="each")
     rope = next(op for op in made.ops if isinstance(op, RopeAndCache))
     assert rope.norm is not None
     assert (rope.norm.q.shape, rope.norm.k.shape, rope.norm.eps) == ((8,), (8,), 1e-6)
@@ -110,7 +118,7 @@ def test_the_head_is_named(tied: bool) -> None:
     made = decoder(tied=tied)
     x = embed(made)
     for layer in made.layers(2):
-        x = mlp(layer, attention(layer, x, HEADS, ROTARY), 40)
+        x = mlp(layer, attention(layer, x, HEADS, ROPE), 40)
     program = made.program(head(made, x))
     assert program.head is program.ops[-2]
     assert isinstance(program.ops[-1], Sample)
@@ -121,3 +129,51 @@ def test_the_head_is_named(tied: bool) -> None:
         "layers.1.down",
         "embed" if tied else "lm_head",
     ]
+
+
+def test_norms_around_a_block() -> None:
+    """With a norm behind it, the sum comes with that norm; without one before it, the stream is rounded."""
+    made = decoder()
+    x = embed(made)
+    behind = Norms(before=None, after="post")
+    out = mlp(Layer(made, 2), x, 40, norms=behind, fused="gate_up_proj", scalar="layer_scalar")
+    assert kinds(made)[1:] == ["Cast", "GatedLinear", "Linear", "RMSNorm"]
+    down, norm = made.ops[-2:]
+    assert isinstance(down, Linear)
+    assert isinstance(norm, RMSNorm)
+    assert (down.residual, norm.residual, norm.x, norm.out) == (None, x, down.out, out)
+    assert tensors(norm.weight) == [("model.layers.2.post.weight", (24,))]
+    assert tensors(norm.scalar) == [("model.layers.2.layer_scalar", (1,))]
+    assert tensors(made.ops[2].weights[0]) == [("model.layers.2.mlp.gate_up_proj.weight", (80, 24))]
+
+
+def test_fused_and_reordered_projections() -> None:
+    """Values keep the checkpoint's order; queries and keys take the kernels', with their biases and norms."""
+    made, layout = decoder(), RotaryLayout(8, 8, interleaved=True)
+    rope = Rope(rotary=ROPE.rotary, layout=layout)
+    attention(Layer(made, 0), embed(made), HEADS, rope, bias="qkv", head_norm="whole", tensors=("qkv",))
+    qkv, turned = made.ops[2:4]
+    assert isinstance(qkv, Linear)
+    assert isinstance(turned, RopeAndCache)
+    fused = np.arange(64 * 24, dtype=np.float32).reshape(64, 24)
+    found = materialise(qkv.weight, lambda _: fused)
+    order = [*range(0, 8, 2), *range(1, 8, 2)]
+    np.testing.assert_array_equal(found[:8], fused[order])
+    np.testing.assert_array_equal(found[48:], fused[48:])
+    assert qkv.bias is not None
+    np.testing.assert_array_equal(materialise(qkv.bias, lambda _: fused[:, 0]), found[:, 0])
+    assert turned.norm is not None
+    assert turned.norm.k is not None
+    np.testing.assert_array_equal(
+        materialise(turned.norm.k, lambda _: fused[:16, 0])[8:], fused[8:16, 0][order]
+    )
+
+
+def test_factors_of_a_decoder() -> None:
+    made = replace(decoder(), embed_scale=2.0, residual_scale=0.5, logits_scale=0.25, logits_softcap=30.0)
+    x = mlp(Layer(made, 0), embed(made), 40)
+    top = head(made, x)
+    embedded, down = made.ops[0], made.ops[3]
+    assert isinstance(embedded, Embed)
+    assert isinstance(down, Linear)
+    assert (embedded.scale, down.scale, top.scale, top.softcap) == (2.0, 0.5, 0.25, 30.0)

@@ -15,7 +15,7 @@ from firelane.contract import reach
 from firelane.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from firelane.models.config import ConfigReader, read_config
 from firelane.models.registry import architectures, load_program
-from firelane.models.rope import read_rotary
+from firelane.models.rope import read_rope
 from firelane.program.ops import Attention, Embed, Linear, RopeAndCache
 from firelane.program.values import DType
 from tests.models.families import FAMILIES
@@ -135,12 +135,9 @@ def test_the_longest_sequence_reaches_the_rotation() -> None:
 
 
 def test_architectures() -> None:
-    assert architectures() == [
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM",
-    ]
+    found = architectures()
+    assert found == sorted(set(found))
+    assert {"LlamaForCausalLM", "Gemma3ForConditionalGeneration", "Olmo3ForCausalLM"} <= set(found)
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
@@ -168,7 +165,7 @@ def test_absurd_numbers_are_refused(value: float) -> None:
 @pytest.mark.filterwarnings("error")
 def test_numbers_that_are_taken_can_be_computed_with(theta: float, factor: float) -> None:
     config = ConfigReader({"rope_theta": theta, "rope_scaling": {"type": "linear", "factor": factor}})
-    assert np.isfinite(read_rotary(config, head_dim=64).table(100)).all()
+    assert np.isfinite(read_rope(config, head_dim=64).rotary.table(100)).all()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
