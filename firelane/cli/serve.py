@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     except ValueError as error:
         raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
     settings = gateway_options.gateway_settings(arguments)
-    models = _models(arguments, display)
+    models = _models(arguments, display, environment.cache_dir)
     name = models[0].names[0]
     settings |= gateway_options.storage_settings(arguments, environment.cache_dir, name, arguments.port)
     config = _gateway_config(arguments, models, settings)
@@ -151,6 +151,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         engine = EngineConfig(
             model_dir=model.model_dir,
             cache_dir=environment.cache_dir,
+            tokenizer_dir=model.tokenizer_dir,
             log_format=arguments.log_format,
             **options.engine_settings(arguments),
         )
@@ -175,9 +176,10 @@ def _gateway_config(
     )
 
 
-def _models(arguments: argparse.Namespace, display: Display) -> list[ModelConfig]:
+def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) -> list[ModelConfig]:
     """Models of MODEL and each --model, in this order. Raises UsageError."""
     from firelane.gateway.config import ModelConfig
+    from firelane.text.tokenizer_source import tokenizer_directory
     from firelane.weights.sources import resolve
 
     given: list[tuple[tuple[str, ...], str | None]] = []
@@ -192,15 +194,17 @@ def _models(arguments: argparse.Namespace, display: Display) -> list[ModelConfig
         if name not in served:
             known = ", ".join(served)
             raise UsageError(f"--alias {alias}={name}: '{name}' is not served; served are {known}")
+    found = [(names, resolve(source, progress=display)) for names, source in given]
     return [
         ModelConfig(
-            model_dir=resolve(source, progress=display),
+            model_dir=model_dir,
+            tokenizer_dir=tokenizer_directory(model_dir, cache_dir),
             names=names,
             aliases=tuple((alias, name) for alias, name in arguments.alias if name in names),
             tool_parser=arguments.tool_parser,
             reasoning_parser=arguments.reasoning_parser,
         )
-        for names, source in given
+        for names, model_dir in found
     ]
 
 

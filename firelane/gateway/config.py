@@ -50,10 +50,12 @@ class FileLimits:
 class ModelConfig:
     """One served model. model_dir: where tokenizer.json and the chat template lie. names: all are accepted,
     the first is reported. aliases: further names that requests may give, each with the name that it means.
+    tokenizer_dir: where tokenizer.json lies instead.
     """
 
     model_dir: Path
     names: tuple[str, ...]
+    tokenizer_dir: Path | None = None
     aliases: tuple[tuple[str, str], ...] = ()
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"

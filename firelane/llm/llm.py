@@ -32,6 +32,7 @@ from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
 from firelane.text.sampling import wire_sampling
 from firelane.text.tokenizer import load_tokenizer
+from firelane.text.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
 from firelane.weights.sources import resolve
 from firelane.wire.frames import NewRequest, Pooling, Sampling
@@ -56,15 +57,17 @@ class LLM:
             log.warning("environment variable %s means nothing here", name)
         options.setdefault("cache_dir", environment.cache_dir)
         options["cache_dir"] = Path(options["cache_dir"])
+        tokenizer_dir = tokenizer_directory(model_dir, options["cache_dir"])
+        options.setdefault("tokenizer_dir", tokenizer_dir)
         config = EngineConfig(model_dir=model_dir, **options)
-        self._tokenizer = load_tokenizer(model_dir)
+        self._tokenizer = load_tokenizer(tokenizer_dir)
         self._files: ModelFiles = read_model_files(model_dir)
         self._tokenizer.check_vocab(self._files.vocab_size)
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._assistant = Assistant(self._prompts)
         self._executor = load_executor(config, progress)
         self._channel = LocalChannel()
-        self._grammars = grammar_queue(model_dir, self._executor.vocab_size)
+        self._grammars = grammar_queue(tokenizer_dir, self._executor.vocab_size)
         self._core = EngineCore(
             self._executor,
             self._channel,

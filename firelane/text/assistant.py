@@ -188,7 +188,8 @@ class Assistant:
         template = self._prompts.template
         if template is None:
             raise RequestError(
-                "this model has no chat template: use /v1/completions",
+                "this model has no chat template: use /v1/completions, or add a chat_template.jinja to its "
+                "directory",
                 param="messages",
                 code="no_chat_template",
             )

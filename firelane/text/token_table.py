@@ -16,7 +16,7 @@ Rule = Callable[[str], bytes]
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def _byte_level_table() -> dict[str, int]:
+def byte_level_table() -> dict[str, int]:
     """GPT-2's map of printable characters to bytes: printable bytes are themselves, the others lie from
     U+0100 on.
     """
@@ -28,7 +28,7 @@ def _byte_level_table() -> dict[str, int]:
 
 
 def _byte_level_rule() -> Rule:
-    table = _byte_level_table()
+    table = byte_level_table()
 
     def rule(token: str) -> bytes:
         try:

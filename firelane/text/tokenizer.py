@@ -105,7 +105,10 @@ def load_tokenizer(model_dir: Path) -> Tokenizer:
     """Raises TokenizerError when tokenizer.json is missing or damaged."""
     path = model_dir / "tokenizer.json"
     if not path.exists():
-        raise TokenizerError(f"no tokenizer.json in {model_dir}: add the one that the model was trained with")
+        raise TokenizerError(
+            f"no tokenizer.json in {model_dir}, nor a tiktoken.model or tekken.json: add the one that the "
+            "model was trained with"
+        )
     try:
         core = tokenizers.Tokenizer.from_buffer(read_regular(path, MAX_TOKENIZER_BYTES))
     except OSError as error:

@@ -21,6 +21,8 @@ HUB_FILES = [
     "model-*.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",
+    "tiktoken.model",
+    "tekken.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.*",

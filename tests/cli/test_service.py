@@ -102,7 +102,7 @@ def test_a_step_deadline_counts_for_the_gateway_and_for_the_gpu(tmp_path: Path) 
 
 def models_of(*words: str) -> list[tuple[tuple[str, ...], Path]]:
     arguments = build_parser().parse_args(["serve", *words])
-    models = serve._models(arguments, ProgressDisplay())
+    models = serve._models(arguments, ProgressDisplay(), Path("cache"))
     return [(model.names, model.model_dir) for model in models]
 
 
@@ -122,7 +122,7 @@ def test_models_of_the_command_line(tmp_path: Path) -> None:
 def test_an_alias_is_of_the_model_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     words = [f"--model=a={tmp_path}", f"--model=b={tmp_path}", "--alias", "x=b"]
-    models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay())
+    models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay(), tmp_path)
     assert [model.aliases for model in models] == [(), (("x", "b"),)]
     with pytest.raises(UsageError, match="'c' is not served; served are a, b"):
         models_of(*words[:2], "--alias", "x=c")
