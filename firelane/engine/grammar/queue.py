@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,9 +14,10 @@ from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
+from firelane.engine.grammar.turns import Turns
 from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
-from firelane.errors import FirelaneError, RequestError
+from firelane.errors import FirelaneError, QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar, NewRequest
 
 
@@ -38,12 +39,14 @@ def grammar_queue(model_dir: Path, vocab_size: int) -> GrammarQueue:
 
 @dataclass(eq=False)
 class _Job:
-    """One text to compile, and who waits for it. result: set by the thread, when it is done."""
+    """One text to compile, and who waits for it. result: set by the thread, when it is done. is_lasting: it
+    would be the same another time."""
 
     grammar: Grammar
     deadline_s: float
     sequences: list[Sequence] = field(default_factory=list[Sequence])
     result: CompiledGrammar | str | None = None
+    is_lasting: bool = True
 
 
 class _Worker:
@@ -68,12 +71,15 @@ class _Worker:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.result = self._compile(job.grammar)
+            job.result = self._compile(job)
         self._compiler.close()
 
-    def _compile(self, grammar: Grammar) -> CompiledGrammar | str:
+    def _compile(self, job: _Job) -> CompiledGrammar | str:
         try:
-            return self._compiler.compile(grammar)
+            return self._compiler.compile(job.grammar)
+        except QueueTimeoutError as error:
+            job.is_lasting = False
+            return str(error)
         except FirelaneError as error:
             return str(error)
         except BaseException as error:  # a panic of the library is one; requests must not wait for ever
@@ -81,15 +87,18 @@ class _Worker:
 
 
 class GrammarQueue:
-    """Used by the engine's thread alone, which never waits for a compilation. Tenants take turns, so that one
-    that sends many grammars does not keep the others waiting."""
+    """Used by the engine's thread alone, which never waits for a compilation. Tenants take turns, in each its
+    clients by their addresses, and of an address its connections: whoever sends many grammars does not keep
+    the others waiting, and where too many wait, some of his are refused.
+    """
 
     def __init__(self, compiler: Compiler, limits: GrammarLimits) -> None:
         self._compiler = compiler
         self._limits = limits
         self._worker: _Worker | None = None
         self._running: _Job | None = None
-        self._backlog: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant, the next one first
+        self._backlog: Turns[_Job] = Turns(depth=3)
+        self._refused: list[_Job] = []
         self._jobs: dict[Grammar, _Job] = {}  # running or in the backlog
         self._kept: OrderedDict[Grammar, CompiledGrammar | str] = OrderedDict()
         self._waiting: dict[int, tuple[Sequence, _Job]] = {}
@@ -104,18 +113,18 @@ class GrammarQueue:
         embedding is not constrained."""
         if request.grammar is None or sequence.pool is not None:
             return True
-        return self.compile(sequence, request.grammar)
+        return self.compile(sequence, request.grammar, request.client)
 
-    def compile(self, sequence: Sequence, grammar: Grammar) -> bool:
-        """Give the sequence its constraint; False where it must wait for it (see `take`). Raises RequestError
-        where the grammar is known to be wrong."""
+    def compile(self, sequence: Sequence, grammar: Grammar, client: tuple[str, str] = ("", "")) -> bool:
+        """Give the sequence its constraint; False where it must wait for it (see `take`). client: as in
+        NewRequest. Raises RequestError where the grammar is known to be wrong, or too many wait."""
         found = self._kept.get(grammar)
         if found is not None and not _is_spent(found):
             self._kept.move_to_end(grammar)
             if error := self._give(sequence, found):
                 raise RequestError(error)
             return True
-        job = self._jobs.get(grammar) or self._new_job(grammar, sequence.tenant.name)
+        job = self._jobs.get(grammar) or self._new_job(grammar, (sequence.tenant.name, *client))
         job.sequences.append(sequence)
         self._waiting[sequence.id] = sequence, job
         self._feed()
@@ -135,12 +144,14 @@ class GrammarQueue:
 
     def take(self) -> list[Waited]:
         """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing)."""
-        ready: list[Waited] = []
+        ready = [Waited(sequence, self._too_many()) for job in self._refused for sequence in job.sequences]
+        self._refused = []
         job = self._running
         if job is not None and job.result is not None:
             self._running = None
             del self._jobs[job.grammar]
-            self._keep(job.grammar, job.result)
+            if job.is_lasting:
+                self._keep(job.grammar, job.result)
             ready += [Waited(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
         now_s = time.monotonic()
         for late in [job for job in self._jobs.values() if now_s >= job.deadline_s]:
@@ -157,21 +168,22 @@ class GrammarQueue:
             self._worker.put(None)
             self._worker = None
 
-    def _new_job(self, grammar: Grammar, tenant: str) -> _Job:
+    def _new_job(self, grammar: Grammar, path: tuple[str, ...]) -> _Job:
         check_size(grammar, self._limits)
-        if len(self._jobs) >= self._limits.waiting:
-            raise RequestError(f"{len(self._jobs)} grammars wait to be compiled: try again later")
         job = self._jobs[grammar] = _Job(grammar, time.monotonic() + self._limits.compile_s)
-        self._backlog.setdefault(tenant, deque()).append(job)
+        self._backlog.put(path, job)
+        if len(self._jobs) > self._limits.waiting:
+            dropped = self._backlog.drop()
+            del self._jobs[dropped.grammar]
+            if dropped is job:
+                raise RequestError(self._too_many())
+            self._refused.append(dropped)
         return job
 
     def _feed(self) -> None:
         """Give the thread its next grammar, if it has none: one that someone still waits for."""
         while self._running is None and self._backlog:
-            tenant, jobs = self._backlog.popitem(last=False)
-            job = jobs.popleft()
-            if jobs:
-                self._backlog[tenant] = jobs
+            job = self._backlog.take()
             if not job.sequences:
                 del self._jobs[job.grammar]
                 continue
@@ -191,6 +203,9 @@ class GrammarQueue:
         self._kept[grammar] = result
         if len(self._kept) > self._limits.cached:
             self._kept.popitem(last=False)
+
+    def _too_many(self) -> str:
+        return f"{self._limits.waiting} grammars wait to be compiled: try again later"
 
     def _too_late(self) -> str:
         return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer
 
 from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
+from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import check_size
-from firelane.errors import RequestError, TokenizerError
+from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
 from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
@@ -123,6 +124,14 @@ def test_a_grammar_that_kills_the_trial_leaves_the_next_one_be(compiler) -> None
         small.compile(Grammar("regex", "a"))  # not even the interpreter fits
     small.close()
     assert isinstance(compiled(compiler, "regex", "a"), CompiledGrammar)
+
+
+def test_a_trial_that_the_machine_does_not_get_to_is_no_fault_of_the_grammar(compiler) -> None:
+    assert isinstance(compiled(compiler, "regex", "a"), CompiledGrammar)
+    sandbox = Sandbox(EMBEDDED, VOCAB, GrammarLimits(trial_wall_s=0.0))
+    with pytest.raises(QueueTimeoutError, match="machine is busy: try again later"):
+        sandbox.try_out(Grammar("regex", "a"))
+    assert sandbox._process is None
 
 
 def test_special_tokens_and_ids_may_be_named(compiler) -> None:

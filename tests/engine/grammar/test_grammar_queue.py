@@ -14,7 +14,7 @@ from firelane.engine.grammar.compiler import GrammarCompiler
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
 from firelane.engine.sequence import TenantInfo
-from firelane.errors import RequestError, UsageError
+from firelane.errors import QueueTimeoutError, RequestError, UsageError
 from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
@@ -26,7 +26,8 @@ class Result(dict):
 
 
 class GatedCompiler:
-    """Compiles a text when its gate is opened; "bad…" is wrong, "panic…" a defect."""
+    """Compiles a text when its gate is opened; "bad…" is wrong, "busy…" a thing of the machine, "panic…"
+    a defect."""
 
     def __init__(self) -> None:
         self.gates: dict[str, threading.Event] = {}
@@ -41,6 +42,8 @@ class GatedCompiler:
         self.compiled.append(grammar.text)
         if grammar.text.startswith("bad"):
             raise RequestError(f"{grammar.text} is wrong")
+        if grammar.text.startswith("busy"):
+            raise QueueTimeoutError("try again")
         if grammar.text.startswith("panic"):
             raise SystemExit("a panic")
         return Result(text=grammar.text)
@@ -123,6 +126,14 @@ def test_what_is_wrong_is_remembered(compiler, queue) -> None:
     assert not queue.is_waiting
 
 
+def test_what_the_machine_had_no_time_for_is_tried_again(compiler, queue) -> None:
+    compiler.gate("busy").set()
+    for i in range(2):
+        assert not queue.compile(Sequence(i), regex("busy"))
+        assert taken(queue, 1) == {i: "try again"}
+    assert compiler.compiled == ["busy", "busy"]
+
+
 def test_a_defect_of_the_compiler_rejects_and_the_thread_goes_on(compiler, queue) -> None:
     for text in ("panic", "a"):
         compiler.gate(text).set()
@@ -176,6 +187,44 @@ def test_tenants_take_turns(compiler, queue) -> None:
         compiler.gate(text).set()
     taken(queue, 4)
     assert compiler.compiled == ["a", "b", "c", "d"]
+
+
+FLOOD, OTHER = ("10.0.0.1", "1"), ("10.0.0.2", "7")
+
+
+def test_clients_without_keys_take_turns(compiler, queue) -> None:
+    asked = [("a", FLOOD), ("b", FLOOD), ("d", ("10.0.0.1", "2")), ("c", OTHER)]
+    for i, (text, client) in enumerate(asked):
+        queue.compile(Sequence(i), regex(text), client)
+    for text in "abcd":
+        compiler.gate(text).set()
+    taken(queue, 4)
+    assert compiler.compiled[:2] == ["a", "b"]  # the first was taken when nobody else was there
+    assert compiler.compiled[2:] == ["c", "d"]
+
+
+def test_who_floods_the_backlog_is_refused_and_others_get_in(compiler, queue) -> None:
+    for i, text in enumerate("abde"):
+        queue.compile(Sequence(i), regex(text), FLOOD)
+    assert not queue.compile(Sequence(8), regex("c"), OTHER)
+    assert taken(queue, 1) == {3: "4 grammars wait to be compiled: try again later"}
+    with pytest.raises(RequestError, match="4 grammars wait to be compiled: try again later"):
+        queue.compile(Sequence(9), regex("f"), FLOOD)
+    for text in "abcd":
+        compiler.gate(text).set()
+    assert taken(queue, 4) == dict.fromkeys((0, 1, 2, 8), "")
+    assert compiler.compiled == ["a", "b", "c", "d"]
+
+
+def test_a_refused_request_that_left_meanwhile_is_not_answered(compiler, queue) -> None:
+    sequences = [Sequence(i) for i in range(4)]
+    for sequence, text in zip(sequences, "abde", strict=True):
+        queue.compile(sequence, regex(text), FLOOD)
+    queue.compile(Sequence(8), regex("c"), OTHER)
+    queue.abort(sequences[3])
+    for text in "abcd":
+        compiler.gate(text).set()
+    assert sorted(taken(queue, 4)) == [0, 1, 2, 8]
 
 
 def test_a_grammar_that_takes_too_long(compiler) -> None:
@@ -255,7 +304,7 @@ def test_the_engine_serves_others_meanwhile(engine, compiler, request_of, alone)
 
 
 def test_the_engine_serves_others_while_a_hostile_grammar_is_tried_out(driver, request_of, alone) -> None:
-    limits = GrammarLimits()
+    limits = GrammarLimits(trial_wall_s=60.0, compile_s=120.0)  # the machine may be busy
     queue = GrammarQueue(GrammarCompiler(EMBEDDED, 4096, limits), limits)
     d = driver(prerequisites=queue)
     plain = request_of(1, range(5), max_tokens=6)
