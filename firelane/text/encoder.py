@@ -57,6 +57,13 @@ class TextRoom:
             param=self.part,
         )
 
+    def check_chars(self, chars: int) -> None:
+        """Before a text is made of so many characters, where all of it would be tokenised. Raises
+        ContextLengthError.
+        """
+        if self.keep is None or self.keep > self.max_tokens:
+            self.check_bytes(chars)
+
     def check_bytes(self, size: int) -> None:
         """Raises ContextLengthError."""
         most = max(MAX_TEXT_BYTES, 8 * self.max_tokens)
