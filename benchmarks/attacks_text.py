@@ -83,10 +83,16 @@ ATTACKS: dict[str, Callable[[], list[Request]]] = {
         chat(stop=["a" * 1023 + chr(98 + i) for i in range(16)], max_tokens=500)
     ],
 }
+
+
+def costly(number: int) -> str:
+    """A grammar that takes all the time that it may have: each word doubles the states of a lexeme."""
+    words = " ".join(f'& ~(/.*/ "{i}" /.*/)' for i in range(24))
+    return f'start: S | "{number}"\nS: /.*/ {words}'
+
+
 GRAMMARS: dict[str, Callable[[], list[Request]]] = {
-    "24 costly grammars": lambda: [
-        completion(guided_regex=f"{i}(" + r"\w?" * 300 + "){2,50}") for i in range(24)
-    ],
+    "24 costly grammars": lambda: [completion(guided_grammar=costly(i)) for i in range(24)],
     "200 small grammars": lambda: [completion(guided_regex=f"{i}[a-z]{{5}}") for i in range(200)],
 }
 """While the other client wants grammars, too."""

@@ -93,6 +93,14 @@ def test_a_long_conversation_may_be_truncated(large):
     assert answer.json()["usage"]["prompt_tokens"] == 9
 
 
+def test_more_than_a_template_may_write_is_not_rendered_to_be_truncated(large, monkeypatch):
+    monkeypatch.setattr(TemplateRenderer, "render", None)
+    body = {"messages": [{"role": "user", "content": "x" * (9 << 20)}] * 2, "truncate_prompt_tokens": 9}
+    answer = large.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert "your messages has 18874368 characters: at most 16777216 are taken" in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -17,7 +17,7 @@ def filled(*items: str) -> Turns[str]:
     return turns
 
 
-def all_of(turns: Turns[str]) -> list[str]:
+def all_of(turns: Turns[str]) -> list[str | None]:
     return [turns.take() for _ in range(len(turns))]
 
 
@@ -33,7 +33,7 @@ def test_turns_are_taken_at_each_level() -> None:
 def test_who_comes_back_waits_behind_the_others() -> None:
     turns = filled("ax1", "bx1")
     assert turns.take() == "ax1"
-    turns.put("ax", "ax2")
+    turns.put(("a", "x"), "ax2")
     assert all_of(turns) == ["bx1", "ax2"]
 
 
@@ -42,22 +42,32 @@ def test_the_last_of_who_has_most_is_dropped() -> None:
     assert [turns.drop() for _ in range(5)] == ["ax2", "bz2", "ay1", "bz1", "ax1"]
 
 
+def test_who_is_busy_is_passed_over() -> None:
+    turns = filled("ax1", "ay1", "bz1", "cx1")
+    assert turns.take({("a",)}) == "bz1"
+    assert turns.take({("a", "x"), ("b",)}) == "ay1"
+    assert turns.take({("a", "x")}) == "cx1"
+    assert turns.take({("a", "x")}) is None
+    assert len(turns) == 1
+    assert turns.take({("a", "y")}) == "ax1"
+
+
 def test_nothing_waits() -> None:
     turns = filled()
     assert not turns
-    for ask in (turns.take, turns.drop):
-        with pytest.raises(IndexError, match="nothing waits"):
-            ask()
+    assert turns.take() is None
+    with pytest.raises(IndexError, match="nothing waits"):
+        turns.drop()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_that_was_put_comes_out_once(seed: int) -> None:
     draw, turns = random.Random(seed), Turns[str](2)
-    put, seen = list[str](), list[str]()
+    put, seen = list[str](), list[str | None]()
     for i in range(300):
         if draw.random() < 0.6 or not turns:
             put.append(draw.choice("abc") + draw.choice("xyz") + str(i))
-            turns.put(put[-1][:2], put[-1])
+            turns.put(tuple(put[-1][:2]), put[-1])
         else:
             seen.append(turns.take() if draw.random() < 0.7 else turns.drop())
         assert len(turns) == len(put) - len(seen)
