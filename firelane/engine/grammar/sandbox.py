@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -51,7 +52,8 @@ class Sandbox:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with contextlib.suppress(BrokenPipeError):  # of what it did not read any more
+                        pipe.close()
 
     def _ask(self, grammar: Grammar) -> str | None:
         """None where the process ended. Raises QueueTimeoutError."""

@@ -22,8 +22,8 @@ from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
 VOCAB = 4096
-LIMITS = GrammarLimits(trial_wall_s=60.0)
-WALL_S = 120  # of one compilation on a busy machine; alone each takes 3 s at most
+LIMITS = GrammarLimits(trial_wall_s=600.0)
+LONGEST_S = 10.0  # of this process: one compilation takes 2 s at most
 GROWTH_BYTES = 300 << 20
 
 
@@ -105,9 +105,9 @@ def test_white_space_is_short(compiler, encode) -> None:
 @pytest.mark.parametrize(("name", "kind", "text", "message"), HOSTILE, ids=[h[0] for h in HOSTILE])
 def test_hostile_grammars(compiler, name, kind, text, message) -> None:
     del name
-    began_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began_s, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = compiled(compiler, kind, text)
-    assert time.monotonic() - began_s < WALL_S
+    assert time.process_time() - began_s < LONGEST_S
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < GROWTH_BYTES
     if message is None:
         assert isinstance(found, CompiledGrammar), found

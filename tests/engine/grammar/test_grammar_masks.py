@@ -53,7 +53,7 @@ def letters(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compiled(letters):
     """Compiled grammars by pattern."""
-    compiler = GrammarCompiler(letters, VOCAB, GrammarLimits(trial_wall_s=60.0))
+    compiler = GrammarCompiler(letters, VOCAB, GrammarLimits(trial_wall_s=600.0))
     found = {pattern: compiler.compile(Grammar("regex", pattern)) for pattern in PATTERNS}
     compiler.close()
     return found

@@ -28,7 +28,7 @@ WORDS = ["ab", "x y", "ünï", "{", '"q"', "", "true", "日本"]
 
 @pytest.fixture(scope="module")
 def queue():
-    limits = GrammarLimits(trial_wall_s=60.0, compile_s=120.0)  # the machine may be busy
+    limits = GrammarLimits(trial_wall_s=600.0, compile_s=600.0)  # the machine may be busy
     queue = GrammarQueue(GrammarCompiler(EMBEDDED, 4096, limits), limits)
     yield queue
     queue.close()
