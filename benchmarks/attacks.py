@@ -63,8 +63,8 @@ def posted(path: bytes, make_body: Callable[[], bytes], *, key: bool = True) -> 
     return make
 
 
-def chat(messages: list[dict[str, str]]) -> bytes:
-    return json.dumps({"messages": messages, "max_tokens": 1}).encode()
+def chat(messages: list[dict[str, str]], **fields: int) -> bytes:
+    return json.dumps({"messages": messages, "max_tokens": 1, **fields}).encode()
 
 
 def message(text: str) -> dict[str, str]:
@@ -85,6 +85,12 @@ ATTACKS: dict[str, Bytes] = {
     "65,536 messages": posted(b"/v1/chat/completions", lambda: chat([message("hi")] * 65_536)),
     "65,536 messages of 450 characters": posted(
         b"/v1/chat/completions", lambda: chat([message("x " * 225)] * 65_536)
+    ),
+    "65,536 messages, truncated": posted(
+        b"/v1/chat/completions", lambda: chat([message("x " * 225)] * 65_536, truncate_prompt_tokens=100)
+    ),
+    "65,536 messages, an unknown field": posted(
+        b"/v1/chat/completions", lambda: chat([message("x " * 225)] * 65_536, unknown=1)
     ),
     "1,000 prompts of 4,000 ids": posted(
         b"/v1/completions", lambda: json.dumps({"prompt": [[1234] * 4000] * 1000, "max_tokens": 1}).encode()

@@ -2,7 +2,8 @@
 
     python benchmarks/attacks_text.py [--only PART ...] [--backend null|cpu]
 
-A real server on the embedded model. While each attack runs, another client sends a short chat every 10 ms.
+A real server on the embedded model. While each attack runs, another client, of another address, sends a short
+chat every 10 ms; in attacks by many grammars, one with a small grammar that the server has not seen before.
 Printed are the attack's statuses and seconds, by how much the highest resident memory of the gateway, of the
 engines and of the processes that render templates exceeds that before, and the 99th percentile and the
 maximum of the other client's times.
@@ -11,6 +12,7 @@ maximum of the other client's times.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import tempfile
@@ -29,6 +31,7 @@ from firelane.bench.server import ServerProcess, descendants
 EMBEDDED = Path(__file__).parents[1] / "firelane" / "models" / "embedded"
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 PAUSE_S = 0.01
+ATTACKER, OTHER = "127.0.0.2", "127.0.0.1"
 MIB = 1 << 20
 Request = tuple[str, dict[str, Any]]
 
@@ -80,6 +83,19 @@ ATTACKS: dict[str, Callable[[], list[Request]]] = {
         chat(stop=["a" * 1023 + chr(98 + i) for i in range(16)], max_tokens=500)
     ],
 }
+
+
+def costly(number: int) -> str:
+    """A grammar that takes all the time that it may have: each word doubles the states of a lexeme."""
+    words = " ".join(f'& ~(/.*/ "{i}" /.*/)' for i in range(24))
+    return f'start: S | "{number}"\nS: /.*/ {words}'
+
+
+GRAMMARS: dict[str, Callable[[], list[Request]]] = {
+    "24 costly grammars": lambda: [completion(guided_grammar=costly(i)) for i in range(24)],
+    "200 small grammars": lambda: [completion(guided_regex=f"{i}[a-z]{{5}}") for i in range(200)],
+}
+"""While the other client wants grammars, too."""
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LONG = "{% set ns = namespace(t='ab') %}{% for i in range(22) %}{% set ns.t = ns.t ~ ns.t %}{% endfor %}"
 TEMPLATES = {
@@ -120,8 +136,8 @@ def _resident(pid: int) -> int:
 class Watch:
     """Until it is left: the highest memory, and the times of another client's requests."""
 
-    def __init__(self, url: str, memory: Memory, other: Request) -> None:
-        self._url, self._memory, self._other = url, memory, other
+    def __init__(self, url: str, memory: Memory, others: Iterator[Request]) -> None:
+        self._url, self._memory, self._others = url, memory, others
         self._ended = threading.Event()
         self.before = memory.now()
         self.most = dict(self.before)
@@ -144,9 +160,9 @@ class Watch:
                 self.most[name] = max(self.most[name], value)
 
     def _ask(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=120, trust_env=False) as http:
-            path, body = self._other
-            while True:
+        own = httpx.HTTPTransport(local_address=OTHER)
+        with httpx.Client(base_url=self._url, timeout=120, transport=own, trust_env=False) as http:
+            for path, body in self._others:
                 began_s = time.perf_counter()
                 http.post(path, json=body).raise_for_status()
                 self.times_s.append(time.perf_counter() - began_s)
@@ -169,7 +185,8 @@ def attack(url: str, requests: list[Request]) -> Counter[str]:
     def send(path: str, data: bytes) -> None:
         try:
             headers = {"content-type": "application/json"}
-            answer = httpx.post(url + path, content=data, timeout=120, headers=headers, trust_env=False)
+            with httpx.Client(transport=httpx.HTTPTransport(local_address=ATTACKER), timeout=120) as http:
+                answer = http.post(url + path, content=data, headers=headers)
             found[str(answer.status_code)] += 1
         except httpx.TransportError as error:
             found[type(error).__name__] += 1
@@ -183,9 +200,14 @@ def attack(url: str, requests: list[Request]) -> Counter[str]:
     return found
 
 
-def measure(server: ServerProcess, name: str, requests: list[Request], other: Request) -> None:
-    attack(server.url, [other, chat("warm", tools=tools(1, 10))])
-    with Watch(server.url, Memory(server), other) as watch:
+def small_grammars() -> Iterator[Request]:
+    """Of another client, each a new one."""
+    return (completion(max_tokens=4, guided_regex=f"{i}[0-9]{{3}}") for i in itertools.count())
+
+
+def measure(server: ServerProcess, name: str, requests: list[Request], others: Iterator[Request]) -> None:
+    attack(server.url, [next(others), chat("warm", tools=tools(1, 10))])
+    with Watch(server.url, Memory(server), others) as watch:
         began_s = time.perf_counter()
         statuses = attack(server.url, requests)
         lasted_s = time.perf_counter() - began_s
@@ -212,17 +234,18 @@ def main() -> None:
     parser.add_argument("--backend", default="null")
     options = parser.parse_args()
     arguments = ["--backend", options.backend]
-    chosen = [n for n in (*ATTACKS, *TEMPLATES) if any(part in n for part in options.only)]
+    chosen = [n for n in (*ATTACKS, *GRAMMARS, *TEMPLATES) if any(part in n for part in options.only)]
     heads = f"{'gateway':>9} {'engine':>9} {'renderers':>9} {'p99 ms':>9} {'max ms':>8}"
     print(f"{'attack':28} {'status':16} {'s':>7} {heads}   (MiB beside what was there; others' times)")
-    if plain := [name for name in chosen if name in ATTACKS]:
+    if plain := [name for name in chosen if name not in TEMPLATES]:
         with ServerProcess(arguments) as server:
             for name in plain:
-                measure(server, name, ATTACKS[name](), chat())
+                others = small_grammars() if name in GRAMMARS else itertools.repeat(chat())
+                measure(server, name, {**ATTACKS, **GRAMMARS}[name](), others)
     for name in (name for name in chosen if name in TEMPLATES):
         with model_with(TEMPLATES[name]) as path, ServerProcess([str(path), *arguments]) as server:
             # Other chats of this model wait for its template; all else does not.
-            measure(server, name, [chat("harm")] * 3, completion(max_tokens=4))
+            measure(server, name, [chat("harm")] * 3, itertools.repeat(completion(max_tokens=4)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import msgspec
 import msgspec.inspect
 
 from firelane.api.known_fields import drop_unknown
+from firelane.api.slices import list_fields, sliced
 from firelane.errors import RequestError
 
 RequestT = TypeVar("RequestT")
@@ -29,10 +30,31 @@ class BodyDecoder(Generic[RequestT]):
         self._type = request_type
         self._hints = hints
         self._decoder: msgspec.json.Decoder[RequestT] = msgspec.json.Decoder(request_type)
+        self._lists = list_fields(request_type)
 
     def given_hints(self, request: RequestT) -> list[str]:
         """Names of the hints that a request gives."""
         return [name for name in self._hints if getattr(request, name) is not None]
+
+    def decode_large(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
+        """As `decode`, or, where not strict, `decode_known`: a long list in parts, between which other
+        threads have their turns.
+        """
+        parts = sliced(body, self._lists)
+        if parts is not None:
+            try:
+                items, names = parts.decode(strict=strict)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                parts = None  # the whole body tells where it is wrong
+            else:
+                request, others = self.decode_given(parts.rest, strict=strict)
+                setattr(request, parts.field.name, items)
+                return request, list(dict.fromkeys([*others, *names]))
+        return self.decode_given(body, strict=strict)
+
+    def decode_given(self, body: bytes | bytearray, *, strict: bool) -> tuple[RequestT, list[str]]:
+        """`decode`, or, where not strict, `decode_known`."""
+        return (self.decode(body), []) if strict else self.decode_known(body)
 
     def decode_known(self, body: bytes | bytearray) -> tuple[RequestT, list[str]]:
         """As `decode`, but without the fields that the type does not know, with their names."""
@@ -41,10 +63,15 @@ class BodyDecoder(Generic[RequestT]):
         except RequestError as error:
             if error.code != "unknown_parameter":
                 raise
+        known, names = self._without_unknown(body)
+        return self.decode(known), names
+
+    def _without_unknown(self, body: bytes | bytearray) -> tuple[bytes, list[str]]:
+        """A body without them, and their names. A large one lives on in one form alone."""
         try:
             value = msgspec.json.decode(body)
             names = list(dict.fromkeys(drop_unknown(msgspec.inspect.type_info(self._type), value)))
-            return self.decode(msgspec.json.encode(value)), names
+            return msgspec.json.encode(value), names
         except RecursionError:
             raise RequestError("the body is nested too deeply", code="invalid_json") from None
         except (msgspec.DecodeError, UnicodeError) as error:

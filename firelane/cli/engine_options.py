@@ -43,8 +43,10 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def engine_options(arguments: argparse.Namespace, engine: EngineConfig, models: int) -> EngineOptions:
-    """The EngineOptions that the options of `add_replicas` give."""
+def engine_options(
+    arguments: argparse.Namespace, engine: EngineConfig, models: int, index: int = 0
+) -> EngineOptions:
+    """The EngineOptions that the options of `add_replicas` give. models, index: as there."""
     import msgspec
 
     from firelane.cli.engine_shares import EngineOptions
@@ -56,6 +58,7 @@ def engine_options(arguments: argparse.Namespace, engine: EngineConfig, models: 
         engine=engine,
         replicas=arguments.replicas,
         models=models,
+        index=index,
         recovery=not arguments.no_recovery,
         engine_timeout_s=arguments.engine_timeout,
         step_deadline_s=step_deadline_s,

@@ -10,19 +10,22 @@ from itertools import pairwise
 import msgspec
 
 from firelane.engine_config import EngineConfig
+from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
     """The engines of one model. engine: what all replicas have in common. models: those that share this
-    machine's memory. recovery: requests go on when their engine dies. engine_timeout_s: an engine that shows
-    no life for so long is replaced; step_deadline_s: one whose step takes longer (None: the default).
+    machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
+    an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
+    the default).
     """
 
     engine: EngineConfig
     replicas: int = 1
     models: int = 1
+    index: int = 0
     recovery: bool = True
     engine_timeout_s: float = 5.0
     step_deadline_s: float | None = None
@@ -34,12 +37,27 @@ class EngineOptions:
             return [engine]
         kv_bytes = engine.kv_cache_bytes and max(1, engine.kv_cache_bytes // number)
         engine = msgspec.structs.replace(engine, replicas=number * self.models, kv_cache_bytes=kv_bytes)
-        if engine.backend == "cuda" or number == 1:
+        if engine.backend == "cuda":
             return [engine] * number
-        cores = share_out(sorted(os.sched_getaffinity(0)), number)
-        teams = [engine.threads] * number if engine.threads else share_threads(cores)
+        cores = share_out(sorted(os.sched_getaffinity(0)), number) if number > 1 else [None]
+        teams = [engine.threads] * number if engine.threads else self._teams(cores)
         pairs = zip(cores, teams, strict=True)
         return [msgspec.structs.replace(engine, cores=own, threads=team) for own, team in pairs]
+
+    def _teams(self, cores: Sequence[tuple[int, ...] | None]) -> Sequence[int | None]:
+        """Threads of each replica; None: as many as there are cores. Models take turns on the same cores, but
+        under a quota the threads of all are stopped when they have used it up: then they share it.
+        """
+        if not _is_bounded():
+            return share_threads(cores) if len(cores) > 1 else [None]
+        parts = [part for part in cores for _ in range(self.models)]
+        return share_threads(parts)[self.index :: self.models]
+
+
+def _is_bounded() -> bool:
+    """Whether a quota allows less than the processors would."""
+    quota = cgroup.cpu_quota()
+    return quota is not None and quota < len(os.sched_getaffinity(0))
 
 
 def share_out(cores: Sequence[int], number: int) -> list[tuple[int, ...] | None]:

@@ -147,7 +147,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     config = _gateway_config(arguments, models, settings)
     options.log_resolved("gateway", config, as_json=as_json)
     engines: list[EngineOptions] = []
-    for model in models:
+    for index, model in enumerate(models):
         engine = EngineConfig(
             model_dir=model.model_dir,
             cache_dir=environment.cache_dir,
@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
             **options.engine_settings(arguments),
         )
         options.log_resolved("engine", engine, as_json=as_json)
-        engines.append(engine_options.engine_options(arguments, engine, len(models)))
+        engines.append(engine_options.engine_options(arguments, engine, len(models), index))
     return serve(config, engines, display)
 
 

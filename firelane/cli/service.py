@@ -8,6 +8,7 @@ import gc
 import logging
 import resource
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ FEWEST_FILES = 256
 """Descriptors without which a server does not start."""
 GC_ALLOCATIONS = 50_000
 """Between two collections, in place of the library's 700: requests leave no cycles behind."""
+SWITCH_S = 0.001
+"""After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
 def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> int:
@@ -49,6 +52,7 @@ def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Disp
 
     raise_file_limit()
     env.set_for_server()
+    sys.setswitchinterval(SWITCH_S)
     uvloop.run(_Service(config, engines, display).run())
     return 0
 

@@ -14,7 +14,7 @@ LARGE_BYTES = 128 << 10
 """Bodies above are decoded and checked on a thread, one at a time."""
 QUEUED_BYTES = 256 << 20
 """Of large bodies that wait for it."""
-COUNTED_BYTES = 1 << 20
+COUNTED_BYTES = 1 << 18
 MOST_VALUES = 1 << 19
 """In one body: the work that decoding is, which holds all threads, and its memory."""
 NUMBERS_FOR_ONE = 2
@@ -79,7 +79,9 @@ def _decode_large(
                 "count as one: send several requests",
                 code="too_many_values",
             )
-    return _decode(decoder, body, strict)
+    request, names = decoder.decode_large(body, strict=strict)
+    request.check()
+    return request, names
 
 
 def _weight(part: bytes | bytearray) -> int:
@@ -94,6 +96,6 @@ def _decode(
     decoder: BodyDecoder[CheckedT], body: bytes | bytearray, strict: bool
 ) -> tuple[CheckedT, list[str]]:
     """With the names of the fields that were left out of it."""
-    request, names = (decoder.decode(body), []) if strict else decoder.decode_known(body)
+    request, names = decoder.decode_given(body, strict=strict)
     request.check()
     return request, names

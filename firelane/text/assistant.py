@@ -57,7 +57,7 @@ class _Source:
     conversation: Conversation
     grammar: Grammar | None
     template: TemplateRenderer
-    asked: bytes
+    asked: bytearray
     marker: str
     ignored: tuple[str, ...]
 
@@ -84,13 +84,14 @@ class Assistant:
         tools = self._family is not None and template is not None and "tools" in template.variables
         return [*(["tools"] if tools else []), *(["thinking"] if self._thinks else [])]
 
-    async def chat(self, request: ChatRequest) -> RenderedChat:
+    async def chat(self, request: ChatRequest, room: TextRoom) -> RenderedChat:
         """A checked request, also of another API, put into these words. Raises RequestError where the
-        template, or this model's way of calling tools, does not allow it.
+        template, or this model's way of calling tools, does not allow it, and ContextLengthError where the
+        messages alone are too much: then nothing is rendered.
         """
         if _is_large(request):
             async with self._large:
-                source = await asyncio.to_thread(self._source, request)
+                source = await asyncio.to_thread(self._fitting, request, room)
         else:
             source = self._source(request)
         return self._rendered(source, await source.template.render(source.asked))
@@ -183,6 +184,11 @@ class Assistant:
         body = json.dumps(single_line(json.loads(grammar.text)))
         return Grammar("lark", f"start: calls | body\nbody: %json {body}\n{rules}")
 
+    def _fitting(self, request: ChatRequest, room: TextRoom) -> _Source:
+        """Of a large request. Raises ContextLengthError, too."""
+        room.check_chars(sum(map(_chars, request.messages)))
+        return self._source(request)
+
     def _source(self, request: ChatRequest) -> _Source:
         conversation = chat_conversation(request, grammar_of(request))
         template = self._prompts.template
@@ -229,15 +235,17 @@ class Assistant:
 
 def _is_large(request: ChatRequest) -> bool:
     return len(request.messages) * MESSAGE_CHARS > LARGE_CHARS or (
-        sum(map(_chars, request.messages)) > LARGE_CHARS
+        sum(_chars(message) + MESSAGE_CHARS * _parts(message) for message in request.messages) > LARGE_CHARS
     )
 
 
 def _chars(message: Message) -> int:
     content = message.content or ""
-    if isinstance(content, str):
-        return MESSAGE_CHARS + len(content)
-    return sum(MESSAGE_CHARS + len(part.text or "") for part in content)
+    return len(content) if isinstance(content, str) else sum(len(part.text or "") for part in content)
+
+
+def _parts(message: Message) -> int:
+    return len(message.content) if isinstance(message.content, list) else 1
 
 
 def _before(marker: str, text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from firelane.errors import ContextLengthError, RequestError
+from firelane.text.template_limits import MAX_CHARS
 from firelane.text.tokenizer import Tokenizer
 
 COUNTED_TOKENS = 1 << 18
@@ -56,6 +57,17 @@ class TextRoom:
             f"Please reduce the length of the {self.part}.",
             param=self.part,
         )
+
+    def check_chars(self, chars: int) -> None:
+        """Before a text is rendered of messages with so many characters. Raises ContextLengthError."""
+        if self.keep is None or self.keep > self.max_tokens:
+            self.check_bytes(chars)
+        elif chars > MAX_CHARS:
+            raise ContextLengthError(
+                f"your {self.part} has {chars} characters: at most {MAX_CHARS} are taken. "
+                f"Please reduce the length of the {self.part}.",
+                param=self.part,
+            )
 
     def check_bytes(self, size: int) -> None:
         """Raises ContextLengthError."""

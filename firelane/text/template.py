@@ -20,9 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from firelane.errors import RequestError, TokenizerError
-from firelane.text.template_limits import TOO_MUCH_WORK
-
-MAX_CHARS = 16 << 20
+from firelane.text.template_limits import MAX_CHARS, TOO_MUCH_WORK
 
 
 class _TooMuchError(Exception):

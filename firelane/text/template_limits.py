@@ -3,4 +3,6 @@
 CPU_S = 1.0
 MEMORY_BYTES = 384 << 20
 """Of the process that renders, its own code included."""
+MAX_CHARS = 16 << 20
+"""Of what is rendered."""
 TOO_MUCH_WORK = "the chat template does too much work on these messages"

@@ -38,6 +38,7 @@ START_S = 60.0
 WAIT_S = 5.0
 MAX_ANSWER_BYTES = 80 << 20
 READ_BYTES = 1 << 18
+Frame = bytes | bytearray
 
 
 class _EndedError(Exception):
@@ -61,12 +62,12 @@ class TemplateRenderer:
             raise TokenizerError(
                 f"{where} takes too much time or memory to compile: fetch it again"
             ) from None
-        if answer[:1] != RENDERED:
+        if not answer.startswith(RENDERED):
             self.close()
             raise TokenizerError(answer[1:].decode("utf-8", "replace"))
         self.variables = frozenset(msgspec.json.decode(answer[1:], type=list[str]))
 
-    async def render(self, request: bytes) -> str:
+    async def render(self, request: Frame) -> str:
         """The prompt's text of an `encoded` conversation. Raises RequestError when the template refuses the
         messages or fails on them, QueueTimeoutError when others keep it busy.
         """
@@ -83,14 +84,14 @@ class TemplateRenderer:
         finally:
             process.lock.release()
 
-    def render_blocking(self, request: bytes) -> str:
+    def render_blocking(self, request: Frame) -> str:
         """As `render`, for a caller without an event loop."""
         try:
             return _text(self._quick.ask_blocking(request))
         except _EndedError:
             raise self._given_up(request) from None
 
-    def _given_up(self, request: bytes) -> RequestError:
+    def _given_up(self, request: Frame) -> RequestError:
         log.warning("template_process_ended template=%s conversation_bytes=%d", self._where, len(request))
         return RequestError(TOO_MUCH_WORK)
 
@@ -109,18 +110,18 @@ class _Process:
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
 
-    def start(self) -> bytes:
+    def start(self) -> bytearray:
         """The answer to the first frame. Raises _EndedError."""
         self._spawn()
         return self._swap_blocking(self._first, START_S)
 
-    def ask_blocking(self, request: bytes) -> bytes:
+    def ask_blocking(self, request: Frame) -> bytearray:
         """Raises _EndedError."""
         if not self._is_running:
             self.start()
         return self._swap_blocking(request)
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: Frame) -> bytearray:
         """Raises _EndedError."""
         if not self._is_running:
             self._spawn()
@@ -162,7 +163,7 @@ class _Process:
             self._sock.close()
         return process
 
-    async def _swap(self, request: bytes, wall_s: float = WALL_S) -> bytes:
+    async def _swap(self, request: Frame, wall_s: float = WALL_S) -> bytearray:
         loop, sock = asyncio.get_running_loop(), self._sock
         assert sock is not None
         answer = _Answer()
@@ -181,7 +182,7 @@ class _Process:
             raise
         return answer.body
 
-    def _swap_blocking(self, request: bytes, wall_s: float = WALL_S) -> bytes:
+    def _swap_blocking(self, request: Frame, wall_s: float = WALL_S) -> bytearray:
         sock = self._sock
         assert sock is not None
         answer = _Answer()
@@ -201,40 +202,41 @@ class _Process:
 
 
 class _Answer:
-    """A frame as it comes."""
+    """A frame as it comes. body: without its length, once it is whole; not copied, it may be large."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self.body = bytearray()
+        self._size = -1
 
     def add(self, data: bytes) -> None:
         """Raises ConnectionError where no more comes, or too much, or where the process ends with it."""
-        self._data += data
-        ends = self._data.startswith(TOO_MUCH, LENGTH_BYTES)
+        self.body += data
+        if self._size < 0 and len(self.body) >= LENGTH_BYTES:
+            self._size = int.from_bytes(self.body[:LENGTH_BYTES], "little")
+            del self.body[:LENGTH_BYTES]
+        ends = self._size > 0 and self.body.startswith(TOO_MUCH)
         if not data or ends or self._size > MAX_ANSWER_BYTES:
             raise ConnectionError
 
     @property
     def is_whole(self) -> bool:
-        return len(self._data) >= LENGTH_BYTES and len(self._data) >= LENGTH_BYTES + self._size
-
-    @property
-    def body(self) -> bytes:
-        return bytes(memoryview(self._data)[LENGTH_BYTES:])
-
-    @property
-    def _size(self) -> int:
-        return int.from_bytes(self._data[:LENGTH_BYTES], "little")
+        return 0 <= self._size <= len(self.body)
 
 
-def encoded(messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]) -> bytes:
+def encoded(
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]], variables: dict[str, Any]
+) -> bytearray:
     """A conversation in the form that `render` takes. Raises RequestError."""
+    frame = bytearray(LENGTH_BYTES)
     try:
-        return framed(msgspec.json.encode(RenderRequest(messages, tools, variables)))
+        msgspec.json.Encoder().encode_into(RenderRequest(messages, tools, variables), frame, LENGTH_BYTES)
     except (UnicodeError, TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"the messages have no form as JSON: {error}", param="messages") from None
+    frame[:LENGTH_BYTES] = (len(frame) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little")
+    return frame
 
 
-def _text(answer: bytes) -> str:
+def _text(answer: Frame) -> str:
     """Raises RequestError."""
     outcome = answer[:1]
     if outcome == RENDERED:

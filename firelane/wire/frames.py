@@ -61,7 +61,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     generating, answer with one Embedding of the prompt (sampling then counts for nothing). output_start: for
     a request that another engine began, the index in `prompt` of the first token that is output already (-1:
     none is); the tokens that follow are the very ones that the first engine would have drawn. repeats: prompt
-    and grammar, which are left out, are those of the request before it in the frame.
+    and grammar, which are left out, are those of the request before it in the frame. client: who of the
+    tenant asks, as address and connection; given with a grammar, which is compiled in turns.
     """
 
     id: int
@@ -75,6 +76,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     pooling: Pooling | None = None
     output_start: int = -1
     repeats: bool = False
+    client: tuple[str, str] = ("", "")
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from firelane.bench import plot
+from firelane.bench import plot, serve
 from firelane.bench.client import LoadClient, Outcome, Recording
 from firelane.bench.serve import Load, Objectives, _send_all, format_summary, summarise
 from firelane.bench.table import format_table, percentile
@@ -86,10 +88,35 @@ def test_concurrency_is_held() -> None:
     assert client.most == 3
 
 
-def test_arrivals_order_the_requests() -> None:
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """Its time passes only while it waits, and then at once."""
+
+    def __init__(self) -> None:
+        leaping = LeapingSelector(self)
+        self.now_s = 0.0
+        super().__init__(leaping)
+
+    def time(self) -> float:
+        return self.now_s
+
+
+class LeapingSelector(selectors.DefaultSelector):
+    def __init__(self, loop: LeapingLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.loop.now_s += timeout or 0.0
+        return super().select(0)
+
+
+def test_arrivals_order_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient()
-    # Far apart: a pause of the machine between two of them must not change their order.
-    asyncio.run(_send_all(client, REQUESTS[:3], Load(arrivals_s=[0.8, 0.4, 0.0])))
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        loop = runner.get_loop()
+        monkeypatch.setattr(serve.time, "perf_counter", loop.time)
+        runner.run(_send_all(client, REQUESTS[:3], Load(arrivals_s=[80.0, 40.0, 0.0])))
+        assert loop.time() == pytest.approx(80.0)
     assert client.order == [3, 2, 1]
 
 

@@ -56,7 +56,7 @@ def test_it_beats_until_it_is_closed(monkeypatch):
     channel, pulse = Channel(), Pulse()
     pulse.rest()
     beats = Heartbeat(channel, pulse, lambda: None)
-    assert channel.several.wait(5)
+    assert channel.several.wait(60)
     beats.close()
     assert channel.beats[:3] == [Beat(0.0)] * 3
 
@@ -64,4 +64,4 @@ def test_it_beats_until_it_is_closed(monkeypatch):
 def test_it_tells_when_the_gateway_has_gone():
     gone = threading.Event()
     Heartbeat(Channel(broken=True), Pulse(), gone.set)
-    assert gone.wait(5)
+    assert gone.wait(60)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from firelane.errors import RequestError, TokenizerError
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
+"""On a machine that has other things to do; alone each case takes some seconds at most."""
 MAX_LINE = 1000
 
 

@@ -10,6 +10,7 @@ from raw_client import post
 from firelane.api.decode import BodyDecoder
 from firelane.gateway import bodies
 from firelane.gateway.config import HttpLimits
+from firelane.text.template_process import TemplateRenderer
 
 LONG = {"role": "user", "content": "x" * (200 << 10)}
 PATHS = {
@@ -62,6 +63,42 @@ def test_one_large_body_at_a_time(large, monkeypatch):
     for client in clients:
         client.join()
     assert most == [1] * 6
+
+
+TOO_LONG = {"role": "user", "content": "x" * (3 << 20)}
+CHATS = {
+    "/v1/chat/completions": {"messages": [TOO_LONG]},
+    "/v1/chat/completions/render": {"messages": [TOO_LONG]},
+    "/v1/messages": {"messages": [TOO_LONG], "model": "toy", "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [TOO_LONG], "model": "toy"},
+    "/v1/responses": {"input": [TOO_LONG]},
+    "/api/chat": {"model": "toy", "messages": [TOO_LONG]},
+    "/tokenize": {"messages": [TOO_LONG]},
+    "/client/v4/accounts/a/ai/run/toy": {"messages": [TOO_LONG]},
+}
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_conversations_that_cannot_fit_are_not_rendered(large, monkeypatch, path):
+    monkeypatch.setattr(TemplateRenderer, "render", None)
+    answer = large.http.post(path, json=CHATS[path])
+    assert answer.status_code == 400
+    assert "has 3145728 bytes of text: at most 2097152 are taken" in answer.text
+
+
+def test_a_long_conversation_may_be_truncated(large):
+    body = {"messages": [TOO_LONG], "truncate_prompt_tokens": 9, "max_tokens": 1}
+    answer = large.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["prompt_tokens"] == 9
+
+
+def test_more_than_a_template_may_write_is_not_rendered_to_be_truncated(large, monkeypatch):
+    monkeypatch.setattr(TemplateRenderer, "render", None)
+    body = {"messages": [{"role": "user", "content": "x" * (9 << 20)}] * 2, "truncate_prompt_tokens": 9}
+    answer = large.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert "your messages has 18874368 characters: at most 16777216 are taken" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,17 @@ def test_any_object(service, fields):
     assert json.loads(grammar(service, **fields).text)["type"] == "object"
 
 
+def test_the_engine_learns_whose_turn_it_is(service):
+    grammar(service, response_format=FORM, n=2)
+    one, other = service.engine.submitted[-2:]
+    address, connection = one.client
+    assert address == "127.0.0.1"
+    assert connection.isdecimal()
+    assert other.client == one.client
+    assert grammar(service) is None
+    assert service.engine.submitted[-1].client == ("", "")
+
+
 @pytest.mark.parametrize("prefix", ["guided_", "structured_outputs"])
 def test_other_kinds(service, prefix):
     def of(kind, value):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from firelane.cli.engine_shares import EngineOptions, share_out, share_threads
@@ -270,6 +272,31 @@ def test_threads_are_shared_out(monkeypatch, quota, parts, threads):
     monkeypatch.setattr(machine, "_affinity", lambda: range(8))
     monkeypatch.setattr(machine.cgroup, "cpu_quota", lambda: quota)
     assert share_threads(parts) == threads
+
+
+@pytest.mark.parametrize(
+    ("quota", "models", "replicas", "threads"),
+    [
+        (2, 2, 1, [[1], [1]]),
+        (3, 2, 1, [[1], [2]]),
+        (4, 2, 2, [[1, 1], [1, 1]]),
+        (1, 3, 1, [[1], [1], [1]]),  # one at least
+        (2, 1, 1, [[None]]),  # the engine looks at the quota itself
+        (None, 2, 1, [[None], [None]]),
+        (None, 2, 2, [[2, 2], [2, 2]]),
+        (8, 2, 1, [[None], [None]]),  # all that the machine has: no quota to speak of
+    ],
+)
+def test_models_share_the_threads_of_a_quota(monkeypatch, tmp_path, quota, models, replicas, threads):
+    cpuinfo = "\n\n".join(f"processor : {i}\nphysical id : 0\ncore id : {i % 4}" for i in range(8))
+    monkeypatch.setattr(machine, "_read", lambda _path: cpuinfo)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    monkeypatch.setattr(machine.cgroup, "cpu_quota", lambda: quota)
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+    options = [EngineOptions(engine=engine, models=models, index=i, replicas=replicas) for i in range(models)]
+    assert [[config.threads for config in one.configs()] for one in options] == threads
+    asked = EngineOptions(engine=msgspec.structs.replace(engine, threads=3), models=models)
+    assert [config.threads for config in asked.configs()] == [3]
 
 
 def test_threads_that_were_asked_for_count_for_each_replica(tmp_path):

@@ -14,7 +14,8 @@ import pytest
 
 from firelane.errors import QueueTimeoutError, RequestError, TokenizerError
 from firelane.text import template_process
-from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, encoded
+from firelane.text.template_process import QUICK_BYTES, TemplateRenderer, _Answer, encoded
+from firelane.text.template_worker import RENDERED, TOO_MUCH, framed
 
 USER = [{"role": "user", "content": "hi"}]
 HARM = [{"role": "user", "content": "harm"}]
@@ -44,6 +45,27 @@ def test_text_and_variables(template):
 def test_long_conversations(template):
     content = "é" * 5_000_000
     assert render(template, [{"role": "user", "content": content}]) == content
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 100])
+def test_answers_come_in_pieces(size):
+    frame = framed(RENDERED + b"some text")
+    answer = _Answer()
+    for start in range(0, len(frame), size):
+        assert not answer.is_whole
+        answer.add(frame[start : start + size])
+    assert answer.is_whole
+    assert answer.body == RENDERED + b"some text"
+
+
+@pytest.mark.parametrize("pieces", [[b""], [b"\x05\0", b""], [framed(TOO_MUCH)], [b"\xff" * 4]])
+def test_answers_that_do_not_come(pieces):
+    *first, last = pieces
+    answer = _Answer()
+    for piece in first:
+        answer.add(piece)
+    with pytest.raises(ConnectionError):
+        answer.add(last)
 
 
 @pytest.mark.parametrize("value", [10**40, 1.5, None, [1, {"a": [True]}]])
@@ -150,7 +172,7 @@ def test_it_ends_with_its_parent():
         return False
 
     async def gone():
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while lives():
                 await asyncio.sleep(0.01)
 

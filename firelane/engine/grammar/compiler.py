@@ -3,6 +3,7 @@ step loop."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,17 +44,17 @@ class GrammarCompiler:
         self._model_dir = model_dir
         self._vocab_size = vocab_size
         self._limits = limits
-        self._sandbox = Sandbox(model_dir, vocab_size, limits)
+        self._idle: list[Sandbox] = []
+        self._loading = threading.Lock()
         self._vocabulary: Vocabulary | None = None
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Raises RequestError where the grammar is wrong or too large, TokenizerError where tokenizer.json
-        is."""
-        self._sandbox.try_out(grammar)
-        if self._vocabulary is None:
-            self._vocabulary = load_vocabulary(self._model_dir, self._vocab_size)
-        name, end = NAMES[grammar.kind], self._vocabulary.end
-        matcher = new_matcher(grammar, self._vocabulary.tokenizer, self._limits)
+        is. May be called by several threads."""
+        self._try_out(grammar)
+        vocabulary = self._loaded()
+        name, end = NAMES[grammar.kind], vocabulary.end
+        matcher = new_matcher(grammar, vocabulary.tokenizer, self._limits)
         mask = self._mask(matcher)
         check(matcher, grammar)
         if not _tokens(mask, end).any():
@@ -63,7 +64,25 @@ class GrammarCompiler:
         return CompiledGrammar(matcher, mask, end)
 
     def close(self) -> None:
-        self._sandbox.close()
+        """When no thread compiles."""
+        for sandbox in self._idle:
+            sandbox.close()
+
+    def _try_out(self, grammar: Grammar) -> None:
+        try:
+            sandbox = self._idle.pop()
+        except IndexError:
+            sandbox = Sandbox(self._model_dir, self._vocab_size, self._limits)
+        try:
+            sandbox.try_out(grammar)
+        finally:
+            self._idle.append(sandbox)
+
+    def _loaded(self) -> Vocabulary:
+        with self._loading:
+            if self._vocabulary is None:
+                self._vocabulary = load_vocabulary(self._model_dir, self._vocab_size)
+            return self._vocabulary
 
     def _mask(self, matcher: LLMatcher) -> NDArray[np.uint32]:
         mask = np.zeros(self._vocab_size // 32 + 1, np.uint32)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -14,15 +14,21 @@ from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
+from firelane.engine.grammar.turns import Path, Turns
 from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
-from firelane.errors import FirelaneError, RequestError
+from firelane.errors import FirelaneError, QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar, NewRequest
+
+AT_ONCE = 2
+"""Grammars that are compiled at the same time, each of another client."""
+CLIENT = 2
+"""Names of a path that make a client: tenant and address."""
 
 
 class Compiler(Protocol):
     def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """Raises FirelaneError."""
+        """Called by AT_ONCE threads. Raises FirelaneError."""
         ...
 
     def close(self) -> None:
@@ -30,7 +36,7 @@ class Compiler(Protocol):
         ...
 
 
-def grammar_queue(model_dir: Path, vocab_size: int) -> GrammarQueue:
+def grammar_queue(model_dir: pathlib.Path, vocab_size: int) -> GrammarQueue:
     """For this model. Cheap: nothing is loaded before the first grammar."""
     limits = GrammarLimits()
     return GrammarQueue(GrammarCompiler(model_dir, vocab_size, limits), limits)
@@ -38,42 +44,67 @@ def grammar_queue(model_dir: Path, vocab_size: int) -> GrammarQueue:
 
 @dataclass(eq=False)
 class _Job:
-    """One text to compile, and who waits for it. result: set by the thread, when it is done."""
+    """One text to compile, and who waits for it. path: whose turn it is, as in Turns. result: set by the
+    thread, when it is done. is_lasting: it would be the same another time."""
 
     grammar: Grammar
+    path: Path
     deadline_s: float
     sequences: list[Sequence] = field(default_factory=list[Sequence])
     result: CompiledGrammar | str | None = None
+    is_lasting: bool = True
 
 
-class _Worker:
-    """The thread that compiles, one grammar after the other."""
+class _Workers:
+    """Threads that compile, each one grammar after the other. Started when they are needed."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            self._thread = threading.Thread(target=self._run, name="grammars", daemon=True)
-            self._thread.start()
-        finally:
-            threading.stack_size(before)
+        self._threads: list[threading.Thread] = []
+        self._ending = threading.Lock()
+        self._left = self._ended = 0
 
-    def put(self, job: _Job | None) -> None:
-        """None ends the thread."""
+    def put(self, job: _Job, running: int) -> None:
+        """running: jobs with this one."""
+        if len(self._threads) < running:
+            self._left += 1
+            self._threads.append(self._started())
         self._jobs.put(job)
 
+    def close(self) -> None:
+        """End the threads when they have done what they do; the last one closes the compiler."""
+        while self._ended < len(self._threads):
+            self._ended += 1
+            self._jobs.put(None)
+
     def join(self) -> None:
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _started(self) -> threading.Thread:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            thread = threading.Thread(target=self._run, name="grammars", daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(before)
+        return thread
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.result = self._compile(job.grammar)
-        self._compiler.close()
+            job.result = self._compile(job)
+        with self._ending:
+            self._left -= 1
+            if not self._left:
+                self._compiler.close()
 
-    def _compile(self, grammar: Grammar) -> CompiledGrammar | str:
+    def _compile(self, job: _Job) -> CompiledGrammar | str:
         try:
-            return self._compiler.compile(grammar)
+            return self._compiler.compile(job.grammar)
+        except QueueTimeoutError as error:
+            job.is_lasting = False
+            return str(error)
         except FirelaneError as error:
             return str(error)
         except BaseException as error:  # a panic of the library is one; requests must not wait for ever
@@ -81,15 +112,18 @@ class _Worker:
 
 
 class GrammarQueue:
-    """Used by the engine's thread alone, which never waits for a compilation. Tenants take turns, so that one
-    that sends many grammars does not keep the others waiting."""
+    """Used by the engine's thread alone, which never waits for a compilation. Tenants take turns, in each its
+    clients by their addresses, and of an address its connections; of one address one grammar is compiled at a
+    time, of two addresses two. So whoever sends many, or costly ones, does not keep the others waiting, and
+    where too many wait, some of his are refused.
+    """
 
     def __init__(self, compiler: Compiler, limits: GrammarLimits) -> None:
-        self._compiler = compiler
         self._limits = limits
-        self._worker: _Worker | None = None
-        self._running: _Job | None = None
-        self._backlog: OrderedDict[str, deque[_Job]] = OrderedDict()  # by tenant, the next one first
+        self._workers = _Workers(compiler)
+        self._running: list[_Job] = []
+        self._backlog: Turns[_Job] = Turns(CLIENT + 1)
+        self._refused: list[_Job] = []
         self._jobs: dict[Grammar, _Job] = {}  # running or in the backlog
         self._kept: OrderedDict[Grammar, CompiledGrammar | str] = OrderedDict()
         self._waiting: dict[int, tuple[Sequence, _Job]] = {}
@@ -104,18 +138,18 @@ class GrammarQueue:
         embedding is not constrained."""
         if request.grammar is None or sequence.pool is not None:
             return True
-        return self.compile(sequence, request.grammar)
+        return self.compile(sequence, request.grammar, request.client)
 
-    def compile(self, sequence: Sequence, grammar: Grammar) -> bool:
-        """Give the sequence its constraint; False where it must wait for it (see `take`). Raises RequestError
-        where the grammar is known to be wrong."""
+    def compile(self, sequence: Sequence, grammar: Grammar, client: tuple[str, str] = ("", "")) -> bool:
+        """Give the sequence its constraint; False where it must wait for it (see `take`). client: as in
+        NewRequest. Raises RequestError where the grammar is known to be wrong, or too many wait."""
         found = self._kept.get(grammar)
         if found is not None and not _is_spent(found):
             self._kept.move_to_end(grammar)
             if error := self._give(sequence, found):
                 raise RequestError(error)
             return True
-        job = self._jobs.get(grammar) or self._new_job(grammar, sequence.tenant.name)
+        job = self._jobs.get(grammar) or self._new_job(grammar, (sequence.tenant.name, *client))
         job.sequences.append(sequence)
         self._waiting[sequence.id] = sequence, job
         self._feed()
@@ -135,13 +169,11 @@ class GrammarQueue:
 
     def take(self) -> list[Waited]:
         """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing)."""
-        ready: list[Waited] = []
-        job = self._running
-        if job is not None and job.result is not None:
-            self._running = None
-            del self._jobs[job.grammar]
-            self._keep(job.grammar, job.result)
-            ready += [Waited(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
+        ready = [Waited(sequence, self._too_many()) for job in self._refused for sequence in job.sequences]
+        self._refused = []
+        for job in [job for job in self._running if job.result is not None]:
+            self._running.remove(job)
+            ready += self._done(job)
         now_s = time.monotonic()
         for late in [job for job in self._jobs.values() if now_s >= job.deadline_s]:
             ready += [Waited(sequence, self._too_late()) for sequence in late.sequences]
@@ -152,33 +184,39 @@ class GrammarQueue:
         return ready
 
     def close(self) -> None:
-        """End the thread when it has done what it does; idempotent."""
-        if self._worker is not None:
-            self._worker.put(None)
-            self._worker = None
+        """End the threads when they have done what they do; idempotent."""
+        self._workers.close()
 
-    def _new_job(self, grammar: Grammar, tenant: str) -> _Job:
+    def _done(self, job: _Job) -> list[Waited]:
+        assert job.result is not None
+        del self._jobs[job.grammar]
+        if job.is_lasting:
+            self._keep(job.grammar, job.result)
+        return [Waited(sequence, self._give(sequence, job.result)) for sequence in job.sequences]
+
+    def _new_job(self, grammar: Grammar, path: Path) -> _Job:
         check_size(grammar, self._limits)
-        if len(self._jobs) >= self._limits.waiting:
-            raise RequestError(f"{len(self._jobs)} grammars wait to be compiled: try again later")
-        job = self._jobs[grammar] = _Job(grammar, time.monotonic() + self._limits.compile_s)
-        self._backlog.setdefault(tenant, deque()).append(job)
+        job = self._jobs[grammar] = _Job(grammar, path, time.monotonic() + self._limits.compile_s)
+        self._backlog.put(path, job)
+        if len(self._jobs) > self._limits.waiting:
+            dropped = self._backlog.drop()
+            del self._jobs[dropped.grammar]
+            if dropped is job:
+                raise RequestError(self._too_many())
+            self._refused.append(dropped)
         return job
 
     def _feed(self) -> None:
-        """Give the thread its next grammar, if it has none: one that someone still waits for."""
-        while self._running is None and self._backlog:
-            tenant, jobs = self._backlog.popitem(last=False)
-            job = jobs.popleft()
-            if jobs:
-                self._backlog[tenant] = jobs
+        """Give threads that have none their next grammar: one that someone still waits for."""
+        while len(self._running) < AT_ONCE:
+            job = self._backlog.take({job.path[:CLIENT] for job in self._running})
+            if job is None:
+                return
             if not job.sequences:
                 del self._jobs[job.grammar]
                 continue
-            if self._worker is None:
-                self._worker = _Worker(self._compiler)
-            self._running = job
-            self._worker.put(job)
+            self._running.append(job)
+            self._workers.put(job, len(self._running))
 
     def _give(self, sequence: Sequence, result: CompiledGrammar | str) -> str:
         """What is wrong; "" = nothing."""
@@ -191,6 +229,9 @@ class GrammarQueue:
         self._kept[grammar] = result
         if len(self._kept) > self._limits.cached:
             self._kept.popitem(last=False)
+
+    def _too_many(self) -> str:
+        return f"{self._limits.waiting} grammars wait to be compiled: try again later"
 
     def _too_late(self) -> str:
         return f"the grammar was not compiled within {self._limits.compile_s:g} s: simplify it, or try again"

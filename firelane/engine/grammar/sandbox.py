@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from firelane import env
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.source import NAMES
-from firelane.errors import RequestError
+from firelane.errors import QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar
+
+START_S = 60.0
+"""Until a new process says that it is there: long on a busy machine."""
 
 
 class Sandbox:
@@ -28,7 +31,8 @@ class Sandbox:
         self._process: subprocess.Popen[bytes] | None = None
 
     def try_out(self, grammar: Grammar) -> None:
-        """Raises RequestError where the grammar is wrong or takes too much."""
+        """Raises RequestError where the grammar is wrong or takes too much, QueueTimeoutError where the
+        machine has no time for it."""
         answer = self._ask(grammar)
         if answer is None:
             self.close()
@@ -48,17 +52,17 @@ class Sandbox:
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with contextlib.suppress(BrokenPipeError):  # of what it did not read any more
+                        pipe.close()
 
     def _ask(self, grammar: Grammar) -> str | None:
-        """None where the process ended, or does not answer."""
+        """None where the process ended. Raises QueueTimeoutError."""
         process = self._running()
         assert process.stdin is not None
-        assert process.stdout is not None
         try:
             process.stdin.write(msgspec.json.encode(grammar) + b"\n")
             process.stdin.flush()
-            line = _line(process.stdout, self._limits.trial_wall_s)
+            line = self._line(process, self._limits.trial_wall_s)
         except BrokenPipeError:
             return None
         return msgspec.json.decode(line, type=str) if line.endswith(b"\n") else None
@@ -75,11 +79,18 @@ class Sandbox:
                 stderr=subprocess.DEVNULL,
                 env=env.for_child(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
             )
+            self._line(self._process, START_S)
         return self._process
 
-
-def _line(pipe: IO[bytes], timeout_s: float) -> bytes:
-    """b"" where none comes in time."""
-    poller = select.poll()
-    poller.register(pipe, select.POLLIN)
-    return pipe.readline() if poller.poll(timeout_s * 1000) else b""
+    def _line(self, process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+        """b"" where the process has ended: it may have used up its processor time. One that lives and has
+        not written anything is ended, and QueueTimeoutError raised."""
+        assert process.stdout is not None
+        poller = select.poll()
+        poller.register(process.stdout, select.POLLIN)
+        if poller.poll(timeout_s * 1000):
+            return process.stdout.readline()
+        self.close()
+        raise QueueTimeoutError(
+            f"the grammar was not tried out within {timeout_s:g} s, the machine is busy: try again later"
+        )

@@ -1,5 +1,6 @@
 """python -m firelane.engine.grammar.trial LIMITS MODEL_DIR VOCAB_SIZE: try out grammars, one a line of JSON
-on standard input; the answer is a line, too: what is wrong, or an empty text. LIMITS: GrammarLimits as JSON.
+on standard input; the answer is a line, too: what is wrong, or an empty text. The first line says that it is
+ready for them. LIMITS: GrammarLimits as JSON.
 
 A text that takes too long or too much memory ends this process, as one does that overruns the stack.
 """
@@ -99,12 +100,16 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(OSError, ValueError):  # the compiler says what is wrong with the file
         specials = special_tokens(Path(arguments[1]))
     tokenizer = byte_tokenizer(specials, int(arguments[2]))
+    _say("ready")
     for line in sys.stdin.buffer:
         allow_seconds(limits.trial_cpu_s)
-        answer = try_out(msgspec.json.decode(line, type=Grammar), tokenizer, limits)
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
+        _say(try_out(msgspec.json.decode(line, type=Grammar), tokenizer, limits))
     return 0
+
+
+def _say(answer: str) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ class Chat:
         model = await self._models.find_loaded(request.model, exchange)
         draws = request.n or 1
         with model.reserve(exchange, draws, request.options) as reservation:
-            chat = await model.assistant.chat(request)
+            room = model.text_room(exchange, "messages", request)
+            chat = await model.assistant.chat(request, room)
             self._bodies.ignored.note(exchange, chat.ignored)
             identity = new_identity("chatcmpl-", request, model)
             options = output_options(
@@ -45,7 +46,7 @@ class Chat:
                 fields=request,
                 format=ChatFormat(identity, model.tokenizer, legacy_calls=bool(request.functions)),
                 options=replace(options, live_usage=identity.live_usage, prefix=_echoed(request)),
-                prompts=[await model.assistant.encode(chat, model.text_room(exchange, "messages", request))],
+                prompts=[await model.assistant.encode(chat, room)],
                 draws=draws,
                 splitter=chat.splitter,
                 grammar=chat.grammar,

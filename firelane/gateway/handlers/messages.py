@@ -57,8 +57,9 @@ class Messages:
         model = await self._models.find_loaded(request.model, exchange)
         with model.reserve(exchange, 1) as reservation:
             fields = as_chat(request)
-            chat = await model.assistant.chat(fields)
-            prompt = await model.assistant.encode(chat, model.text_room(exchange, "messages"))
+            room = model.text_room(exchange, "messages")
+            chat = await model.assistant.chat(fields, room)
+            prompt = await model.assistant.encode(chat, room)
             live = LiveUsage()
             options = output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids)
             identity, capped = new_identity("msg_", fields, model), _cap(fields, model, prompt)
@@ -77,8 +78,9 @@ class Messages:
         request = await self._bodies.read(exchange, self._counts)
         model = self._models.find(request.model, exchange.request.tenant)
         with model.reserve_text(exchange):
-            chat = await model.assistant.chat(as_chat(request))
-            prompt = await model.assistant.encode(chat, model.counting_room(exchange, "messages"))
+            room = model.counting_room(exchange, "messages")
+            chat = await model.assistant.chat(as_chat(request), room)
+            prompt = await model.assistant.encode(chat, room)
         self._replies.json(exchange, TokensCount(input_tokens=len(prompt)))
 
 

@@ -79,10 +79,10 @@ class Ollama:
         spoken = isinstance(request, OllamaChatRequest)
         with model.reserve(exchange, 1) as reservation:
             fields = as_chat(request)
-            chat = await model.assistant.chat(fields)
+            room = model.text_room(exchange, "messages" if spoken else "prompt")
+            chat = await model.assistant.chat(fields, room)
             self._bodies.ignored.note(exchange, ignored(request, chat.ignored))
-            part = "messages" if spoken else "prompt"
-            prompt = await model.assistant.encode(chat, model.text_room(exchange, part))
+            prompt = await model.assistant.encode(chat, room)
             live = LiveUsage()
             options = output_options(
                 fields, logprobs=bool(fields.logprobs), visible_special_ids=chat.visible_special_ids

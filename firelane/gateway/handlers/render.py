@@ -35,9 +35,10 @@ class Render:
         request = await self._bodies.read(exchange, self._chats)
         model = self._models.find(request.model, exchange.request.tenant)
         with model.reserve_text(exchange):
-            chat = await model.assistant.chat(request)
+            room = model.counting_room(exchange, "messages")
+            chat = await model.assistant.chat(request, room)
             self._bodies.ignored.note(exchange, chat.ignored)
-            prompt = await model.assistant.encode(chat, model.counting_room(exchange, "messages"))
+            prompt = await model.assistant.encode(chat, room)
             rendered = await asyncio.to_thread(_rendered, model, request, prompt)
         self._replies.json(exchange, rendered)
 

@@ -256,7 +256,7 @@ async def _encoded(
     model: ServedModel, request: ResponsesRequest, turn: Turn, room: TextRoom
 ) -> tuple[ChatRequest, RenderedChat, Prompt]:
     chat = as_chat(request, turn.earlier, turn.own)
-    rendered = await model.assistant.chat(chat)
+    rendered = await model.assistant.chat(chat, room)
     return chat, rendered, await model.assistant.encode(rendered, room)
 
 

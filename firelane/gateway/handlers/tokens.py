@@ -97,5 +97,5 @@ async def _ids(model: ServedModel, request: TokenizeRequest, room: TextRoom) -> 
         chat_template_kwargs=request.chat_template_kwargs,
     )
     chat.check()
-    prompt = await model.assistant.encode(await model.assistant.chat(chat), room)
+    prompt = await model.assistant.encode(await model.assistant.chat(chat, room), room)
     return prompt.ids.tolist()

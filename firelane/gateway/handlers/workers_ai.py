@@ -65,13 +65,14 @@ async def _raw_generation(model: ServedModel, request: RunRequest, exchange: Exc
 
 async def _generation(model: ServedModel, request: RunRequest, exchange: Exchange) -> GenerationRequest:
     fields = as_chat(request, _name(exchange))
-    chat = await model.assistant.chat(fields)
+    room = model.text_room(exchange, "messages")
+    chat = await model.assistant.chat(fields, room)
     form = request.response_format
     return GenerationRequest(
         fields=fields,
         format=WorkersFormat(as_json=form is not None and form.type != "text"),
         options=output_options(fields, logprobs=False, visible_special_ids=chat.visible_special_ids),
-        prompts=[await model.assistant.encode(chat, model.text_room(exchange, "messages"))],
+        prompts=[await model.assistant.encode(chat, room)],
         splitter=chat.splitter,
         grammar=chat.grammar,
     )

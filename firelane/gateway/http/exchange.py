@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from firelane.api.errors import ErrorEnvelope
 from firelane.errors import EngineDeadError, RequestError
+from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.tenants.tenant import UNAUTHENTICATED, Tenant
 
 JSON = b"application/json"
@@ -66,16 +67,18 @@ class HttpError(RequestError):
 
 class Request:
     """One request. Header names are in lower case; values of a repeated field are joined by commas (RFC 9110,
-    5.3). `params`: what the route's pattern found in the path. `route`, `tenant` and `cors` are known before
-    the body is read; `route` is None for a preflight. `body_limit`: bytes of the body, None: the server's.
-    `sink`: where the body went, if not into `body`. `error`: the answer, where the head tells it already.
-    `cors`: lines for whatever answers. `background`: to be run only where nothing else wants to.
+    5.3). `client`: address and connection, as in `client_of`. `params`: what the route's pattern found in the
+    path. `route`, `tenant` and `cors` are known before the body is read; `route` is None for a preflight.
+    `body_limit`: bytes of the body, None: the server's. `sink`: where the body went, if not into `body`.
+    `error`: the answer, where the head tells it already. `cors`: lines for whatever answers. `background`: to
+    be run only where nothing else wants to.
     """
 
     __slots__ = (
         "background",
         "body",
         "body_limit",
+        "client",
         "cors",
         "error",
         "headers",
@@ -90,7 +93,8 @@ class Request:
         "version",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, client: tuple[str, str] = NOBODY) -> None:
+        self.client = client
         self.method = b""
         self.path = b""
         self.query = b""

@@ -60,6 +60,13 @@ def _origin_form(request: Request, target: bytes) -> bytes:
     return b"/" + rest if slash and not mark else b"/" + mark + query + slash + rest
 
 
+def framing(request: Request) -> bytes:
+    """A head that says of the body what the request's says."""
+    names = [name for name in (b"content-length", b"transfer-encoding") if name in request.headers]
+    lines = [b"%b: %b\r\n" % (name, request.headers[name]) for name in names]
+    return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines)
+
+
 def has_body(request: Request) -> bool:
     """Whether bytes follow the head."""
     length = request.headers.get(b"content-length", b"")

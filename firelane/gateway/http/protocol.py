@@ -20,9 +20,10 @@ from firelane.errors import RequestError
 from firelane.gateway.http import refusals
 from firelane.gateway.http.connections import ConnectionSet
 from firelane.gateway.http.exchange import HttpError, Request
-from firelane.gateway.http.head import MOST_FIELDS, add_field, check_head, has_body
+from firelane.gateway.http.head import MOST_FIELDS, add_field, check_head, framing, has_body
 from firelane.gateway.http.http_exchange import CONTINUE, HttpExchange
 from firelane.gateway.http.outflow import Outflow
+from firelane.gateway.http.peer import client_of
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._outflow = Outflow(self._transport, self._limits)
+        self._client = client_of(transport)
         self._deadline_s = self._owner.now_s() + self._limits.idle_s
         self._owner.add(self)
 
@@ -154,9 +156,7 @@ class Connection(asyncio.Protocol):
             return
         self._parser = httptools.HttpRequestParser(self)
         self._replaying = True
-        names = [name for name in (b"content-length", b"transfer-encoding") if name in request.headers]
-        lines = [b"%b: %b\r\n" % (name, request.headers[name]) for name in names]
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+        self._parser.feed_data(framing(request))
         self._frame_bytes -= len(rest)
         self._parse(rest)
 
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._replaying or self._deaf:
             return
-        self._incoming = Request()
+        self._incoming = Request(self._client)
         self._in_head, self._num_fields, self._head_bytes = True, 0, 0
         self._began_s = self._owner.now_s()
         self._deadline_s = self._began_s + self._limits.header_s

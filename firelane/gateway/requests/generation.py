@@ -13,6 +13,7 @@ from firelane.api.sampling import SamplingFields, StreamOptions
 from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.gateway.answers.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
 from firelane.gateway.answers.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
+from firelane.gateway.http.peer import NOBODY
 from firelane.gateway.requests.admission import Reservation, cache_salt
 from firelane.gateway.requests.choice import Choice
 from firelane.gateway.requests.models import ServedModel
@@ -86,6 +87,8 @@ class _Starter:
         """Each prompt `draws` times; choice i of a prompt draws with seed + i."""
         tenant = self._asked.tenant
         salt = cache_salt(tenant.salt, self._request.fields.cache_salt)
+        grammar = self._request.grammar
+        client = NOBODY if grammar is None else self._asked.client
         for prompt, sampling in work:
             for i in range(self._request.draws):
                 choice = self._choice(prompt, first=i == 0)
@@ -96,10 +99,11 @@ class _Starter:
                     prompt=prompt.packed,
                     sampling=own,
                     salt=salt,
-                    grammar=self._request.grammar,
+                    grammar=grammar,
                     tenant=tenant.name,
                     weight=tenant.weight,
                     background=self._asked.background,
+                    client=client,
                 )
                 yield choice, request
 

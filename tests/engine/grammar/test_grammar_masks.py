@@ -53,7 +53,7 @@ def letters(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compiled(letters):
     """Compiled grammars by pattern."""
-    compiler = GrammarCompiler(letters, VOCAB, GrammarLimits())
+    compiler = GrammarCompiler(letters, VOCAB, GrammarLimits(trial_wall_s=600.0))
     found = {pattern: compiler.compile(Grammar("regex", pattern)) for pattern in PATTERNS}
     compiler.close()
     return found
@@ -66,7 +66,7 @@ class Instant(GrammarQueue):
         self.compiled, self.limits = compiled, limits
         self._waiting = {}
 
-    def compile(self, sequence, grammar):
+    def compile(self, sequence, grammar, client):  # noqa: ARG002
         constrain(sequence, self.compiled[grammar.text], self.limits)
         return True
 

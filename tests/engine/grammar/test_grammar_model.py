@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from firelane.engine.grammar.queue import grammar_queue
+from firelane.engine.grammar.compiler import GrammarCompiler
+from firelane.engine.grammar.limits import GrammarLimits
+from firelane.engine.grammar.queue import GrammarQueue
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar
@@ -26,7 +28,8 @@ WORDS = ["ab", "x y", "ünï", "{", '"q"', "", "true", "日本"]
 
 @pytest.fixture(scope="module")
 def queue():
-    queue = grammar_queue(EMBEDDED, 4096)
+    limits = GrammarLimits(trial_wall_s=600.0, compile_s=600.0)  # the machine may be busy
+    queue = GrammarQueue(GrammarCompiler(EMBEDDED, 4096, limits), limits)
     yield queue
     queue.close()
 

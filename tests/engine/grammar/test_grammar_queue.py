@@ -14,7 +14,7 @@ from firelane.engine.grammar.compiler import GrammarCompiler
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
 from firelane.engine.sequence import TenantInfo
-from firelane.errors import RequestError, UsageError
+from firelane.errors import QueueTimeoutError, RequestError, UsageError
 from firelane.wire.frames import Grammar
 
 EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
@@ -26,7 +26,8 @@ class Result(dict):
 
 
 class GatedCompiler:
-    """Compiles a text when its gate is opened; "bad…" is wrong, "panic…" a defect."""
+    """Compiles a text when its gate is opened; "bad…" is wrong, "busy…" a thing of the machine, "panic…"
+    a defect."""
 
     def __init__(self) -> None:
         self.gates: dict[str, threading.Event] = {}
@@ -41,6 +42,8 @@ class GatedCompiler:
         self.compiled.append(grammar.text)
         if grammar.text.startswith("bad"):
             raise RequestError(f"{grammar.text} is wrong")
+        if grammar.text.startswith("busy"):
+            raise QueueTimeoutError("try again")
         if grammar.text.startswith("panic"):
             raise SystemExit("a panic")
         return Result(text=grammar.text)
@@ -68,11 +71,9 @@ def queue(compiler):
     yield queue
     for gate in compiler.gates.values():
         gate.set()
-    worker = queue._worker
     queue.close()
-    if worker is not None:
-        worker.join()
-        assert compiler.closed
+    queue._workers.join()
+    assert compiler.closed == bool(queue._workers._threads)
 
 
 def taken(queue: GrammarQueue, count: int) -> dict[int, str]:
@@ -93,7 +94,7 @@ def regex(text: str) -> Grammar:
 def test_nothing_is_started_before_the_first_grammar(queue) -> None:
     assert not queue.is_waiting
     assert queue.take() == []
-    assert queue._worker is None
+    assert queue._workers._threads == []
 
 
 def test_a_grammar_is_compiled_once_for_all_that_ask(compiler, queue) -> None:
@@ -121,6 +122,14 @@ def test_what_is_wrong_is_remembered(compiler, queue) -> None:
         queue.compile(Sequence(2), regex("bad"))
     assert compiler.compiled == ["bad"]
     assert not queue.is_waiting
+
+
+def test_what_the_machine_had_no_time_for_is_tried_again(compiler, queue) -> None:
+    compiler.gate("busy").set()
+    for i in range(2):
+        assert not queue.compile(Sequence(i), regex("busy"))
+        assert taken(queue, 1) == {i: "try again"}
+    assert compiler.compiled == ["busy", "busy"]
 
 
 def test_a_defect_of_the_compiler_rejects_and_the_thread_goes_on(compiler, queue) -> None:
@@ -169,13 +178,65 @@ def test_a_request_that_left_is_not_answered_and_not_compiled(compiler, queue) -
     assert compiler.compiled == ["a", "b"]
 
 
-def test_tenants_take_turns(compiler, queue) -> None:
-    for i, (text, tenant) in enumerate([("a", "x"), ("b", "x"), ("d", "x"), ("c", "y")]):
+def test_a_tenant_does_not_wait_for_the_costly_grammars_of_another(compiler, queue) -> None:
+    for i, (text, tenant) in enumerate([("a", "x"), ("b", "x"), ("c", "y"), ("d", "x")]):
         queue.compile(Sequence(i, tenant), regex(text))
+    for text, request_id in (("c", 2), ("a", 0), ("b", 1), ("d", 3)):
+        compiler.gate("d" if text == "a" else text).set()  # before its turn, which changes nothing
+        compiler.gate(text).set()
+        assert taken(queue, 1) == {request_id: ""}
+    assert compiler.compiled == ["c", "a", "b", "d"]
+
+
+FLOOD, OTHER = ("10.0.0.1", "1"), ("10.0.0.2", "7")
+
+
+def test_a_client_without_a_key_does_not_wait_for_those_of_another_address(compiler, queue) -> None:
+    asked = [("a", FLOOD), ("b", ("10.0.0.1", "2")), ("c", OTHER)]
+    for i, (text, client) in enumerate(asked):
+        queue.compile(Sequence(i), regex(text), client)
+    for text in "bc":
+        compiler.gate(text).set()
+    assert taken(queue, 1) == {2: ""}
+    assert compiler.compiled == ["c"]  # what comes from one address comes one after the other
+    compiler.gate("a").set()
+    taken(queue, 2)
+    assert compiler.compiled == ["c", "a", "b"]
+
+
+def test_two_grammars_are_compiled_at_once(compiler, queue) -> None:
+    for i, text in enumerate("abc"):
+        queue.compile(Sequence(i, f"tenant {i}"), regex(text))
+    compiler.gate("c").set()
+    compiler.gate("b").set()
+    assert taken(queue, 2) == {1: "", 2: ""}
+    assert compiler.compiled == ["b", "c"]
+    compiler.gate("a").set()
+    assert taken(queue, 1) == {0: ""}
+
+
+def test_who_floods_the_backlog_is_refused_and_others_get_in(compiler, queue) -> None:
+    for i, text in enumerate("abde"):
+        queue.compile(Sequence(i), regex(text), FLOOD)
+    assert not queue.compile(Sequence(8), regex("c"), OTHER)
+    assert taken(queue, 1) == {3: "4 grammars wait to be compiled: try again later"}
+    with pytest.raises(RequestError, match="4 grammars wait to be compiled: try again later"):
+        queue.compile(Sequence(9), regex("f"), FLOOD)
     for text in "abcd":
         compiler.gate(text).set()
-    taken(queue, 4)
-    assert compiler.compiled == ["a", "b", "c", "d"]
+    assert taken(queue, 4) == dict.fromkeys((0, 1, 2, 8), "")
+    assert sorted(compiler.compiled) == ["a", "b", "c", "d"]
+
+
+def test_a_refused_request_that_left_meanwhile_is_not_answered(compiler, queue) -> None:
+    sequences = [Sequence(i) for i in range(4)]
+    for sequence, text in zip(sequences, "abde", strict=True):
+        queue.compile(sequence, regex(text), FLOOD)
+    queue.compile(Sequence(8), regex("c"), OTHER)
+    queue.abort(sequences[3])
+    for text in "abcd":
+        compiler.gate(text).set()
+    assert sorted(taken(queue, 4)) == [0, 1, 2, 8]
 
 
 def test_a_grammar_that_takes_too_long(compiler) -> None:
@@ -184,9 +245,8 @@ def test_a_grammar_that_takes_too_long(compiler) -> None:
     assert "not compiled within 0 s" in taken(queue, 1)[1]
     assert not queue.is_waiting
     compiler.gate("a").set()
-    worker = queue._worker
     queue.close()
-    worker.join()
+    queue._workers.join()
 
 
 def test_too_many_wait(compiler, queue) -> None:
@@ -203,7 +263,7 @@ def test_too_many_wait(compiler, queue) -> None:
 def test_too_large_is_known_at_once(queue) -> None:
     with pytest.raises(RequestError, match="70000 bytes: at most 65536"):
         queue.compile(Sequence(1), regex("a" * 70_000))
-    assert queue._worker is None
+    assert queue._workers._threads == []
 
 
 # ---- in the engine
@@ -255,7 +315,7 @@ def test_the_engine_serves_others_meanwhile(engine, compiler, request_of, alone)
 
 
 def test_the_engine_serves_others_while_a_hostile_grammar_is_tried_out(driver, request_of, alone) -> None:
-    limits = GrammarLimits()
+    limits = GrammarLimits(trial_wall_s=600.0, compile_s=600.0)  # the machine may be busy
     queue = GrammarQueue(GrammarCompiler(EMBEDDED, 4096, limits), limits)
     d = driver(prerequisites=queue)
     plain = request_of(1, range(5), max_tokens=6)
@@ -266,9 +326,8 @@ def test_the_engine_serves_others_while_a_hostile_grammar_is_tried_out(driver, r
     d.run(100_000)
     assert d.tokens[1] == alone(plain, 64)[0]
     assert "takes more than 1 s or 1024 MB to compile: simplify it" in d.rejected[2]
-    worker = queue._worker
     queue.close()
-    worker.join()
+    queue._workers.join()
 
 
 def test_abort_of_a_request_that_waits_for_its_grammar(engine, compiler, request_of) -> None:
