@@ -118,9 +118,7 @@ def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict
     return found
 
 
-def examine_shared_memory(
-    thp: Path = TRANSPARENT_HUGE_PAGES, meminfo: Path = Path("/proc/meminfo")
-) -> str:
+def examine_shared_memory(thp: Path = TRANSPARENT_HUGE_PAGES, meminfo: Path = Path("/proc/meminfo")) -> str:
     """Whether memory that processes share can have huge pages, as private memory has."""
     words = (line.split() for line in _read(meminfo).splitlines())
     reserved = next((int(w[1]) for w in words if w[0] == "HugePages_Free:"), 0)

@@ -1,5 +1,5 @@
-"""Pages of a mapped file, small ones or huge ones of 2 MiB: a stream of reads through small pages waits for page
-tables as well as for memory.
+"""Pages of a mapped file, small ones or huge ones of 2 MiB: a stream of reads through small pages waits for
+page tables as well as for memory.
 
 What of this only Linux has stays in this module; elsewhere a file is mapped as the system does it. Sources:
 mmap(2), madvise(2), mremap(2), proc_pid_smaps(5), Documentation/admin-guide/mm/transhuge.rst of Linux.

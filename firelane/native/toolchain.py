@@ -1,9 +1,9 @@
 """The C++ compiler, the machine it compiles for, and the cache of compiled kernels.
 
 A compiled kernel lies in `cache_dir/kernels/<key>.so`, beside its source `<key>.cpp` and, where the compiler
-failed, `<key>.log`; an empty `<key>.takes` says that a compiler knows some flags. The key hashes all that the result depends on. A file under its final name is whole:
-it ends with a digest of the key and its bytes, which is checked before each use. The directory has to be this
-user's: whoever can write to it runs code here.
+failed, `<key>.log`; an empty `<key>.takes` says that a compiler knows some flags. The key hashes all that the
+result depends on. A file under its final name is whole: it ends with a digest of the key and its bytes, which
+is checked before each use. The directory has to be this user's: whoever can write to it runs code here.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_an_address_that_huge_pages_can_have(mapped: MappedFile) -> None:
 
 
 def test_a_file_that_cannot_be_mapped(tmp_path: Path) -> None:
-    with (tmp_path / "pipe").open("wb") as file, pytest.raises(OSError, match="denied|Bad file"):
+    with (tmp_path / "pipe").open("wb") as file, pytest.raises(OSError, match=r"denied|Bad file"):
         MappedFile(file.fileno(), 100)
 
 
@@ -129,7 +129,10 @@ def test_what_the_system_gives_private_memory(
     tmp_path: Path, all_sizes: str | None, of_size: str | None, given: bool
 ) -> None:
     (tmp_path / "hugepages-2048kB").mkdir()
-    for text, path in ((all_sizes, tmp_path / "enabled"), (of_size, tmp_path / "hugepages-2048kB" / "enabled")):
+    for text, path in (
+        (all_sizes, tmp_path / "enabled"),
+        (of_size, tmp_path / "hugepages-2048kB" / "enabled"),
+    ):
         if text is not None:
             path.write_text(text + "\n")
     assert private_huge_pages(tmp_path) is given

@@ -93,18 +93,14 @@ def load_for(
     weights = load_packed(
         program, checkpoint, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
     )
+    pages = HugePages(weights.file, spare=partial(_spare, config, layout))
     return CpuExecutor(
         library=Library(library.result()),
         layout=layout,
         weights=weights,
         threads=threads,
         shared_pages=config.kv_cache_memory == "shared",
-        check=BackgroundCheck(
-            weights,
-            plan(program, choice.forms),
-            checkpoint,
-            pages=HugePages(weights.file, spare=partial(_spare, config, layout)),
-        ),
+        check=BackgroundCheck(weights, plan(program, choice.forms), checkpoint, pages=pages),
     )
 
 
