@@ -19,8 +19,9 @@ class HugePages:
     copy may be taken from memory. Addresses and bytes stay the same.
     """
 
-    def __init__(self, file: MappedFile, *, spare: Callable[[], int]) -> None:
-        self._file, self._spare = file, spare
+    def __init__(self, file: MappedFile, *, spare: Callable[[], int], asked: bool = False) -> None:
+        """asked: the user wants them, and is told where they cannot be had."""
+        self._file, self._spare, self._asked = file, spare, asked
 
     def move(self, stopped: Callable[[], bool] = lambda: False) -> float:
         """Returns the share of huge pages in the end; `stopped` ends it early."""
@@ -32,6 +33,12 @@ class HugePages:
             if share >= ENOUGH or stopped():
                 break
         log.debug("packed weights: %.0f%% in huge pages", 100 * share)
+        if self._asked and share < ENOUGH and not stopped():
+            log.warning(
+                "--weights-pages huge: only %.0f%% of the weights lie in huge pages; free memory, or ask "
+                "`firelane doctor` what this machine gives",
+                100 * share,
+            )
         return share
 
     def _populate(self, start: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import pytest
@@ -95,6 +96,21 @@ def test_few_weights_have_no_huge_pages() -> None:
     file = File(able=("populate",), nbytes=100)
     assert move(file) == 1
     assert file.steps == [("populate", 0, 100)]
+
+
+@pytest.mark.parametrize(("able", "asked", "told"), [((), True, 1), (("copy",), True, 0), ((), False, 0)])
+def test_who_asked_is_told(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    able: tuple[str, ...],
+    asked: bool,
+    told: int,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("firelane"), "propagate", True)
+    HugePages(File(able=able), spare=lambda: 1 << 40, asked=asked).move()
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(lines) == told
+    assert all(line.startswith("--weights-pages huge: only 0% of the weights") for line in lines)
 
 
 @pytest.mark.parametrize("after", range(7))

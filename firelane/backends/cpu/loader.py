@@ -93,7 +93,8 @@ def load_for(
     weights = load_packed(
         program, checkpoint, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
     )
-    pages = HugePages(weights.file, spare=partial(_spare, config, layout))
+    asked = config.weights_pages == "huge"
+    pages = HugePages(weights.file, spare=partial(_spare, config, layout), asked=asked)
     return CpuExecutor(
         library=Library(library.result()),
         layout=layout,
