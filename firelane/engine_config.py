@@ -11,6 +11,7 @@ from firelane.errors import UsageError
 WEIGHTS = ("auto", "bf16", "lossless")
 GEMMS = ("invariant", "library")
 KV_CACHE_MEMORY = ("private", "shared")
+WEIGHTS_PAGES = ("auto", "file", "huge")
 SCHEDULING_POLICIES = ("fair", "fcfs")
 
 
@@ -38,6 +39,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit."""
+    weights_pages: str = "auto"
+    """Memory pages of the weights on a CPU, one of WEIGHTS_PAGES: "file" those of the page cache, huge where
+    the kernel can, "huge" private copies in huge pages where they are not, "auto" such copies where one
+    engine has plenty of memory."""
     gemm: str = "invariant"
     """Products of many rows on a GPU, one of GEMMS: "invariant" gives a row the same bits whatever runs
     beside it; "library" takes the vendor's, which does not."""
@@ -52,7 +57,9 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
-        self._check_choices(weights=WEIGHTS, gemm=GEMMS, kv_cache_memory=KV_CACHE_MEMORY)
+        self._check_choices(
+            weights=WEIGHTS, weights_pages=WEIGHTS_PAGES, gemm=GEMMS, kv_cache_memory=KV_CACHE_MEMORY
+        )
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "

@@ -148,6 +148,7 @@ def run_kernels(
     executor = load_executor(config, progress)
     try:
         assert isinstance(executor, CpuExecutor)
+        executor.settle()
         kernels = [time for count in rows for time in measure(executor, program, count)]
     finally:
         executor.release()

@@ -148,6 +148,7 @@ def run_target(
         probe=build_probe(environment, isa),
         threads=config.threads or cpu_identity().usable_cores,
     )
+    executor.settle()
     try:
         return [*(run.decode(rows) for rows in DECODE_ROWS), run.prefill(PREFILL_TOKENS)]
     finally:

@@ -73,6 +73,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     _add_sizes(group)
     add_weights(group)
+    group.add_argument(
+        "--weights-pages",
+        choices=("auto", "file", "huge"),
+        default="auto",
+        help="memory pages of the weights on a CPU: those of the mapped file, copies in huge pages where "
+        "these are small, or such copies where one engine has plenty of memory (default: %(default)s)",
+    )
     group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
     group.add_argument(
         "--scheduling-policy",
@@ -150,6 +157,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "backend": arguments.backend,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
+        "weights_pages": arguments.weights_pages,
         "gemm": arguments.gemm,
         "scheduling_policy": arguments.scheduling_policy,
         "kv_cache_memory": arguments.kv_cache_memory,

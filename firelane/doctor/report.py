@@ -13,10 +13,12 @@ from firelane import __version__
 from firelane.backends.cuda import gpu_detection
 from firelane.backends.cuda.gpu_detection import GpuDetection
 from firelane.doctor.limits import Limits, measure_limits
+from firelane.doctor.weight_pages import examine_weight_pages, existing_parent
 from firelane.env import Environment
 from firelane.errors import FirelaneError
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity, supported_isas
+from firelane.native.pages import TRANSPARENT_HUGE_PAGES, chosen
 from firelane.native.target import find_target
 from firelane.native.toolchain import find_compiler
 
@@ -47,6 +49,7 @@ class Report:
     caches: dict[str, str]
     memory_bytes: int
     available_bytes: int
+    weight_pages: str
     shared_memory: str
     compiler: str
     cache: CacheReport
@@ -79,6 +82,7 @@ def examine(settings: Environment) -> Report:
         caches=cache_sizes(),
         memory_bytes=memory.get("MemTotal", 0),
         available_bytes=min(memory.get("MemAvailable", 0), left if left is not None else 1 << 62),
+        weight_pages=examine_weight_pages(settings.cache_dir),
         shared_memory=examine_shared_memory(),
         compiler=compiler,
         cache=cache,
@@ -114,25 +118,21 @@ def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict
     return found
 
 
-def examine_shared_memory(
-    thp: Path = Path("/sys/kernel/mm/transparent_hugepage"), meminfo: Path = Path("/proc/meminfo")
-) -> str:
+def examine_shared_memory(thp: Path = TRANSPARENT_HUGE_PAGES, meminfo: Path = Path("/proc/meminfo")) -> str:
     """Whether memory that processes share can have huge pages, as private memory has."""
     words = (line.split() for line in _read(meminfo).splitlines())
     reserved = next((int(w[1]) for w in words if w[0] == "HugePages_Free:"), 0)
-    chosen = _read(thp / "shmem_enabled").partition("[")[2].partition("]")[0] or "unknown"
-    if chosen in ("always", "within_size", "advise", "force"):
-        return f"huge pages (shmem_enabled is {chosen}, {reserved} reserved)"
+    setting = chosen(thp / "shmem_enabled") or "unknown"
+    if setting in ("always", "within_size", "advise", "force"):
+        return f"huge pages (shmem_enabled is {setting}, {reserved} reserved)"
     if reserved:
-        return f"huge pages while they last: {reserved} reserved (shmem_enabled is {chosen})"
-    return f"no huge pages (shmem_enabled is {chosen}, none reserved): a shared KV cache is read more slowly"
+        return f"huge pages while they last: {reserved} reserved (shmem_enabled is {setting})"
+    return f"no huge pages (shmem_enabled is {setting}, none reserved): a shared KV cache is read more slowly"
 
 
 def examine_cache(directory: Path) -> CacheReport:
     """The contents of the cache directory, and whether it can be written; it is not made."""
-    existing = directory
-    while not existing.exists():
-        existing = existing.parent
+    existing = existing_parent(directory)
     problem = ""
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         problem = f"cannot write to {existing}: make it writable, or set FIRELANE_CACHE_DIR elsewhere"
@@ -155,6 +155,7 @@ def format_report(report: Report) -> str:
         ("kernels", f"for {report.target or 'none'}"),
         ("caches", ", ".join(f"{k} {v}" for k, v in report.caches.items()) or "unknown"),
         ("memory", f"{report.memory_bytes / gib:.1f} GiB, {report.available_bytes / gib:.1f} GiB available"),
+        ("weights", report.weight_pages),
         ("shared", report.shared_memory),
         ("compiler", report.compiler or "none"),
         (

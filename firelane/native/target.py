@@ -4,6 +4,7 @@ FIRELANE_ISA allow, and what keeps it from being a better one."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from firelane.env import Environment
 from firelane.errors import CompilerError
@@ -40,12 +41,12 @@ class Target:
         return f"{self.isa}: {self.why}" if self.why else self.isa
 
 
-def target_of(isa: str, cpu: CpuIdentity, toolchain: Toolchain) -> Target:
+def target_of(isa: str, cpu: CpuIdentity, toolchain: Toolchain, cache_dir: Path) -> Target:
     """With all that the CPU lists for `isa`, or the least that it needs where the compiler knows no more.
     CompilerError where it does not know that."""
     for least in (False, True):
         flags = compile_flags(isa, cpu, least=least)
-        if toolchain.takes(flags):
+        if toolchain.takes(flags, cache_dir):
             return Target(isa=isa, flags=flags)
     raise CompilerError(f"{toolchain.version} does not know {NAMES[isa]}: {NEWER_HINT}")
 
@@ -56,7 +57,8 @@ def find_target(settings: Environment, cpu: CpuIdentity, toolchain: Toolchain) -
     refused: CompilerError | None = None
     for isa in supported[supported.index(choose_isa(settings.isa, cpu)) :]:
         try:
-            return replace(target_of(isa, cpu, toolchain), why=str(refused or _why(settings.isa, cpu)))
+            found = target_of(isa, cpu, toolchain, settings.cache_dir)
+            return replace(found, why=str(refused or _why(settings.isa, cpu)))
         except CompilerError as error:
             refused = refused or error
     assert refused is not None

@@ -1,9 +1,9 @@
 """The C++ compiler, the machine it compiles for, and the cache of compiled kernels.
 
 A compiled kernel lies in `cache_dir/kernels/<key>.so`, beside its source `<key>.cpp` and, where the compiler
-failed, `<key>.log`. The key hashes all that the result depends on. A file under its final name is whole:
-it ends with a digest of the key and its bytes, which is checked before each use. The directory has to be this
-user's: whoever can write to it runs code here.
+failed, `<key>.log`; an empty `<key>.takes` says that a compiler knows some flags. The key hashes all that the
+result depends on. A file under its final name is whole: it ends with a digest of the key and its bytes, which
+is checked before each use. The directory has to be this user's: whoever can write to it runs code here.
 """
 
 from __future__ import annotations
@@ -87,9 +87,20 @@ class Toolchain:
                     self._compile(source, library=library, arguments=arguments, name=name)
         return library
 
-    def takes(self, flags: Sequence[str]) -> bool:
-        """Whether this compiler knows the flags: an old one does not know the newest features."""
-        return self.is_zig or _takes((*self.command, *flags))
+    def takes(self, flags: Sequence[str], cache_dir: Path) -> bool:
+        """Whether this compiler knows the flags: an old one does not know the newest features. A yes is kept
+        in the cache: no compiler is started where all kernels lie there."""
+        if self.is_zig:
+            return True
+        kept = cache_dir / "kernels" / f"{self.key('', include_dirs=(), flags=flags, cpu_key='')}.takes"
+        if kept.exists():
+            return True
+        taken = _takes((*self.command, *flags))
+        if taken:
+            with contextlib.suppress(OSError, CacheError):  # it is asked again then
+                cache_directory(kept.parent)
+                kept.touch()
+        return taken
 
     def key(self, source: str, *, include_dirs: Sequence[Path], flags: Sequence[str], cpu_key: str) -> str:
         """Of a library that `build` makes: the same only where all that it depends on is."""

@@ -12,6 +12,7 @@ from typing import Protocol
 from firelane.errors import CacheError, FirelaneError
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fingerprint import FileStamp
+from firelane.weights.huge_pages import HugePages
 from firelane.weights.packed import PackedWeights
 from firelane.weights.plan import PackedWeight
 from firelane.weights.source import is_source
@@ -27,6 +28,10 @@ class WeightCheck(Protocol):
         """Raises CacheError."""
         ...
 
+    def wait(self) -> None:
+        """Until it has ended."""
+        ...
+
     def close(self) -> None:
         """End it, if it still runs; idempotent."""
         ...
@@ -38,20 +43,28 @@ class NoCheck:
     def raise_if_failed(self) -> None:
         return
 
+    def wait(self) -> None:
+        return
+
     def close(self) -> None:
         return
 
 
 class BackgroundCheck:
     """Compares mapped weights with the digests that they were written with, then, where its stamps are new,
-    the checkpoint with what was packed; in a thread of the least priority. A file that fails is removed: the
-    next start packs the weights again.
+    the checkpoint with what was packed; in a thread of the least priority, which moves the weights to `pages`
+    first. A file that fails is removed: the next start packs the weights again.
     """
 
     def __init__(
-        self, weights: PackedWeights, placed: tuple[PackedWeight, ...], checkpoint: Checkpoint
+        self,
+        weights: PackedWeights,
+        placed: tuple[PackedWeight, ...],
+        checkpoint: Checkpoint,
+        *,
+        pages: HugePages | None = None,
     ) -> None:
-        self._weights, self._placed, self._checkpoint = weights, placed, checkpoint
+        self._weights, self._placed, self._checkpoint, self._pages = weights, placed, checkpoint, pages
         self._stopped = threading.Event()
         self._failure = ""
         self._thread = threading.Thread(target=self._run, name="check weights", daemon=True)
@@ -72,6 +85,8 @@ class BackgroundCheck:
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+        if self._pages is not None:
+            self._pages.move(self._stopped.is_set)
         began_s = time.monotonic()
         try:
             failure = self._find()

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
+from firelane.native.pages import MappedFile
 from firelane.storage import open_regular
 from firelane.weights.coded import ALIGNMENT_BYTES, decode
 from firelane.weights.digests import PayloadDigests
@@ -65,20 +66,20 @@ class Identity:
 class PackedWeights:
     """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive too."""
 
-    __slots__ = ("_bytes", "_digests", "_map", "_places", "_tables", "path", "stamp")
+    __slots__ = ("_bytes", "_digests", "_places", "_tables", "file", "path", "stamp")
 
     def __init__(
         self,
         path: Path,
         placed: tuple[PackedWeight, ...],
         contents: Contents,
-        data: mmap.mmap,
+        file: MappedFile,
         stamp: FileStamp,
     ) -> None:
         layout = contents.layout
         self.path, self.stamp = path, stamp
-        self._map, self._digests = data, contents.digests
-        self._bytes: NDArray[np.uint8] | None = np.frombuffer(data, np.uint8)
+        self.file, self._digests = file, contents.digests
+        self._bytes: NDArray[np.uint8] | None = file.array()
         self._places = {p.weight.name: (p, q) for p, q in zip(placed, layout.places, strict=True)}
         self._tables = {
             name: _table(self._bytes, p, place.table)
@@ -128,10 +129,7 @@ class PackedWeights:
         """Unmap, unless an array that was handed out still needs the mapping. Idempotent."""
         self._bytes = None
         self._tables = {}
-        try:
-            self._map.close()
-        except BufferError:
-            return
+        self.file.close()
 
     def __repr__(self) -> str:
         return f"PackedWeights({str(self.path)!r}, {self.nbytes / 1e9:.2f} GB, closed={self._bytes is None})"
@@ -160,14 +158,13 @@ def open_packed(path: Path, placed: tuple[PackedWeight, ...], identity: Identity
     try:
         with open_regular(path) as file:
             contents = _read_contents(file, placed, identity)
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = MappedFile(file.fileno(), os.fstat(file.fileno()).st_size)
             stamp = FileStamp.of(os.fstat(file.fileno()))
     except (OSError, ValueError, RecursionError):
         return None
-    if not _tables_are_good(np.frombuffer(data, np.uint8), placed, contents.layout):
+    if not _tables_are_good(mapped.array(), placed, contents.layout):
         return None
-    data.madvise(mmap.MADV_WILLNEED)
-    return PackedWeights(path, placed, contents, data, stamp)
+    return PackedWeights(path, placed, contents, mapped, stamp)
 
 
 def is_intact(path: Path) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
+from firelane.native.pages import PageCache
 from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.coded import Bytes
@@ -47,6 +48,7 @@ class Packer:
         self._buffers: SimpleQueue[Bytes] = SimpleQueue()  # one for each thread
         self._total_bytes = self._done_bytes = 0
         self._lock = Lock()
+        self._page_cache = PageCache(fd)
         self.read = ReadDigest()
 
     def run(self, placed: tuple[PackedWeight, ...], *, threads: int) -> tuple[int, ...]:
@@ -87,6 +89,7 @@ class Packer:
         try:
             data, ends = self._encode(task, buffer)
             placed = self._placer.place(task, ends)
+            self._page_cache.prepare(placed.offset, data.nbytes)
             _write(self._fd, data, placed.offset)
             if placed.table is not None:
                 _write(self._fd, placed.table, placed.table_offset)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from executor_contract import LIMITS, ExecutorContract
 
-from firelane.backends.cpu import loader
 from firelane.contract import StepInputs
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.errors import CacheError
-from firelane.weights.check import BackgroundCheck
 from tests.models.families import make_checkpoint
 
 
@@ -26,12 +24,8 @@ class TestCpu(ExecutorContract):
         config = EngineConfig(model_dir=self.model_dir, cache_dir=self.cache_dir, threads=2, **sizes)
         return load_executor(config, lambda *_: None)
 
-    def test_damaged_weights_end_the_next_step(self, tmp_path, kernel_cache, monkeypatch):
+    def test_damaged_weights_end_the_next_step(self, tmp_path, kernel_cache):
         """Mapped and served, until the check has read them; the next load packs them anew."""
-        checks = []
-        monkeypatch.setattr(
-            loader, "BackgroundCheck", lambda *about: checks.append(BackgroundCheck(*about)) or checks[-1]
-        )
         (tmp_path / "kernels").symlink_to(kernel_cache / "kernels")
         self.cache_dir = tmp_path
         self.make_executor().release()
@@ -40,12 +34,11 @@ class TestCpu(ExecutorContract):
         packed.unlink()
         packed.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
         executor = self.make_executor()
-        checks[-1].wait()
+        executor.settle()
         with pytest.raises(CacheError, match="damaged; the file was removed, start again"):
             executor.submit(StepInputs.allocate(executor.limits))
         executor.release()
         executor = self.make_executor()
-        checks[-1].wait()
-        checks[-1].raise_if_failed()
+        executor.settle()
         assert packed.read_bytes() == whole
         executor.release()

@@ -56,8 +56,39 @@ def test_memory_of_the_kv_cache(
 ) -> None:
     made: dict[str, Any] = {}
     monkeypatch.setattr(loader.Checkpoint, "open", lambda _: MagicMock())
-    for name in ("build", "load_packed", "Library"):
+    for name in ("build", "load_packed", "Library", "BackgroundCheck"):
         monkeypatch.setattr(loader, name, MagicMock())
     monkeypatch.setattr(loader, "CpuExecutor", lambda **given: made.update(given))
     load(tmp_path, kv_cache_memory=memory)
     assert made["shared_pages"] is shared
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("pages", "replicas", "huge_pages", "spare"),
+    [
+        ("auto", 1, True, 3 * GIB),
+        ("auto", 2, True, 0),
+        ("file", 1, True, 0),
+        ("huge", 1, True, 6 * GIB),
+        ("huge", 2, True, 6 * GIB),
+        ("huge", 1, False, 0),
+    ],
+)
+def test_memory_for_copies_of_weights(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pages: str,
+    replicas: int,
+    huge_pages: bool,
+    spare: int,
+) -> None:
+    """8 GiB are free, and the KV cache may come to need 2 of them."""
+    monkeypatch.setattr(loader, "available_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(loader, "private_huge_pages", lambda: huge_pages)
+    layout = MagicMock(page_bytes=1 << 20)
+    layout.limits.num_blocks = 2 << 10
+    config = ExecutorConfig(cache_dir=tmp_path, weights_pages=pages, replicas=replicas)
+    assert loader._spare(config, layout) == spare

@@ -10,11 +10,11 @@ import pytest
 from firelane import env
 from firelane.backends import AUTO, BACKENDS
 from firelane.cli import build_parser, options
-from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, WEIGHTS
+from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, WEIGHTS, WEIGHTS_PAGES
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--kv-cache-memory --weights --no-prefix-cache --scheduling-policy --backend --gemm"
+    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend --gemm"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--tool-parser --reasoning-parser"
@@ -100,7 +100,11 @@ def test_products_are_those_that_the_backends_take() -> None:
 
 def test_policies_and_memories_are_those_that_there_are() -> None:
     parser = build_parser()
-    for option, known in (("scheduling_policy", SCHEDULING_POLICIES), ("kv_cache_memory", KV_CACHE_MEMORY)):
+    for option, known in (
+        ("scheduling_policy", SCHEDULING_POLICIES),
+        ("kv_cache_memory", KV_CACHE_MEMORY),
+        ("weights_pages", WEIGHTS_PAGES),
+    ):
         assert options.engine_settings(parser.parse_args(["serve"]))[option] == known[0]
         for given in known:
             arguments = parser.parse_args(["serve", f"--{option.replace('_', '-')}", given])

@@ -22,7 +22,8 @@ NEON = "fp asimd atomics"
 class Compiler(Toolchain):
     """One that does not know some flags."""
 
-    def takes(self, flags: Sequence[str]) -> bool:
+    def takes(self, flags: Sequence[str], cache_dir: Path) -> bool:
+        del cache_dir
         return not any(unknown in flag for flag in flags for unknown in self.command)
 
 

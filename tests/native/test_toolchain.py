@@ -271,11 +271,28 @@ def test_kernels_of_another_cpu_are_compiled_again(
 
 def test_flags_that_a_compiler_does_not_know(shop: Workshop) -> None:
     old = shop.compiler('case "$*" in *-mavx512bf16*) exit 1;; *-fsyntax-only*) exit 0;; esac')
-    assert old.takes(["-mavx512f"])
-    assert not old.takes(["-mavx512f", "-mavx512bf16"])
-    assert Toolchain(command=("/no/such", "zig", "c++"), version="1").takes(["-mavx512bf16"])
+    assert old.takes(["-mavx512f"], shop.cache)
+    assert not old.takes(["-mavx512f", "-mavx512bf16"], shop.cache)
+    assert Toolchain(command=("/no/such", "zig", "c++"), version="1").takes(["-mavx512bf16"], shop.cache)
     with pytest.raises(CompilerError, match="cannot run /no/such"):
-        Toolchain(command=("/no/such",), version="1").takes(["-O3"])
+        Toolchain(command=("/no/such",), version="1").takes(["-O3"], shop.cache)
+
+
+def test_a_compiler_is_asked_once_for_all_starts(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_takes", toolchain._takes.__wrapped__)  # as in a new process each time
+    asked = shop.root / "asked"
+    tool = shop.compiler(f'case "$*" in *-mnew*) exit 1;; *-fsyntax-only*) echo >> {asked}; exit 0;; esac')
+    assert [tool.takes(["-mavx2"], shop.cache) for _ in range(3)] == [True] * 3
+    assert asked.read_text() == "\n"
+    assert tool.takes(["-mavx2", "-mfma"], shop.cache)
+    assert replace(tool, version="fake 2.0").takes(["-mavx2"], shop.cache)
+    assert asked.read_text() == "\n" * 3
+    assert [tool.takes(["-mnew"], shop.cache) for _ in range(2)] == [False] * 2
+
+
+def test_a_compiler_is_asked_where_the_cache_cannot_be_written(shop: Workshop) -> None:
+    shop.cache.write_text("")
+    assert shop.compiler('case "$*" in *-fsyntax-only*) exit 0;; esac').takes(["-mavx2"], shop.cache)
 
 
 # ---- real compilers

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from firelane.errors import CacheError, CheckpointError
 from firelane.models.config import read_config
@@ -20,7 +21,7 @@ from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.recipes import widened
 from firelane.program.reference import materialise
-from firelane.weights import loader
+from firelane.weights import loader, packer
 from firelane.weights.checkpoint import SINGLE, Checkpoint
 from firelane.weights.coded_native import coded_library
 from firelane.weights.formats import Format, pack, unpack
@@ -135,6 +136,34 @@ def test_the_file_does_not_depend_on_the_threads(
         seen.add(weights.path.read_bytes())
         weights.path.unlink()
     assert len(seen) == 1
+
+
+def test_all_is_written_into_pages_that_were_prepared(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
+    write = packer._write
+
+    def record(fd: int, array: NDArray[Any], offset: int) -> None:
+        written.append((offset, array.nbytes))
+        write(fd, array, offset)
+
+    monkeypatch.setattr(packer, "_write", record)
+    monkeypatch.setattr(packer.PageCache, "prepare", lambda _, *given: prepared.append(given))
+    load(model, cache)
+    assert sorted(prepared) == sorted(written)
+    assert prepared
+
+
+def test_weights_in_copied_pages_are_the_same(model: Path, cache: Path) -> None:
+    weights = load(model, cache)
+    address, before = weights.address("norm"), weights.file.array().copy()
+    weights.file.copy(0, weights.file.nbytes)
+    assert (weights.file.array() == before).all()
+    assert weights.address("norm") == address
+    assert weights.damage() is None
+    weights.close()
 
 
 @FORMS

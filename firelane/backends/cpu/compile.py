@@ -40,7 +40,7 @@ class KernelCompiler:
     def build(self, layout: Layout) -> Path:
         """Compile `layout`'s program, or find it compiled; returns the shared library. Raises CompilerError,
         CacheError."""
-        flags = target_of(layout.isa, self.cpu, self.toolchain).flags
+        flags = target_of(layout.isa, self.cpu, self.toolchain, self.cache_dir).flags
         return self.toolchain.build(
             generate(layout),
             include_dirs=[SOURCES],

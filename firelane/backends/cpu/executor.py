@@ -189,6 +189,10 @@ class CpuExecutor:
         self._turn ^= 1
         return outputs
 
+    def settle(self) -> None:
+        """Wait until nothing works beside the steps: weights lie where they stay, and were checked."""
+        self._check.wait()
+
     def release(self) -> None:
         if self._handle is not None:
             self._library.destroy(self._handle)

@@ -21,10 +21,12 @@ from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, res
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.native import machine
+from firelane.native.pages import private_huge_pages
 from firelane.native.target import Target
 from firelane.program.program import Program
 from firelane.weights.check import BackgroundCheck
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.huge_pages import HugePages
 from firelane.weights.loader import load_packed
 from firelane.weights.plan import plan
 
@@ -91,14 +93,27 @@ def load_for(
     weights = load_packed(
         program, checkpoint, config.cache_dir, forms=choice.forms, progress=watchful, threads=threads
     )
+    asked = config.weights_pages == "huge"
+    pages = HugePages(weights.file, spare=partial(_spare, config, layout), asked=asked)
     return CpuExecutor(
         library=Library(library.result()),
         layout=layout,
         weights=weights,
         threads=threads,
         shared_pages=config.kv_cache_memory == "shared",
-        check=BackgroundCheck(weights, plan(program, choice.forms), checkpoint),
+        check=BackgroundCheck(weights, plan(program, choice.forms), checkpoint, pages=pages),
     )
+
+
+def _spare(config: ExecutorConfig, layout: Layout) -> int:
+    """Memory that copies of the weights in huge pages may take. The KV cache may still need of it all that it
+    can ever hold: its pages are paid for when they are written."""
+    if not private_huge_pages():
+        return 0
+    free = available_bytes() - layout.limits.num_blocks * layout.page_bytes
+    if config.weights_pages == "huge":
+        return free
+    return free // 2 if config.weights_pages == "auto" and config.replicas == 1 else 0
 
 
 def build(layout: Layout, compiler: KernelCompiler, progress: ProgressCallback) -> Path:

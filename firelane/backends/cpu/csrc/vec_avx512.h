@@ -16,7 +16,7 @@ constexpr int kWideRows = 12;
 #if defined(FIRELANE_ISA_AVX512BF16)
 constexpr int kFetchRows = 7, kDecodeFetchRows = 5;
 #else
-constexpr int kFetchRows = 3, kDecodeFetchRows = 2;
+constexpr int kFetchRows = 3, kDecodeFetchRows = 1;
 #endif
 
 FL_INLINE f32x16 splat(float v) { return v - f32x16{}; }  // a broadcast: -0 stays
