@@ -1,0 +1,89 @@
+"""Configs of families that contradict themselves, or ask for what is not computed: refused in one line that
+names the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from firelane.errors import UnsupportedModelError
+from firelane.models.registry import load_program
+from firelane.program.ops import Attention, Linear, RopeAndCache
+from tests.models.families import CYCLE, FAMILIES
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no window": ("gemma2", {"sliding_window": 0}, "sliding_window = 0"),
+    "another gate": ("gemma2", {"hidden_activation": "relu"}, "hidden_activation = 'relu'"),
+    "negative cap": ("gemma2", {"attn_logit_softcapping": -5.0}, "attn_logit_softcapping"),
+    "no scale": ("gemma3", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+    "both directions": ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    "types of other layers": ("gemma3", {"layer_types": CYCLE}, "layer_types.*3 entries"),
+    "unknown type": ("olmo3", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
+    "per-layer embeddings": ("gemma4", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+    "shared caches": ("gemma4", {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
+    "experts": ("gemma4", {"enable_moe_block": True}, "enable_moe_block"),
+    "heads that do not divide": (
+        "gemma4",
+        {"num_global_key_value_heads": 3},
+        "num_global_key_value_heads = 3.*divide",
+    ),
+    "no rotations": ("gemma4", {"rope_parameters": None}, "rope_parameters = missing"),
+    "positions of other layers": ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers.*2 layers"),
+    "positions that are no flags": ("smollm3", {"no_rope_layers": [1, 2]}, "no_rope_layers.*ones and zeros"),
+    "interval": ("smollm3", {"no_rope_layers": None, "no_rope_layer_interval": 0}, "no_rope_layer_interval"),
+    "infinite logits": ("granite", {"logits_scaling": 0.0}, "logits_scaling"),
+    "a pattern of letters alone": ("exaone4", {"layer_types": None}, "sliding_window_pattern = 'LG'"),
+    "biases": ("phi3", {"attention_bias": True}, "attention_bias"),
+    "whole heads only": ("granite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor.*full rotation"),
+    "temperature without a period": (
+        "ministral3",
+        {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
+        "original_max_position_embeddings",
+    ),
+    "a key of another family": ("seed_oss", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name: str) -> None:
+    family, changes, message = REFUSED[name]
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        load_program(FAMILIES[family]() | changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_caps_may_be_switched_off() -> None:
+    off = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    program = load_program(FAMILIES["gemma2"]() | off)
+    assert all(op.softcap == 0 for op in program.ops if isinstance(op, Attention | Linear))
+
+
+def test_older_gemma3_configs_stretch_full_layers_alone() -> None:
+    """Without rope_parameters: rope_theta, rope_scaling and rope_local_base_freq."""
+    older = {
+        "rope_parameters": None,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    assert _rotations(load_program(FAMILIES["gemma3"]() | older)) == _rotations(
+        load_program(FAMILIES["gemma3"]())
+    )
+
+
+def test_older_olmo3_configs_stretch_full_layers_alone() -> None:
+    config = FAMILIES["olmo3"]()
+    scaling = dict(config["rope_parameters"]["full_attention"])
+    older = {"rope_parameters": None, "rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    assert _rotations(load_program(config | older)) == _rotations(load_program(config))
+
+
+def test_exaone4_without_windows_has_positions_everywhere() -> None:
+    plain = {"sliding_window": None, "layer_types": None, "sliding_window_pattern": None}
+    assert None not in _rotations(load_program(FAMILIES["exaone4"]() | plain))
+    assert None in _rotations(load_program(FAMILIES["exaone4"]()))
+
+
+def _rotations(program: Any) -> list[Any]:
+    return [op.rotary for op in program.ops if isinstance(op, RopeAndCache)]
