@@ -284,15 +284,14 @@ def phi3() -> Config:
 
 
 def phi4_mini() -> Config:
-    """Three quarters of each head rotated, with a factor for each pair; the long set, since more positions
-    are served than were trained."""
+    """Three quarters of each head rotated, with a factor for each pair: the short set, since no more
+    positions are served than were trained."""
     return phi3() | {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "hidden_size": 128,
         "sliding_window": None,
         "partial_rotary_factor": 0.75,
-        "original_max_position_embeddings": 64,
         "rope_scaling": {
             "type": "longrope",
             "short_factor": [1.0 + 0.05 * i for i in range(12)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -108,3 +109,16 @@ def test_window_matters(checkpoints: Callable[[str, str], Path], family: str) ->
     open_ = logits_of(load_program(config | {"sliding_window": None}), directory, tokens, [len(tokens)])
     np.testing.assert_array_equal(windowed[:WINDOW], open_[:WINDOW])
     assert np.abs(windowed[WINDOW:] - open_[WINDOW:]).max() > 0.1
+
+
+def test_prompts_beyond_the_trained_length(tmp_path: Path) -> None:
+    """The long set of factors, which transformers takes for prompts longer than the trained length."""
+    directory = make_checkpoint("phi4_mini", "float32", tmp_path)
+    tokens, trained = prompt(4 * WINDOW), 64
+    short = oracle_logits(directory, tokens)
+    config = read_config(directory) | {"original_max_position_embeddings": trained}
+    (directory / "config.json").write_text(json.dumps(config))
+    want = oracle_logits(directory, tokens)
+    assert np.abs(want - short).max() > 0.1
+    got = logits_of(load_program(read_config(directory)), directory, tokens, [len(tokens)])
+    np.testing.assert_allclose(got, want, rtol=0, atol=F32_BOUND)
