@@ -25,7 +25,7 @@ TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
     "--host --port --served-model-name --max-queue --no-wait --alias --max-stored-responses "
-    f"--unknown-fields {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
+    f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
     "chat": f"MODEL --url --system {ENGINE}",
