@@ -137,6 +137,8 @@ CLIENTS = {
     "Pydantic AI": Client(
         "pydantic-ai-slim", "venv", venv_script("pydantic_ai_session.py"), further=("openai",)
     ),
+    "LlamaIndex": Client("llama-index-llms-openai-like", "venv", venv_script("llama_index_session.py")),
+    "llm": Client("llm", "venv", venv_script("llm_session.py")),
     "OpenAI's Agents SDK": Client("openai-agents", "venv", venv_script("agents_session.py")),
     "Instructor and LangChain, structured answers": Client(
         "instructor", "venv", structured, further=("langchain-openai",), right="fit: 12 of 12"
