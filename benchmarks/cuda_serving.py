@@ -27,8 +27,9 @@ from cuda_report import Table, parser, percent, publish, run_main
 from cuda_start import model_directory
 
 from firelane.bench.client import LoadClient, first_model
-from firelane.bench.serve import PERCENTS, Load, Objectives, Summary, run_load, summarise
+from firelane.bench.serve import Load, run_load
 from firelane.bench.server import ServerProcess, cpu_seconds
+from firelane.bench.summary import PERCENTS, Objectives, Summary, summarise
 from firelane.bench.workload import Request, sharegpt_like, token_requests
 from firelane.errors import MachineError
 
@@ -101,7 +102,7 @@ def tables(figures: Figures) -> list[Table]:
     ]
     title = f"{s.completed} requests, {figures.concurrency} at a time, {s.prompt_tokens} tokens in, "
     title += f"{s.output_tokens} out, {s.seconds:.1f} s"
-    latencies = {"time to first token": s.ttft_ms, "between tokens": s.itl_ms, "whole request": s.total_ms}
+    latencies = {"time to first token": s.ttft_ms, "between tokens": s.itl_ms, "whole request": s.e2el_ms}
     cells = [[name, *(f"{values[p]:.1f}" for p in PERCENTS)] for name, values in latencies.items()]
     return [
         limits_table(figures.limits),

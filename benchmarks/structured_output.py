@@ -72,22 +72,32 @@ def schema(value: object) -> Grammar:
     return Grammar("json_schema", json.dumps(value))
 
 
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def optional(count: int) -> dict[str, object]:
+    """An object's schema as the gateway sends it, which allows no other fields."""
+    fields = {f"field_{i}": {"type": "integer"} for i in range(count)}
+    return {"type": "object", "properties": fields, "additionalProperties": False}
+
+
 # name: grammar, a text that matches it
 CASES: dict[str, tuple[Grammar, str]] = {
-    "object of five fields": (schema(PERSON), json.dumps(DOCUMENT)),
-    "any JSON object": (schema({"type": "object"}), json.dumps(DOCUMENT)),
+    "object of five fields": (schema(PERSON), compact(DOCUMENT)),
+    "any JSON object": (schema({"type": "object"}), compact(DOCUMENT)),
     "50 optional fields": (
-        schema({"type": "object", "properties": {f"field_{i}": {"type": "integer"} for i in range(50)}}),
-        json.dumps({"field_3": 7, "field_17": 12, "field_41": 90125}),
+        schema(optional(50)),
+        compact({"field_3": 7, "field_17": 12, "field_41": 90125}),
     ),
     "300 optional fields": (
-        schema({"type": "object", "properties": {f"field_{i}": {"type": "integer"} for i in range(300)}}),
-        json.dumps({"field_3": 7, "field_77": 12, "field_281": 90125}),
+        schema(optional(300)),
+        compact({"field_3": 7, "field_77": 12, "field_281": 90125}),
     ),
     "enum of 1,000": (schema({"enum": [f"value {i}" for i in range(1000)]}), '"value 345"'),
     "string of 200 at most": (
         schema(BOUNDED),
-        json.dumps({"text": "a short text about nothing in particular"}),
+        compact({"text": "a short text about nothing in particular"}),
     ),
     "regular expression": (
         Grammar("regex", "[A-Z][a-z]+( [A-Z][a-z]+)*, [0-9]{4}"),
@@ -132,6 +142,7 @@ class Scripted:
     """An executor that draws the tokens of a given text, over and over."""
 
     weights_bytes = kv_bytes = hidden_width = 0
+    max_in_flight = 1
 
     def __init__(self, limits: StepLimits, vocab_size: int) -> None:
         self.limits = limits
@@ -257,8 +268,8 @@ def token_cost(
     while not port.tokens:
         core.step()
     meter = Meter()
-    meter.wrap(core._constraints, "advance")
-    meter.wrap(core._constraints, "install")
+    meter.wrap(core._masks, "advance")
+    meter.wrap(core._masks, "write_row")
     port.tokens = 0
     for _ in range(max(steps, 2 * len(executor.script))):
         core.step()
@@ -302,7 +313,7 @@ def run_steps(
     while len(core.table.running) < sequences or core.table.prefilling:
         core.step()
     meter = Meter()
-    meter.wrap(core._constraints, "advance")
+    meter.wrap(core._masks, "advance")
     found = []
     for _ in range(steps):
         began_s = time.perf_counter()

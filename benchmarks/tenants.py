@@ -54,7 +54,7 @@ def ttft_ms(url: str, key: str, tokens: int, requests: int) -> list[float]:
 @contextmanager
 def flood(url: str, key: str, streams: int) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "firelane", "bench", "serve", "--url", url, "--api-key", key]
-    command += ["--num-requests", "100000", "--concurrency", str(streams)]
+    command += ["--num-prompts", "100000", "--max-concurrency", str(streams)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         time.sleep(SETTLE_S)

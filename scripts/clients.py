@@ -2,7 +2,8 @@
 
 Each session asks for the file `note.txt` of its folder: the scripted engine calls the client's tool that
 reads files, the client runs it and sends the result, and the engine answers with what it has read. A
-session is right when the client prints that.
+session is right when the client prints that. Structured answers are made by the embedded model, and right
+when all of them end and fit their types.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ SESSION_S = 180
 
 @dataclass(frozen=True)
 class Client:
-    """package: its name at the registry of `source` (pip or npm). run: gives the session's output."""
+    """package: its name at the registry of `source`: "pip" is what this environment has, "venv" is installed
+    by pip beside what npm installs. further: packages that it needs besides. run: gives the session's output,
+    in which `right` is found where all went well.
+    """
 
     package: str
     source: str
     run: Callable[[Place], str]
+    further: tuple[str, ...] = ()
+    right: str = rf"The note says:\s*{SECRET}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,29 @@ def python_script(name: str) -> Callable[[Place], str]:
     return lambda place: place.command(
         sys.executable, str(ROOT / "scripts" / "client_sessions" / name), place.url
     )
+
+
+def venv_script(name: str) -> Callable[[Place], str]:
+    return lambda place: place.command(
+        str(venv_python(place.modules.parent)),
+        str(ROOT / "scripts" / "client_sessions" / name),
+        place.url,
+        OPENAI_API_KEY="key",
+    )
+
+
+def venv_python(folder: Path) -> Path:
+    return folder / "venv" / "bin" / "python"
+
+
+def structured(place: Place) -> str:
+    """In front of the embedded model."""
+    from firelane.bench.server import ServerProcess
+
+    script = str(ROOT / "scripts" / "client_sessions" / "structured_session.py")
+    with ServerProcess([]) as server:
+        python = str(venv_python(place.modules.parent))
+        return place.command(python, script, server.url, "firelane-embedded")
 
 
 def node_script(name: str) -> Callable[[Place], str]:
@@ -101,6 +130,19 @@ CLIENTS = {
     "Ollama, JavaScript": Client("ollama", "npm", node_script("ollama_session.mjs")),
     "Claude Code": Client("@anthropic-ai/claude-code", "npm", claude_code),
     "Codex": Client("@openai/codex", "npm", codex),
+    "Vercel's AI SDK": Client(
+        "ai", "npm", node_script("vercel_session.mjs"), further=("@ai-sdk/openai-compatible", "zod")
+    ),
+    "LiteLLM": Client("litellm", "venv", venv_script("litellm_session.py")),
+    "Pydantic AI": Client(
+        "pydantic-ai-slim", "venv", venv_script("pydantic_ai_session.py"), further=("openai",)
+    ),
+    "LlamaIndex": Client("llama-index-llms-openai-like", "venv", venv_script("llama_index_session.py")),
+    "llm": Client("llm", "venv", venv_script("llm_session.py")),
+    "OpenAI's Agents SDK": Client("openai-agents", "venv", venv_script("agents_session.py")),
+    "Instructor and LangChain, structured answers": Client(
+        "instructor", "venv", structured, further=("langchain-openai",), right="fit: 12 of 12"
+    ),
 }
 
 
@@ -110,11 +152,26 @@ def version_of(client: Client, folder: Path) -> str:
         import importlib.metadata
 
         return importlib.metadata.version(client.package)
+    if client.source == "venv":
+        return _in_venv(client, folder)
     card = folder / "node_modules" / client.package / "package.json"
     if not card.exists():
         words = ("npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), client.package)
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*words, *client.further], check=True, stdout=subprocess.DEVNULL)
     return str(json.loads(card.read_text())["version"])
+
+
+def _in_venv(client: Client, folder: Path) -> str:
+    python = venv_python(folder)
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    asked = [str(python), "-c", f"import importlib.metadata as m; print(m.version({client.package!r}))"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if found.returncode:
+        words = (str(python), "-m", "pip", "install", "-q", client.package, *client.further)
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        found = subprocess.run(asked, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
 
 
 def session(client: Client, folder: Path, url: str) -> str:
@@ -125,8 +182,7 @@ def session(client: Client, folder: Path, url: str) -> str:
             said = client.run(Place(url, folder / "node_modules", Path(work), Path(home)))
         except subprocess.TimeoutExpired:
             return f"no end after {SESSION_S} s"
-    found = re.search(rf"The note says:\s*{SECRET}", said)
-    return "" if found else said.strip()[-1000:] or "no output"
+    return "" if re.search(client.right, said) else said.strip()[-1000:] or "no output"
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -31,7 +31,10 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "return_prompt_text": (False,),
 }
-CHAT_HINTS = (*HINTS, "prediction", "verbosity", "web_search_options")
+CHAT_HINTS = (
+    *(name for name in HINTS if name != "thinking"),  # it may hold a budget
+    *("prediction", "verbosity", "web_search_options"),
+)
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_TOOLS = 128
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -151,7 +154,8 @@ class ToolReference(msgspec.Struct, kw_only=True):
 class ChatRequest(SamplingFields, kw_only=True):
     """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
     template. `functions` and `function_call` are the older names of `tools` and `tool_choice`. echo: with
-    `continue_final_message`, the answer begins with that message.
+    `continue_final_message`, the answer begins with that message. thinking_token_budget, thinking_budget:
+    most tokens of reasoning, also `thinking.budget_tokens`.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)]
@@ -163,6 +167,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: Count | None = None
+    thinking_budget: Count | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
@@ -202,6 +208,16 @@ class ChatRequest(SamplingFields, kw_only=True):
             self._call_functions_tools(self.functions)
         self._check_final_message()
         self._check_tools()
+
+    def reasoning_budget(self) -> tuple[str, int] | None:
+        """Most tokens of reasoning, after the name of the field that says so."""
+        for name in ("thinking_token_budget", "thinking_budget"):
+            if getattr(self, name) is not None:
+                return name, getattr(self, name)
+        if not isinstance(self.thinking, dict):
+            return None
+        given = cast(dict[str, Any], self.thinking).get("budget_tokens")
+        return ("thinking", given) if isinstance(given, int) and 0 <= given < 2**31 else None
 
     def _check_final_message(self) -> None:
         if not self.continue_final_message:

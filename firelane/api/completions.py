@@ -12,7 +12,11 @@ from firelane.api.usage import Usage
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_LOGPROBS
 
-COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"prompt_embeds": (), "suffix": ("",)}
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "prompt_embeds": (),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+}
 MAX_PROMPTS = 2048
 MAX_BEST_OF = 20
 Prompt = str | list[Any]
@@ -32,6 +36,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     # Refused: see COMPLETION_NEUTRAL.
     prompt_embeds: Any = None
     suffix: Any = None
+    thinking_token_budget: Any = None
 
     def prompts(self) -> list[str] | list[list[int]]:
         """One entry per prompt. Raises RequestError when the list is empty or mixes kinds."""

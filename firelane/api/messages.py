@@ -106,7 +106,7 @@ class MessagesToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ThinkingConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """budget_tokens: taken, reasoning has no limit of its own. display: "omitted" leaves it out."""
+    """budget_tokens: most tokens of reasoning. display: "omitted" leaves it out."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None

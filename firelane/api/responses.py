@@ -165,12 +165,11 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             raise RequestError(
                 "`stream_options` is only allowed when `stream` is true", param="stream_options"
             )
-        if self.background and (self.stream or self.store is False):
-            field = "stream" if self.stream else "store"
+        if self.background and self.store is False:
             raise RequestError(
                 "an answer made in the background is stored, and read by its id: leave `background` out, or "
-                f"`{field}`",
-                param=field,
+                "`store`",
+                param="store",
             )
         self._check_input()
         for i, tool in enumerate(self.tools or ()):
@@ -287,6 +286,14 @@ class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class ResponseQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """stream: the events of an answer made in the background, those after the number starting_after."""
+
+    stream: bool = False
+    starting_after: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    include_obfuscation: bool | None = None
 
 
 class InputItemsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -45,7 +45,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "return_mm_kwargs": (False,),
     "return_token_offsets": (False,),
     "routed_experts_prompt_start": (),
-    "thinking_token_budget": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
     "watermarking": (False,),
@@ -158,7 +157,6 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_mm_kwargs: Any = None
     return_token_offsets: Any = None
     routed_experts_prompt_start: Any = None
-    thinking_token_budget: Any = None
     use_beam_search: Any = None
     vllm_xargs: Any = None
     watermarking: Any = None

@@ -8,7 +8,7 @@ import ssl
 import time
 import urllib.request
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -16,6 +16,8 @@ import msgspec
 
 from firelane.bench.workload import Request
 from firelane.errors import MachineError, UsageError
+
+DEFAULT_EXTRA = {"ignore_eos": True, "temperature": 0}
 
 
 @dataclass(kw_only=True)
@@ -34,10 +36,12 @@ class Recording:
 class Outcome:
     """What one request got. `error` is "" when it succeeded; the rest is meaningful only then.
 
-    `token_times_s`: arrival of each event that carried text (the answer's end if none did), from the start.
+    `start_s`: by a clock of its own. `token_times_s`: arrival of each event that carried text (the answer's
+    end if none did), from the start. `total_s`: until the connection's end.
     """
 
     error: str
+    start_s: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -57,7 +61,12 @@ class Outcome:
     @property
     def tpot_s(self) -> float:
         """Time per output token after the first."""
-        return (self.token_times_s[-1] - self.ttft_s) / max(1, self.output_tokens - 1)
+        return (self.e2el_s - self.ttft_s) / max(1, self.output_tokens - 1)
+
+    @property
+    def e2el_s(self) -> float:
+        """End-to-end latency: until the last token."""
+        return self.token_times_s[-1]
 
 
 class LoadClient:
@@ -75,7 +84,7 @@ class LoadClient:
         self._path = parts.path
         self._model = model
         self._key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._extra = extra if extra is not None else {"ignore_eos": True, "temperature": 0}
+        self._extra = extra if extra is not None else DEFAULT_EXTRA
 
     async def complete(self, request: Request) -> Recording:
         """One request. Failures to connect or read are told by the recording's `error`."""
@@ -164,6 +173,11 @@ class _Receiver(asyncio.Protocol):
 
 def read_outcome(recording: Recording) -> Outcome:
     """Decode a recorded answer. What is not a complete stream with usage becomes the outcome's `error`."""
+    outcome = _outcome(recording)
+    return replace(outcome, start_s=recording.start_s)
+
+
+def _outcome(recording: Recording) -> Outcome:
     if recording.error:
         return Outcome(error=recording.error)
     head, _, _ = bytes(recording.data).partition(b"\r\n\r\n")

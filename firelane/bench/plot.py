@@ -1,12 +1,14 @@
-"""The plot of a serving benchmark: distributions of time to first token and of inter-token latency."""
+"""The plot of a serving benchmark: distributions of latencies, and what went on over its time."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from firelane.bench.client import Outcome
+from firelane.bench.summary import running_over_time, tokens_by_second
 from firelane.errors import UsageError
 
 
@@ -17,19 +19,27 @@ def require_matplotlib() -> None:
 
 
 def save_plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Write the cumulative distributions to `path`; its suffix chooses the format (png, svg, pdf)."""
+    """Write cumulative distributions, tokens a second and requests under way to `path`; its suffix chooses
+    the format (png, svg, pdf)."""
     require_matplotlib()
     from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
 
     good = [o for o in outcomes if not o.error]
-    series = {
-        "time to first token (ms)": [o.ttft_s * 1e3 for o in good],
-        "inter-token latency (ms)": [gap * 1e3 for o in good for gap in o.gaps_s],
-    }
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, (title, values) in zip(figure.subplots(1, len(series)), series.items(), strict=True):
-        ordered = sorted(values)
-        axes.plot(ordered, [(i + 1) / len(ordered) for i in range(len(ordered))])
-        axes.set(xlabel=title, ylabel="share of all", xscale="log", ylim=(0, 1))
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    (first, gaps), (tokens, running) = figure.subplots(2, 2)
+    _distribution(first, "time to first token (ms)", [o.ttft_s * 1e3 for o in good])
+    _distribution(gaps, "inter-token latency (ms)", [gap * 1e3 for o in good for gap in o.gaps_s])
+    by_second = tokens_by_second(good)
+    tokens.step(range(len(by_second)), by_second, where="post")
+    tokens.set(xlabel="time (s)", ylabel="output tokens a second", ylim=(0, None))
+    running.step(*running_over_time(good), where="post")
+    running.set(xlabel="time (s)", ylabel="requests under way", ylim=(0, None))
+    for axes in figure.axes:
         axes.grid(visible=True, alpha=0.3)
     figure.savefig(path)
+
+
+def _distribution(axes: Any, title: str, values: list[float]) -> None:
+    ordered = sorted(values)
+    axes.plot(ordered, [(i + 1) / len(ordered) for i in range(len(ordered))])
+    axes.set(xlabel=title, ylabel="share of all", xscale="log", ylim=(0, 1))

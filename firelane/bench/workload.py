@@ -61,14 +61,19 @@ def _log_normal(rng: random.Random, mean: float, sigma: float, longest: int) -> 
 def token_requests(lengths: Sequence[Lengths], *, seed: int, vocab_size: int) -> list[Request]:
     """Prompts of random plain token ids: exact lengths on any server that takes lists of ids."""
     rng = random.Random(seed)
-    first = FIRST_PLAIN_ID if vocab_size > 2 * FIRST_PLAIN_ID else 0
+    ids = plain_ids(vocab_size)
     return [
         Request(
-            prompt=[rng.randrange(first, vocab_size) for _ in range(n.prompt_tokens)],
+            prompt=[rng.randrange(ids.start, ids.stop) for _ in range(n.prompt_tokens)],
             output_tokens=n.output_tokens,
         )
         for n in lengths
     ]
+
+
+def plain_ids(vocab_size: int) -> range:
+    """Ids that stand for text."""
+    return range(FIRST_PLAIN_ID if vocab_size > 2 * FIRST_PLAIN_ID else 0, vocab_size)
 
 
 def text_requests(
@@ -80,13 +85,3 @@ def text_requests(
         for r in token_requests(lengths, seed=seed, vocab_size=vocab_size)
         if isinstance(r.prompt, list)
     ]
-
-
-def poisson_arrivals(count: int, *, seed: int, rate: float) -> list[float]:
-    """Arrival times in seconds from the start, `rate` requests a second on average."""
-    rng = random.Random(seed)
-    now, times = 0.0, []
-    for _ in range(count):
-        times.append(now)
-        now += rng.expovariate(rate)
-    return times

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli import options
+from firelane.cli import bench_serve, options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     _add_offline(kinds.add_parser("offline", help="speed of the engine alone, against the machine's limits"))
-    _add_serve(kinds.add_parser("serve", help="throughput and latency of any OpenAI-compatible server"))
+    bench_serve.add_arguments(
+        kinds.add_parser("serve", help="throughput and latency of any OpenAI-compatible server")
+    )
     _add_kernels(kinds.add_parser("kernels", help="speed of each op by number of rows"))
     _add_host(kinds.add_parser("host", help="CPU time of gateway and engine per token, on the null backend"))
 
@@ -34,37 +36,6 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=options.positive_int, default=3, metavar="N", help="best of N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_offline)
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="default: %(default)s")
-    parser.add_argument("--model", help="name to ask for (default: the server's first)")
-    parser.add_argument("--api-key", default="", help="sent as bearer token")
-    parser.add_argument(
-        "--num-requests", type=options.positive_int, default=200, metavar="N", help="default: 200"
-    )
-    parser.add_argument("--concurrency", type=options.positive_int, metavar="N", help="at most N at a time")
-    parser.add_argument("--rate", type=options.positive_float, metavar="X", help="Poisson, X requests/s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
-    parser.add_argument(
-        "--vocab-size", type=options.positive_int, default=1000, metavar="N", help="prompt ids are below N"
-    )
-    parser.add_argument(
-        "--longest",
-        type=options.positive_int,
-        default=1024,
-        metavar="N",
-        help="tokens of the longest prompt or output",
-    )
-    parser.add_argument(
-        "--slo-ttft-ms", type=options.positive_float, default=1000.0, metavar="X", help="of goodput"
-    )
-    parser.add_argument(
-        "--slo-tpot-ms", type=options.positive_float, default=100.0, metavar="X", help="of goodput"
-    )
-    parser.add_argument("--save-plot", type=Path, metavar="FILE", help="needs matplotlib")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.set_defaults(run_benchmark=_run_serve)
 
 
 def _add_kernels(parser: argparse.ArgumentParser) -> None:
@@ -111,34 +82,6 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
     print(format_figures(figures))
     if arguments.json is not None:
         write_json(arguments.json, figures)
-    return 0
-
-
-def _run_serve(arguments: argparse.Namespace, environment: Environment) -> int:
-    del environment
-    from firelane.bench import serve
-    from firelane.bench.client import LoadClient, first_model
-    from firelane.bench.plot import require_matplotlib, save_plot
-    from firelane.bench.table import write_json
-    from firelane.bench.workload import poisson_arrivals, sharegpt_like, token_requests
-
-    if arguments.save_plot is not None:
-        require_matplotlib()
-    count, seed = arguments.num_requests, arguments.seed
-    model = arguments.model or first_model(arguments.url, api_key=arguments.api_key)
-    client = LoadClient(arguments.url, model, api_key=arguments.api_key)
-    lengths = sharegpt_like(count, seed=seed, longest=arguments.longest)
-    requests = token_requests(lengths, seed=seed, vocab_size=arguments.vocab_size)
-    arrivals = poisson_arrivals(count, seed=seed, rate=arguments.rate) if arguments.rate else None
-    load = serve.Load(concurrency=arguments.concurrency, arrivals_s=arrivals)
-    objectives = serve.Objectives(ttft_ms=arguments.slo_ttft_ms, tpot_ms=arguments.slo_tpot_ms)
-    outcomes, seconds = serve.run_load(client, requests, load)
-    summary = serve.summarise(outcomes, seconds, objectives)
-    print(serve.format_summary(summary, objectives))
-    if arguments.json is not None:
-        write_json(arguments.json, summary)
-    if arguments.save_plot is not None:
-        save_plot(outcomes, arguments.save_plot)
     return 0
 
 

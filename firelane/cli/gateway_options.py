@@ -86,6 +86,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def add_requests(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--any-model",
+        action="store_true",
+        help="whatever model a request names, the lone one answers (for programs with a fixed name)",
+    )
+    parser.add_argument(
         "--unknown-fields",
         choices=("ignore", "refuse"),
         default="ignore",
@@ -179,6 +184,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "api_keys": keys,
         "allow_origins": tuple(arguments.allow_origin),
+        "any_model": arguments.any_model,
         "refuse_unknown_fields": arguments.unknown_fields == "refuse",
         "prices": arguments.prices,
         "max_queue_age_s": arguments.max_queue_age_s,

@@ -21,6 +21,7 @@ from firelane.node.fleet import Fleet, Link
 from firelane.node.shutdown import Shutdown
 from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
+from firelane.text.heap import map_large_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Disp
     import uvloop
 
     raise_file_limit()
+    map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
     uvloop.run(_Service(config, engines, display).run())

@@ -9,6 +9,7 @@ from firelane.api.decode import BodyDecoder
 from firelane.errors import TooLargeError
 from firelane.gateway.http.exchange import Exchange, HttpError
 from firelane.gateway.ignored import IgnoredFields
+from firelane.gateway.trimming import Trimmer
 
 LARGE_BYTES = 128 << 10
 """Bodies above are decoded and checked on a thread, one at a time."""
@@ -40,6 +41,7 @@ class Bodies:
     def __init__(self, *, refuse_unknown: bool = False) -> None:
         self.queued_bytes = 0
         self.ignored = IgnoredFields()
+        self.trimmer = Trimmer()
         self._refuse_unknown = refuse_unknown
         self._turn = asyncio.Lock()
 
@@ -65,6 +67,7 @@ class Bodies:
                 return await asyncio.to_thread(_decode_large, decoder, body, strict)
         finally:
             self.queued_bytes -= len(body)
+            self.trimmer.large_body()
 
 
 def _decode_large(

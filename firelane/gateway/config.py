@@ -72,7 +72,8 @@ class GatewayConfig:
     pages may use the server, "*": all; without any, all where keys are needed, else those of this machine.
     refuse_unknown_fields: of requests; else they are ignored.
     metrics_port: of a second listener with metrics and health alone, without keys (None: there is none).
-    wait: requests that come while their model loads wait for it, instead of being refused.
+    wait: requests that come while their model loads wait for it, instead of being refused. any_model: the
+    lone model answers whatever name a request gives.
     """
 
     models: tuple[ModelConfig, ...]
@@ -90,6 +91,7 @@ class GatewayConfig:
     allow_origins: tuple[str, ...] = ()
     refuse_unknown_fields: bool = False
     wait: bool = False
+    any_model: bool = False
     metrics_port: int | None = None
     limits: HttpLimits = field(default_factory=HttpLimits)
     files: FileLimits = field(default_factory=FileLimits)
@@ -101,6 +103,8 @@ class GatewayConfig:
         for name in names:
             if names.count(name) > 1:
                 raise UsageError(f"the name '{name}' is given twice: give each model names of its own")
+        if self.any_model and len(self.models) > 1:
+            raise UsageError("--any-model is for one model: leave it out, or serve one")
         if self.max_queue < 0:
             raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
         if not 0 <= self.port < 65536:

@@ -108,7 +108,7 @@ class Gateway:
         data = DataDir(config.data_dir)
         files = FileStore(data, config.files)
         return Services(
-            models=Models(models),
+            models=Models(models, any_name=config.any_model),
             tenants=tenants,
             usage=usage,
             metrics=metrics,
@@ -234,6 +234,7 @@ class Gateway:
             self._server.close()
         await self.services.batches.pause()
         await self.app.cancel_tasks()
+        self.services.bodies.trimmer.close()
         for model in self.services.models:
             model.engines.close()
             model.prompts.close()

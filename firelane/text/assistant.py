@@ -18,7 +18,7 @@ from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
 from firelane.text.encoder import TextRoom
 from firelane.text.prompt import Prompt, PromptBuilder
-from firelane.text.reasoning import CLOSE, begins_thinking, thinks, with_reasoning
+from firelane.text.reasoning import CLOSE, begins_thinking, budget_grammar, thinks, with_reasoning
 from firelane.text.reasoning import OPEN as THINK
 from firelane.text.template_process import TemplateRenderer, encoded
 from firelane.text.tools.families import find_family
@@ -114,6 +114,10 @@ class Assistant:
         if in_reasoning and grammar is not None:  # it covers all that the model writes: there is no reasoning
             text, in_reasoning = f"{text.rstrip()}\n\n{CLOSE}\n\n", False
         parser = self._parser(conversation, reasons=self._thinks and grammar is None)
+        ignored = source.ignored
+        if conversation.budget is not None and grammar is None:
+            grammar, unread = self._within_budget(conversation.budget, begun=in_reasoning)
+            ignored += unread
         return RenderedChat(
             text=text,
             special=conversation.special,
@@ -124,8 +128,18 @@ class Assistant:
             visible_special_ids=self._visible_special_ids(conversation)
             if parser is not None
             else frozenset(),
-            ignored=source.ignored,
+            ignored=ignored,
         )
+
+    def _within_budget(
+        self, budget: tuple[str, int], *, begun: bool
+    ) -> tuple[Grammar | None, tuple[str, ...]]:
+        """What holds the reasoning to a budget, and the names of fields that cannot be honoured."""
+        name, tokens = budget
+        if not self._thinks:  # there is none
+            return None, ()
+        grammar = budget_grammar(tokens, self._prompts.tokenizer, begun=begun)
+        return grammar, () if grammar is not None else (name,)
 
     def _parser(self, conversation: Conversation, *, reasons: bool) -> Parser | None:
         parser: Parser | None = None
@@ -210,6 +224,7 @@ class Assistant:
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
         asked = encoded(messages, tools, variables)
+        ignored += conversation.hints
         return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
 
     def _variables(

@@ -37,7 +37,7 @@ class _Closer:
             return schema
         old = cast(Schema, schema)
         parts = _says_parts(old) or part
-        new = {key: self._value(key, value, parts) for key, value in old.items()}
+        new = {key: self._value(key, value, parts) for key, value in _with_names(old).items()}
         if not part and _lists_all(old):
             new["additionalProperties"] = False
         return new
@@ -53,6 +53,25 @@ class _Closer:
                 for name, each in cast(Schema, value).items()
             }
         return self.one(value) if key in ONE else value
+
+
+def _with_names(schema: Schema) -> Schema:
+    """The same with fields in the place of `propertyNames`, where that is a list of names: so Pydantic writes
+    a dictionary of few keys.
+    """
+    given, values = schema.get("propertyNames"), schema.get("additionalProperties")
+    if "properties" in schema or "patternProperties" in schema or not isinstance(given, dict):
+        return schema
+    names = cast(Schema, given).get("enum")
+    if set(cast(Schema, given)) - {"type", "title"} != {"enum"} or not isinstance(names, list):
+        return schema
+    fields = {name: {} if values is None else values for name in cast(list[Any], names)}
+    if not all(isinstance(name, str) for name in fields):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "propertyNames"}
+    if kept.get("maxProperties", 0) >= len(fields):
+        del kept["maxProperties"]  # says nothing any more
+    return kept | {"properties": fields, "additionalProperties": False}
 
 
 def _lists_all(schema: Schema) -> bool:

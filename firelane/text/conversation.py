@@ -19,7 +19,8 @@ class Conversation:
     """messages: as Hugging Face templates expect them, the arguments of calls as objects. grammar: what the
     answer must match. variables: further ones of the template. continue_final: the answer goes on with the
     last message's text. special: the tokenizer adds its own special tokens. hide_reasoning: it is made, but
-    not given out.
+    not given out. budget: most tokens of reasoning, after the name of the field that says so. hints: further
+    fields that change nothing.
     """
 
     messages: list[dict[str, Any]]
@@ -31,10 +32,14 @@ class Conversation:
     continue_final: bool = False
     special: bool = False
     hide_reasoning: bool = False
+    budget: tuple[str, int] | None = None
+    hints: tuple[str, ...] = ()
 
 
 def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversation:
     """The conversation of a checked request. Raises RequestError."""
+    budget = request.reasoning_budget()
+    has_hint = request.thinking is not None and (budget is None or budget[0] != "thinking")
     return Conversation(
         messages=template_messages(request.messages),
         use=tool_use(request),
@@ -45,6 +50,8 @@ def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversa
         continue_final=request.continue_final_message is True,
         special=request.add_special_tokens is True,
         hide_reasoning=request.include_reasoning is False,
+        budget=budget,
+        hints=("thinking",) if has_hint else (),
     )
 
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from firelane.text.tokenizer import Tokenizer
 from firelane.text.tools.stream_buffer import Parser, Reading, StreamBuffer, begins, skip_space, until
+from firelane.wire.frames import Grammar
 
 OPEN = "<think>"
 CLOSE = "</think>"
+
+
+def budget_grammar(tokens: int, tokenizer: Tokenizer, *, begun: bool) -> Grammar | None:
+    """A grammar of tokens: any, but at most so many between the marks, whose closing one then has to follow.
+    begun: the prompt ends within them. None where a mark is no token by itself.
+    """
+    opening, closing = tokenizer.id_of(OPEN), tokenizer.id_of(CLOSE)
+    if closing is None or (opening is None and not begun):
+        return None
+    start = "thought" if begun else f"<[^{opening}]>* (<[{opening}]> thought)?"
+    some = f"<[^{closing}]>{{0,{tokens}}} " if tokens else ""
+    return Grammar("lark", f"start: {start}\nthought: {some}<[{closing}]> <[*]>*\n")
 
 
 def thinks(name: str, template: str) -> bool:

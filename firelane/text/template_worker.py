@@ -17,9 +17,12 @@ import msgspec
 
 from firelane.child_process import end_with_parent, limit_memory
 from firelane.errors import RequestError, TokenizerError
+from firelane.text.heap import map_large_blocks, trim_heap
 from firelane.text.template_limits import CPU_S, MEMORY_BYTES
 
 LENGTH_BYTES = 4
+LARGE_BYTES = 1 << 20
+"""Memory is given back after more."""
 RENDERED, REFUSED, FAILED, TOO_MUCH = b"t", b"r", b"f", b"m"
 """Outcomes: the first byte of an answer. The rest is the text, or, in UTF-8 too, what is wrong."""
 
@@ -88,6 +91,7 @@ class _Renderer:
 def main() -> int:
     end_with_parent()
     limit_memory(MEMORY_BYTES)
+    map_large_blocks()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     sock, renderer = socket.socket(fileno=0), _Renderer()
@@ -99,6 +103,9 @@ def main() -> int:
         sock.sendall(framed(answer))
         if answer[:1] == TOO_MUCH:
             return 1
+        if len(request) > LARGE_BYTES:
+            del request, answer
+            trim_heap()
         work = renderer.render
     return 0
 

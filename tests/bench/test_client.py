@@ -55,6 +55,7 @@ def test_times_are_those_of_the_bytes() -> None:
         cached_tokens=2,
         token_times_s=[1.0, 2.0, 2.0],
         total_s=4.0,
+        start_s=10.0,
     )
     assert outcome.ttft_s == 1.0
     assert outcome.gaps_s == [1.0, 0.0]

@@ -11,7 +11,16 @@ import pytest
 
 from firelane.bench import plot, serve
 from firelane.bench.client import LoadClient, Outcome, Recording
-from firelane.bench.serve import Load, Objectives, _send_all, format_summary, summarise
+from firelane.bench.serve import Load, _send_all
+from firelane.bench.summary import (
+    Objectives,
+    Statistics,
+    format_summary,
+    result_json,
+    running_over_time,
+    summarise,
+    tokens_by_second,
+)
 from firelane.bench.table import format_table, percentile
 from firelane.bench.workload import Request
 from firelane.errors import MachineError, UsageError
@@ -19,9 +28,10 @@ from firelane.errors import MachineError, UsageError
 OBJECTIVES = Objectives(ttft_ms=1500, tpot_ms=600)
 
 
-def outcome(*times_s: float) -> Outcome:
+def outcome(*times_s: float, start_s: float = 100.0) -> Outcome:
     return Outcome(
         error="",
+        start_s=start_s,
         prompt_tokens=10,
         output_tokens=len(times_s),
         token_times_s=list(times_s),
@@ -29,19 +39,79 @@ def outcome(*times_s: float) -> Outcome:
     )
 
 
+OUTCOMES = [
+    outcome(1.0, 1.5, 2.0),
+    outcome(2.0, 2.5, start_s=101.0),
+    outcome(1.0),
+    Outcome(error="HTTP 429: full"),
+]
+
+
 def test_summary() -> None:
-    outcomes = [outcome(1.0, 1.5, 2.0), outcome(2.0, 2.5), outcome(1.0, 2.0), Outcome(error="HTTP 429: full")]
-    summary = summarise(outcomes, 4.0, OBJECTIVES)
+    summary = summarise(OUTCOMES, 4.0, OBJECTIVES)
     assert (summary.completed, summary.failed, summary.first_error) == (3, 1, "HTTP 429: full")
-    assert (summary.prompt_tokens, summary.output_tokens) == (30, 7)
-    assert summary.output_tokens_per_s == pytest.approx(7 / 4)
-    assert summary.total_tokens_per_s == pytest.approx(37 / 4)
-    assert summary.goodput_per_s == pytest.approx(1 / 4)
-    assert summary.ttft_ms == {50: 1000, 90: 2000, 99: 2000}
-    assert summary.itl_ms == {50: 500, 90: 1000, 99: 1000}
+    assert (summary.prompt_tokens, summary.output_tokens) == (30, 6)
+    assert summary.output_tokens_per_s == pytest.approx(6 / 4)
+    assert summary.total_tokens_per_s == pytest.approx(36 / 4)
+    assert summary.goodput_per_s == pytest.approx(2 / 4)
+    assert summary.ttft_ms.percentiles == pytest.approx({50: 1000, 90: 1800, 99: 1980})
+    assert (summary.ttft_ms.mean, summary.ttft_ms.std) == pytest.approx((4000 / 3, 471.4), rel=1e-4)
+    assert summary.itl_ms.percentiles == pytest.approx(dict.fromkeys((50, 90, 99), 500))
+    assert summary.tpot_ms.mean == 500  # of answers of two tokens and more
     text = format_summary(summary, OBJECTIVES)
     assert "1 failed, first: HTTP 429: full" in text
-    assert "goodput: 0.25 requests/s" in text
+    assert "goodput: 0.50 requests/s with TTFT <= 1500 ms and TPOT <= 600 ms" in text
+
+
+def test_what_went_on_over_time() -> None:
+    good = [o for o in OUTCOMES if not o.error]
+    assert tokens_by_second(good) == [0, 3, 1, 2]
+    times, running = running_over_time(good)
+    assert times == [0.0, 0.0, 1.0, 1.0, 2.0, 3.5]
+    assert running == [1, 2, 1, 2, 1, 0]
+    summary = summarise(OUTCOMES, 4.0, OBJECTIVES)
+    assert (summary.most_tokens_per_s, summary.most_running) == (3, 2)
+
+
+def test_results_have_the_keys_of_vllm() -> None:
+    result = result_json(summarise(OUTCOMES, 4.0, OBJECTIVES, [25, 99.9]))
+    rates = {"request_throughput", "request_goodput", "output_throughput", "total_token_throughput"}
+    counts = {"completed", "failed", "total_input_tokens", "total_output_tokens", "max_concurrent_requests"}
+    latencies = {
+        f"{kind}_{name}_ms"
+        for name in ("ttft", "tpot", "itl", "e2el")
+        for kind in ("mean", "median", "std", "p25", "p50", "p99.9")
+    }
+    others = {"duration", "max_output_tokens_per_s", "total_cached_tokens"}
+    assert set(result) == rates | counts | latencies | others
+    assert result["mean_e2el_ms"] == pytest.approx((2000 + 2500 + 1000) / 3)
+
+
+def test_detailed_results_have_an_entry_for_each_request() -> None:
+    result = result_json(summarise(OUTCOMES, 4.0, OBJECTIVES), detailed=True)
+    assert result["ttfts"] == [1.0, 2.0, 1.0, 0.0]
+    assert result["itls"] == [[0.5, 0.5], [0.5], [], []]
+    assert result["errors"] == ["", "", "", "HTTP 429: full"]
+    assert result["output_lens"] == [3, 2, 1, 0]
+
+
+def test_objectives_are_read_and_may_be_none() -> None:
+    read = Objectives.read(["ttft:500", "e2el:2500"])
+    assert read == Objectives(ttft_ms=500, e2el_ms=2500)
+    assert [read.met_by(outcome(0.5, last)) for last in (2.5, 2.6)] == [True, False]
+    summary = summarise(OUTCOMES, 4.0, Objectives.read([]))
+    assert summary.goodput_per_s is None
+    assert "goodput" not in format_summary(summary, Objectives())
+
+
+@pytest.mark.parametrize("pair", ["ttft", "ttft:x", "itl:5", "tpot:-1", "tpot:nan"])
+def test_wrong_objectives_are_told(pair: str) -> None:
+    with pytest.raises(UsageError, match=f"--goodput {pair}: give ttft:MS"):
+        Objectives.read([pair])
+
+
+def test_statistics_of_nothing() -> None:
+    assert Statistics.of([])[50] != Statistics.of([])[50]  # nan
 
 
 def test_nothing_but_failures_is_an_error() -> None:
@@ -108,6 +178,12 @@ class LeapingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> Any:
         self.loop.now_s += timeout or 0.0
         return super().select(0)
+
+
+def test_each_end_is_told() -> None:
+    told: list[int] = []
+    asyncio.run(_send_all(FakeClient(), REQUESTS, Load(), told.append))
+    assert told == list(range(1, 9))
 
 
 def test_arrivals_order_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from firelane.bench.workload import (
     Lengths,
     exponential,
-    poisson_arrivals,
     sharegpt_like,
     text_requests,
     token_requests,
@@ -19,7 +18,6 @@ from firelane.bench.workload import (
 def test_same_seed_same_mix() -> None:
     assert sharegpt_like(50, seed=1) == sharegpt_like(50, seed=1)
     assert sharegpt_like(50, seed=1) != sharegpt_like(50, seed=2)
-    assert poisson_arrivals(5, seed=3, rate=2.0) == poisson_arrivals(5, seed=3, rate=2.0)
 
 
 def test_sharegpt_like_is_long_tailed_and_bounded() -> None:
@@ -51,9 +49,3 @@ def test_text_requests_are_the_decoded_ids() -> None:
     (ids,) = token_requests(lengths, seed=0, vocab_size=500)
     assert request.prompt == " ".join(map(str, ids.prompt))
     assert request.output_tokens == 5
-
-
-def test_poisson_arrivals_come_at_the_rate() -> None:
-    times = poisson_arrivals(4000, seed=0, rate=20.0)
-    assert times == sorted(times)
-    assert times[-1] == pytest.approx(200, rel=0.1)

@@ -75,7 +75,7 @@ def test_errors_are_one_line(arguments: list[str], code: int, message: str) -> N
         ["serve", "--backend", "tpu"],
         ["generate"],
         ["bench"],
-        ["bench", "serve", "--rate", "nan"],
+        ["bench", "serve", "--request-rate", "nan"],
     ],
     ids=" ".join,
 )
@@ -144,7 +144,7 @@ def test_installed_command_is_this_one() -> None:
     [
         (["serve", "--prot", "1"], "unrecognized arguments: --prot: did you mean --port?"),
         (["serve", "--maxqueue=1"], "unrecognized arguments: --maxqueue=1: did you mean --max-queue?"),
-        (["bench", "serve", "--concurency", "1"], "did you mean --concurrency?"),
+        (["bench", "serve", "--max-concurency", "1"], "did you mean --max-concurrency?"),
         (["serv"], "did you mean serve?"),
         (["serve", "--zzzz"], "unrecognized arguments: --zzzz\n"),
     ],

@@ -25,14 +25,17 @@ TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
     "--host --port --served-model-name --max-queue --no-wait --alias --max-stored-responses "
-    f"--unknown-fields {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
+    f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",
     "chat": f"MODEL --url --system {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
-    "bench serve": "--url --model --api-key --num-requests --concurrency --rate --seed --vocab-size "
-    "--longest --slo-ttft-ms --slo-tpot-ms --save-plot --json",
+    "bench serve": "--url --model --api-key --seed --dataset-name --dataset-path --num-prompts --tokenizer "
+    "--random-input-len --random-output-len --random-range-ratio --random-prefix-len --sharegpt-output-len "
+    "--vocab-size --longest --max-concurrency --request-rate --burstiness --ramp-up-strategy "
+    "--ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature --ignore-eos --extra-body --goodput "
+    "--metric-percentiles --save-detailed --metadata --save-plot --json",
     "bench kernels": "MODEL --threads --weights --isa --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",

@@ -217,7 +217,6 @@ def test_best_of(service):
         ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
         ({"mirostat": 2}, "mirostat"),
         ({"moderation": {"model": "omni"}}, "moderation"),
-        ({"thinking_token_budget": 5}, "thinking_token_budget"),
         ({"watermarking": True}, "watermarking"),
     ],
 )

@@ -259,6 +259,7 @@ def test_cached_tokens(service):
         ({"suffix": "x"}, "suffix", "not supported"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "not supported"),
+        ({"thinking_token_budget": 5}, "thinking_token_budget", "not supported"),
         ({"temprature": 1}, "temprature", "unknown field"),
     ],
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import array
+import contextlib
 
 import pytest
+from service import Service
 
-from tests.text.toy_model import write_model
+from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.text.reasoning import budget_grammar
+from tests.text.toy_model import byte_tokenizer, write_model
 
 USER = [{"role": "user", "content": "hi"}]
 QWEN = (
@@ -132,3 +136,69 @@ def test_earlier_reasoning_reaches_the_template(make):
     past = {"role": "assistant", "content": "b", "reasoning_content": "a"}
     chat(service, messages=[*USER, past, *USER])
     assert prompt_text(service) == "()(a)()"
+
+
+@pytest.fixture
+def marked(loop, tmp_path):
+    """Makes a server of a model whose marks are tokens."""
+    with contextlib.ExitStack() as made:
+
+        def make(template):
+            core = byte_tokenizer()
+            core.add_tokens(["<think>", "</think>"])
+            model = ModelConfig(model_dir=write_model(tmp_path, core, template=template), names=("toy",))
+            config = GatewayConfig(models=(model,), port=0)
+            return made.enter_context(contextlib.closing(Service(loop, core, config)))
+
+        yield make
+
+
+BUDGETS = [
+    {"thinking_token_budget": 7},
+    {"thinking_budget": 7},
+    {"thinking": {"type": "enabled", "budget_tokens": 7}},
+    {"thinking_token_budget": 7, "thinking_budget": 9},
+]
+
+
+@pytest.mark.parametrize("fields", BUDGETS, ids=str)
+@pytest.mark.parametrize(("template", "begun"), [(DEEPSEEK, True), (QWEN, False)])
+def test_a_budget_becomes_a_grammar(marked, template, begun, fields):
+    service = marked(template)
+    answer = service.http.post("/v1/chat/completions", json={"messages": USER, **fields})
+    assert answer.status_code == 200
+    assert "x-ignored-fields" not in answer.headers
+    grammar = service.engine.submitted[-1].grammar
+    assert grammar == budget_grammar(7, service.model.tokenizer, begun=begun)
+
+
+def test_a_budget_that_cannot_be_kept_is_named(make):
+    service = make(DEEPSEEK, "hm</think>yes")  # whose marks are several tokens
+    for fields, name in ((BUDGETS[0], "thinking_token_budget"), (BUDGETS[2], "thinking")):
+        answer = service.http.post("/v1/chat/completions", json={"messages": USER, **fields})
+        assert answer.headers["x-ignored-fields"] == name
+        assert service.engine.submitted[-1].grammar is None
+
+
+def test_a_budget_of_what_does_not_reason(make):
+    service = make("{{ messages[0].content }}", "yes")
+    answer = service.http.post("/v1/chat/completions", json={"messages": USER, "thinking_budget": 1})
+    assert "x-ignored-fields" not in answer.headers
+    assert service.engine.submitted[-1].grammar is None
+
+
+@pytest.mark.parametrize(
+    "thinking", [True, {"type": "enabled"}, {"budget_tokens": -1}, {"budget_tokens": "7"}]
+)
+def test_other_words_about_thinking_are_hints(marked, thinking):
+    service = marked(DEEPSEEK)
+    answer = service.http.post("/v1/chat/completions", json={"messages": USER, "thinking": thinking})
+    assert answer.headers["x-ignored-fields"] == "thinking"
+    assert service.engine.submitted[-1].grammar is None
+
+
+def test_a_format_leaves_nothing_to_a_budget(marked):
+    service = marked(DEEPSEEK)
+    form = {"type": "json_object"}
+    chat(service, thinking_budget=7, response_format=form)
+    assert service.engine.submitted[-1].grammar.kind == "json_schema"

@@ -108,3 +108,35 @@ def test_a_field_may_be_called_like_a_keyword() -> None:
     schema = closed({"properties": {"properties": {"type": "string"}, "items": an_object()}})
     assert schema["properties"] == {"properties": {"type": "string"}, "items": CLOSED}
     assert schema["additionalProperties"] is False
+
+
+FEW = {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}
+OF_FEW = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, OF_FEW),
+        ({"maxProperties": 2}, OF_FEW),
+        ({"maxProperties": 1}, {**OF_FEW, "maxProperties": 1}),
+        ({"propertyNames": {"pattern": "^a"}}, {**FEW, "propertyNames": {"pattern": "^a"}}),
+        ({"propertyNames": {"enum": [1]}}, {**FEW, "propertyNames": {"enum": [1]}}),
+        ({"properties": {"a": {}}}, {**FEW, "properties": {"a": {}}}),
+    ],
+)
+def test_a_dictionary_of_few_keys_has_fields(more: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert closed({**FEW, **more}) == wanted
+
+
+def test_a_pydantic_dictionary_of_few_keys() -> None:
+    class Amounts(pydantic.BaseModel):
+        of: dict[Literal["apples", "pears"], int]
+
+    sent = closed(Amounts.model_json_schema())
+    assert set(sent["properties"]["of"]["properties"]) == {"apples", "pears"}
+    assert "propertyNames" not in sent["properties"]["of"]

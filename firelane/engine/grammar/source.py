@@ -21,8 +21,8 @@ NAMES = {
     "lark": "the grammar",
     "gbnf": "the grammar",
 }
-# JSON has no white space unless the schema asks for some in `x-guidance`: then a space, or a new line with
-# its indentation, so that a model cannot lose itself in it.
+# JSON has no white space unless the schema asks for some in `x-guidance`: then what that says, or else a
+# space, or a new line with its indentation, so that a model cannot lose itself in it.
 COMPACT = {"whitespace_flexible": False, "lenient": False}
 WHITESPACE = r" ?|\r?\n[ \t]{0,40}"
 MAX_DETAIL = 300
@@ -89,20 +89,24 @@ def _source(grammar: Grammar) -> str:
 def _json_source(text: str) -> str:
     from llguidance import LLMatcher
 
-    lark = _wide(text)
+    schema = _object(text)
+    lark = lark_of(schema, COMPACT) if schema else None
     if lark is not None:
         return LLMatcher.grammar_from_lark(lark)
-    defaults: Any = {**COMPACT, "whitespace_pattern": WHITESPACE}
+    defaults: Any = dict(COMPACT)
+    guidance = schema.get("x-guidance")
+    if isinstance(guidance, dict) and cast(dict[str, Any], guidance).get("whitespace_flexible"):
+        defaults["whitespace_pattern"] = WHITESPACE  # given, it makes even compact JSON flexible
     return LLMatcher.grammar_from_json_schema(text, defaults=defaults, overrides={"lenient": False})
 
 
-def _wide(text: str) -> str | None:
-    """None also where the general way is to say what is wrong."""
+def _object(text: str) -> dict[str, Any]:
+    """The schema; {} also where the library is to say what is wrong."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError):
-        return None
-    return lark_of(cast(dict[str, Any], schema), COMPACT) if isinstance(schema, dict) else None
+        return {}
+    return cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
 
 
 def one_line(message: str) -> str:

@@ -14,8 +14,9 @@ _ERRORS: msgspec.json.Decoder[ErrorEnvelope] = msgspec.json.Decoder(ErrorEnvelop
 
 
 class BackgroundExchange:
-    """An Exchange that outlives its client's. on_end: called once, when the answer has ended otherwise than
-    well, or was cancelled; then its status says how. The answer itself goes where its format puts it.
+    """An Exchange that outlives its client's. on_end: called once, when the answer has ended or was
+    cancelled; its status says how. The answer itself goes where its format puts it. on_events: takes the
+    events of an answer that is streamed; None where it comes in one piece.
     """
 
     def __init__(
@@ -23,15 +24,18 @@ class BackgroundExchange:
         client: Exchange,
         answer: ResponseObject,
         on_end: Callable[[ResponseObject], None],
+        on_events: Callable[[bytes], None] | None = None,
     ) -> None:
         self.request = client.request
         self.id = client.id
         self.answer = answer
         self.extra_headers = b""
-        self.started = self.gone = False
+        self.started = on_events is not None  # what goes wrong becomes an event
+        self.gone = False
         self.on_gone: Callable[[], None] | None = None
         self.error_form: ErrorForm | None = None
         self._on_end = on_end
+        self._on_events = on_events
 
     def respond(self, status: int, body: bytes, *, content_type: bytes = JSON, headers: bytes = b"") -> None:  # noqa: ARG002
         if self.gone:
@@ -45,17 +49,22 @@ class BackgroundExchange:
         self._on_end(self.answer)
 
     def start_stream(self, content_type: bytes = EVENT_STREAM) -> None:
-        """Never: these answers come in one piece."""
+        """Never: a stream has started from the beginning."""
         raise AssertionError(content_type)
 
     def send(self, data: bytes) -> None:
-        raise AssertionError(data)
+        assert self._on_events is not None
+        if not self.gone:
+            self._on_events(data)
 
     async def drained(self) -> None:
         pass
 
     def end(self) -> None:
-        raise AssertionError(self.id)
+        if not self.gone:
+            self.gone = True
+            self.on_gone = None
+            self._on_end(self.answer)
 
     def abort(self) -> None:
         self.respond(500, envelope(500, "internal error: see the server's log", code="internal_error"))

@@ -85,10 +85,15 @@ class ResponsesFormat:
         self._delta: Callable[[str], bytes] | None = None
         self._reports: list[TokenReport] = []
         self._reason = ""
+        self._opened = self._ended = False
 
     # ResponseFormat, streams.
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002
+        """Once: an answer in the background opens its stream before it begins."""
+        if self._opened:
+            return b""
+        self._opened = True
         make, answer = self._events.make, self._answer
         return make("response.created", response=answer) + make("response.in_progress", response=answer)
 
@@ -96,14 +101,14 @@ class ResponsesFormat:
         return self._content
 
     def _content(self, text: str) -> bytes:
-        before = self._opened(MessageBuilder)
+        before = self._item(MessageBuilder)
         return before + self._piece(text) if text else before
 
     def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
         if isinstance(delta, Content):
             return self._content(delta.text)
         if isinstance(delta, Reasoning):
-            return self._opened(ReasoningBuilder) + self._piece(delta.text)
+            return self._item(ReasoningBuilder) + self._piece(delta.text)
         if isinstance(delta, CallStart):
             namespace, name = self._own_name(delta.name)
             start = CallStart(delta.index, delta.id, name)
@@ -120,7 +125,7 @@ class ResponsesFormat:
         """Reports of a message's tokens. Those of reasoning and calls have no place in an answer; whose the
         first ones are is known when an item opens."""
         self._reports += part.reports
-        before = self._opened(MessageBuilder) if part.text else b""
+        before = self._item(MessageBuilder) if part.text else b""
         builder = self._builder
         if builder is None:
             return before
@@ -134,6 +139,7 @@ class ResponsesFormat:
         return before + self._events.make(builder.delta_event, **where, delta=part.text, logprobs=logprobs)
 
     def closing(self, usage: Usage) -> bytes:
+        self._ended = True
         closed = self._finish(self._reason, usage)
         kind = f"response.{self._answer.status}"
         self._keep(self._answer, encode_json(self._answer))
@@ -141,10 +147,19 @@ class ResponsesFormat:
 
     def failure(self, body: bytes) -> bytes:
         error = _ERRORS.decode(body).error
-        closed = self._close("incomplete")
+        self._ended = True
+        closed = self.opening(0) + self._close("incomplete")
         self._answer.status = "failed"
         self._answer.error = ResponseFailure(code="server_error", message=error.message)
         return closed + self._events.make("response.failed", response=self._answer)
+
+    def stopped(self) -> bytes:
+        """The end of a stream whose answer was ended from outside, as its status says; b"" after another."""
+        if self._ended:
+            return b""
+        self._ended = True
+        kind = "response.failed" if self._answer.status == "failed" else "response.incomplete"
+        return self.opening(0) + self._events.make(kind, response=self._answer)
 
     # ResponseFormat, answers in one piece.
 
@@ -166,7 +181,7 @@ class ResponsesFormat:
 
     # Items.
 
-    def _opened(self, kind: type[MessageBuilder] | type[ReasoningBuilder]) -> bytes:
+    def _item(self, kind: type[MessageBuilder] | type[ReasoningBuilder]) -> bytes:
         """The events until an item of this kind is open; none where one is."""
         return b"" if isinstance(self._builder, kind) else self._close("completed") + self._open(kind())
 

@@ -34,6 +34,7 @@ NEVER = "9999-12-31T23:59:59Z"
 CHANGES = (
     *(("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
     ("DELETE", "/api/delete"),
+    *(("HEAD", "/api/blobs/{digest}"), ("POST", "/api/blobs/{digest}")),
 )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from functools import partial
 
 import msgspec
 
@@ -17,11 +18,13 @@ from firelane.api.responses import (
     InputTokens,
     ResponseDeleted,
     ResponseObject,
+    ResponseQuery,
     ResponsesRequest,
 )
 from firelane.errors import ContextLengthError, NotFoundError, RequestError
 from firelane.gateway.answers.background import BackgroundExchange
 from firelane.gateway.answers.conversation_store import StoredItem
+from firelane.gateway.answers.event_log import EventLog, EventLogs
 from firelane.gateway.answers.formats import encode_json
 from firelane.gateway.answers.responses_format import ResponsesFormat
 from firelane.gateway.bodies import Bodies
@@ -52,6 +55,7 @@ class Responses:
         self._kept = kept
         self._store = kept.responses
         self._running: dict[str, BackgroundExchange] = {}
+        self._logs = EventLogs()
         self._replies = replies
         self._decoder: BodyDecoder[ResponsesRequest] = BodyDecoder(ResponsesRequest, RESPONSE_HINTS)
 
@@ -71,7 +75,8 @@ class Responses:
             self.input_tokens,
             doc=Doc(summary="Count a request's input tokens", body=ResponsesRequest, answer=InputTokens),
         )
-        yield Route("GET", one, self.read, doc=Doc(summary="Read a stored answer", answer=ResponseObject))
+        reading = Doc(summary="Read a stored answer", answer=ResponseObject, query=ResponseQuery)
+        yield Route("GET", one, self.read, doc=reading)
         yield Route(
             "DELETE", one, self.delete, doc=Doc(summary="Forget a stored answer", answer=ResponseDeleted)
         )
@@ -94,7 +99,8 @@ class Responses:
         if request.background:
             await self._create_in_background(exchange, request, turn, model, answer)
         else:
-            await self._generate(exchange, request, turn, model, answer)
+            format = self._format(exchange, request, turn, model, answer)
+            await self._generate(exchange, request, turn, model, format)
 
     async def _create_in_background(
         self,
@@ -106,27 +112,62 @@ class Responses:
     ) -> None:
         """Answers the client once the engine has the request; what is wrong with it is known by then."""
         tenant = exchange.request.tenant
-
-        def ended(answer: ResponseObject) -> None:
-            self._running.pop(answer.id, None)
-            if answer.status in ("failed", "cancelled"):
-                turn.keep_unfinished(self._kept, tenant, answer)
-
         answer.status = "queued"
         queued = encode_json(answer)
         answer.status = "in_progress"
         turn.keep_unfinished(self._kept, tenant, answer)
-        work = self._running[answer.id] = BackgroundExchange(exchange, answer, ended)
+        format = self._format(exchange, request, turn, model, answer)
+        log = self._logs.begin(answer.id) if request.stream else None
+        work = self._running[answer.id] = self._background(exchange, turn, answer, format, log)
         try:
-            await self._generate(work, request, turn, model, answer)
+            await self._generate(work, request, turn, model, format)
         except BaseException:
             self._running.pop(answer.id, None)
+            self._logs.forget(answer.id)
             with contextlib.suppress(NotFoundError):
                 self._store.delete(tenant, answer.id)
             raise
         finally:
             exchange.extra_headers += work.extra_headers
-        self._replies.send(exchange, queued)
+        if log is None:
+            self._replies.send(exchange, queued)
+        else:
+            work.send(format.opening(0))
+            await log.follow(exchange, 0)
+
+    def _background(
+        self,
+        exchange: Exchange,
+        turn: Turn,
+        answer: ResponseObject,
+        format: ResponsesFormat,
+        log: EventLog | None,
+    ) -> BackgroundExchange:
+        def ended(answer: ResponseObject) -> None:
+            self._running.pop(answer.id, None)
+            if answer.status in ("failed", "cancelled"):
+                turn.keep_unfinished(self._kept, exchange.request.tenant, answer)
+            if log is not None:
+                self._logs.append(log, format.stopped())
+                log.end()
+
+        on_events = None if log is None else partial(self._logs.append, log)
+        return BackgroundExchange(exchange, answer, ended, on_events)
+
+    def _format(
+        self,
+        exchange: Exchange,
+        request: ResponsesRequest,
+        turn: Turn,
+        model: ServedModel,
+        answer: ResponseObject,
+    ) -> ResponsesFormat:
+        tenant = exchange.request.tenant
+
+        def keep(done: ResponseObject, body: bytes) -> None:
+            turn.keep(self._kept, tenant, done, body)
+
+        return ResponsesFormat(answer, model.tokenizer, keep, names_of(request.tools or []).own_name)
 
     async def _generate(
         self,
@@ -134,13 +175,8 @@ class Responses:
         request: ResponsesRequest,
         turn: Turn,
         model: ServedModel,
-        answer: ResponseObject,
+        format: ResponsesFormat,
     ) -> None:
-        tenant = exchange.request.tenant
-
-        def keep(done: ResponseObject, body: bytes) -> None:
-            turn.keep(self._kept, tenant, done, body)
-
         await model.until_loaded(exchange)
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
@@ -148,7 +184,7 @@ class Responses:
             self._bodies.ignored.note(exchange, [*rendered.ignored, *left_out(request.tools or [])])
             generation = GenerationRequest(
                 fields=chat,
-                format=ResponsesFormat(answer, model.tokenizer, keep, names_of(request.tools or []).own_name),
+                format=format,
                 options=output_options(
                     chat, logprobs=request.wants_logprobs, visible_special_ids=rendered.visible_special_ids
                 ),
@@ -179,14 +215,32 @@ class Responses:
             _, _, prompt = await _fitting(model, request, turn, model.counting_room(exchange, "input"))
         self._replies.json(exchange, InputTokens(input_tokens=len(prompt)))
 
-    def read(self, exchange: Exchange) -> None:
-        read_query(exchange.request.query, INCLUDE)
-        self._replies.send(exchange, self._store.get(exchange.request.tenant, _id(exchange)).body)
+    def read(self, exchange: Exchange) -> Coroutine[None, None, None] | None:
+        query = _read_query(exchange.request.query)
+        entry = self._store.get(exchange.request.tenant, _id(exchange))
+        if not query.stream:
+            self._replies.send(exchange, entry.body)
+            return None
+        log = self._logs.get(entry.id)
+        if log is None:
+            raise RequestError(
+                "only an answer that was made with `background` and `stream` can be streamed again, and only "
+                "as long as its events are kept: leave `stream` out",
+                param="stream",
+            )
+        number = 0 if query.starting_after is None else query.starting_after + 1
+        if number < log.first:
+            raise RequestError(
+                f"events are kept from number {log.first} on: give starting_after={log.first - 1} or more",
+                param="starting_after",
+            )
+        return log.follow(exchange, number)
 
     def delete(self, exchange: Exchange) -> None:
         self._store.get(exchange.request.tenant, _id(exchange))
         if _id(exchange) in self._running:
             self._running[_id(exchange)].cancel()
+        self._logs.forget(_id(exchange))
         self._store.delete(exchange.request.tenant, _id(exchange))
         self._replies.json(exchange, ResponseDeleted(id=_id(exchange)))
 
@@ -258,6 +312,19 @@ async def _encoded(
     chat = as_chat(request, turn.earlier, turn.own)
     rendered = await model.assistant.chat(chat, room)
     return chat, rendered, await model.assistant.encode(rendered, room)
+
+
+def _read_query(query: bytes) -> ResponseQuery:
+    """Raises RequestError."""
+    fields = read_query(query, (*INCLUDE, *ResponseQuery.__struct_fields__))
+    own = {name: value for name, value in fields.items() if name not in INCLUDE}
+    try:
+        found = msgspec.convert(own, ResponseQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"the query is wrong: {error}") from None
+    if found.starting_after is not None and not found.stream:
+        raise RequestError("`starting_after` is for `stream=true`", param="starting_after")
+    return found
 
 
 def _id(exchange: Exchange) -> str:

@@ -65,7 +65,7 @@ def ignored(request: CountTokensRequest, of_chat: Sequence[str]) -> list[str]:
     that the request has become.
     """
     names = [f"tools[{i}]" for i, tool in enumerate(request.tools or ()) if tool.hosted]
-    if request.thinking is not None and request.thinking.budget_tokens is not None:
+    if "thinking_token_budget" in of_chat:
         names.append("thinking.budget_tokens")
     effort = request.output_config is not None and request.output_config.effort is not None
     return [*names, "output_config.effort"] if effort and "reasoning_effort" in of_chat else names
@@ -109,6 +109,7 @@ def _set_thinking(chat: ChatRequest, request: CountTokensRequest) -> None:
         chat.reasoning_effort = "none"
     else:
         chat.chat_template_kwargs = {"enable_thinking": True}
+        chat.thinking_token_budget = thinking.budget_tokens
     chat.include_reasoning = thinking.type != "disabled" and thinking.display != "omitted"
 
 

@@ -172,10 +172,13 @@ async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: 
 
 
 class Models:
-    """All models of a gateway, in the order of its configuration. Fixed once made."""
+    """All models of a gateway, in the order of its configuration. Fixed once made. any_name: requests that
+    name no model that there is get the first one, too.
+    """
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], *, any_name: bool = False) -> None:
         self._models = tuple(models)
+        self._any_name = any_name
         self._by_name = {name: m for m in models for name in (*m.names, *m.aliases)}
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -192,10 +195,17 @@ class Models:
         """The model of a name; without a name the first one. Raises ModelNotServedError, also where the
         tenant has no access.
         """
-        model = self.default if name is None else self._by_name.get(name)
-        if model is None or not model.open_to(tenant, name or model.name):
-            raise _not_served(name or self.default.name)
+        known = self._known(name)
+        model = self._by_name.get(known)
+        if model is None or not model.open_to(tenant, known):
+            raise _not_served(name or known)
         return model
+
+    def _known(self, name: str | None) -> str:
+        """The name that stands for what a request says."""
+        if name is None or (self._any_name and name not in self._by_name):
+            return self.default.name
+        return name
 
     async def find_loaded(self, name: str | None, exchange: Exchange) -> ServedModel:
         """As `find`, for a request of `exchange` that needs an engine: waits where the model loads."""

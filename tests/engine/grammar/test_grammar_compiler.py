@@ -74,8 +74,9 @@ def accepts(grammar: CompiledGrammar, ids: list[int]) -> bool:
         ("regex", "é+", "éé", "e"),
         ("lark", 'start: "a" start | "b"', "aab", "aa"),
         ("gbnf", 'root ::= "x" num*\nnum ::= [0-9]', "x12", "12"),
-        ("json_schema", "{}", '[1, {"a": null}]', "[1"),
-        ("json_schema", '{"type": "object"}', '{"a": 1}', "[]"),
+        ("json_schema", "{}", '[1,{"a":null}]', "[1"),
+        ("json_schema", '{"type": "object"}', '{"a":1}', "[]"),
+        ("json_schema", '{"type": "object"}', '{"a":{"b":[1,2]}}', '{"a": \n{"b":[1,2]}}'),
         ("json_schema", '{"enum": ["a b", 3]}', '"a b"', '"a"'),
         ("json_schema", '{"type": "integer", "minimum": 3, "maximum": 12}', "12", "13"),
     ],
@@ -90,15 +91,25 @@ def test_grammars_of_all_kinds(compiler, encode, kind, text, good, bad) -> None:
     assert not bits[grammar.end :].any()
 
 
-def test_white_space_is_short(compiler, encode) -> None:
-    grammar = compiled(compiler, "json_schema", '{"type": "array", "items": {"type": "integer"}}')
+SPACED = (("[1,2]", True), ("[1, 2]", True), ("[\n    1,\n    2\n]", True), ("[1,\n\n2]", False))
+TIGHT = (("[1,2]", True), ("[1, 2]", False), ("[ 1]", False), ("[\n1]", False))
+
+
+@pytest.mark.parametrize(
+    ("guidance", "cases"),
+    [
+        ({}, TIGHT),
+        ({"x-guidance": {"item_separator": ","}}, TIGHT),
+        ({"x-guidance": {"whitespace_flexible": True}}, SPACED),
+        ({"x-guidance": {"whitespace_flexible": True, "whitespace_pattern": " *"}}, (("[   1]", True),)),
+    ],
+    ids=["none", "other", "flexible", "own"],
+)
+def test_white_space_is_asked_for_and_short(compiler, encode, guidance, cases) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, **guidance}
+    grammar = compiled(compiler, "json_schema", json.dumps(schema))
     assert isinstance(grammar, CompiledGrammar)
-    for text, fits in (
-        ("[1,2]", True),
-        ("[1, 2]", True),
-        ("[\n    1,\n    2\n]", True),
-        ("[1,\n\n2]", False),
-    ):
+    for text, fits in cases:
         assert accepts(grammar, encode(text)) == fits, text
 
 
@@ -193,8 +204,7 @@ def test_a_schema_of_many_kinds(compiler, encode) -> None:
     )
     grammar = compiled(compiler, "json_schema", text)
     assert isinstance(grammar, CompiledGrammar), grammar
-    assert accepts(
-        grammar, encode('{"id": "00ff", "when": "2024-02-29", "size": 0.5, "next": {"id": "1234"}}')
-    )
-    assert not accepts(grammar, encode('{"id": "00fg"}'))
-    assert not accepts(grammar, encode('{"when": "2024-02-29"}'))
+    good = '{"id":"00ff","when":"2024-02-29","size":0.5,"next":{"id":"1234"}}'
+    assert accepts(grammar, encode(good))
+    assert not accepts(grammar, encode('{"id":"00fg"}'))
+    assert not accepts(grammar, encode('{"when":"2024-02-29"}'))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 from typing import Any
 
@@ -13,18 +12,6 @@ TOOL = {
     "description": "Tell it",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
-TAUGHT = (
-    "{%- if tools %}<|system|>{{ tools | tojson }}\n{% endif %}"
-    "{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>"
-    "{%- if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
-    "{%- if m.role == 'tool' %}[{{ m.tool_call_id }}]{% endif %}{{ m.content }}"
-    "{%- for c in m.tool_calls or [] %}"
-    "<tool_call>{{ c.function.name }}:{{ c.function.arguments.city }}"
-    "{% endfor %}\n"
-    "{%- endfor %}{% if add_generation_prompt %}<|assistant|>"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
 
 
 def ask(service: Service, *messages: Any, **fields: Any) -> Any:
@@ -53,11 +40,6 @@ def refused(answer: Any, status: int, kind: str) -> str:
     assert (body["type"], body["error"]["type"]) == ("error", kind)
     assert body["request_id"] == answer.headers["request-id"]
     return body["error"]["message"]
-
-
-def prompt(service: Service) -> str:
-    ids = array.array("i", service.engine.submitted[-1].prompt).tolist()
-    return service.core.decode(ids, skip_special_tokens=False)
 
 
 def events(answer: Any) -> list[Any]:

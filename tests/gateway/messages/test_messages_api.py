@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from messages_support import CALL, TOOL, ask, events, prompt, refused, told, turns
+from messages_support import TOOL, ask, events, refused, told, turns
+from taught_model import CALL, prompt
 
 from firelane.gateway.engines.link import LinkState
 from firelane.gateway.tenants.keyfile import hashed
@@ -214,9 +215,13 @@ def test_what_changes_nothing_is_taken(service):
     answer = service.http.post("/v1/messages?beta=true", json=body, headers={"anthropic-beta": "a,b"})
     assert answer.status_code == 200
     told_of = {*", ".join(answer.headers.get_list("x-ignored-fields")).split(", ")}
-    assert told_of == {
-        *("betas", "context_management", "service_tier", "output_config.effort", "thinking.budget_tokens")
-    }
+    assert told_of == {"betas", "context_management", "service_tier", "output_config.effort"}
+
+
+def test_a_budget_that_cannot_be_kept_is_named(taught):
+    """The marks of this model's reasoning are several tokens."""
+    answer = ask(taught, thinking={"type": "enabled", "budget_tokens": 1024})
+    assert answer.headers["x-ignored-fields"] == "thinking.budget_tokens"
 
 
 def test_counted_tokens(service):

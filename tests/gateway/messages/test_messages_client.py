@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anthropic
 import pytest
-from messages_support import CALL, TOOL, turns
+from messages_support import TOOL, turns
+from taught_model import CALL
 
 ASK = {"model": "toy", "max_tokens": 200, "messages": turns("weather?")}
 

@@ -8,18 +8,14 @@ from typing import Any
 
 import ollama
 import pytest
-from ollama_support import CALL, TAUGHT
 from service import PATIENCE_S, Service
-
-from tests.text.toy_model import write_model
+from taught_model import taught_service
 
 
 @pytest.fixture
 def taught(make_service: Callable[..., Service], core: Any, tmp_path: Any) -> Service:
     """A model that knows tools and reasoning."""
-    service = make_service(model_dir=write_model(tmp_path, core, template=TAUGHT))
-    service.text = CALL
-    return service
+    return taught_service(make_service, core, tmp_path, "{{ c.id }}")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import json
 from typing import Any
 
@@ -13,18 +12,6 @@ TOOL = {
     "type": "function",
     "function": {"name": "weather", "description": "Tell it", "parameters": SCHEMA},
 }
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
-TAUGHT = (
-    "{%- if tools %}<|system|>{{ tools | tojson }}\n{% endif %}"
-    "{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>"
-    "{%- if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
-    "{%- if m.role == 'tool' %}[{{ m.tool_call_id }}]{% endif %}{{ m.content }}"
-    "{%- for c in m.tool_calls or [] %}"
-    "<tool_call>{{ c.id }}:{{ c.function.arguments.city }}"
-    "{% endfor %}\n"
-    "{%- endfor %}{% if add_generation_prompt %}<|assistant|>"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
 DURATIONS = {"total_duration", "load_duration", "prompt_eval_duration", "eval_duration"}
 
 
@@ -64,11 +51,6 @@ def refused(answer: Any, status: int = 400) -> str:
     body = answer.json()
     assert set(body) == {"error"}
     return body["error"]
-
-
-def prompt(service: Service) -> str:
-    ids = array.array("i", service.engine.submitted[-1].prompt).tolist()
-    return service.core.decode(ids, skip_special_tokens=False)
 
 
 def timeless(answer: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ollama_support import CALL, SCHEMA, TOOL, chat, generate, lines, post, prompt, refused, timeless, user
+from ollama_support import SCHEMA, TOOL, chat, generate, lines, post, refused, timeless, user
+from taught_model import CALL, prompt
 
 from firelane.api.ollama import OPTION_HINTS
 from firelane.gateway.tenants.keyfile import hashed

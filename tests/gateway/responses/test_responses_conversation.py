@@ -123,7 +123,6 @@ REFUSED = {
     "output before call": {"input": [RESULT, CALL]},
     "arguments": {"input": [{**CALL, "arguments": None}]},
     "encrypted": {"input": [{"type": "reasoning", "encrypted_content": "x", "summary": []}]},
-    "background in a stream": {"input": "x", "background": True, "stream": True},
     "background without store": {"input": "x", "background": True, "store": False},
     "conversation without id": {"input": "x", "conversation": {"name": "x"}},
     "two pasts": {"input": "x", "conversation": "conv_1", "previous_response_id": "resp_1"},
