@@ -32,6 +32,11 @@ class Conversation:
     special: bool = False
     hide_reasoning: bool = False
 
+    @property
+    def asks_answer(self) -> bool:
+        """The prompt ends where an answer begins."""
+        return self.generation_prompt and not self.continue_final
+
 
 def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversation:
     """The conversation of a checked request. Raises RequestError."""
