@@ -11,8 +11,10 @@ from drawing import FIRST_SPECIAL, Drawing
 from splitting import joined, split
 
 from firelane.errors import RequestError
+from firelane.text.constraints import single_line
 from firelane.text.parsers import TOOL_PARSERS
 from firelane.text.tools.families import find_family
+from firelane.text.tools.parameters import kinds_of
 from firelane.text.tools.tool import Tool
 
 PLAIN = {
@@ -151,6 +153,20 @@ def test_strict_tools_in_a_free_answer(name, special):
         assert grammar.takes(f"<think>I\n</think>\n\nLet me <see>.\n{text}")
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_calls_beside_a_format_of_the_content(name):
+    """Its own JSON may begin as a call does."""
+    family, ids = find_family(name, ""), lambda _: None
+    form = {"type": "object", "properties": {"name": {"type": "string"}, "q": {"type": "integer"}}}
+    body = f"body: {family.content_rule(ids)} %json {json.dumps(single_line(form))}\n"
+    grammar = Drawing(f"start: calls | body\n{body}{family.rules(KNOWN, ids, parallel=True)}")
+    mark = family.content_mark
+    assert grammar.takes(CALL[name])
+    assert grammar.takes(f'{mark}{{"name": "plain", "q": 1}}')
+    assert grammar.takes(f'{mark}{{"q": 1}}')
+    assert not grammar.takes(f"{mark}Well.")
+
+
 def test_harmony_thinks_before_a_forced_call():
     grammar = drawing("harmony", special=True)
     thought = "<|channel|>analysis<|message|>I need it<|end|><|start|>assistant"
@@ -216,3 +232,84 @@ def test_alternatives_that_refer_to_each_other():
     schema["$defs"]["A"] = {"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/A"}]}
     with pytest.raises(RequestError, match="refer to each other"):
         rules("qwen3_coder", schema)
+
+
+def field(**said) -> dict:
+    return {"type": "object", "properties": {"a": said}}
+
+
+HOSTILE = [
+    {"type": "object", "properties": []},
+    {"type": "object", "required": "a"},
+    {"type": "object", "required": [1, None]},
+    {"type": ["object"]},
+    {"$ref": "#/$defs/A"},
+    {"$ref": "#"},
+    {"$ref": 5},
+    {"type": "object", "properties": {"a": True, "b": None, "c": [], "": {}}},
+    field(type={"a": 1}),
+    field(type=[[], {}, 5]),
+    field(type="nothing"),
+    field(type="string", minLength="x"),
+    field(type="string", minLength=1.5),
+    field(type="string", maxLength=-1),
+    field(type="string", maxLength=10**30),
+    field(type="string", pattern="("),
+    field(type="string", pattern="a/\n\\"),
+    field(type="string", pattern=5, format=5),
+    field(type="string", format="nothing"),
+    field(type="array", minItems="x"),
+    field(type="array", items=5, maxItems=0),
+    field(type="array", items=[{}, {}]),
+    field(enum=[]),
+    field(enum="x"),
+    field(enum=[[1], {"a": None}, "\ud800", "</parameter>", "a\nb"]),
+    field(const={"a": [1]}),
+    field(anyOf=5),
+    field(anyOf=[], oneOf=[{}]),
+    field(anyOf=[5, None, {"type": "string"}], description="x"),
+    field(**{"$ref": "https://example.com/schema"}),
+    field(**{"$ref": "#/properties/a"}),
+    field(**{"$ref": "#/properties"}),
+    {"type": "object", "properties": {'a"\n>': {}, "é": {}, "a b": {}}},
+    {"type": "object", "additionalProperties": {"$ref": "#/$defs/none"}},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": [1]},
+]
+
+
+@pytest.mark.parametrize("schema", HOSTILE, ids=str)
+@pytest.mark.parametrize("name", ["qwen3_coder", "deepseek_v32", "gemma4", "llama4_pythonic"])
+def test_hostile_schemas_are_refused_in_one_line_or_held(name, schema):
+    """What llguidance does not take is refused by the engine."""
+    message, text = "", "start: calls\n"
+    try:
+        text = rules(name, schema)
+    except RequestError as error:
+        message = str(error)
+    assert len(message) < 250
+    assert "\n" not in message
+    assert text.startswith("start: calls\n")
+    found = joined(
+        split(
+            find_family(name, "").parse, [CALL[name].replace("plain", "t")], known=(Tool("t", None, schema),)
+        )
+    )
+    assert len(found[2]) == 1
+
+
+def test_schemas_that_grow_are_refused():
+    defs = {
+        f"D{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/D{i + 1}"}}} for i in range(200)
+    }
+    defs["D200"] = {"type": "string"}
+    many = {f"p{i}": {"$ref": f"#/$defs/D{i}"} for i in range(120)}
+    schema = {"type": "object", "properties": many, "$defs": defs}
+    with pytest.raises(RequestError, match="too large"):
+        rules("qwen3_coder", schema)
+    wide = {"A0": {"type": "string"}} | {
+        f"A{i}": {"anyOf": [{"$ref": f"#/$defs/A{i - 1}"}] * 9} for i in range(1, 12)
+    }
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A11"}}, "$defs": wide}
+    with pytest.raises(RequestError, match="alternatives"):
+        rules("glm45", schema)
+    assert kinds_of(schema, "a") == frozenset()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from firelane.errors import RequestError
 from firelane.text.tools.call_rules import TokenOf, quoted, symbols
-from firelane.text.tools.parameters import Schema, resolved
+from firelane.text.tools.parameters import Schema, count, refused, resolved
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.schema_rules import (
     NOTES,
@@ -63,12 +62,9 @@ class Gemma4Values:
     def _array(self, schema: Schema, root: Schema) -> str:
         more = sorted(set(schema) - ARRAY_KEYS - NOTES)
         if more:
-            raise RequestError(
-                f"`tools`: '{more[0][:40]}' of an array cannot be held in this model's calls: leave it out",
-                param="tools",
-            )
+            raise refused(f"'{more[0][:40]}' of an array cannot be held in this model's calls: leave it out")
         item = self._writer.rule(self._value(schema.get("items") or {}, root))
-        fewest, most = int(schema.get("minItems") or 0), schema.get("maxItems")
+        fewest, most = count(schema, "minItems") or 0, count(schema, "maxItems")
         if most == 0:
             return '"[]"'
         rest = f'("," {item}){{{max(fewest - 1, 0)},{"" if most is None else most - 1}}}'
@@ -103,10 +99,9 @@ class Gemma4Values:
         if kind == "object" or "properties" in case:
             return self._object(case, root)
         if set(case) - NOTES:
-            raise RequestError(
-                f"`tools`: a value with {', '.join(sorted(set(case) - NOTES))[:80]} and no type cannot be "
-                "held in this model's calls: give it one",
-                param="tools",
+            raise refused(
+                f"a value with {', '.join(sorted(set(case) - NOTES))[:80]} and no type cannot be "
+                "held in this model's calls: give it one"
             )
         scalars = json_value({"type": list(SCALARS)}, root, self._writer)
         return f"({self._quote} {self._strings.matching({})} | {scalars})"
@@ -114,9 +109,8 @@ class Gemma4Values:
 
 def _checked(name: str) -> str:
     if not name or any(c in ' \t\n,:{}[]"<>' for c in name):
-        raise RequestError(
-            f"`tools`: a parameter named '{name[:40]}' has no form in this model's calls: name it with "
-            "letters, digits and underscores",
-            param="tools",
+        raise refused(
+            f"a parameter named '{name[:40]}' has no form in this model's calls: name it with "
+            "letters, digits and underscores"
         )
     return name

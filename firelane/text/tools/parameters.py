@@ -7,9 +7,16 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn, cast
 
+from firelane.errors import RequestError
+
 Schema = dict[str, Any]
 MAX_STEPS = 16
-"""Of references, and of alternatives within each other, that are followed."""
+"""Of references that lead on to others."""
+MAX_CASES = 256
+"""Alternatives of one value."""
+MAX_COUNT = 100_000
+"""Characters and items that a schema may count."""
+CHOICES = ("anyOf", "oneOf")
 STRING = frozenset({"string"})
 _KINDS: dict[type, str] = {
     bool: "boolean",
@@ -22,6 +29,20 @@ _KINDS: dict[type, str] = {
 }
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 """Values as Python writes them, which models do, too."""
+
+
+def refused(message: str) -> RequestError:
+    return RequestError(f"`tools`: {message}", param="tools")
+
+
+def count(schema: Schema, key: str) -> int | None:
+    """A limit that a schema sets; None where it sets none. Raises RequestError."""
+    value = schema.get(key)
+    if value is not None and (type(value) is not int or not 0 <= value < MAX_COUNT):
+        raise refused(
+            f"{key} {str(value)[:40]} cannot be held in this model's calls: give less than {MAX_COUNT}"
+        )
+    return value
 
 
 def resolved(schema: Any, root: Schema) -> Schema:
@@ -56,22 +77,36 @@ def kinds_of(parameters: Schema, name: str) -> frozenset[str]:
     return kinds(properties(parameters).get(name, whole.get("additionalProperties")), parameters)
 
 
-def kinds(schema: Any, root: Schema, steps: int = 0) -> frozenset[str]:
+def kinds(schema: Any, root: Schema) -> frozenset[str]:
     """JSON types that a value of the schema may have; none where it does not say."""
-    schema = resolved(schema, root)
+    found: set[str] = set()
+    todo = [schema]
+    for _ in range(MAX_CASES):
+        if not todo:
+            return frozenset(found)
+        case = resolved(todo.pop(), root)
+        cases = next((listed for key in CHOICES if (listed := _listed(case, key))), None)
+        said = [] if cases else _said(case)
+        if not cases and not said:
+            return frozenset()
+        todo += cases or ()
+        found.update(said)
+    return frozenset()
+
+
+def _said(schema: Schema) -> list[str]:
+    """The types that a schema without alternatives names."""
     declared = schema.get("type")
     if declared is not None:
         listed = cast(list[Any], declared) if isinstance(declared, list) else [declared]
-        return frozenset(kind for kind in listed if isinstance(kind, str))
-    if "const" in schema or isinstance(schema.get("enum"), list):
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        return frozenset(_KINDS[type(value)] for value in values)
-    for key in ("anyOf", "oneOf"):
-        cases = schema.get(key)
-        if isinstance(cases, list) and steps < MAX_STEPS:
-            found = [kinds(case, root, steps + 1) for case in cast(list[Any], cases)]
-            return frozenset[str]().union(*found) if all(found) else frozenset()
-    return frozenset()
+        return [kind for kind in listed if isinstance(kind, str)]
+    values = [schema["const"]] if "const" in schema else _listed(schema, "enum")
+    return [_KINDS[type(value)] for value in values]
+
+
+def _listed(schema: Schema, key: str) -> list[Any]:
+    listed = schema.get(key)
+    return cast(list[Any], listed) if isinstance(listed, list) else []
 
 
 def as_json(text: str, allowed: frozenset[str]) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from firelane.errors import RequestError
 from firelane.text.tools.call_rules import quoted
-from firelane.text.tools.parameters import Schema
+from firelane.text.tools.parameters import Schema, refused
 from firelane.text.tools.raw_text import RuleWriter
 from firelane.text.tools.schema_rules import (
     cases_of,
@@ -30,10 +29,9 @@ def python_arguments(tool: Tool, writer: RuleWriter) -> str:
     items: list[tuple[str, bool]] = []
     for name, (value, required) in named_fields(schema, tool.name).items():
         if not name.isidentifier():
-            raise RequestError(
-                f"`tools`: a parameter named '{name[:40]}' has no form in this model's calls: name it with "
-                "letters, digits and underscores",
-                param="tools",
+            raise refused(
+                f"a parameter named '{name[:40]}' has no form in this model's calls: name it with "
+                "letters, digits and underscores"
             )
         items.append((writer.rule(f"{quoted(name + '=')} {_value(value, root, writer)}"), required))
     more = other_fields(schema)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from firelane.errors import RequestError
+from firelane.request_limits import MAX_GRAMMAR_BYTES
 from firelane.text.tools.call_rules import TokenOf, first_token, quoted, symbols
+from firelane.text.tools.parameters import count, refused
 
 DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -27,11 +28,14 @@ ANY = r"(?s:.)"
 
 
 class RuleWriter:
-    """Rules of one grammar, named by their number. The same rule is written once."""
+    """Rules of one grammar, named by their number. The same rule is written once. Raises RequestError where
+    they are more text than an engine takes.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._names: dict[str, str] = {}
+        self._size = 0
 
     @property
     def text(self) -> str:
@@ -44,6 +48,9 @@ class RuleWriter:
         return self._named(f": {body}", f"{self._prefix.upper()}{len(self._names)}")
 
     def _named(self, body: str, name: str) -> str:
+        self._size += len(body)
+        if self._size > 2 * MAX_GRAMMAR_BYTES:  # what is written twice counts twice here
+            raise refused("their schemas are too large for this model's calls: give fewer or smaller ones")
         return self._names.setdefault(body, name)
 
 
@@ -75,7 +82,7 @@ class RawStrings:
             held.append(_searched(schema["pattern"]))
         if isinstance(schema.get("format"), str):
             held.append(_format(schema["format"]))
-        fewest, most = schema.get("minLength") or 0, schema.get("maxLength")
+        fewest, most = count(schema, "minLength") or 0, count(schema, "maxLength")
         optional = self._token is not None and not (fewest or held or self._end)
         bodies = [_lengths(fewest or int(optional), most), *held]
         terms = " & ".join(f"/(?:{body}){self._end}/" for body in bodies) + self._never
@@ -104,10 +111,9 @@ def _searched(pattern: str) -> str:
 
 def _format(name: str) -> str:
     if name not in FORMATS:
-        raise RequestError(
-            f"`tools`: format '{name[:40]}' cannot be held in this model's calls: leave it out, or give one "
-            f"of {', '.join(FORMATS)}",
-            param="tools",
+        known = ", ".join(FORMATS)
+        raise refused(
+            f"format '{name[:40]}' cannot be held in this model's calls: leave it out, or give one of {known}"
         )
     return FORMATS[name]
 

@@ -8,10 +8,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from firelane.errors import RequestError
 from firelane.text.closed_schema import closed
 from firelane.text.constraints import single_line
-from firelane.text.tools.parameters import MAX_STEPS, Schema, resolved
+from firelane.text.tools.parameters import CHOICES, MAX_CASES, Schema, refused, resolved
 from firelane.text.tools.raw_text import RuleWriter
 from firelane.text.tools.tool import Tool
 
@@ -28,22 +27,21 @@ def named_fields(schema: Schema, where: str) -> dict[str, tuple[Schema, bool]]:
     more = sorted(set(schema) - HELD - NOTES)
     if more or schema.get("type", "object") != "object":
         said = f"'{more[0][:40]}'" if more else f"type '{str(schema.get('type'))[:40]}'"
-        raise RequestError(
-            f"`tools`: {said} in the schema of '{where[:64]}' cannot be held in this model's calls: "
-            "leave it out",
-            param="tools",
+        raise refused(
+            f"{said} in the schema of '{where[:64]}' cannot be held in this model's calls: leave it out"
         )
-    named, required = schema.get("properties"), schema.get("required")
-    needed = cast(list[str], required) if isinstance(required, list) else []
-    fields = {name: (value, name in needed) for name, value in cast(Schema, named or {}).items()}
+    named, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(named, dict) or not isinstance(required, list):
+        raise refused(
+            f"the schema of '{where[:64]}' needs an object as `properties` and a list as `required`"
+        )
+    needed = {str(name) for name in cast(list[Any], required)}
+    fields = {name: (value, name in needed) for name, value in cast(Schema, named).items()}
     others = other_fields(schema)
-    for name in needed:
-        if others is None and name not in fields:
-            raise RequestError(
-                f"`tools`: '{where[:64]}' requires '{name[:40]}', which is none of its properties",
-                param="tools",
-            )
-        fields.setdefault(name, (others or {}, True))
+    for name in sorted(needed - set(fields)):
+        if others is None:
+            raise refused(f"'{where[:64]}' requires '{name[:40]}', which is none of its properties")
+        fields[name] = (others, True)
     return fields
 
 
@@ -83,24 +81,42 @@ def moved_references(schema: Any, root: str) -> Any:
     return moved
 
 
-def cases_of(schema: Any, root: Schema, *, follow: bool = True, steps: int = 0) -> list[Schema]:
+def cases_of(schema: Any, root: Schema, *, follow: bool = True) -> list[Schema]:
     """The alternatives that a value's schema is made of, each of one type, or without one. follow: none of
-    them is a reference. Raises RequestError where they lie too deep.
+    them is a reference. Raises RequestError where they are too many, or refer to nothing.
     """
-    if steps > MAX_STEPS:
-        raise RequestError(
-            "`tools`: a schema's alternatives refer to each other: leave that out", param="tools"
+    cases: list[Schema] = []
+    todo: list[Any] = [schema]
+    for _ in range(MAX_CASES):
+        if not todo:
+            return cases
+        case = _one(todo.pop(0), root, follow=follow)
+        listed = next((case[key] for key in CHOICES if isinstance(case.get(key), list)), None)
+        if listed is not None and not set(case) - NOTES - set(CHOICES):
+            todo[:0] = cast(list[Any], listed)
+        elif isinstance(case.get("type"), list):
+            todo[:0] = [
+                {**case, "type": kind} for kind in cast(list[Any], case["type"]) if isinstance(kind, str)
+            ]
+        else:
+            cases.append(case)
+    raise refused(
+        f"a parameter has more than {MAX_CASES} alternatives, or they refer to each other: leave some out"
+    )
+
+
+def _one(schema: Any, root: Schema, *, follow: bool) -> Schema:
+    if not isinstance(schema, dict):
+        return {}
+    found = resolved(schema, root) if follow else cast(Schema, schema)
+    target = cast(Schema, schema).get("$ref")
+    if target is not None and not found:
+        raise refused(
+            f"'{str(target)[:80]}' refers to nothing in the schema: give what it means under `$defs`"
         )
-    schema = resolved(schema, root) if follow else cast(Schema, schema if isinstance(schema, dict) else {})
-    for key in ("anyOf", "oneOf"):
-        listed = schema.get(key)
-        if isinstance(listed, list) and not set(schema) - NOTES - {key}:
-            cases = cast(list[Any], listed)
-            return [each for case in cases for each in cases_of(case, root, follow=follow, steps=steps + 1)]
-    kinds = schema.get("type")
-    if isinstance(kinds, list):
-        return [{**schema, "type": kind} for kind in cast(list[Any], kinds)]
-    return [schema]
+    if not isinstance(found.get("type", ""), str | list):
+        raise refused(f"type {str(found['type'])[:40]} is none of JSON: give a name")
+    return found
 
 
 def strings_of(schema: Schema) -> tuple[list[str], list[Any]] | None:

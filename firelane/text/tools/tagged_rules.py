@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from firelane.errors import RequestError
 from firelane.text.tools.call_rules import TokenOf, quoted, repeated, symbols, tool_rules
-from firelane.text.tools.parameters import Schema
+from firelane.text.tools.parameters import Schema, refused
 from firelane.text.tools.raw_text import RawStrings, RuleWriter
 from firelane.text.tools.schema_rules import (
     NOTES,
@@ -101,10 +100,9 @@ class TaggedRules:
         """Raises RequestError where the parser would not read the name as it is."""
         found = self._tags.key_pattern.fullmatch(self._tags.key_mark(name, string=True))
         if found is None or found[1] != name:
-            raise RequestError(
-                f"`tools`: a parameter named '{name[:40]}' has no form in this model's calls: name it with "
-                "letters, digits and underscores",
-                param="tools",
+            raise refused(
+                f"a parameter named '{name[:40]}' has no form in this model's calls: name it with "
+                "letters, digits and underscores"
             )
 
 
