@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from firelane.cli import engine_options, gateway_options, options
 from firelane.errors import UsageError
-from firelane.text.parsers import REASONING_PARSERS, TOOL_PARSERS
+from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
@@ -98,15 +98,19 @@ def _add_parsers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("answers of the model")
     group.add_argument(
         "--tool-parser",
-        choices=TOOL_PARSERS,
+        choices=(*TOOL_PARSERS, *TOOL_ALIASES),
+        metavar="NAME",
         default="auto",
-        help="how the model writes calls of tools (default: %(default)s: what its chat template shows)",
+        help=f"how the model writes calls of tools (default: %(default)s: what its chat template shows); "
+        f"one of {', '.join(TOOL_PARSERS)}",
     )
     group.add_argument(
         "--reasoning-parser",
-        choices=REASONING_PARSERS,
+        choices=(*REASONING_PARSERS, *REASONING_ALIASES),
+        metavar="NAME",
         default="auto",
-        help="how the model marks its reasoning (default: %(default)s: what its chat template shows)",
+        help=f"how the model marks its reasoning (default: %(default)s: what its chat template shows); "
+        f"one of {', '.join(REASONING_PARSERS)}",
     )
 
 

@@ -5,7 +5,6 @@ answer must match, and what splits the answer's text.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,23 +12,22 @@ from typing import Any
 
 from firelane.api.chat import ChatRequest, Message
 from firelane.errors import RequestError
-from firelane.text.constraints import check_size, grammar_of, single_line
+from firelane.text.answer_format import AnswerFormat, AnswerGrammar
+from firelane.text.constraints import check_size, grammar_of
 from firelane.text.conversation import Conversation, chat_conversation
 from firelane.text.deltas import Splitter
 from firelane.text.encoder import TextRoom
 from firelane.text.prompt import Prompt, PromptBuilder
-from firelane.text.reasoning import CLOSE, begins_thinking, budget_grammar, thinks, with_reasoning
-from firelane.text.reasoning import OPEN as THINK
 from firelane.text.template_process import TemplateRenderer, encoded
-from firelane.text.tools.families import find_family
-from firelane.text.tools.family import Family
-from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer, all_content
+from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
 from firelane.wire.frames import Grammar
 
 LARGE_CHARS = 64 << 10
 """Conversations of more are prepared for the template on a thread, one at a time."""
 MESSAGE_CHARS = 256
 """The work that a message is, or a part of one, whatever its text."""
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates are told whether the model is to reason; all mean the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +53,7 @@ class _Source:
     """
 
     conversation: Conversation
-    grammar: Grammar | None
+    grammar: AnswerGrammar
     template: TemplateRenderer
     asked: bytearray
     marker: str
@@ -73,16 +71,16 @@ class Assistant:
         self._prompts = prompts
         template = prompts.template
         source = "" if template is None else template.source
-        self._family: Family | None = find_family(tool_parser, source)
-        self._thinks = thinks(reasoning_parser, source)
+        self._format = AnswerFormat(tool_parser, reasoning_parser, source, self._special_id)
+        prompts.end_at(self._format.stops)
         self._large = asyncio.Lock()
 
     @property
     def abilities(self) -> list[str]:
         """Capabilities beside answering: "tools", "thinking"."""
         template = self._prompts.template
-        tools = self._family is not None and template is not None and "tools" in template.variables
-        return [*(["tools"] if tools else []), *(["thinking"] if self._thinks else [])]
+        tools = self._format.family is not None and template is not None and "tools" in template.variables
+        return [*(["tools"] if tools else []), *(["thinking"] if self._format.thinks else [])]
 
     async def chat(self, request: ChatRequest, room: TextRoom) -> RenderedChat:
         """A checked request, also of another API, put into these words. Raises RequestError where the
@@ -108,95 +106,56 @@ class Assistant:
 
     def _rendered(self, source: _Source, text: str) -> RenderedChat:
         """Of what the template has written."""
-        conversation, grammar = source.conversation, source.grammar
+        conversation, form = source.conversation, self._format
         text = _before(source.marker, text)
-        in_reasoning = self._thinks and begins_thinking(text)
-        if in_reasoning and grammar is not None:  # it covers all that the model writes: there is no reasoning
-            text, in_reasoning = f"{text.rstrip()}\n\n{CLOSE}\n\n", False
-        parser = self._parser(conversation, reasons=self._thinks and grammar is None)
-        ignored = source.ignored
-        if conversation.budget is not None and grammar is None:
-            grammar, unread = self._within_budget(conversation.budget, begun=in_reasoning)
-            ignored += unread
+        text, in_reasoning = form.begun(text, conversation, source.grammar)
+        parser = form.parser(conversation, source.grammar)
+        splitter, visible = None, frozenset[int]()
+        if parser is not None:
+            splitter = self._splitters(conversation, parser, in_reasoning=in_reasoning)
+            visible = form.visible_special_ids(conversation)
+        grammar, unread = self._within_budget(source, begun=in_reasoning)
         return RenderedChat(
             text=text,
             special=conversation.special,
-            splitter=None
-            if parser is None
-            else self._splitters(conversation, parser, in_reasoning=in_reasoning),
+            splitter=splitter,
             grammar=grammar,
-            visible_special_ids=self._visible_special_ids(conversation)
-            if parser is not None
-            else frozenset(),
-            ignored=ignored,
+            visible_special_ids=visible,
+            ignored=source.ignored + unread,
         )
 
-    def _within_budget(
-        self, budget: tuple[str, int], *, begun: bool
-    ) -> tuple[Grammar | None, tuple[str, ...]]:
-        """What holds the reasoning to a budget, and the names of fields that cannot be honoured."""
+    def _within_budget(self, source: _Source, *, begun: bool) -> tuple[Grammar | None, tuple[str, ...]]:
+        """The grammar of an answer, which may hold its reasoning to a budget, and the names of fields that
+        cannot be honoured."""
+        grammar, budget = source.grammar, source.conversation.budget
+        if budget is None or grammar.holds_all or not self._format.thinks:
+            return grammar.grammar, ()
         name, tokens = budget
-        if not self._thinks:  # there is none
-            return None, ()
-        grammar = budget_grammar(tokens, self._prompts.tokenizer, begun=begun)
-        return grammar, () if grammar is not None else (name,)
-
-    def _parser(self, conversation: Conversation, *, reasons: bool) -> Parser | None:
-        parser: Parser | None = None
-        if conversation.use.active and self._family is not None:
-            parser = self._family.parse
-        return with_reasoning(parser or all_content) if reasons else parser
+        if grammar.grammar is not None:  # of strict tools: reasoning is free in it
+            return grammar.grammar, (name,)
+        held = self._format.within_budget(tokens, self._prompts.tokenizer, begun=begun)
+        return held, () if held is not None else (name,)
 
     def _splitters(
         self, conversation: Conversation, parser: Parser, *, in_reasoning: bool
     ) -> Callable[[], Splitter]:
-        use, family = conversation.use, self._family
+        family, tools = self._format.family, self._format.tools(conversation)
         new_id = str if family is None else family.new_id
-        known, max_calls = use.names, 0 if use.parallel else 1
+        max_calls = 0 if conversation.use.parallel else 1
         hide = conversation.hide_reasoning
 
         def make() -> Splitter:
             buffer = StreamBuffer(
-                new_id, known=known, max_calls=max_calls, in_reasoning=in_reasoning, hide_reasoning=hide
+                new_id, tools=tools, max_calls=max_calls, in_reasoning=in_reasoning, hide_reasoning=hide
             )
             return OutputParser(buffer, parser)
 
         return make
 
-    def _visible_special_ids(self, conversation: Conversation) -> frozenset[int]:
-        delimiters: list[str] = [THINK, CLOSE] if self._thinks else []
-        if conversation.use.active and self._family is not None:
-            delimiters += self._family.delimiters
-        return frozenset(token for mark in delimiters if (token := self._special_id(mark)) is not None)
-
     def _special_id(self, name: str) -> int | None:
         tokenizer = self._prompts.tokenizer
         token = tokenizer.id_of(name)
         return token if token in tokenizer.special_ids else None
-
-    def _grammar(self, conversation: Conversation) -> Grammar | None:
-        use, grammar = conversation.use, conversation.grammar
-        tools = use.forced or (list(use.tools) if use.active and grammar is not None else [])
-        if not tools or (self._family is None and not use.forced):
-            return grammar
-        if self._family is None:
-            raise RequestError(
-                "`tool_choice` cannot be honoured: this server was started with --tool-parser none",
-                param="tool_choice",
-                code="unsupported_parameter",
-            )
-        rules = self._family.rules(tools, self._special_id, parallel=use.parallel)
-        if use.forced:  # no content: a format for it asks for nothing
-            return Grammar("lark", "start: calls\n" + rules)
-        assert grammar is not None
-        if grammar.kind != "json_schema":
-            raise RequestError(
-                "a regex, choice or grammar cannot hold together with `tools`: leave one of them out",
-                param="tools",
-                code="unsupported_parameter",
-            )
-        body = json.dumps(single_line(json.loads(grammar.text)))
-        return Grammar("lark", f"start: calls | body\nbody: %json {body}\n{rules}")
 
     def _fitting(self, request: ChatRequest, room: TextRoom) -> _Source:
         """Of a large request. Raises ContextLengthError, too."""
@@ -213,13 +172,13 @@ class Assistant:
                 param="messages",
                 code="no_chat_template",
             )
-        grammar = self._grammar(conversation)
-        if grammar is not None:
-            check_size(grammar, "tools" if conversation.use.active else "messages")
-        variables, ignored = self._variables(conversation, template, constrained=grammar is not None)
+        grammar = self._format.grammar(conversation)
+        if grammar.grammar is not None:
+            check_size(grammar.grammar, "tools" if conversation.use.active else "messages")
+        variables, ignored = _variables(conversation, template, constrained=grammar.holds_all)
         use = conversation.use
         tools = [tool.definition() for tool in use.tools] if use.active else []
-        messages = conversation.messages
+        messages = self._format.history(conversation.messages)
         marker = secrets.token_hex(16) if conversation.continue_final else ""
         if marker:
             messages = [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + marker}]
@@ -227,25 +186,29 @@ class Assistant:
         ignored += conversation.hints
         return _Source(replace(conversation, messages=[]), grammar, template, asked, marker, ignored)
 
-    def _variables(
-        self, conversation: Conversation, template: TemplateRenderer, *, constrained: bool
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """With the names of fields that the template does not know."""
-        variables = dict(conversation.variables)
-        ignored: tuple[str, ...] = ()
-        effort = conversation.reasoning_effort
-        if effort is not None:
-            if "reasoning_effort" in template.variables:
-                variables["reasoning_effort"] = effort
-            elif effort == "none" and "enable_thinking" in template.variables:
-                variables["enable_thinking"] = False
-            else:
-                ignored = ("reasoning_effort",)
-        if constrained and "enable_thinking" in template.variables:
-            variables["enable_thinking"] = False
-        final = conversation.generation_prompt and not conversation.continue_final
-        variables["add_generation_prompt"] = final
-        return variables, ignored
+
+def _variables(
+    conversation: Conversation, template: TemplateRenderer, *, constrained: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """With the names of fields that the template does not know."""
+    variables = dict(conversation.variables)
+    switches = [name for name in SWITCHES if name in template.variables]
+    told = next((variables[name] for name in SWITCHES if name in variables), None)
+    ignored: tuple[str, ...] = ()
+    effort = conversation.reasoning_effort
+    if effort is not None:
+        if "reasoning_effort" in template.variables:
+            variables["reasoning_effort"] = effort
+        elif effort == "none" and switches:
+            told = False
+        else:
+            ignored = ("reasoning_effort",)
+    if constrained:
+        told = False
+    if told is not None:
+        variables |= dict.fromkeys(switches, told)
+    variables["add_generation_prompt"] = conversation.asks_answer
+    return variables, ignored
 
 
 def _is_large(request: ChatRequest) -> bool:

@@ -35,6 +35,11 @@ class Conversation:
     budget: tuple[str, int] | None = None
     hints: tuple[str, ...] = ()
 
+    @property
+    def asks_answer(self) -> bool:
+        """The prompt ends where an answer begins."""
+        return self.generation_prompt and not self.continue_final
+
 
 def chat_conversation(request: ChatRequest, grammar: Grammar | None) -> Conversation:
     """The conversation of a checked request. Raises RequestError."""

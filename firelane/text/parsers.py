@@ -2,5 +2,28 @@
 of the command list them.
 """
 
-TOOL_PARSERS = ("auto", "none", "llama3_json", "hermes", "mistral")
-REASONING_PARSERS = ("auto", "none", "think")
+TOOL_PARSERS = (
+    *("auto", "none", "llama3_json", "hermes", "mistral", "harmony", "deepseek_v3", "deepseek_v31"),
+    *("deepseek_v32", "deepseek_v4", "kimi_k2", "qwen3_coder", "glm45", "glm47", "minimax_m2", "seed_oss"),
+    *("gemma4", "llama4_pythonic", "lfm2", "phi4_mini_json", "granite"),
+)
+TOOL_ALIASES = {
+    "openai": "harmony",
+    "gpt_oss": "harmony",
+    "qwen3_xml": "qwen3_coder",
+    "pythonic": "llama4_pythonic",
+    "llama4_json": "llama3_json",
+}
+"""Names that other servers have for the same."""
+REASONING_PARSERS = ("auto", "none", "think", "mistral", "gemma4", "seed_oss", "harmony")
+REASONING_ALIASES = {
+    "openai_gptoss": "harmony",
+    "gpt_oss": "harmony",
+    **dict.fromkeys(
+        (
+            *("deepseek_r1", "deepseek_v3", "deepseek_v4", "qwen3", "glm45", "kimi_k2", "minimax_m2"),
+            *("ernie45", "nemotron_v3", "olmo3", "step3"),
+        ),
+        "think",
+    ),
+}

@@ -52,15 +52,17 @@ class PromptBuilder:
         self.files = files
         self.pooling: Pooling | None = files.pooling
         own = tokenizer.id_of(files.specials.get("eos_token", ""))
-        self.eos_ids = frozenset(files.eos_ids if own is None else (*files.eos_ids, own))
-        if len(self.eos_ids) > MAX_STOP_IDS:
-            raise TokenizerError(
-                f"eos_token_id in generation_config.json: {len(self.eos_ids)} tokens would end an answer: "
-                f"at most {MAX_STOP_IDS} are taken"
-            )
+        self.eos_ids = _checked(frozenset(files.eos_ids if own is None else (*files.eos_ids, own)))
         self.template: TemplateRenderer | None = None
         if files.template is not None:
             self.template = TemplateRenderer(files.template, files.specials, files.template_path)
+
+    def end_at(self, names: Sequence[str]) -> None:
+        """Special tokens of these names end a sequence, too. Raises TokenizerError where there are too
+        many.
+        """
+        ids = {token for name in names if (token := self.tokenizer.id_of(name)) is not None}
+        self.eos_ids = _checked(self.eos_ids | (ids & self.tokenizer.special_ids))
 
     def close(self) -> None:
         """End what renders the template; idempotent."""
@@ -157,6 +159,15 @@ class PromptBuilder:
                     f"`{name}` has token id {max(ids)}, but the vocabulary has {vocab_size} entries",
                     param=name,
                 )
+
+
+def _checked(eos_ids: frozenset[int]) -> frozenset[int]:
+    if len(eos_ids) > MAX_STOP_IDS:
+        raise TokenizerError(
+            f"eos_token_id in generation_config.json: {len(eos_ids)} tokens would end an answer: "
+            f"at most {MAX_STOP_IDS} are taken"
+        )
+    return eos_ids
 
 
 def tokens_to_keep(fields: SamplingFields, max_model_len: int) -> int | None:

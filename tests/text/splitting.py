@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from firelane.text.tools.stream_buffer import OutputParser, Parser, StreamBuffer
+from firelane.text.tools.tool import Tool
 
 Joined = tuple[str, str, list[tuple[str, str]]]
 
@@ -12,16 +13,20 @@ def split(
     parse: Parser,
     pieces: list[str],
     *,
-    known: tuple[str, ...] = ("f", "g"),
+    known: tuple[str | Tool, ...] = ("f", "g"),
     in_reasoning: bool = False,
     limit: int = 0,
+    end: bool = True,
 ) -> list[Delta]:
-    buffer = StreamBuffer(lambda: "id", known=frozenset(known), in_reasoning=in_reasoning, max_calls=limit)
+    tools = [one if isinstance(one, Tool) else Tool(one) for one in known]
+    buffer = StreamBuffer(
+        lambda: "id", tools={tool.name: tool for tool in tools}, in_reasoning=in_reasoning, max_calls=limit
+    )
     splitter = OutputParser(buffer, parse)
     found: list[Delta] = []
     for piece in pieces:
         found += splitter.push(piece)
-    return found + splitter.flush()
+    return found + (splitter.flush() if end else [])
 
 
 def joined(deltas: list[Delta]) -> Joined:

@@ -32,6 +32,13 @@ TEXTS = (
 )
 
 
+IN_SYSTEM = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% if m.role == 'system' and 'tools' in m and m.tools is not none %}"
+    "<|tool|>{{ m.tools + '' }}<|/tool|>{% endif %}{% endfor %}"
+)
+
+
 def render(source: str, messages=LOOP, tools=(TOOL,)) -> str:
     return ToolRendering(ChatTemplate(source, {})).render(list(messages), list(tools), {})
 
@@ -52,6 +59,16 @@ def test_a_template_that_knows_no_tools():
     assert text.startswith("<system>You may call these functions")
     assert '<assistant><tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>' in text
     assert text.endswith("<user><tool_response>\n12\n</tool_response>")
+
+
+def test_a_template_that_reads_tools_in_the_system_message():
+    text = render(IN_SYSTEM)
+    assert text.startswith('<system><|tool|>[{"name": "weather", "description": "tells it"')
+    call = 'functools[{"name": "weather", "arguments": {"city": "Bern"}}]'
+    assert text.endswith(f"<|/tool|><user>well?<assistant>{call}<tool>12")
+    named = render(IN_SYSTEM, [{"role": "system", "content": "Be brief."}, *LOOP])
+    assert named.startswith("<system>Be brief.<|tool|>[")
+    assert render(IN_SYSTEM, tools=()) == f"<user>well?<assistant>{call}<tool>12"
 
 
 def test_earlier_calls_without_tools_now():

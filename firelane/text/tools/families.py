@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from firelane.text.parsers import TOOL_ALIASES
+from firelane.text.tools import deepseek, gemma4, harmony, hermes, json_list, kimi_k2, llama3, mistral, tags
 from firelane.text.tools.family import Family
-from firelane.text.tools.hermes import OPEN, Hermes
-from firelane.text.tools.llama3 import MARK, Llama3Json
-from firelane.text.tools.mistral import ARGS, CALLS, Mistral
+from firelane.text.tools.pythonic import Pythonic
+from firelane.text.tools.tagged import Tagged
+
+LLAMA4 = ("<|python_start|>", "<|python_end|>")
+LFM2 = ("<|tool_call_start|>", "<|tool_call_end|>")
+_FAMILIES: dict[str, Callable[[str], Family]] = {
+    "hermes": lambda _: hermes.Hermes(),
+    "llama3_json": lambda _: llama3.Llama3Json(),
+    "mistral": lambda template: mistral.Mistral(names_first=mistral.ARGS in template),
+    "harmony": lambda _: harmony.Harmony(),
+    "deepseek_v3": lambda _: deepseek.deepseek(fenced=True),
+    "deepseek_v31": lambda _: deepseek.deepseek(fenced=False),
+    "deepseek_v32": lambda _: Tagged("deepseek_v32", tags.DEEPSEEK_V32),
+    "deepseek_v4": lambda _: Tagged("deepseek_v4", tags.DEEPSEEK_V4),
+    "kimi_k2": lambda _: kimi_k2.kimi_k2(),
+    "qwen3_coder": lambda _: Tagged("qwen3_coder", tags.QWEN3_CODER),
+    "glm45": lambda _: Tagged("glm45", tags.GLM45),
+    "glm47": lambda _: Tagged("glm47", tags.GLM47),
+    "minimax_m2": lambda _: Tagged("minimax_m2", tags.MINIMAX_M2),
+    "seed_oss": lambda _: Tagged("seed_oss", tags.SEED_OSS),
+    "gemma4": lambda _: gemma4.Gemma4(),
+    "llama4_pythonic": lambda _: Pythonic("llama4_pythonic", *LLAMA4, marked=False),
+    "lfm2": lambda _: Pythonic("lfm2", *LFM2, marked=True),
+    "phi4_mini_json": lambda _: json_list.JsonList("phi4_mini_json", json_list.PHI4_MINI),
+    "granite": lambda _: json_list.JsonList("granite", json_list.GRANITE),
+}
+_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
+    ("gemma4", (gemma4.OPEN,)),
+    ("kimi_k2", (kimi_k2.SECTION[0],)),
+    ("deepseek_v4", (tags.DSML, "tool_calls>")),
+    ("deepseek_v32", (tags.DSML,)),
+    ("deepseek_v3", (deepseek.CALL[0], deepseek.FENCED)),
+    ("deepseek_v31", (deepseek.CALL[0],)),
+    ("minimax_m2", tags.MINIMAX_M2.sections),
+    ("seed_oss", tags.SEED_OSS.sections),
+    ("glm47", (tags.GLM47.key_end,)),
+    ("glm45", (tags.GLM45.key,)),
+    ("qwen3_coder", (tags.QWEN3_CODER.call, tags.QWEN3_CODER.key)),
+    ("mistral", (mistral.CALLS,)),
+    ("lfm2", (LFM2[0],)),
+    ("lfm2", ("<|tool_list_start|>",)),
+    ("granite", (json_list.GRANITE,)),
+    ("hermes", (hermes.OPEN,)),
+    ("phi4_mini_json", (json_list.PHI4_MINI,)),
+    ("phi4_mini_json", ("<|/tool|>",)),
+    ("llama3_json", ('"parameters": dictionary',)),
+    ("llama4_pythonic", (LLAMA4[0],)),
+    ("llama4_pythonic", ("[func_name1(",)),
+    ("llama3_json", (llama3.MARK,)),
+)
+"""What a family's templates hold, in the order in which it tells: a later family's marks may stand in the
+templates of an earlier one.
+"""
 
 
 def find_family(name: str, template: str) -> Family | None:
-    """name: the value of --tool-parser. A template without the delimiters of any family gets Hermes', the
-    most spread.
+    """name: the value of --tool-parser. A template without the marks of any family gets Hermes', the most
+    spread.
     """
     if name == "none":
         return None
-    if name == "auto":
-        name = _by_marks(template)
-    if name == "mistral":
-        return Mistral(names_first=ARGS in template)
-    return Llama3Json() if name == "llama3_json" else Hermes()
+    name = TOOL_ALIASES.get(name, name)
+    return _FAMILIES[_by_marks(template) if name == "auto" else name](template)
 
 
 def _by_marks(template: str) -> str:
-    if CALLS in template:
-        return "mistral"
-    if OPEN in template:
-        return "hermes"
-    return "llama3_json" if MARK in template or '"parameters": dictionary' in template else "hermes"
+    found = (name for name, marks in _MARKS if all(mark in template for mark in marks))
+    return next(found, "hermes")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from firelane.text.tools.family import (
+from firelane.text.tools.call_rules import (
     TokenOf,
-    calls_rules,
     inline_arguments,
     mark_symbol,
-    openai_id,
     quoted,
     repeated,
+    tool_rules,
 )
+from firelane.text.tools.family import Family
 from firelane.text.tools.json_call import read_call
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, skip_space, until
 from firelane.text.tools.tool import Tool
@@ -21,12 +22,10 @@ OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
 
-class Hermes:
+class Hermes(Family):
     name = "hermes"
+    opening = OPEN
     delimiters = (OPEN, CLOSE)
-
-    def new_id(self) -> str:
-        return openai_id()
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         while (yield from until(buffer, (OPEN,), buffer.content, trim=True)):
@@ -38,12 +37,13 @@ class Hermes:
             if (yield from begins(buffer, at, CLOSE)):
                 buffer.take(at + len(CLOSE))
 
-    def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:
-        first, last = mark_symbol(OPEN, token_of), mark_symbol(CLOSE, token_of)
+    def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         tail = quoted("}\n")
 
         def call(tool: Tool) -> str:
             head = quoted(f'\n{{"name": {json.dumps(tool.name)}, "arguments": ')
-            return f"{first} {head} {inline_arguments(tool)} {tail} {last}"
+            return f"{head} {inline_arguments(tool)} {tail}"
 
-        return calls_rules(tools, repeated(quoted("\n"), parallel=parallel), call)
+        calls = repeated(f"{mark_symbol(OPEN, token_of)} block", quoted("\n"), parallel=parallel)
+        block = f"calls: {calls}\nblock: call {mark_symbol(CLOSE, token_of)}\n"
+        return block + tool_rules(tools, call)

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space
+from firelane.text.tools.stream_buffer import MAX_HEAD_CHARS, Reading, StreamBuffer, char, skip_space
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 MAX_NAME_CHARS = 256
-MAX_HEAD_CHARS = 1024
-"""Limit of what stands around the arguments, and of arguments that come before the name: what turns out to be
-no call is looked at again from the next mark on.
-"""
 _OPENING = frozenset("{[")
 _SCALAR = frozenset("+-.0123456789eEtrufalsn")
 
@@ -77,7 +73,7 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
         value, at = buffer.text[at:end], end
         if word == "name":
             name = _text(value)
-            if not name or (known_only and name not in buffer.known):
+            if not name or (known_only and name not in buffer.tools):
                 return False
         elif word in ARGUMENT_KEYS:
             early = value
@@ -89,6 +85,25 @@ def read_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Rea
             return True
         if after != ",":
             return False
+
+
+def read_list(buffer: StreamBuffer, at: int) -> Reading[bool]:
+    """Read the list of calls whose bracket stands `at` places ahead. False, with nothing taken, where it
+    does not begin with one.
+    """
+    at = yield from skip_space(buffer, at + 1)
+    if not (yield from read_call(buffer, at)):
+        return False
+    while True:
+        at = yield from skip_space(buffer, 0)
+        after = yield from char(buffer, at)
+        if after == "]":
+            buffer.take(at + 1)
+        if after != ",":
+            return True
+        at = yield from skip_space(buffer, at + 1)
+        if not (yield from read_call(buffer, at)):
+            return True
 
 
 def _whole_call(buffer: StreamBuffer, name: str, value: str | None) -> None:

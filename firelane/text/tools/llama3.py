@@ -5,23 +5,23 @@ semicolons; some models put <|python_tag|> before it.
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 from firelane.text.constraints import single_line
-from firelane.text.tools.family import TokenOf, calls_rules, openai_id
+from firelane.text.tools.call_rules import TokenOf, held_tools, tool_rules, unmarked_start
+from firelane.text.tools.family import Family
 from firelane.text.tools.json_call import read_call
+from firelane.text.tools.schema_rules import moved_references
 from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
 from firelane.text.tools.tool import Tool
 
 MARK = "<|python_tag|>"
 
 
-class Llama3Json:
+class Llama3Json(Family):
     name = "llama3_json"
     delimiters = (MARK,)
-
-    def new_id(self) -> str:
-        return openai_id()
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         at = yield from skip_space(buffer, 0)
@@ -43,32 +43,29 @@ class Llama3Json:
             if not (yield from read_call(buffer, at, known_only=True)):
                 return
 
-    def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
+    def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:  # noqa: ARG002
         """One call, as the family's templates refuse messages with more. It is told as a schema, not as text
         around one: beside another schema (the answer's format), llguidance reads what both begin with only
         if both are schemas.
         """
-        return calls_rules(tools, "call", lambda tool: f"%json {json.dumps(single_line(_call_schema(tool)))}")
+        return "calls: call\n" + tool_rules(
+            tools, lambda tool: f"%json {json.dumps(single_line(call_schema(tool)))}"
+        )
+
+    def free_rules(
+        self, tools: Sequence[Tool], token_of: TokenOf, reasoning: Sequence[str], *, parallel: bool
+    ) -> str:
+        start = unmarked_start("{", reasoning, token_of)
+        return start + self.rules(held_tools(tools), token_of, parallel=parallel)
 
 
-def _call_schema(tool: Tool) -> dict[str, Any]:
-    parameters = _moved(tool.schema(), "#/properties/parameters")
+def call_schema(tool: Tool) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "parameters": parameters},
+        "properties": {
+            "name": {"const": tool.name},
+            "parameters": moved_references(tool.schema(), "#/properties/parameters"),
+        },
         "required": ["name", "parameters"],
         "additionalProperties": False,
     }
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """The schema for a place inside another one: references to its own root lead to `root`."""
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _moved(value, root) for key, value in cast(dict[str, Any], schema).items()}
-    target = moved.get("$ref")
-    if isinstance(target, str) and target.startswith("#"):
-        moved["$ref"] = root + target[1:]
-    return moved

@@ -6,33 +6,33 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
-from firelane.text.tools.family import (
-    MAX_FORCED_CALLS,
+from firelane.text.tools.call_rules import (
     TokenOf,
-    calls_rules,
     inline_arguments,
     mark_symbol,
-    nine_letters,
     quoted,
     repeated,
+    tool_rules,
 )
-from firelane.text.tools.json_call import read_call, stream_value
-from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
+from firelane.text.tools.family import Family, nine_letters
+from firelane.text.tools.json_call import read_call, read_list, stream_value
+from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, match, skip_space, until
 from firelane.text.tools.tool import Tool
 
 CALLS = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
 ARGS = "[ARGS]"
-MAX_HEAD_CHARS = 256
 _HEAD = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?(?:\[ARGS\]\s*)?(?=\{)")
-_HEAD_CHARS = re.compile(r"[\s\w.\-\[\]]*")
+_NO_HEAD = re.compile(r"[^\s\w.\-\[\]]")
 
 
-class Mistral:
+class Mistral(Family):
     """names_first: the form of the calls that the model writes, and that are forced; both are read."""
 
     name = "mistral"
+    opening = CALLS
     delimiters = (CALLS, CALL_ID, ARGS)
 
     def __init__(self, *, names_first: bool = False) -> None:
@@ -46,7 +46,7 @@ class Mistral:
             at = yield from skip_space(buffer, len(CALLS))
             first = yield from char(buffer, at)
             if first == "[":
-                read = yield from self._list(buffer, at)
+                read = yield from read_list(buffer, at)
             elif first == "{":
                 read = yield from read_call(buffer, at)
             else:
@@ -54,46 +54,26 @@ class Mistral:
             if not read:
                 buffer.content(buffer.take(len(CALLS)))
 
-    def _list(self, buffer: StreamBuffer, at: int) -> Reading[bool]:
-        at = yield from skip_space(buffer, at + 1)
-        if not (yield from read_call(buffer, at)):
-            return False
-        while True:
-            at = yield from skip_space(buffer, 0)
-            after = yield from char(buffer, at)
-            if after == "]":
-                buffer.take(at + 1)
-            if after != ",":
-                return True
-            at = yield from skip_space(buffer, at + 1)
-            if not (yield from read_call(buffer, at)):
-                return True
-
     def _named(self, buffer: StreamBuffer) -> Reading[bool]:
-        while (found := _HEAD.match(buffer.text, len(CALLS))) is None:
-            head = _HEAD_CHARS.match(buffer.text, len(CALLS))
-            whole = head is not None and head.end() == len(buffer.text)
-            if buffer.ended or not whole or len(buffer.text) > MAX_HEAD_CHARS:
-                return False
-            yield
-        if found.end() > MAX_HEAD_CHARS:
+        head = yield from match(buffer, _HEAD, len(CALLS), _NO_HEAD)
+        if head is None:
             return False
-        buffer.take(found.end())
-        buffer.start_call(found[1])
+        buffer.take(head.end())
+        buffer.start_call(head[1])
         yield from stream_value(buffer)
         return True
 
-    def rules(self, tools: list[Tool], token_of: TokenOf, *, parallel: bool) -> str:
+    def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         mark, args = mark_symbol(CALLS, token_of), mark_symbol(ARGS, token_of)
         if self._names_first:
-            calls = f"call{{1,{MAX_FORCED_CALLS}}}" if parallel else "call"
-            return calls_rules(
-                tools, calls, lambda tool: f"{mark} {quoted(tool.name)} {args} {inline_arguments(tool)}"
+            calls = f"calls: {repeated(f'{mark} block', '', parallel=parallel)}\nblock: call\n"
+            return calls + tool_rules(
+                tools, lambda tool: f"{quoted(tool.name)} {args} {inline_arguments(tool)}"
             )
 
         def call(tool: Tool) -> str:
             head = quoted(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
             return f"{head} {inline_arguments(tool)} {quoted('}')}"
 
-        calls = repeated(quoted(", "), parallel=parallel)
-        return calls_rules(tools, f'{mark} " [" {calls} "]"', call)
+        listed = repeated("call", quoted(", "), parallel=parallel)
+        return f'calls: {mark} block\nblock: " [" {listed} "]"\n' + tool_rules(tools, call)

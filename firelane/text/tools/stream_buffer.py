@@ -6,33 +6,40 @@ where it needs more. So a format is a few lines in the order of its syntax, not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
 from firelane.text.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from firelane.text.detokenize import partial_suffix_length
+from firelane.text.tools.tool import Tool
 
 ResultT = TypeVar("ResultT")
 Reading = Generator[None, None, ResultT]
 Parser = Callable[["StreamBuffer"], Reading[None]]
+MAX_HEAD_CHARS = 1024
+"""Limit of what stands before a call's arguments, or a value: what turns out to be no call is looked at again
+from the next mark on.
+"""
+NO_TOOLS: Mapping[str, Tool] = {}
 
 
 class StreamBuffer:
     """text: what has come and is not taken yet. ended: no more will come. in_reasoning: the text at hand is
-    reasoning. done: nothing that may follow is wanted. known: names of the tools; max_calls: the answer
-    ends with this one, 0 = no limit. hide_reasoning: it is not given out.
+    reasoning. done: nothing that may follow is wanted. tools: those of the request, by name; max_calls: the
+    answer ends with this one, 0 = no limit. hide_reasoning: it is not given out.
     """
 
     __slots__ = (
-        *("_hide_reasoning", "_new_id", "done", "ended", "known", "max_calls", "num_calls", "out", "text"),
-        "in_reasoning",
+        *("_hide_reasoning", "_new_id", "done", "ended", "max_calls", "num_calls", "out", "text"),
+        *("in_reasoning", "tools"),
     )
 
     def __init__(
         self,
         new_id: Callable[[], str] = str,
         *,
-        known: frozenset[str] = frozenset(),
+        tools: Mapping[str, Tool] = NO_TOOLS,
         max_calls: int = 0,
         in_reasoning: bool = False,
         hide_reasoning: bool = False,
@@ -41,7 +48,7 @@ class StreamBuffer:
         self.ended = False
         self.in_reasoning = in_reasoning
         self.done = False
-        self.known = known
+        self.tools = tools
         self.max_calls = max_calls
         self.num_calls = 0
         self.out: list[Delta] = []
@@ -61,10 +68,11 @@ class StreamBuffer:
         if text and not self._hide_reasoning:
             self.out.append(Reasoning(text))
 
-    def start_call(self, name: str) -> None:
+    def start_call(self, name: str, call_id: str = "") -> None:
+        """call_id: the one that the model has given it; "": it gets a new one."""
         if self.done:
             return
-        self.out.append(CallStart(self.num_calls, self._new_id(), name))
+        self.out.append(CallStart(self.num_calls, call_id or self._new_id(), name))
         self.num_calls += 1
 
     def arguments(self, text: str) -> None:
@@ -173,6 +181,20 @@ def begins(buffer: StreamBuffer, at: int, mark: str) -> Reading[bool]:
             return False
         yield
     return have == mark
+
+
+def match(
+    buffer: StreamBuffer, pattern: re.Pattern[str], at: int, dead: re.Pattern[str]
+) -> Reading[re.Match[str] | None]:
+    """The match of a pattern `at` places ahead, None where there is none and `dead` is found, which says
+    that there will be none, or it would be too long. The pattern matches no text that has more to come.
+    """
+    while (found := pattern.match(buffer.text, at, at + MAX_HEAD_CHARS)) is None:
+        too_long = len(buffer.text) - at >= MAX_HEAD_CHARS
+        if buffer.ended or too_long or dead.search(buffer.text, at):
+            return None
+        yield
+    return found
 
 
 def all_content(buffer: StreamBuffer) -> Reading[None]:

@@ -9,6 +9,7 @@ from typing import Any
 from firelane.errors import RequestError
 from firelane.text.template import ChatTemplate
 from firelane.text.tools.hermes import CLOSE, OPEN
+from firelane.text.tools.json_list import PHI4_MINI
 
 Messages = list[dict[str, Any]]
 _PROBE: dict[str, Any] = {"name": "firelane_probe", "description": "", "parameters": {"type": "object"}}
@@ -30,7 +31,9 @@ class ToolRendering:
         """Raises RequestError where the template refuses the messages or fails on them."""
         called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
         if tools or called:
-            if not self._knows_tools:
+            if self._reads_system_tools:
+                messages = _with_system_tools([_with_listed_calls(message) for message in messages], tools)
+            elif not self._knows_tools:
                 messages = [_in_plain_words(message) for message in messages]
                 messages = _instructed(messages, tools) if tools else messages
             elif not self._takes_objects:
@@ -43,6 +46,17 @@ class ToolRendering:
     def _knows_tools(self) -> bool:
         tools = [{"type": "function", "function": _PROBE}]
         return _PROBE["name"] in self._try([{"role": "user", "content": "?"}], tools)
+
+    @cached_property
+    def _reads_system_tools(self) -> bool:
+        """Whether the tools are a text in the system message (Phi-4-mini)."""
+        if self._knows_tools:
+            return False
+        messages = [
+            {"role": "system", "content": "", "tools": _PROBE["name"]},
+            {"role": "user", "content": "?"},
+        ]
+        return _PROBE["name"] in self._try(messages, [])
 
     @cached_property
     def _takes_objects(self) -> bool:
@@ -84,6 +98,23 @@ def _in_plain_words(message: dict[str, Any]) -> dict[str, Any]:
     calls = [json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"]]
     parts = [message["content"], *(f"{OPEN}\n{call}\n{CLOSE}" for call in calls)]
     return {"role": "assistant", "content": "\n".join(filter(None, parts))}
+
+
+def _with_listed_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """The calls as text, as a model writes them whose template knows no more of them than their results."""
+    if not message.get("tool_calls"):
+        return message
+    calls = json.dumps([call["function"] for call in message["tool_calls"]], ensure_ascii=False)
+    return {"role": "assistant", "content": f"{message['content']}{PHI4_MINI}{calls}"}
+
+
+def _with_system_tools(messages: Messages, tools: list[dict[str, Any]]) -> Messages:
+    if not tools:
+        return messages
+    listed = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    if messages and messages[0]["role"] == "system":
+        return [messages[0] | {"tools": listed}, *messages[1:]]
+    return [{"role": "system", "content": "", "tools": listed}, *messages]
 
 
 def _instructed(messages: Messages, tools: list[dict[str, Any]]) -> Messages:

@@ -11,9 +11,11 @@ import tokenizers
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.source import new_matcher
 from firelane.engine.grammar.vocabulary import load_vocabulary
-from firelane.text.reasoning import CLOSE, OPEN, budget_grammar
+from firelane.text.reasoning import THINK, budget_grammar
 from firelane.text.tokenizer import load_tokenizer
 from tests.text.toy_model import byte_tokenizer, write_model
+
+OPEN, CLOSE = THINK.delimiters
 
 VOCAB_SIZE = 288
 """More than the tokenizer has, as models do."""

@@ -1,0 +1,152 @@
+"""The form of one model's answers: how it marks reasoning and calls, what reads them, and the grammar that
+holds them to what a request asks for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from firelane.errors import RequestError
+from firelane.text.constraints import single_line
+from firelane.text.conversation import Conversation
+from firelane.text.parsers import REASONING_ALIASES
+from firelane.text.reasoning import budget_grammar, find_marks, with_reasoning
+from firelane.text.tokenizer import Tokenizer
+from firelane.text.tools.families import find_family
+from firelane.text.tools.family import Family
+from firelane.text.tools.stream_buffer import Parser, all_content
+from firelane.text.tools.tool import Tool
+from firelane.wire.frames import Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGrammar:
+    """grammar: what the answer must match. holds_all: it leaves no room for reasoning. has_calls: it may be
+    calls.
+    """
+
+    grammar: Grammar | None = None
+    holds_all: bool = False
+    has_calls: bool = False
+
+    @property
+    def is_content(self) -> bool:
+        """The answer is content alone, from its first token."""
+        return self.holds_all and not self.has_calls
+
+
+class AnswerFormat:
+    """tool_parser, reasoning_parser: the options of `serve`. template: its source. special_id: the id of a
+    special token by its name. family: None where calls are not read. thinks: reasoning is told from content.
+    stops: special tokens that end an answer. history: makes messages what the template takes.
+    """
+
+    def __init__(
+        self,
+        tool_parser: str,
+        reasoning_parser: str,
+        template: str,
+        special_id: Callable[[str], int | None],
+    ) -> None:
+        self.family = find_family(tool_parser, template)
+        self._reader = _reader(self.family, reasoning_parser, template)
+        self._marks = None if self._reader else find_marks(reasoning_parser, template)
+        self._special_id = special_id
+        self.thinks = self._marks is not None or self._reader is not None
+        shaper = self._reader or self.family
+        self.stops = shaper.stops if shaper else ()
+        self.history = shaper.history if shaper else list[dict[str, Any]]
+
+    @property
+    def _reasoning(self) -> tuple[str, ...]:
+        return self._marks.delimiters if self._marks else ()
+
+    def parser(self, conversation: Conversation, grammar: AnswerGrammar) -> Parser | None:
+        """What reads an answer; None where all of it is content."""
+        if self._reader is not None:
+            return None if grammar.is_content or conversation.continue_final else self._reader.parse
+        family = self.family if conversation.use.active else None
+        parser = None if family is None else family.parse
+        if self._marks is None or grammar.holds_all:
+            return parser
+        ends = (family.opening,) if family and self._special_id(family.opening) is not None else ()
+        return with_reasoning(parser or all_content, self._marks, ends)
+
+    def tools(self, conversation: Conversation) -> dict[str, Tool]:
+        """Those that an answer may call."""
+        use = conversation.use
+        return {tool.name: tool for tool in use.tools} if use.active and self.family is not None else {}
+
+    def visible_special_ids(self, conversation: Conversation) -> frozenset[int]:
+        """Special tokens that the parser must see as text."""
+        names = {*self._reasoning, *(self._reader.delimiters if self._reader else ())}
+        if conversation.use.active and self.family is not None:
+            names.update(self.family.delimiters)
+        return frozenset(token for name in names if (token := self._special_id(name)) is not None)
+
+    def begun(self, prompt: str, conversation: Conversation, grammar: AnswerGrammar) -> tuple[str, bool]:
+        """The prompt as the answer goes on from it, and whether that begins in reasoning."""
+        if self._reader is not None:
+            content = grammar.is_content and conversation.asks_answer
+            return prompt + (self._reader.content_mark if content else ""), False
+        if self._marks is None or not self._marks.begun(prompt):
+            return prompt, False
+        return (self._marks.ended(prompt), False) if grammar.holds_all else (prompt, True)
+
+    def within_budget(self, tokens: int, tokenizer: Tokenizer, *, begun: bool) -> Grammar | None:
+        """Any answer with at most so many tokens of reasoning; None where its marks are no tokens."""
+        return None if self._marks is None else budget_grammar(tokens, tokenizer, self._marks, begun=begun)
+
+    def grammar(self, conversation: Conversation) -> AnswerGrammar:
+        """Raises RequestError where it cannot be made."""
+        use, grammar = conversation.use, conversation.grammar
+        if use.forced:  # no content: a format for it asks for nothing
+            rules = self._called().rules(use.forced, self._special_id, parallel=use.parallel)
+            return AnswerGrammar(Grammar("lark", "start: calls\n" + rules), holds_all=True, has_calls=True)
+        if grammar is None:
+            return self._free(conversation)
+        if not use.active or self.family is None:
+            return AnswerGrammar(grammar, holds_all=True)
+        if grammar.kind != "json_schema":
+            raise RequestError(
+                "a regex, choice or grammar cannot hold together with `tools`: leave one of them out",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        rules = self.family.rules(use.tools, self._special_id, parallel=use.parallel)
+        body = f"{self.family.content_rule(self._special_id)} %json {_schema(grammar)}".strip()
+        text = f"start: calls | body\nbody: {body}\n{rules}"
+        return AnswerGrammar(Grammar("lark", text), holds_all=True, has_calls=True)
+
+    def _free(self, conversation: Conversation) -> AnswerGrammar:
+        """Text and calls as the model likes, where some tool is strict."""
+        use, family = conversation.use, self.family
+        strict = use.active and any(tool.strict for tool in use.tools)
+        if not strict or family is None or not conversation.asks_answer:
+            return AnswerGrammar()
+        rules = family.free_rules(use.tools, self._special_id, self._reasoning, parallel=use.parallel)
+        return AnswerGrammar(Grammar("lark", rules), has_calls=True)
+
+    def _called(self) -> Family:
+        if self.family is None:
+            raise RequestError(
+                "`tool_choice` cannot be honoured: this server was started with --tool-parser none",
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+        return self.family
+
+
+def _schema(grammar: Grammar) -> str:
+    return json.dumps(single_line(json.loads(grammar.text)))
+
+
+def _reader(family: Family | None, reasoning: str, template: str) -> Family | None:
+    """The family whose parser is for every answer."""
+    name = REASONING_ALIASES.get(reasoning, reasoning)
+    if name in ("auto", "harmony") and (family is None or not family.reads_reasoning):
+        family = find_family(name, template)
+    return family if family is not None and family.reads_reasoning else None

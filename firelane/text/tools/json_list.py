@@ -1,0 +1,50 @@
+"""Calls in a JSON list behind a word or a mark: functools[{"name": ..., "arguments": {...}}] (Phi-4-mini),
+<|tool_call|>[...] (Granite 3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from firelane.text.tools.call_rules import (
+    TokenOf,
+    inline_arguments,
+    mark_symbol,
+    quoted,
+    repeated,
+    tool_rules,
+)
+from firelane.text.tools.family import Family
+from firelane.text.tools.json_call import read_list
+from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
+from firelane.text.tools.tool import Tool
+
+PHI4_MINI = "functools"
+GRANITE = "<|tool_call|>"
+
+
+class JsonList(Family):
+    """A family that writes calls behind this mark."""
+
+    def __init__(self, name: str, mark: str) -> None:
+        self.name = name
+        self.opening = f"{mark}["
+        self.delimiters = (mark,)
+        self._mark = mark
+
+    def parse(self, buffer: StreamBuffer) -> Reading[None]:
+        while mark := (yield from until(buffer, (self._mark,), buffer.content, trim=True)):
+            at = yield from skip_space(buffer, len(mark))
+            listed = (yield from char(buffer, at)) == "["
+            if not listed or not (yield from read_list(buffer, at)):
+                buffer.content(buffer.take(len(mark)))
+
+    def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
+        def call(tool: Tool) -> str:
+            head = quoted(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
+            return f"{head} {inline_arguments(tool)} {quoted('}')}"
+
+        listed = repeated("call", quoted(", "), parallel=parallel)
+        calls = f'calls: {mark_symbol(self._mark, token_of)} "[" block\nblock: {listed} "]"\n'
+        return calls + tool_rules(tools, call)

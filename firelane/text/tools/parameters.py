@@ -1,0 +1,146 @@
+"""Parameters of a tool, for formats that write each value as plain text: what the schema says decides how
+that text is read.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, cast
+
+from firelane.errors import RequestError
+
+Schema = dict[str, Any]
+MAX_STEPS = 16
+"""Of references that lead on to others."""
+MAX_CASES = 256
+"""Alternatives of one value."""
+MAX_COUNT = 100_000
+"""Characters and items that a schema may count."""
+CHOICES = ("anyOf", "oneOf")
+STRING = frozenset({"string"})
+_KINDS: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""Values as Python writes them, which models do, too."""
+
+
+def refused(message: str) -> RequestError:
+    return RequestError(f"`tools`: {message}", param="tools")
+
+
+def count(schema: Schema, key: str) -> int | None:
+    """A limit that a schema sets; None where it sets none. Raises RequestError."""
+    value = schema.get(key)
+    if value is not None and (type(value) is not int or not 0 <= value < MAX_COUNT):
+        raise refused(
+            f"{key} {str(value)[:40]} cannot be held in this model's calls: give less than {MAX_COUNT}"
+        )
+    return value
+
+
+def resolved(schema: Any, root: Schema) -> Schema:
+    """The schema that a reference leads to, or the schema itself; {} where there is none."""
+    for _ in range(MAX_STEPS):
+        if not isinstance(schema, dict):
+            return {}
+        target = cast(Schema, schema).get("$ref")
+        if not isinstance(target, str):
+            return cast(Schema, schema)
+        schema = _at(root, target)
+    return {}
+
+
+def _at(root: Schema, target: str) -> Any:
+    place: Any = root
+    for part in target.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        place = cast(Schema, place).get(name) if isinstance(place, dict) else None
+    return place
+
+
+def properties(parameters: Schema) -> Schema:
+    """Schemas of the parameters that are named."""
+    named = resolved(parameters, parameters).get("properties")
+    return cast(Schema, named) if isinstance(named, dict) else {}
+
+
+def kinds_of(parameters: Schema, name: str) -> frozenset[str]:
+    """JSON types that the parameter may have; none where the schema does not say."""
+    whole = resolved(parameters, parameters)
+    return kinds(properties(parameters).get(name, whole.get("additionalProperties")), parameters)
+
+
+def kinds(schema: Any, root: Schema) -> frozenset[str]:
+    """JSON types that a value of the schema may have; none where it does not say."""
+    found: set[str] = set()
+    todo = [schema]
+    for _ in range(MAX_CASES):
+        if not todo:
+            return frozenset(found)
+        case = resolved(todo.pop(), root)
+        cases = next((listed for key in CHOICES if (listed := _listed(case, key))), None)
+        said = [] if cases else _said(case)
+        if not cases and not said:
+            return frozenset()
+        todo += cases or ()
+        found.update(said)
+    return frozenset()
+
+
+def _said(schema: Schema) -> list[str]:
+    """The types that a schema without alternatives names."""
+    declared = schema.get("type")
+    if declared is not None:
+        listed = cast(list[Any], declared) if isinstance(declared, list) else [declared]
+        return [kind for kind in listed if isinstance(kind, str)]
+    values = [schema["const"]] if "const" in schema else _listed(schema, "enum")
+    return [_KINDS[type(value)] for value in values]
+
+
+def _listed(schema: Schema, key: str) -> list[Any]:
+    listed = schema.get(key)
+    return cast(list[Any], listed) if isinstance(listed, list) else []
+
+
+def as_json(text: str, allowed: frozenset[str]) -> str:
+    """The JSON text of a value that was written plainly. What is JSON stays as it is, unless it may be a
+    string and its own type is not allowed; all else is a string. allowed: as `kinds` gives them.
+    """
+    word = text.strip()
+    word = word if "string" in allowed else _WORDS.get(word, word) if allowed else word
+    kind = _kind(word)
+    if kind is None:
+        return quoted_text(text)
+    if allowed and "string" not in allowed:
+        return word
+    fits = not allowed or kind in allowed or (kind == "integer" and "number" in allowed)
+    return word if fits and kind != "string" else quoted_text(text)
+
+
+def quoted_text(text: str) -> str:
+    """A JSON string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def text_in_json(text: str) -> str:
+    """A part of a JSON string."""
+    return quoted_text(text)[1:-1]
+
+
+def _kind(word: str) -> str | None:
+    """The type of a JSON text; None where it is none."""
+    try:
+        return _KINDS[type(json.loads(word, parse_constant=_refuse))]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)

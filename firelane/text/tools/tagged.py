@@ -1,0 +1,118 @@
+"""Calls with a tag around each parameter: Qwen 3 Coder and 3.5, GLM 4.5, MiniMax M2, Seed-OSS, DeepSeek 3.2.
+
+The arguments are given out as JSON as they come: strings piece by piece, all else when it is whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from firelane.text.tools.call_rules import TokenOf
+from firelane.text.tools.family import Family
+from firelane.text.tools.parameters import STRING, as_json, kinds_of, quoted_text, text_in_json
+from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, match, skip_space, until
+from firelane.text.tools.tagged_rules import TaggedRules
+from firelane.text.tools.tags import Tags, closing
+from firelane.text.tools.tool import Tool
+
+_END_OF_TAG = re.compile(">")
+
+
+class Tagged(Family):
+    """A family that writes calls with such tags."""
+
+    def __init__(self, name: str, tags: Tags) -> None:
+        self.name = name
+        self.opening = tags.sections[0]
+        self.delimiters = tags.delimiters
+        self._tags = tags
+        self._call, self._key = tags.call_pattern, tags.key_pattern
+        self._no_key = re.compile(re.escape(tags.key_end.rpartition("<")[2]))
+
+    def parse(self, buffer: StreamBuffer) -> Reading[None]:
+        tags = self._tags
+        openings = (*tags.sections, tags.call) if tags.call else tags.sections
+        while mark := (yield from until(buffer, openings, buffer.content, trim=True)):
+            if mark == tags.call:  # models leave the section's mark out
+                read = yield from self._section(buffer, 0, closing(self.opening), known_only=True)
+            else:
+                at = yield from skip_space(buffer, len(mark))
+                read = yield from self._section(buffer, at, closing(mark))
+            if not read:
+                buffer.content(buffer.take(len(mark)))
+
+    def _section(
+        self, buffer: StreamBuffer, at: int, close: str, *, known_only: bool = False
+    ) -> Reading[bool]:
+        """Calls up to the section's closing tag. False, with nothing taken, where there is none."""
+        tags, read = self._tags, False
+        while (yield from begins(buffer, at, tags.call)):
+            head = yield from match(buffer, self._call, at, _END_OF_TAG)
+            if head is None or (known_only and head[1] not in buffer.tools):
+                break
+            read = True
+            buffer.take(head.end())
+            buffer.start_call(head[1])
+            yield from self._arguments(buffer, buffer.tools.get(head[1]), tags.call_close or close)
+            if not tags.call:
+                return True
+            at = yield from skip_space(buffer, 0)
+        if read and (yield from begins(buffer, at, close)):
+            buffer.take(at + len(close))
+        return read
+
+    def _arguments(self, buffer: StreamBuffer, tool: Tool | None, close: str) -> Reading[None]:
+        """The rest of a call, from behind its name to its closing tag. Where the text ends before, they stay
+        unfinished; what is neither a parameter nor the tag ends the call, and is left.
+        """
+        before = "{"
+        while (key := (yield from self._next_key(buffer))) is not None:
+            buffer.arguments(f"{before}{quoted_text(key[1])}: ")
+            before = ", "
+            if not (yield from self._value(buffer, _kinds(key, tool))):
+                return
+        at = yield from skip_space(buffer, 0)
+        ends = yield from begins(buffer, at, close)
+        if ends or not buffer.ended:
+            buffer.take(at + len(close) if ends else 0)
+            buffer.arguments("{}" if before == "{" else "}")
+            buffer.end_call()
+
+    def _next_key(self, buffer: StreamBuffer) -> Reading[re.Match[str] | None]:
+        """A parameter's opening tag, taken; None, with nothing taken, where something else stands."""
+        at = yield from skip_space(buffer, 0)
+        if not (yield from begins(buffer, at, self._tags.key)):
+            return None
+        key = yield from match(buffer, self._key, at, self._no_key)
+        if key is not None:
+            buffer.take(key.end())
+        return key
+
+    def _value(self, buffer: StreamBuffer, kinds: frozenset[str]) -> Reading[bool]:
+        """A value with its closing tag, given out as JSON. False where the text ends before that."""
+        close, lines = self._tags.value_close, self._tags.lines
+        if lines and (yield from char(buffer, 0)) == "\n":
+            buffer.take(1)
+        closes = (f"\n{close}", close) if lines else (close,)
+        if kinds == STRING:
+            buffer.arguments('"')
+            mark = yield from until(buffer, closes, lambda text: buffer.arguments(text_in_json(text)))
+            buffer.arguments('"' if mark else "")
+        else:
+            pieces: list[str] = []
+            mark = yield from until(buffer, closes, pieces.append)
+            value = "".join(pieces)
+            buffer.arguments(as_json(value, kinds) if mark else value)
+        buffer.take(len(mark))
+        return bool(mark)
+
+    def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
+        return TaggedRules(self._tags, token_of).write(tools, parallel=parallel)
+
+
+def _kinds(key: re.Match[str], tool: Tool | None) -> frozenset[str]:
+    """What the tag itself says, else the tool's schema. Not a string: JSON, which `object` stands for."""
+    if key["typed"]:
+        return STRING if key["typed"] == "true" else frozenset({"object"})
+    return frozenset() if tool is None else kinds_of(tool.schema(), key[1])

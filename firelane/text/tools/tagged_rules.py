@@ -1,0 +1,110 @@
+"""Grammars of calls with a tag around each parameter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from firelane.text.tools.call_rules import TokenOf, quoted, repeated, symbols, tool_rules
+from firelane.text.tools.parameters import Schema, refused
+from firelane.text.tools.raw_text import RawStrings, RuleWriter
+from firelane.text.tools.schema_rules import (
+    NOTES,
+    cases_of,
+    closed_root,
+    json_value,
+    named_fields,
+    other_fields,
+    strings_of,
+)
+from firelane.text.tools.tags import Tags, closing
+from firelane.text.tools.tool import Tool
+
+KEY = "[A-Za-z_][A-Za-z0-9_.-]{0,63}"
+"""Names of parameters that a schema allows without naming them."""
+
+
+class TaggedRules:
+    """Writes the grammar of one request. Parameters come in the order in which the schema names them."""
+
+    def __init__(self, tags: Tags, token_of: TokenOf) -> None:
+        self._tags = tags
+        self._token_of = token_of
+        self._writer = RuleWriter("part")
+        self._gap = quoted(tags.gap) if tags.gap else ""
+        self._line = "\n" if tags.lines else ""
+        close = tags.value_close
+        self._strings = RawStrings(self._line + close, close, tags.delimiters, token_of, self._writer)
+
+    def write(self, tools: Sequence[Tool], *, parallel: bool) -> str:
+        tags, section = self._tags, self._tags.sections[0]
+        several = parallel and tags.many
+        first = f"{self._gap} " if tags.call else ""
+        block = f"{first}{repeated('call', '', parallel=several)} {self._symbols(closing(section))}"
+        opened = f"{self._symbols(section)} block"
+        calls = repeated(opened, quoted("\n"), parallel=parallel and not tags.many)
+        rules = tool_rules(tools, self._call)
+        return f"calls: {calls}\nblock: {block}\n{rules}{self._writer.text}"
+
+    def _call(self, tool: Tool) -> str:
+        tags = self._tags
+        schema, root = closed_root(tool)
+        parts = [self._symbols(f"{tags.call}{tool.name}{tags.call_end}{tags.gap}")]
+        for name, (value, required) in named_fields(schema, tool.name).items():
+            self._check(name)
+            rule = self._writer.rule(" | ".join(self._parameter(name, value, root)))
+            parts.append(rule if required else f"{rule}?")
+        more = other_fields(schema)
+        if more is not None:
+            taken = sorted(named_fields(schema, tool.name))
+            parts.append(self._writer.rule(" | ".join(self._other(taken, more, root))) + "*")
+        if tags.call:
+            parts.append(self._symbols(tags.call_close + tags.gap))
+        return " ".join(parts)
+
+    def _parameter(self, name: str, schema: Schema, root: Schema) -> Iterator[str]:
+        for is_string, value in self._values(schema, root):
+            mark = self._tags.key_mark(name, string=is_string) + self._line
+            yield f"{self._symbols(mark)} {value} {self._gap}"
+
+    def _other(self, taken: list[str], schema: Schema, root: Schema) -> Iterator[str]:
+        """A parameter of any name but those."""
+        but = f" & ~/({'|'.join(map(_escaped, taken))})/" if taken else ""
+        key = self._writer.terminal(f"/{KEY}/{but}")
+        for is_string, value in self._values(schema, root):
+            end = self._tags.key_mark("", string=is_string).removeprefix(self._tags.key) + self._line
+            yield f"{self._symbols(self._tags.key)} {key} {self._symbols(end)} {value} {self._gap}"
+
+    def _values(self, schema: Schema, root: Schema) -> Iterator[tuple[bool, str]]:
+        """Values with what ends them, and whether each is a string."""
+        cases, strings = cases_of(schema, root), self._strings
+        mixed = len(cases) > 1 and not self._tags.typed
+        for case in cases:
+            listed = strings_of(case)
+            if listed is not None:
+                yield from ((True, strings.literal(text)) for text in listed[0])
+                yield from ((False, f"{quoted(json.dumps(value))} {strings.end}") for value in listed[1])
+            elif case.get("type") == "string":
+                yield True, strings.matching(case, no_json=mixed)
+            elif set(case) - NOTES:
+                yield False, f"{json_value(case, root, self._writer)} {strings.end}"
+            else:
+                yield True, strings.matching({})
+                if self._tags.typed:
+                    yield False, f"{json_value({}, root, self._writer)} {strings.end}"
+
+    def _symbols(self, text: str) -> str:
+        return symbols(text, self._tags.delimiters, self._token_of)
+
+    def _check(self, name: str) -> None:
+        """Raises RequestError where the parser would not read the name as it is."""
+        found = self._tags.key_pattern.fullmatch(self._tags.key_mark(name, string=True))
+        if found is None or found[1] != name:
+            raise refused(
+                f"a parameter named '{name[:40]}' has no form in this model's calls: name it with "
+                "letters, digits and underscores"
+            )
+
+
+def _escaped(name: str) -> str:
+    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in name)

@@ -1,0 +1,110 @@
+"""Tags of the formats that put one around each parameter of a call."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+DSML = "｜DSML｜"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tags:
+    """One way of writing such calls. sections: marks before calls, the first of them is the one that is
+    forced; each ends with its closing tag. call, call_end, call_close: around a call's name and after its
+    parameters; call "": a section is one call, and its closing tag the call's. key, key_end, value_close:
+    around a parameter's name and after its value. typed: the mark after the name says whether the value is a
+    string. lines: a value stands on lines of its own. many: several calls share a section. gap: white space
+    between tags. delimiters: as in Family.
+    """
+
+    sections: tuple[str, ...]
+    call: str
+    call_end: str = ""
+    call_close: str = ""
+    key: str
+    key_end: str
+    value_close: str
+    typed: bool = False
+    lines: bool = False
+    many: bool = False
+    gap: str = "\n"
+    delimiters: tuple[str, ...]
+
+    @property
+    def call_pattern(self) -> re.Pattern[str]:
+        """A call up to behind its name, which is the first group."""
+        follow = f"{re.escape(self.key)}|{re.escape(closing(self.sections[0]))}"
+        end = re.escape(self.call_end) if self.call else f"(?={follow})"
+        return re.compile(rf'{re.escape(self.call)}\s*([^\s<>"={{}}]+)\s*{end}')
+
+    @property
+    def key_pattern(self) -> re.Pattern[str]:
+        """A parameter up to its value. Groups: its name, and `typed`."""
+        end = r"\s*".join(map(re.escape, self.key_end.split("\n")))
+        typed = r'(?:\s+string="(?P<typed>true|false)")?' if self.typed else "(?P<typed>(?!))?"
+        at = end.index(">") if self.typed else 0
+        return re.compile(rf'{re.escape(self.key)}([^<>"\n]+){end[:at]}{typed}\s*{end[at:]}')
+
+    def key_mark(self, name: str, *, string: bool) -> str:
+        """A parameter up to its value, as it is forced."""
+        end = self.key_end
+        if self.typed:
+            end = end.replace(">", f' string="{"true" if string else "false"}">')
+        return f"{self.key}{name}{end}"
+
+
+def closing(tag: str) -> str:
+    return f"</{tag[1:]}"
+
+
+QWEN3_CODER = Tags(
+    sections=("<tool_call>",),
+    call="<function=",
+    call_end=">",
+    call_close="</function>",
+    key="<parameter=",
+    key_end=">",
+    value_close="</parameter>",
+    lines=True,
+    delimiters=("<tool_call>", "</tool_call>"),
+)
+SEED_OSS = replace(
+    QWEN3_CODER,
+    sections=("<seed:tool_call>",),
+    lines=False,
+    delimiters=("<seed:tool_call>", "</seed:tool_call>"),
+)
+MINIMAX_M2 = Tags(
+    sections=("<minimax:tool_call>",),
+    call='<invoke name="',
+    call_end='">',
+    call_close="</invoke>",
+    key='<parameter name="',
+    key_end='">',
+    value_close="</parameter>",
+    many=True,
+    delimiters=("<minimax:tool_call>", "</minimax:tool_call>"),
+)
+DEEPSEEK_V32 = Tags(
+    sections=(f"<{DSML}function_calls>", f"<{DSML}tool_calls>"),
+    call=f'<{DSML}invoke name="',
+    call_end='">',
+    call_close=f"</{DSML}invoke>",
+    key=f'<{DSML}parameter name="',
+    key_end='">',
+    value_close=f"</{DSML}parameter>",
+    typed=True,
+    many=True,
+    delimiters=(DSML,),
+)
+DEEPSEEK_V4 = replace(DEEPSEEK_V32, sections=DEEPSEEK_V32.sections[::-1])
+GLM45 = Tags(
+    sections=("<tool_call>",),
+    call="",
+    key="<arg_key>",
+    key_end="</arg_key>\n<arg_value>",
+    value_close="</arg_value>",
+    delimiters=(*("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),),
+)
+GLM47 = replace(GLM45, key_end="</arg_key><arg_value>", gap="")

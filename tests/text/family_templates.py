@@ -1,0 +1,136 @@
+"""Small chat templates that write calls in the way of each family, and read the variables that its templates
+read.
+"""
+
+from __future__ import annotations
+
+
+def _template(call: str, *, before: str = "", after: str = "", end: str = "<|assistant|>") -> str:
+    """call: one call's form, of `f` (a function)."""
+    return (
+        "{%- if tools %}<|system|>{{ tools | tojson }}{% endif %}"
+        "{%- for m in messages %}<|{{ m.role }}|>"
+        "{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+        f"{{%- if m.tool_calls %}}{before}{{% for c in m.tool_calls %}}{{% set f = c.function %}}{call}"
+        f"{{% endfor %}}{after}{{% endif %}}"
+        f"{{%- endfor %}}{{% if add_generation_prompt %}}{end}{{% endif %}}"
+    )
+
+
+def _values(form: str) -> str:
+    """form: one parameter, of `k` and `v`."""
+    return f"{{% for k, v in f.arguments.items() %}}{form}{{% endfor %}}"
+
+
+PLAIN = "{{ v if v is string else v | tojson }}"
+XML = (
+    "<function={{ f.name }}>\n"
+    + _values("<parameter={{ k }}>\n" + PLAIN + "\n</parameter>\n")
+    + "</function>\n"
+)
+INVOKE = '<{0}invoke name="{{{{ f.name }}}}">\n' + "{1}" + "</{0}invoke>\n"
+DSML = "｜DSML｜"
+DSML_KEY = (
+    "<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">"
+    + PLAIN
+    + "</｜DSML｜parameter>\n"
+)
+GEMMA = (
+    '{% macro said(v) %}{% if v is string %}<|"|>{{ v }}<|"|>{% elif v is mapping %}'
+    "{ {%- for k, x in v.items() %}{{ ',' if not loop.first }}{{ k }}:{{ said(x) }}{% endfor -%} }"
+    "{% elif v is boolean %}{{ 'true' if v else 'false' }}{% elif v is sequence %}"
+    "[{% for x in v %}{{ ',' if not loop.first }}{{ said(x) }}{% endfor %}]{% else %}{{ v }}{% endif %}"
+    "{% endmacro %}"
+)
+PYTHON = (
+    "{% macro said(v) %}"
+    "{{ 'None' if v is none else ('True' if v else 'False') if v is boolean else v | tojson }}"
+    "{% endmacro %}"
+)
+JSON_CALL = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
+
+TEMPLATES = {
+    "hermes": _template(f"<tool_call>\n{JSON_CALL}\n</tool_call>"),
+    "llama3_json": '{# {"name": ..., "parameters": dictionary} #}'
+    + _template('{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}'),
+    "mistral": _template("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),
+    "deepseek_v3": _template(
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ f.name }}\n```json\n{{ f.arguments | tojson }}\n```"
+        "<｜tool▁call▁end｜>",
+        before="<｜tool▁calls▁begin｜>",
+        after="<｜tool▁calls▁end｜>",
+    ),
+    "deepseek_v31": _template(
+        "<｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}<｜tool▁call▁end｜>",
+        before="<｜tool▁calls▁begin｜>",
+        after="<｜tool▁calls▁end｜>",
+        end="<|assistant|>{{ '<think>' if thinking else '</think>' }}",
+    ),
+    "deepseek_v32": _template(
+        INVOKE.format(DSML, _values(DSML_KEY)),
+        before="<｜DSML｜function_calls>\n",
+        after="</｜DSML｜function_calls>",
+    ),
+    "deepseek_v4": _template(
+        INVOKE.format(DSML, _values(DSML_KEY)), before="<｜DSML｜tool_calls>\n", after="</｜DSML｜tool_calls>"
+    ),
+    "kimi_k2": _template(
+        "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>{{ f.arguments | tojson }}"
+        "<|tool_call_end|>",
+        before="<|tool_calls_section_begin|>",
+        after="<|tool_calls_section_end|>",
+    ),
+    "qwen3_coder": _template(f"<tool_call>\n{XML}</tool_call>"),
+    "seed_oss": _template(
+        f"<seed:tool_call>\n{XML}</seed:tool_call>".replace(f">\n{PLAIN}\n<", f">{PLAIN}<")
+    ),
+    "glm45": _template(
+        "<tool_call>{{ f.name }}\n"
+        + _values("<arg_key>{{ k }}</arg_key>\n<arg_value>" + PLAIN + "</arg_value>\n")
+        + "</tool_call>"
+    ),
+    "glm47": _template(
+        "<tool_call>{{ f.name }}"
+        + _values("<arg_key>{{ k }}</arg_key><arg_value>" + PLAIN + "</arg_value>")
+        + "</tool_call>"
+    ),
+    "minimax_m2": _template(
+        INVOKE.format("", _values('<parameter name="{{ k }}">' + PLAIN + "</parameter>\n")),
+        before="<minimax:tool_call>\n",
+        after="</minimax:tool_call>",
+    ),
+    "gemma4": GEMMA
+    + _template("<|tool_call>call:{{ f.name }}{{ said(f.arguments) }}<tool_call|>")
+    .replace("<think>", "<|channel>thought\n")
+    .replace("</think>", "<channel|>"),
+    "llama4_pythonic": PYTHON
+    + _template(
+        "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")",
+        before="<|python_start|>[",
+        after="]<|python_end|>",
+    ),
+    "lfm2": PYTHON
+    + _template(
+        "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")",
+        before="<|tool_call_start|>[",
+        after="]<|tool_call_end|>",
+    ),
+    "phi4_mini_json": _template(JSON_CALL, before="functools[", after="]"),
+    "granite": _template(JSON_CALL, before="<|tool_call|>[", after="]"),
+}
+HARMONY = (
+    "{%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}"
+    "{%- if reasoning_effort %}Reasoning: {{ reasoning_effort }}{% endif %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'assistant' and m.tool_calls %}"
+    "{%- if m.content and m.thinking %}{{ raise_exception('content and thinking') }}{% endif %}"
+    "{%- if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}"
+    "{%- set f = m.tool_calls[0].function %}"
+    "<|start|>assistant to=functions.{{ f.name }}<|channel|>commentary json<|message|>"
+    "{{ f.arguments | tojson }}<|call|>"
+    "{%- elif m.role == 'assistant' %}"
+    "<|start|>assistant<|channel|>final<|message|>{{ m.content }}<|end|>"
+    "{%- elif m.role == 'tool' %}<|start|>functions to=assistant<|message|>{{ m.content }}<|end|>"
+    "{%- else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}"
+    "{%- endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)

@@ -1,0 +1,106 @@
+"""Which family a template is of, and that its parser reads what its templates write."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from family_templates import HARMONY, TEMPLATES
+from splitting import joined, split
+
+from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
+from firelane.text.reasoning import find_marks
+from firelane.text.template import ChatTemplate
+from firelane.text.tools.families import find_family
+from firelane.text.tools.tool import Tool
+from firelane.text.tools.tool_fallback import ToolRendering
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string"},
+        "n": {"type": "number"},
+        "o": {"type": "object"},
+        "l": {"type": "array"},
+        "b": {"type": "boolean"},
+    },
+}
+TOOL = Tool("f", None, SCHEMA)
+VALUES = {"s": "a 'b' é🔥\n<c> 5", "n": 1.5, "o": {"k": {"x": 1}}, "l": ["1", 2], "b": False}
+
+
+def rendered(template: str, calls: int) -> str:
+    """The assistant's part of a conversation."""
+    function = {"name": "f", "arguments": VALUES}
+    made = [{"id": f"functions.f:{i}", "type": "function", "function": function} for i in range(calls)]
+    messages = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": made},
+        {"role": "tool", "content": "!", "tool_call_id": "functions.f:0"},
+    ]
+    text = ToolRendering(ChatTemplate(template, {})).render(messages, [TOOL.definition()], {})
+    return text.partition("<|assistant|>")[2].partition("<|tool|>")[0]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_tells_its_family(name):
+    family = find_family("auto", TEMPLATES[name])
+    assert family is not None
+    assert family.name == name
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_calls_that_a_template_writes_are_read(name):
+    family = find_family("auto", TEMPLATES[name])
+    count = 1 if name in ("llama3_json", "granite", "phi4_mini_json", "llama4_pythonic", "lfm2") else 2
+    text = rendered(TEMPLATES[name], count)
+    content, _, calls = joined(split(family.parse, list(text), known=(TOOL,)))
+    assert not content.strip()
+    assert [called for called, _ in calls] == ["f"] * count
+    assert all(json.loads(arguments) == VALUES for _, arguments in calls)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        (HARMONY, "harmony"),
+        ("", "hermes"),
+        ("{# [func_name1(params_name1=params_value1)] #}", "llama4_pythonic"),
+        ("{{ '<|tool|>' + messages[0]['tools'] + '<|/tool|>' }}", "phi4_mini_json"),
+        ('<|python_start|> {"name": "f", "parameters": dictionary of argument name}', "llama3_json"),
+        ("<|tool_list_start|>", "lfm2"),
+    ],
+)
+def test_other_marks(template, name):
+    assert find_family("auto", template).name == name
+
+
+def test_every_name_is_known():
+    for name in (*TOOL_PARSERS[2:], *TOOL_ALIASES):
+        assert find_family(name, "").name == TOOL_ALIASES.get(name, name)
+    for name in (*REASONING_PARSERS[2:], *REASONING_ALIASES):
+        harmony = REASONING_ALIASES.get(name, name) == "harmony"
+        assert (find_marks(name, "") is None) is harmony
+
+
+@pytest.mark.parametrize(
+    ("template", "close"),
+    [
+        ("<think>", "</think>"),
+        ("{{ '</think>' }}", "</think>"),
+        ("[THINK]", "[/THINK]"),
+        ("<seed:think>", "</seed:think>"),
+        ("'<|channel>thought'", "<channel|>"),
+    ],
+)
+def test_marks_of_reasoning(template, close):
+    marks = find_marks("auto", template)
+    assert marks is not None
+    assert marks.close == close
+    assert marks.begun(f"hm {marks.open}{marks.label}")
+    assert not marks.begun(f"{marks.open}x{marks.close}")
+    assert find_marks("none", template) is None
+
+
+def test_no_marks_of_reasoning():
+    assert find_marks("auto", HARMONY) is None
