@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
@@ -54,8 +55,8 @@ class KernelFigures:
 
 def describe(op: Op) -> str:
     """The op's kind, and its shape where it has weights: `Linear 2048x8192` is [out_features,
-    in_features]."""
-    matrices = [w.shape for w in op.weights if len(w.shape) == 2]
+    in_features], with the number of experts before them."""
+    matrices = [w.shape for w in op.weights if w.is_matrix]
     shape = "x".join(str(n) for n in matrices[0]) if matrices else ""
     return f"{type(op).__name__} {shape}".strip()
 
@@ -89,6 +90,11 @@ def group_times(program: Program, rows: int, op_seconds: Sequence[float]) -> lis
     return made
 
 
+def random_tokens(vocab_size: int, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """Different ones in each row: the same token would take each row to the same experts."""
+    return np.random.default_rng(0).integers(0, vocab_size, shape, np.int32)
+
+
 def decode_inputs(executor: CpuExecutor, rows: int) -> StepInputs:
     """One step that decodes `rows` sequences at position CONTEXT_TOKENS - 1, each with blocks of its own."""
     limits, state = executor.limits, executor.state
@@ -104,7 +110,7 @@ def decode_inputs(executor: CpuExecutor, rows: int) -> StepInputs:
     inputs.chunk_start[:rows] = inputs.row_position[:rows] = CONTEXT_TOKENS - 1
     inputs.chunk_len[:rows] = 1
     inputs.row_kind[:rows] = SAMPLE
-    state.tokens[:rows] = 10
+    state.tokens[:rows] = random_tokens(executor.vocab_size, state.tokens[:rows].shape)
     state.block_tables[:, :rows, :blocks] = np.arange(math.prod(shape)).reshape(shape)
     state.sampling[:rows] = np.zeros(1, state.sampling.dtype)
     for field, off in (("top_p", 1.0), ("repetition_penalty", 1.0), ("logprobs", -1)):

@@ -1,9 +1,9 @@
 """Decode and prefill on each instruction-set target of this machine, as shares of what the machine gives with
 that target's instructions.
 
-Bandwidth is that of streaming reads, counted for the bytes that the weights take in their form; the peak is
-the rate of the bf16 dot product where the target has it, else of float multiply-adds. Both are measured right
-before and after a step: a shared machine drifts.
+Bandwidth is that of streaming reads, counted for the bytes that the weights of a step take in their form; the
+peak is the rate of the bf16 dot product where the target has it, else of float multiply-adds. Both are
+measured right before and after a step: a shared machine drifts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from firelane.backends.cpu import loader
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.bench.kernels import decode_inputs, decode_shape
+from firelane.bench.kernels import decode_inputs, decode_shape, random_tokens
 from firelane.bench.table import format_table
 from firelane.contract import StepInputs
 from firelane.doctor.limits import Probe, build_probe
@@ -65,7 +65,7 @@ def prefill_inputs(executor: CpuExecutor, tokens: int) -> StepInputs:
     blocks = -(-tokens // executor.limits.block_size)
     tables = executor.state.block_tables
     tables[:, 0, :blocks] = [[group * blocks + i for i in range(blocks)] for group in range(len(tables))]
-    executor.state.tokens[0, :tokens] = 10
+    executor.state.tokens[0, :tokens] = random_tokens(executor.vocab_size, (tokens,))
     inputs.num_tokens = inputs.chunk_len[0] = tokens
     inputs.chunk_start[0] = 0
     inputs.row_token[0] = inputs.row_position[0] = tokens - 1
@@ -110,7 +110,8 @@ class TargetRun:
 
     def _measure(self, name: str, inputs: StepInputs, shape: StepShape) -> StepFigures:
         cost = self.program.cost(shape)
-        moved = self.executor.weights_bytes + cost.kv_bytes
+        form = self.executor.weights_bytes / self.program.weights_bytes
+        moved = form * cost.weight_bytes + cost.kv_bytes
         step_seconds(self.executor, inputs)
         rounds: list[tuple[float, float, float]] = []
         read, peak = self._limits()

@@ -154,6 +154,13 @@ class ConfigReader:
             raise self.refusal(key, value, "an integer of zero or more is needed")
         return value
 
+    def whole(self, key: str, default: int) -> int:
+        """Any integer."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INT:
+            raise self.refusal(key, value, "an integer is needed")
+        return value
+
     def integer_or_none(self, key: str, default: int) -> int | None:
         """A positive integer; null means None here, and only an absent key the default."""
         if key in self._config and self._config[key] is None:
@@ -217,6 +224,13 @@ class ConfigReader:
         if not isinstance(value, list) or len(value) != count:
             raise self.refusal(key, value, f"a list of {count} numbers is needed")
         return [ConfigReader({key: item}, where=self._where).number(key) for item in value]
+
+    def integers(self, key: str) -> list[int]:
+        """A list of integers of zero or more; [] if the key is missing."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise self.refusal(key, value, "a list of integers of zero or more is needed")
+        return list(value)
 
     def section(self, key: str) -> ConfigReader | None:
         """The object at `key` with a reader of its own (which has to be finished too), or None."""

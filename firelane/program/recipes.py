@@ -60,8 +60,9 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Some rows of a weight: one tensor of the checkpoint, rearranged. Vectors come from tensors of one axis;
-    of others the last axis, after all rearrangement, is the inputs, and those before it are the rows."""
+    """Some rows of a weight: one tensor of the checkpoint, rearranged. Vectors come from tensors of one axis,
+    or seen as such; of others the last axis, after all rearrangement, is the inputs, and those before it are
+    the rows."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -90,7 +91,7 @@ class Piece:
 
     @property
     def is_vector(self) -> bool:
-        return len(self.shape) == 1
+        return 1 in (len(self.shape), len(self.view))
 
     @property
     def height(self) -> int:

@@ -57,19 +57,25 @@ class Weight:
     layout: WeightLayout = WeightLayout.PLAIN
     code: Code | None = None
     """How the checkpoint stores the numbers; None: as numbers."""
+    others: tuple[tuple[Piece, ...], ...] = ()
+    """Other recipes for it: checkpoints of one model may be stored in several ways."""
 
     def __post_init__(self) -> None:
         """AssertionError for a recipe that does not fit; UnsupportedModelError for a code."""
-        found = sum(piece.height for piece in self.pieces)
-        assert found == self.height, f"{self.name}: pieces of {found} rows do not add up to {self.shape}"
-        assert all(p.width == self.k and p.is_vector != self.is_matrix for p in self.pieces), (
-            f"{self.name}: pieces have other inputs than {self.shape}"
-        )
+        for pieces in (self.pieces, *self.others):
+            self._check(pieces)
         assert self.layout.by_expert == (len(self.shape) == 3), f"{self.name}: {self.layout}, {self.shape}"
         assert not (self.layout.is_gated and self.rows % 2), f"{self.name}: gated, of {self.rows} rows"
         assert self.dtype is DType.F32 or not any(p.plus for p in self.pieces), f"{self.name}: plus is F32"
         if self.code is not None:
             raise UnsupportedModelError(f"{self.name}: weights stored as {self.code.kind} are not supported")
+
+    def _check(self, pieces: tuple[Piece, ...]) -> None:
+        found = sum(piece.height for piece in pieces)
+        assert found == self.height, f"{self.name}: pieces of {found} rows do not add up to {self.shape}"
+        assert all(p.width == self.k and p.is_vector != self.is_matrix for p in pieces), (
+            f"{self.name}: pieces have other inputs than {self.shape}"
+        )
 
     def __hash__(self) -> int:
         """Of the name alone: pieces may be many, and hashes are asked for often."""
@@ -139,7 +145,10 @@ class Weight:
         height = sum(len(r) for r in rows) * self.rows // half
         shape = (len(experts), height, self.k if columns is None else len(columns))
         return replace(
-            self, shape=shape[3 - len(self.shape) :] if self.is_matrix else (height,), pieces=pieces
+            self,
+            shape=shape[3 - len(self.shape) :] if self.is_matrix else (height,),
+            pieces=pieces,
+            others=(),
         )
 
     @cached_property

@@ -121,6 +121,13 @@ class Checkpoint:
         file, published = self._place(name)
         return file.elements(published, first, last, buffer, sparse=sparse)
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """None where there is no such tensor."""
+        if name not in self._places:
+            return None
+        file, published = self._places[name]
+        return file.tensors[published].shape
+
     def dtype(self, name: str) -> str:
         """As safetensors names it. Raises CheckpointError where there is no such tensor."""
         file, published = self._place(name)

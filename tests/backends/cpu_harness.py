@@ -83,7 +83,7 @@ class RandomWeights:
         if len(weight.shape) == 1:
             offset = 0.0 if "bias" in weight.name else 1.0
             return (offset + 0.2 * rng.standard_normal(weight.shape)).astype(np.float32)
-        values = rng.standard_normal(weight.shape) * 1.2 * weight.shape[1] ** -0.5
+        values = rng.standard_normal(weight.shape) * 1.2 * weight.k**-0.5
         tiny = rng.integers(0, 3000, weight.shape)
         values *= np.select([tiny < 20, tiny == 20, tiny == 21], [2.0**-25, 0.0, -0.0], 1.0)
         return values.astype(np.float32)
@@ -212,7 +212,7 @@ def machine(
 ) -> Machine:
     """`form`: a coded form that all matrices get. Each cache group has `sizes.num_blocks` pages."""
     program = spec if isinstance(spec, Program) else dense_program(spec)
-    matrices = [w.name for w in program.weights if len(w.shape) == 2]
+    matrices = [w.name for w in program.weights if w.is_matrix and w.dtype is DType.BF16]
     forms = dict.fromkeys(matrices, form) if form else {}
     sizes = sizes or limits()
     sizes = replace(sizes, spans=program.spans, num_blocks=sizes.num_blocks * len(program.spans))

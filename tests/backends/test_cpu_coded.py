@@ -10,8 +10,10 @@ import pytest
 
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.ops import HeadShape
+from firelane.program.values import DType
 from firelane.weights.formats import Format
 from tests.backends.cpu_harness import HERE, Chunk, Machine, machine, small_spec
+from tests.models.experts import ExpertsSpec, experts_program
 
 FORMS = (Format.PANEL_CODED4, Format.PANEL_CODED3)
 # Widths that both forms take: multiples of 16, not of a panel. Heads are together as wide as the hidden
@@ -25,10 +27,13 @@ SPECS = {
         mlp_bias=True,
     ),
     "untied": small_spec(hidden_size=176, mlp_size=80, heads=HeadShape(heads=11, kv_heads=1, head_dim=16)),
+    "experts": experts_program(
+        ExpertsSpec(hidden_size=112, width=48, experts=5, picks=2, dtype=DType.BF16, shared=True)
+    ),
 }
 # The best instruction set, and those that decode in another way.
 FORMS_OF = {isa: FORMS for isa in supported_isas(cpu_identity())} | {"portable": FORMS[:1]}
-CASES = [(HERE, "tied"), (HERE, "untied")]
+CASES = [(HERE, "tied"), (HERE, "untied"), (HERE, "experts")]
 CASES += [(isa, "tied") for isa in supported_isas(cpu_identity()) if isa != HERE]
 # Rows: each size of a tile, and one to five tiles.
 STEPS = [[Chunk(0, 0, rows)] for rows in (*range(1, 14), 17, 23, 25, 36, 41, 60)]

@@ -17,6 +17,7 @@ from firelane.program.ops import HeadShape
 from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
 from tests.models.dense import dense_program
+from tests.models.experts import EXPERT_SPECS, experts_program
 
 SEQUENCES = 9
 OUTPUTS = 6
@@ -29,6 +30,7 @@ SPECS = {
     ),
     "f32": small_spec(dtype=DType.F32, windows=(0, 40)),
     "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(40), CAUSAL)),
+    "bf16-experts": experts_program(EXPERT_SPECS["bf16-experts"]),
 }
 
 

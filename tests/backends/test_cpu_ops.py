@@ -34,6 +34,7 @@ from tests.backends.cpu_harness import (
     with_spans,
 )
 from tests.models.dense import dense_program
+from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, experts_program
 from tests.models.options import OPTIONS
 
 WIDE = HeadShape(heads=4, kv_heads=1, head_dim=80)
@@ -42,6 +43,7 @@ SPECS = {
         heads=WIDE, windows=(0, 20), qk_norm=True, qkv_bias=True, output_bias=True, mlp_bias=True
     ),
     "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
+    **{name: experts_program(spec) for name, spec in EXPERT_SPECS.items()},
 }
 # Without what the others have, other spans, more head widths with one query head per KV head or several, and
 # large blocks. On the best instruction set alone: each is a library to compile.
@@ -52,6 +54,7 @@ SPECS_HERE = {
     "bf16-head-64": (small_spec(heads=HeadShape(heads=3, kv_heads=1, head_dim=64), windows=(0, 20)), 128),
     "bf16-head-128": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=128), qk_norm=True), 16),
     "f32-head-256": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=256), dtype=DType.F32), 128),
+    **{name: (experts_program(spec), 16) for name, spec in EXPERT_SPECS_HERE.items()},
 }
 CASES = (
     {f"{isa}/{s}": (isa, SPECS[s], 16) for isa in supported_isas(cpu_identity()) for s in SPECS}
@@ -72,7 +75,7 @@ STEPS = {
 # products of bf16 numbers in float32, in another order than NumPy's, errs far less. Attention rounds twice:
 # its output, and before that its weights, relative to a running maximum where the reference knows the last
 # one, while its output, an average of values of both signs, may be small beside the values themselves.
-BOUNDS = {DType.F32: 2e-5, DType.BF16: 2.0**-8}
+BOUNDS = {DType.F32: 2e-5, DType.BF16: 2.0**-8, DType.I32: 0.0}
 ATTENTION_BOUNDS = {**BOUNDS, DType.BF16: 2.0**-7}
 
 
@@ -99,8 +102,9 @@ def read(m: Machine, value: Value, rows: int) -> NDArray[np.float32]:
     start, row_bytes = layout.placement.offsets[value], layout.row_bytes(value)
     raw = m.executor.arena[start : start + rows * row_bytes]
     kind: Any = np.uint16 if layout.element_bytes(value.dtype) == 2 else np.float32
+    kind = np.int32 if value.dtype is DType.I32 else kind
     matrix = raw.view(kind).reshape(rows, -1)[:, : value.width]
-    return widen_bf16(np.ascontiguousarray(matrix)) if kind is np.uint16 else matrix.copy()
+    return widen_bf16(np.ascontiguousarray(matrix)) if kind is np.uint16 else matrix.astype(np.float32)
 
 
 def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) -> None:
@@ -120,7 +124,7 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
             mine = read(m, value, counts[value.rows])
             expected = step.read(value)
             assert np.isfinite(mine).all(), f"{value.name} is not finite"
-            error = np.abs(mine - expected).max() / np.abs(expected).max()
+            error = np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-30)
             assert error <= bounds[value.dtype], f"{type(op).__name__} {value.name}: error {error:.2e}"
             step.values[value] = mine  # the next op's reference starts from what its kernel had
     check_hidden(m, step)

@@ -11,15 +11,23 @@ import pytest
 from firelane.native.machine import cpu_identity, supported_isas
 from tests.backends.cpu_harness import Chunk, Machine, machine
 from tests.backends.test_cpu_coded import SPECS
+from tests.models.experts import EXPERT_SPECS, experts_program
 
 TOKENS = 40
 # Rows of one step after another: whole tiles, one more, and what is left.
 SPLITS = [[40], [6, 7, 13, 14], [12, 2, 3, 23], [25, 15], [5, 4, 31]]
 
 
-@pytest.fixture(scope="module", params=supported_isas(cpu_identity()))
+PROGRAMS = {"dense": SPECS["tied"], "experts": experts_program(EXPERT_SPECS["bf16-experts"])}
+CASES = {
+    f"{isa}/{name}": (isa, PROGRAMS[name]) for isa in supported_isas(cpu_identity()) for name in PROGRAMS
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
 def driven(request: pytest.FixtureRequest, kernel_cache) -> Iterator[Machine]:
-    m = machine(SPECS["tied"], kernel_cache, isa=request.param)
+    isa, program = CASES[request.param]
+    m = machine(program, kernel_cache, isa=isa)
     yield m
     m.executor.release()
 

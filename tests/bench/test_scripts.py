@@ -12,7 +12,15 @@ from types import ModuleType
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
-MINE = ("run_offline_vs_peers", "turns_vs_peers", "targets_vs_llamacpp", "start_times", "memory", "lossless")
+MINE = (
+    "run_offline_vs_peers",
+    "turns_vs_peers",
+    "targets_vs_llamacpp",
+    "start_times",
+    "memory",
+    "lossless",
+    "expert_model",
+)
 
 
 def load(name: str) -> ModuleType:
@@ -93,3 +101,17 @@ def test_report_of_a_target_has_the_median_of_the_rounds(monkeypatch: pytest.Mon
     times = {"decode-1": {"firelane": [4.0, 2.0, 4.0], "llamacpp": [4.0, 6.0, 8.0]}}
     row = next(line for line in script.report(times).splitlines() if "decode-1" in line)
     assert all(word in row for word in ("32.0", "16.0", "2.00x", "1.00 to 3.00"))
+
+
+def test_a_model_with_experts_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load("expert_model")
+    small = {"hidden_size": 32, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+    small |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    monkeypatch.setattr(script, "CONFIG", script.CONFIG | small | {"vocab_size": 64})
+    script.write_checkpoint(tmp_path)
+    found = {name: bits.shape for name, bits in script.gguf_tensors(tmp_path)}
+    assert found["blk.0.ffn_gate_exps.weight"] == found["blk.0.ffn_up_exps.weight"] == (4, 16, 32)
+    assert found["blk.0.ffn_down_exps.weight"] == (4, 32, 16)
+    assert found["blk.0.ffn_gate_inp.weight"] == (4, 32)
+    assert found["token_embd.weight"] == found["output.weight"] == (64, 32)
+    assert len(found) == 15

@@ -54,7 +54,8 @@ def test_a_prompt_has_pages_of_its_own_in_each_group() -> None:
             num_blocks=32,
             spans=(CAUSAL, CAUSAL),
         )
-        state = SlotState.allocate(limits, vocab_size=64)
+        vocab_size = 64
+        state = SlotState.allocate(limits, vocab_size)
 
     inputs = prefill_inputs(Executor(), 40)  # type: ignore[arg-type]
     assert (inputs.num_chunks, inputs.num_tokens, inputs.num_rows) == (1, 40, 1)

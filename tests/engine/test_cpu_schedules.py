@@ -77,10 +77,11 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
     return requests
 
 
-@pytest.fixture(scope="module")
-def load(tmp_path_factory, kernel_cache):
+@pytest.fixture(scope="module", params=[("llama3", "bfloat16"), ("qwen3_moe", "float32")], ids="-".join)
+def load(request, tmp_path_factory, kernel_cache):
     base = tmp_path_factory.mktemp("schedules")
-    make_checkpoint("llama3", "bfloat16", base / "model")
+    family, dtype = request.param
+    make_checkpoint(family, dtype, base / "model")
     executors = []
 
     def load(max_num_seqs, max_num_batched_tokens, kv_cache_bytes):

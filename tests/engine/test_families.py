@@ -124,7 +124,11 @@ def check(answer: Answer, prompt: NDArray[np.int32], expected: NDArray[np.float3
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama3", "bfloat16")]
+    ("family", "dtype"),
+    [
+        *((family, "float32") for family in FAMILIES),
+        *((name, "bfloat16") for name in ("llama3", "qwen2_moe")),
+    ],
 )
 def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: str, dtype: str) -> None:
     directory = checkpoints(family, dtype)
@@ -138,8 +142,11 @@ def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: st
     assert answers[len(LENGTHS) - 1].tokens == answers[len(LENGTHS) + 1].tokens
 
 
-def test_chunks_and_prefix_hits_do_not_change_a_bit(checkpoints, kernel_cache: Path) -> None:
-    directory = checkpoints("llama3", "bfloat16")
+@pytest.mark.parametrize(("family", "dtype"), [("llama3", "bfloat16"), ("qwen3_moe", "float32")])
+def test_chunks_and_prefix_hits_do_not_change_a_bit(
+    checkpoints, kernel_cache: Path, family: str, dtype: str
+) -> None:
+    directory = checkpoints(family, dtype)
     small = run(directory, kernel_cache, max_num_seqs=4, max_num_batched_tokens=19, block_size=16)
     large = run(directory, kernel_cache, max_num_seqs=16, max_num_batched_tokens=256, block_size=16)
     for i in small:

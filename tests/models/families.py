@@ -29,6 +29,8 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+EXPERTS = 6
+PICKS_KEYS = ("num_experts_per_tok", "moe_k")
 Config = dict[str, Any]
 CYCLE = ["sliding_attention", "full_attention"]
 
@@ -340,6 +342,90 @@ def ministral3() -> Config:
     }
 
 
+def _experts(architecture: str, model_type: str, count: str = "num_experts") -> Config:
+    """Six experts of which each token uses two."""
+    return _base(architecture, model_type) | {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        count: EXPERTS,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 44,
+        "router_aux_loss_coef": 0.001,
+        "rope_theta": 10000.0,
+    }
+
+
+def mixtral() -> Config:
+    """Experts in every layer, and a window."""
+    config = _experts("MixtralForCausalLM", "mixtral", count="num_local_experts")
+    del config["moe_intermediate_size"]
+    return config | {"intermediate_size": 44, "sliding_window": WINDOW}
+
+
+def qwen2_moe() -> Config:
+    """A dense layer, and shares that are not normalised beside a shared expert with a gate."""
+    config = _experts("Qwen2MoeForCausalLM", "qwen2_moe")
+    del config["head_dim"]
+    return config | {
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "shared_expert_intermediate_size": 52,
+        "norm_topk_prob": False,
+        "mlp_only_layers": [0],
+        "use_sliding_window": False,
+    }
+
+
+def qwen3_moe() -> Config:
+    """Normalised shares, experts in each second layer."""
+    return _experts("Qwen3MoeForCausalLM", "qwen3_moe") | {
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 2,
+        "num_hidden_layers": 4,
+        "use_sliding_window": False,
+        "sliding_window": None,
+    }
+
+
+def glm4_moe() -> Config:
+    """A dense layer first, groups of experts, a shared one, half of each head rotated."""
+    return _experts("Glm4MoeForCausalLM", "glm4_moe", count="n_routed_experts") | {
+        "attention_bias": True,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 2,
+        "n_group": 3,
+        "topk_group": 2,
+        "routed_scaling_factor": 2.5,
+        "norm_topk_prob": True,
+        "use_qk_norm": True,
+        "partial_rotary_factor": 0.5,
+        "num_nextn_predict_layers": 0,
+    }
+
+
+def minimax_m2() -> Config:
+    """Sigmoids and a bias, norms of all heads of a row, a quarter of each head rotated."""
+    config = _experts("MiniMaxM2ForCausalLM", "minimax_m2", count="num_local_experts")
+    del config["moe_intermediate_size"]
+    return config | {"intermediate_size": 44, "rotary_dim": 8}
+
+
+def ernie4_5_moe() -> Config:
+    """Neighbours are rotated; softmax scores with a bias, two shared experts, a dense layer first."""
+    config = _experts("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", count="moe_num_experts")
+    config |= {"moe_k": config.pop("num_experts_per_tok"), "num_attention_heads": 5, "num_key_value_heads": 1}
+    config.pop("head_dim")
+    return config | {
+        "moe_num_shared_experts": 2,
+        "moe_layer_start_index": 1,
+        "moe_layer_end_index": -1,
+        "moe_layer_interval": 1,
+        "use_bias": False,
+        "tie_word_embeddings": True,
+    }
+
+
 FAMILIES: dict[str, Callable[[], Config]] = {
     "llama2": llama2,
     "llama3": llama3,
@@ -361,6 +447,12 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "glm4": glm4,
     "glm": glm,
     "ministral3": ministral3,
+    "mixtral": mixtral,
+    "qwen2_moe": qwen2_moe,
+    "qwen3_moe": qwen3_moe,
+    "glm4_moe": glm4_moe,
+    "minimax_m2": minimax_m2,
+    "ernie4_5_moe": ernie4_5_moe,
 }
 
 
@@ -369,11 +461,21 @@ def make_checkpoint(name: str, dtype: str, directory: Path, seed: int = 0) -> Pa
     directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    config = FAMILIES[name]() | {"torch_dtype": dtype}
+    config = config_of(name, dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2))
     write_safetensors(directory / "model.safetensors", random_tensors(config, seed), dtype)
     _write_tokenizer(directory)
     return directory
+
+
+def config_of(name: str, dtype: str) -> Config:
+    """In bf16 each token uses all experts: near ties of experts fall another way there than in float32, and
+    then logits of a toy have nothing in common."""
+    config = FAMILIES[name]() | {"torch_dtype": dtype}
+    if dtype == "bfloat16":
+        config |= {key: EXPERTS for key in PICKS_KEYS if key in config}
+        config |= {"topk_group": config["n_group"]} if "n_group" in config else {}
+    return config
 
 
 def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
@@ -388,6 +490,8 @@ def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
 
 def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarray:
     tensor, values = piece.tensor, rng.standard_normal(piece.shape, np.float32)
+    if tensor.endswith("e_score_correction_bias"):
+        return values * np.float32(0.1)
     if tensor.endswith(".bias"):
         return values * np.float32(0.3)
     if values.ndim == 1:

@@ -18,11 +18,12 @@ from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor, reference_weights
 from firelane.weights.checkpoint import Checkpoint
-from tests.models.families import FAMILIES, MAX_LEN, VOCAB_SIZE, WINDOW, make_checkpoint
+from tests.models.families import FAMILIES, MAX_LEN, PICKS_KEYS, VOCAB_SIZE, WINDOW, make_checkpoint
 
 # Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone.
 # bf16 keeps 8 bits of mantissa (relative error 2^-9 a rounding) in some 8 roundings a layer.
 F32_BOUND, BF16_BOUND = 1e-4, 0.15
+EXPERT_FAMILIES = [name for name, config in FAMILIES.items() if not config().keys().isdisjoint(PICKS_KEYS)]
 LIMITS = StepLimits(
     max_num_seqs=2,
     max_num_batched_tokens=256,
@@ -35,33 +36,50 @@ LIMITS = StepLimits(
 
 def logits_of(program: Program, directory: Path, tokens: np.ndarray, chunks: list[int]) -> np.ndarray:
     """Logits at every position, computed in steps of `chunks` tokens."""
+    return values_of(program, directory, tokens, chunks)["logits"]
+
+
+def values_of(
+    program: Program, directory: Path, tokens: np.ndarray, chunks: list[int]
+) -> dict[str, np.ndarray]:
+    """By name all values at every position."""
     executor = ReferenceExecutor(
         program, reference_weights(program, Checkpoint.open(directory).tensor), slots=2, max_len=MAX_LEN
     )
     state, inputs = SlotState.allocate(LIMITS, program.vocab_size), StepInputs.allocate(LIMITS)
     state.tokens[1, : len(tokens)] = tokens
     state.sampling["repetition_penalty"] = 1
-    logits, start = [], 0
+    found: dict[str, list[np.ndarray]] = {}
+    start = 0
     for n in chunks:
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = 1, n, n
         inputs.chunk_slot[0], inputs.chunk_start[0], inputs.chunk_len[0] = 1, start, n
         inputs.row_token[:n], inputs.row_slot[:n] = range(n), 1
         inputs.row_position[:n], inputs.row_kind[:n] = range(start, start + n), SCORE
         step = executor.step(inputs, state)
-        logits.append(next(values for value, values in step.values.items() if value.name == "logits"))
+        for value, values in step.values.items():
+            found.setdefault(value.name, []).append(values)
         start += n
-    return np.concatenate(logits)
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def oracle_logits(directory: Path, tokens: np.ndarray) -> np.ndarray:
+def oracle(directory: Path) -> torch.nn.Module:
     """transformers in float32; asserts that it finds exactly its own tensors in the checkpoint."""
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
+    return model.eval()
+
+
+def oracle_logits(directory: Path, tokens: np.ndarray) -> np.ndarray:
+    return run_oracle(oracle(directory), tokens)
+
+
+def run_oracle(model: torch.nn.Module, tokens: np.ndarray) -> np.ndarray:
     with torch.no_grad():
-        return model.eval()(torch.tensor(tokens[None].astype(np.int64))).logits[0].numpy()
+        return model(torch.tensor(tokens[None].astype(np.int64))).logits[0].numpy()
 
 
 def prompt(length: int) -> np.ndarray:
@@ -122,3 +140,25 @@ def test_prompts_beyond_the_trained_length(tmp_path: Path) -> None:
     assert np.abs(want - short).max() > 0.1
     got = logits_of(load_program(read_config(directory)), directory, tokens, [len(tokens)])
     np.testing.assert_allclose(got, want, rtol=0, atol=F32_BOUND)
+
+
+@pytest.mark.parametrize("family", EXPERT_FAMILIES)
+def test_picks_of_experts(checkpoints: Callable[[str, str], Path], family: str) -> None:
+    """The same experts for each token in each layer, and the same shares."""
+    directory, tokens = checkpoints(family, "float32"), prompt(3 * WINDOW)
+    model, routed = oracle(directory), list[tuple[np.ndarray, np.ndarray]]()
+
+    def note(_module: torch.nn.Module, _inputs: object, outputs: tuple[torch.Tensor, ...]) -> None:
+        order = outputs[2].argsort(dim=-1)
+        routed.append((outputs[2].gather(-1, order).numpy(), outputs[1].gather(-1, order).numpy()))
+
+    routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    for router in routers:
+        router.register_forward_hook(note)
+    run_oracle(model, tokens)
+    values = values_of(load_program(read_config(directory)), directory, tokens, [len(tokens)])
+    layers = [name.removesuffix("picks") for name in values if name.endswith("router_picks")]
+    assert len(routed) == len(layers) > 0
+    for layer, (picks, shares) in zip(layers, routed, strict=True):
+        np.testing.assert_array_equal(values[f"{layer}picks"], picks)
+        np.testing.assert_allclose(values[f"{layer}shares"], shares, rtol=1e-4)

@@ -13,6 +13,8 @@ from firelane.program.ops import (
     Attention,
     Cast,
     Embed,
+    ExpertGatedLinear,
+    ExpertLinear,
     Gate,
     GatedLinear,
     Linear,
@@ -20,6 +22,7 @@ from firelane.program.ops import (
     RMSNorm,
     RopeAndCache,
     Rotary,
+    Route,
     Sample,
     SelectRows,
     Temperature,
@@ -27,6 +30,7 @@ from firelane.program.ops import (
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
 
+ELEMENTS = {DType.F32: "float", DType.BF16: "Bf16::act", DType.I32: "std::int32_t"}
 # The C++ decoder of each lossless form.
 DECODERS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
 
@@ -39,7 +43,7 @@ namespace firelane {{
 
 struct Model {{
   static constexpr int kOps = {ops};
-  static constexpr std::size_t kScratchBytes = {scratch};
+  static constexpr std::size_t kScratchBytes = {scratch}, kScratchRowBytes = {row_scratch};
 
   static void run(Executor<Model>& e, Context& c, int thread) {{
     [[maybe_unused]] const int tokens = c.step.num_tokens, outputs = c.step.num_rows, logits = c.logit_rows;
@@ -66,6 +70,7 @@ def generate(layout: Layout) -> str:
         contract=contract_source(),
         ops=len(layout.program.ops),
         scratch=f"(std::max({{{sizes}}}) + 63) / 64 * 64",
+        row_scratch=max(row_scratch_of(op, layout) for op in layout.program.ops),
         body="\n".join(calls),
     )
 
@@ -90,6 +95,14 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
     return []
 
 
+def row_scratch_of(op: Op, layout: Layout) -> int:
+    """Bytes of scratch that a thread needs for `op` for each token row: the numbers of its slots, and a copy
+    of what is multiplied."""
+    if isinstance(op, ExpertGatedLinear | ExpertLinear):
+        return 4 * op.picks.width + layout.padded_bytes(op.weight.k, op.x.dtype)
+    return 0
+
+
 def _tag(dtype: DType) -> str:
     return "Bf16" if dtype is DType.BF16 else "F32"
 
@@ -99,8 +112,7 @@ def _rows(value: Value) -> str:
 
 
 def _at(value: Value, layout: Layout) -> str:
-    kind = "float" if value.dtype is DType.F32 else "Bf16::act"
-    return f"c.at<{kind}>({layout.value_index[value]})"
+    return f"c.at<{ELEMENTS[value.dtype]}>({layout.value_index[value]})"
 
 
 def _at_or_null(value: Value | None, layout: Layout) -> str:
@@ -117,7 +129,7 @@ def _matrix(weight: Weight, layout: Layout) -> str:
 
 def _panels(weight: Weight, layout: Layout) -> str:
     """The C++ type of a matrix's panels."""
-    k = weight.shape[1]
+    k = weight.k
     form = layout.coded.get(weight)
     if form is None:
         return f"PlainPanels<{_tag(weight.dtype)}, {k}>"
@@ -313,6 +325,61 @@ def _(op: Attention, layout: Layout) -> str:
 def _(op: Sample, layout: Layout) -> str:
     shape = f"{op.logits.width}, {layout.stride(op.logits)}"
     return f"sample<{shape}>(c, thread, {_at(op.logits, layout)}, op);"
+
+
+@call.register
+def _(op: Route, layout: Layout) -> str:
+    g = op.groups
+    strides = ", ".join(str(layout.stride(value)) for value in (op.logits, op.picks, op.shares))
+    groups = f"ExpertGroups<{g.count}, {g.keep}, {g.best}>" if g else "NoGroups"
+    score = "Score::kSigmoid" if op.score == "sigmoid" else "Score::kSoftmax"
+    normalise = "true" if op.normalise else "false"
+    shape = f"{op.logits.width}, {op.picks.width}, {score}, {groups}, {normalise}, {strides}"
+    vectors = f"{_vector(op.bias, layout)}, {_vector(op.factors, layout)}, {_float(op.scale)}"
+    outputs = f"{_at(op.picks, layout)}, {_at(op.shares, layout)}"
+    arguments = f"RouteArgs{{{_at(op.logits, layout)}, {vectors}, {outputs}}}"
+    return f"Route<{shape}>::run(c, thread, {_rows(op.logits)}, {arguments});"
+
+
+@call.register
+def _(op: ExpertGatedLinear, layout: Layout) -> str:
+    picks, n, tag = op.picks.width, op.weight.rows // 2, _tag(op.out.dtype)
+    kind, function = gate_function(op.gate)
+    strides = f"{layout.stride(op.out)}, {_stride_if(op.shares, layout)}"
+    shape = f"{tag}, {picks}, {n}, {strides}, {_flag(op.bias)}, {_flag(op.shares)}, {kind}"
+    fields = (_at(op.out, layout), _vector(op.bias, layout), _at_or_null(op.shares, layout), function)
+    store = f"StoreExpertGated<{shape}>{{{', '.join(fields)}}}"
+    return _expert_product("expert_gated_linear", op, 0, -(-n // LANES), store, layout)
+
+
+@call.register
+def _(op: ExpertLinear, layout: Layout) -> str:
+    picks, residual = op.picks.width, op.residual
+    strides = ", ".join([str(layout.stride(op.out)), *(_stride_if(v, layout) for v in (residual, op.shares))])
+    flags = ", ".join(_flag(part) for part in (op.bias, op.shares, residual))
+    fields = [_at(op.out, layout), _vector(op.bias, layout)]
+    fields += [_at_or_null(value, layout) for value in (op.shares, residual)]
+    store = f"StoreExpertSum<{picks}, {strides}, {flags}>{{{', '.join(fields)}}}"
+    return _expert_product("expert_linear", op, op.weight.k, -(-op.out.width // PANEL), store, layout)
+
+
+def _expert_product(
+    kernel: str, op: ExpertGatedLinear | ExpertLinear, slot: int, panels: int, store: str, layout: Layout
+) -> str:
+    """`slot`: elements from one slot of a row of x to the next."""
+    w = op.weight
+    copy = layout.padded_stride(w.k, op.x.dtype)
+    strides = f"{layout.stride(op.picks)}, {layout.stride(op.x)}, {slot}, {copy}"
+    rows = f"ExpertRows<{_tag(w.dtype)}, {w.matrices}, {op.picks.width}, {w.k}, {strides}>"
+    matrix = _coded(w, layout) if w in layout.coded else _matrix(w, layout)
+    arguments = f"{_rows(op.x)}, {_at(op.picks, layout)}, {_at(op.x, layout)}"
+    return (
+        f"{kernel}<{panels}, {rows}>(c, thread, op, {arguments}, {_panels(w, layout)}{{{matrix}}}, {store});"
+    )
+
+
+def _stride_if(value: Value | None, layout: Layout) -> str:
+    return "0" if value is None else str(layout.stride(value))
 
 
 def _float(value: float) -> str:

@@ -78,7 +78,7 @@ class CpuExecutor:
         self._pool = PagePool(layout, shared=shared_pages)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
         self.arena = zeroed(layout.placement.nbytes)
-        self._scratch = zeroed(library.scratch_bytes * threads)
+        self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
         self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(2)]
         self._steps: list[tuple[StepInputs, StepStruct] | None] = [None] * len(self._outputs)

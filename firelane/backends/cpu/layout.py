@@ -48,7 +48,7 @@ class Layout:
                     f"head_dim {op.shape.head_dim}: the CPU kernels need a multiple of {LANES}"
                 )
             for product in op.products:
-                if product.x.width % 2:
+                if product.weight.k % 2:
                     raise UnsupportedModelError(
                         f"{product.weight.name}: the CPU kernels need an even number of inputs"
                     )
@@ -58,15 +58,23 @@ class Layout:
         return 2 if dtype is DType.BF16 and self.isa in BF16_DOT_ISAS else 4
 
     def row_bytes(self, value: Value) -> int:
-        """Bytes from one row to the next. Rows are padded to whole panels, and never a multiple of 256 bytes
-        apart: the rows of a tile would fall into the same few sets of the first-level cache."""
-        wide = -(-value.width // PANEL) * PANEL * self.element_bytes(value.dtype)
+        """Bytes from one row to the next."""
+        return self.padded_bytes(value.width, value.dtype)
+
+    def padded_bytes(self, width: int, dtype: DType) -> int:
+        """Bytes from one row to the next of rows so wide. They are padded to whole panels, and never a
+        multiple of 256 bytes apart: the rows of a tile would fall into the same few sets of the first-level
+        cache."""
+        wide = -(-width // PANEL) * PANEL * self.element_bytes(dtype)
         padded = -(-wide // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         return padded + CACHE_LINE_BYTES if padded % ALIAS_BYTES == 0 else padded
 
     def stride(self, value: Value) -> int:
         """Elements from one row to the next."""
-        return self.row_bytes(value) // self.element_bytes(value.dtype)
+        return self.padded_stride(value.width, value.dtype)
+
+    def padded_stride(self, width: int, dtype: DType) -> int:
+        return self.padded_bytes(width, dtype) // self.element_bytes(dtype)
 
     @cached_property
     def placement(self) -> Placement:

@@ -26,6 +26,7 @@ from firelane.native.target import Target
 from firelane.program.program import Program
 from firelane.weights.check import BackgroundCheck
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.fitting import fitted
 from firelane.weights.huge_pages import HugePages
 from firelane.weights.loader import load_packed
 from firelane.weights.plan import plan
@@ -76,7 +77,7 @@ def load_for(
     threads = _threads(config.threads, machine.cpu_identity().usable_cores)
     _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
-    checkpoint.check_against(program)
+    program = fitted(program, checkpoint)
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     choice = choose(program, wanted_forms(config.weights, target.result().isa, program), estimate)

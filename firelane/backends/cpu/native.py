@@ -117,5 +117,9 @@ class Library:
         self.wait.restype, self.wait.argtypes = None, [ct.c_void_p]
         self.destroy = lib.firelane_destroy
         self.destroy.restype, self.destroy.argtypes = None, [ct.c_void_p]
-        lib.firelane_scratch_bytes.restype = ct.c_longlong
-        self.scratch_bytes: int = lib.firelane_scratch_bytes()
+        self._scratch_bytes = lib.firelane_scratch_bytes
+        self._scratch_bytes.restype, self._scratch_bytes.argtypes = ct.c_longlong, [ct.c_longlong]
+
+    def scratch_bytes(self, max_tokens: int) -> int:
+        """Of one thread, for steps of so many tokens."""
+        return self._scratch_bytes(max_tokens)

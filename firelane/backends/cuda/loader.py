@@ -35,6 +35,7 @@ from firelane.program.program import Program
 from firelane.program.values import Weight
 from firelane.storage import cache_directory
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.fitting import fitted
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8
@@ -49,7 +50,7 @@ def load(
     Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """
     checkpoint = Checkpoint.open(model_dir)
-    checkpoint.check_against(program)
+    program = fitted(program, checkpoint)
     kernels = config.cache_dir / "triton"
     try:
         cache_directory(kernels)

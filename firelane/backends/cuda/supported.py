@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, Cast, Embed, GatedLinear, Linear, Op, RMSNorm, RopeAndCache
+from firelane.program.ops import (
+    Attention,
+    Cast,
+    Embed,
+    ExpertGatedLinear,
+    ExpertLinear,
+    GatedLinear,
+    Linear,
+    Op,
+    RMSNorm,
+    RopeAndCache,
+    Route,
+)
 from firelane.program.program import Program
 
 
@@ -22,6 +34,8 @@ def _missing(op: Op) -> Iterator[str]:
     match op:
         case Cast():
             yield "blocks without a norm before them"
+        case Route() | ExpertGatedLinear() | ExpertLinear():
+            yield "experts"
         case Embed():
             yield from ["scaled embeddings"] * (op.scale != 1.0)
         case RMSNorm():

@@ -4,11 +4,13 @@ from firelane.program.ops.attention import Attention
 from firelane.program.ops.base import Op, Product
 from firelane.program.ops.cast import Cast
 from firelane.program.ops.embed import Embed
+from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
 from firelane.program.ops.gated_linear import GELU_TANH, SILU, Gate, GatedLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.rms_norm import RMSNorm
 from firelane.program.ops.rope import RopeAndCache, Rotary
+from firelane.program.ops.route import Groups, Route
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
 
@@ -18,8 +20,11 @@ __all__ = [
     "Attention",
     "Cast",
     "Embed",
+    "ExpertGatedLinear",
+    "ExpertLinear",
     "Gate",
     "GatedLinear",
+    "Groups",
     "HeadNorm",
     "HeadShape",
     "Linear",
@@ -28,6 +33,7 @@ __all__ = [
     "RMSNorm",
     "RopeAndCache",
     "Rotary",
+    "Route",
     "Sample",
     "SelectRows",
     "Temperature",

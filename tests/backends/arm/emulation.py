@@ -160,9 +160,12 @@ class EmulatedLibrary:
 
     def __init__(self, program: Path, isa: str) -> None:
         self._command = [QEMU, "-cpu", EMULATED_CPUS[isa], str(program)]
-        self.scratch_bytes = int(subprocess.run(self._command, capture_output=True, check=True).stdout)
         self.machine: Machine | None = None
         self._process: subprocess.Popen[bytes] | None = None
+
+    def scratch_bytes(self, max_tokens: int) -> int:
+        command = [*self._command, str(max_tokens)]
+        return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
     def create(self, arguments: Any) -> int:
         self._arguments = arguments._obj
@@ -189,8 +192,8 @@ class EmulatedLibrary:
         executor = self.machine.executor
         self._image = _image_of(self.machine)
         self._image.write(0, self._arguments)
-        _, weights, rotary = executor._tables
-        for record in (weights, rotary, *(coded for coded, _ in executor._coded)):
+        _, weights, position_tables = executor._tables
+        for record in (weights, position_tables, *(coded for coded, _ in executor._coded)):
             self._image.rewrite(record)
         self._process = subprocess.Popen(
             [*self._command, self._image.path, str(self._image.size)],
@@ -212,7 +215,13 @@ class EmulatedLibrary:
 def _image_of(machine: Machine) -> Image:
     executor, weights = machine.executor, machine.weights
     coded = [memory for pair in executor._coded for memory in pair]
-    fixed = [*executor._tables, *coded, *executor._rotary, *weights._packed.values(), executor._scratch]
+    fixed = [
+        *executor._tables,
+        *coded,
+        *executor._position_tables,
+        *weights._packed.values(),
+        executor._scratch,
+    ]
     records = (executor.state, machine.inputs, *executor._outputs)
     arrays = [v for record in records for v in vars(record).values() if isinstance(v, np.ndarray)]
     return Image(fixed, [executor.pages, executor.arena, executor.op_seconds, *arrays])

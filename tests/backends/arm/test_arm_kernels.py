@@ -38,6 +38,7 @@ STEPS = {
     "score": [[Chunk(0, 0, 9, score=True)]],
 }
 CASES = [("neonbf16", "bf16"), ("neon", "bf16"), ("neon", "f32")]
+CASES += [("neonbf16", "bf16-experts"), ("neon", "f32-experts")]
 
 
 def layout_of(spec: DenseSpec | Program, isa: str) -> Layout:

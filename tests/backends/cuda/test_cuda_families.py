@@ -37,6 +37,7 @@ def _lean():
 REFUSED = (
     *("gemma2", "gemma3", "gemma4", "olmo2", "olmo3", "smollm3", "granite", "exaone4", "glm4"),
     "ministral3",
+    *("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "minimax_m2", "ernie4_5_moe"),
 )
 """Families with options that there are no kernels for."""
 SERVED = [family for family in FAMILIES if family not in REFUSED]

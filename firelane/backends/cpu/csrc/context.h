@@ -21,7 +21,7 @@ struct CreateArgs {
   const float* const* position_tables;  // of rotations [max_model_len][head_dim]: cosines, then sines; of factors [max_model_len]
   std::uint8_t* arena;         // activations
   const std::size_t* offsets;  // by value: where its rows begin in the arena
-  std::uint8_t* scratch;       // per thread, kScratchBytes each
+  std::uint8_t* scratch;       // per thread, as many bytes each as firelane_scratch_bytes() says
   std::int32_t* tokens;
   const std::int32_t* block_tables;
   const void* sampling;
@@ -66,8 +66,10 @@ struct Context : CreateArgs {
   std::int32_t* token_last;      // by token row: 1 for the last token of its chunk
   Counter* counters;             // by op and thread: work taken by kernels that share it out as they go
   std::size_t scratch_stride;
+  std::size_t scratch_rows;  // where, in a thread's scratch, what it needs for each token row begins
 
   std::uint8_t* thread_scratch(int thread) const { return scratch + scratch_stride * thread; }
+  std::uint8_t* thread_rows(int thread) const { return thread_scratch(thread) + scratch_rows; }
 
   int threads() const { return limits.threads; }
 

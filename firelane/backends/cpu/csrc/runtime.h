@@ -1,5 +1,5 @@
-// The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes and
-// run().
+// The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes,
+// kScratchRowBytes (for each token row of the largest step) and run().
 #pragma once
 
 #include <ctime>
@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "attention.h"
+#include "experts.h"
 #include "linear.h"
 #include "rope.h"
+#include "route.h"
 #include "rows.h"
 #include "sample.h"
 #include "coded.h"
@@ -20,6 +22,12 @@ FL_INLINE double seconds_now() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// Of one thread.
+template <class Program>
+constexpr std::size_t scratch_bytes(std::size_t max_tokens) {
+  return Program::kScratchBytes + (Program::kScratchRowBytes * max_tokens + 127) / 64 * 64;
 }
 
 template <class Program>
@@ -35,7 +43,8 @@ class Executor {
     context_.token_position = position_.data();
     context_.token_last = last_.data();
     context_.counters = counters_.data();
-    context_.scratch_stride = Program::kScratchBytes;
+    context_.scratch_stride = scratch_bytes<Program>(args.limits.max_num_batched_tokens);
+    context_.scratch_rows = Program::kScratchBytes;
     pool_ = std::make_unique<ThreadPool>(args.limits.threads, &Executor::work, this);
   }
 
@@ -97,4 +106,6 @@ class Executor {
   }                                                                                            \
   FIRELANE_EXPORT void firelane_wait(void* e) { static_cast<FirelaneExecutor*>(e)->wait(); }   \
   FIRELANE_EXPORT void firelane_destroy(void* e) { delete static_cast<FirelaneExecutor*>(e); } \
-  FIRELANE_EXPORT long long firelane_scratch_bytes() { return (long long)MODEL::kScratchBytes; }
+  FIRELANE_EXPORT long long firelane_scratch_bytes(long long max_tokens) {                     \
+    return (long long)firelane::scratch_bytes<MODEL>(std::size_t(max_tokens));                 \
+  }

@@ -1,0 +1,139 @@
+"""The products of a layer with experts: each row times the matrices of the experts that Route picked for it.
+
+The k results of a row, its slots, lie beside each other: slot j is of expert picks[row, j].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.program.ops.base import F32, Op, Product
+from firelane.program.ops.gated_linear import SILU, Gate
+from firelane.program.reference_step import ReferenceStep
+from firelane.program.values import Cost, DType, StepShape, Value, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertGatedLinear(Op):
+    """Slot j of out = gate(share · (x · gateᵀ + gate bias), share · (x · upᵀ + up bias)), with [gate; up] =
+    weight[picks[j]] and share = shares[j], 1 if there are none. weight: [experts, 2 N, x.width]; bias:
+    [experts, 2 N, 1] F32; out: [T, k · N]. Sums and the gate's function in float32."""
+
+    x: Value
+    picks: Value
+    weight: Weight
+    bias: Weight | None = None
+    gate: Gate = SILU
+    shares: Value | None = None
+    out: Value
+
+    def __post_init__(self) -> None:
+        n, name = self.out.width // self.picks.width, f"ExpertGatedLinear {self.out.name}"
+        check_slots(name, self.picks, self.shares, self.out.width)
+        assert self.weight.shape[1:] == (2 * n, self.x.width), (
+            f"{name}: {self.weight.shape}, x {self.x.width}"
+        )
+        assert all(w.layout.is_gated and w.layout.by_expert for w in self.weights), f"{name}: layout"
+        check_bias(name, self.weight, self.bias)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return (Product(self.x, self.weight, self.out),)
+
+    def cost(self, shape: StepShape) -> Cost:
+        return expert_cost(self.weights, self.picks, shape)
+
+    def reference(self, step: ReferenceStep) -> None:
+        x, n = step.read(self.x), self.weight.rows // 2
+        out = np.zeros((len(x), self.picks.width, n), np.float32)
+        for expert, rows, slots in by_expert(step.read(self.picks)):
+            both = x[rows] @ step.weight(self.weight)[expert].T
+            if self.bias is not None:
+                both += step.weight(self.bias)[expert, :, 0]
+            if self.shares is not None:
+                both *= step.read(self.shares)[rows, slots, None]
+            out[rows, slots] = self.gate.apply(both[:, :n], both[:, n:])
+        step.write(self.out, out.reshape(len(x), -1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertLinear(Op):
+    """out = residual + the sum over slots, in their order, of shares[j] · (x's slot j · weight[picks[j]]ᵀ +
+    bias[picks[j]]); all shares are 1 if there are none. x: [T, k · N]; weight: [experts, out.width, N]; bias:
+    [experts, out.width, 1] F32; out, residual: F32."""
+
+    x: Value
+    picks: Value
+    shares: Value | None = None
+    weight: Weight
+    bias: Weight | None = None
+    residual: Value | None = None
+    out: Value
+
+    def __post_init__(self) -> None:
+        n, name = self.x.width // self.picks.width, f"ExpertLinear {self.out.name}"
+        check_slots(name, self.picks, self.shares, self.x.width)
+        assert self.weight.shape[1:] == (self.out.width, n), f"{name}: {self.weight.shape}, x {self.x.width}"
+        assert self.weight.layout.by_expert, f"{name}: layout"
+        assert self.out.dtype is DType.F32, f"{name}: out is F32"
+        assert self.residual is None or self.residual.width == self.out.width, f"{name}: residual"
+        check_bias(name, self.weight, self.bias)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return (Product(self.x, self.weight, self.out),)
+
+    def cost(self, shape: StepShape) -> Cost:
+        return expert_cost(self.weights, self.picks, shape)
+
+    def reference(self, step: ReferenceStep) -> None:
+        picks = step.read(self.picks)
+        x = step.read(self.x).reshape(*picks.shape, -1)
+        out = np.zeros((len(x), self.out.width), np.float32)
+        if self.residual is not None:
+            out += step.read(self.residual)
+        for expert, rows, slots in by_expert(picks):  # ascending, as a row's slots are
+            part = x[rows, slots] @ step.weight(self.weight)[expert].T
+            if self.bias is not None:
+                part += step.weight(self.bias)[expert, :, 0]
+            if self.shares is not None:
+                part *= step.read(self.shares)[rows, slots, None]
+            out[rows] += part
+        step.write(self.out, out)
+
+
+def by_expert(picks: F32) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
+    """Each expert that was picked, in ascending order, with the rows that picked it and in which slot."""
+    for expert in np.unique(picks).astype(int).tolist():
+        rows, slots = np.nonzero(picks == expert)
+        yield expert, rows, slots
+
+
+def experts_touched(experts: int, picks: int, rows: int) -> float:
+    """How many experts a step of so many rows reads, on average, when all are picked equally often."""
+    return experts * (1 - (1 - picks / experts) ** rows)
+
+
+def expert_cost(weights: tuple[Weight, ...], picks: Value, shape: StepShape) -> Cost:
+    """Of products with the picked experts' matrices, the first of `weights`."""
+    rows, (experts, n, k) = shape.rows(picks.rows), weights[0].shape
+    share = experts_touched(experts, picks.width, rows) / experts
+    return Cost(flops=2.0 * rows * picks.width * n * k, weight_bytes=share * sum(w.nbytes for w in weights))
+
+
+def check_slots(name: str, picks: Value, shares: Value | None, width: int) -> None:
+    assert picks.dtype is DType.I32, f"{name}: picks are I32"
+    assert width % picks.width == 0, f"{name}: {width} in {picks.width} slots"
+    if shares is not None:
+        assert shares.dtype is DType.F32, f"{name}: shares are F32"
+        assert shares.width == picks.width, f"{name}: {picks.width} picks, {shares.width} shares"
+
+
+def check_bias(name: str, weight: Weight, bias: Weight | None) -> None:
+    if bias is not None:
+        assert bias.shape == (*weight.shape[:2], 1), f"{name}: bias {bias.shape}"
+        assert bias.dtype is DType.F32, f"{name}: bias is F32"
