@@ -13,14 +13,18 @@ beside it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
+from firelane.backends.cuda.kernels.activations import LOG2_E, TWICE_LOG2_E, tanh_of_exponent
 from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE
+from firelane.program.ops import Attention
 
 TILE = tl.constexpr(ATTENTION_TILE)
 SPLIT = tl.constexpr(ATTENTION_SPLIT)
-LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(LOG2_E)
 
 
 @triton.jit
@@ -32,9 +36,29 @@ def fresh(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def products(q, k):
+def before_splits(sinks, head, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The state that the splits of rows are folded into: of their heads' sinks, if there are any, a score of
+    each without a value. They enter here alone, not in a split's state. head: int32 [ROWS]."""
+    m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+    if sinks is not None:
+        m = tl.load(sinks + head).to(tl.float32) * _LOG2_E
+        l += 1.0  # noqa: E741
+    return m, l, acc
+
+
+@triton.jit
+def products(q, k, CAP_SLOPE: tl.constexpr):
     """Scores before they are scaled: [ROWS, TILE]. q: [ROWS, COLUMNS]; k: [TILE, COLUMNS]."""
-    return tl.dot(q, tl.trans(k), input_precision="ieee")
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if CAP_SLOPE != 0.0:
+        scores = tanh_of_exponent(scores * CAP_SLOPE)
+    return scores
+
+
+def score_arguments(op: Attention) -> dict[str, Any]:
+    """scale: of what products() gives. With a cap, that is the tangent, of an argument of base 2."""
+    slope = op.scale / op.softcap * TWICE_LOG2_E if op.softcap else 0.0
+    return {"scale": (op.softcap or op.scale) * LOG2_E, "CAP_SLOPE": slope}
 
 
 @triton.jit
