@@ -51,7 +51,8 @@ def decoded(slot: int, position: int) -> Piece:
 @dataclass(kw_only=True)
 class Scene:
     """Queries, keys and values of every position of some slots; the same ones whatever steps are made of
-    them. first_block: blocks below are in no use, nor in memory. tile_tokens: 0 for as many as fill a tile."""
+    them. first_block: blocks below are in no use, nor in memory. tile_tokens: 0 for as many as fill
+    a tile."""
 
     shape: HeadShape
     dtype: DType = DType.BF16

@@ -91,10 +91,19 @@ def test_groups_of_any_size(group: int) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("head_dim", [16, 48, 64, 80, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 96, 128, 256])
 def test_heads_of_any_width(head_dim: int, dtype: DType) -> None:
     scene = Scene(shape=heads(2, head_dim), dtype=dtype, slots=2, max_len=300)
     check(scene, [decoded(0, 299), Piece(1, 200, 80)])
+
+
+@BOTH
+def test_a_head_whose_values_are_computed_in_slices(dtype: DType) -> None:
+    """With tiles of fewer positions; the same bits in both paths."""
+    scene = Scene(shape=heads(2, 400), dtype=dtype, max_len=100, block_size=32, has_sinks=True)
+    pieces = [Piece(0, 60, 20)]
+    check(scene, pieces)
+    np.testing.assert_array_equal(scene.attend([decoded(0, 79)])[0], scene.attend(pieces)[-1])
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256])

@@ -53,7 +53,9 @@ def test_gates(gate: Gate) -> None:
     parts, x, bias = gate_and_up(72, 104), random_rows(3, 104, max_rows=5), bias_of(72)
     found = run_gated(plain_matrix(parts), x, SMALL, bias, gate=gate)
     assert_near(found, gated_reference(x.values, parts, bias.numpy(), gate))
-    np.testing.assert_array_equal(run_gated(coded_matrix(parts), x, CONFIGS["halves"], bias, gate=gate), found)
+    np.testing.assert_array_equal(
+        run_gated(coded_matrix(parts), x, CONFIGS["halves"], bias, gate=gate), found
+    )
     library = LinearConfig(row_tile=64, decode_first=True, library=True)
     assert_near(run_gated(plain_matrix(parts), x, library, bias, gate=gate), found)
 

@@ -1,4 +1,4 @@
-"""Functions of one number: the hyperbolic tangent that caps scores and logits, and those of gated products."""
+"""Functions of single numbers: the tangent that caps scores and logits, and those of gated products."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)

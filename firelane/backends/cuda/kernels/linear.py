@@ -1,4 +1,4 @@
-"""Linear: (x · weightᵀ + bias) * scale + residual, whole, or in parts that its reader adds up (split_k.py)."""
+"""Linear: (x · weightᵀ + bias) * scale + residual; whole, or in parts that its reader sums (split_k.py)."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
@@ -135,7 +135,8 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     SCALE: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    """out = ((out + total) + bias) * SCALE + residual, capped; what lies in `out` counts as 0 if not has_earlier.
+    """out = ((out + total) + bias) * SCALE + residual, capped; what lies in `out` counts as 0 if not
+    has_earlier.
 
     In SLICES runs of rows (1 or 4), one after the other: so few addresses are needed at a time that they fit
     beside the sums.
@@ -285,9 +286,10 @@ def linear(
     x_t: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
-    bias: [matrix.rows]; residual: float32, as out; scale, softcap: as the op's. Rows from counts[count] on are left alone (but by
-    config.library, which makes garbage of them). scratch: bf16, for config.decode_first: padded rows * padded
-    k elements. x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
+    bias: [matrix.rows]; residual: float32, as out; scale, softcap: as the op's. Rows from counts[count] on
+    are left alone (but by config.library, which makes garbage of them). scratch: bf16, for
+    config.decode_first: padded rows * padded k elements. x_t: of x's dtype, for config.transpose:
+    transpose.elements(k, max_rows)."""
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
     if config.decode_first and isinstance(matrix, CodedMatrix):
         decode, matrix = decode_matrix(matrix, scratch)

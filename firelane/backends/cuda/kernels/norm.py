@@ -32,8 +32,8 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     total,
     total_stride,
     weight,
-    stream,
-    stream_stride,
+    added,
+    added_stride,
     scalar,
     out,
     out_stride,
@@ -69,8 +69,8 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     y = x * tl.rsqrt(mean_square + eps)
     if weight is not None:
         y *= factors
-    if stream is not None:
-        y += tl.load(stream + row * stream_stride + columns, mask=mask, other=0.0)
+    if added is not None:
+        y += tl.load(added + row * added_stride + columns, mask=mask, other=0.0)
     if scalar is not None:
         y *= tl.load(scalar)
     tl.store(out + row * out_stride + columns, y.to(out.dtype.element_ty), mask=mask & live)
@@ -105,8 +105,8 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
             **source_arguments(x),
             **total_arguments(x),
             "weight": weight,
-            "stream": residual,
-            "stream_stride": 0 if residual is None else residual.stride(0),
+            "added": residual,
+            "added_stride": 0 if residual is None else residual.stride(0),
             "scalar": scalar,
             "out": out,
             "out_stride": out.stride(0),

@@ -1,5 +1,5 @@
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
-# A kernel's parameters take no annotations.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 """Online softmax (Milakov & Gimelshein, 2018; Dao et al., "FlashAttention", 2022) over the paged cache, as
 both attention paths do it.
 
@@ -19,10 +19,9 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels.activations import LOG2_E, TWICE_LOG2_E, tanh_of_exponent
-from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE
+from firelane.backends.cuda.shapes import ATTENTION_SPLIT
 from firelane.program.ops import Attention
 
-TILE = tl.constexpr(ATTENTION_TILE)
 SPLIT = tl.constexpr(ATTENTION_SPLIT)
 _LOG2_E = tl.constexpr(LOG2_E)
 
@@ -74,7 +73,7 @@ def first_visible(position, SPAN: tl.constexpr):
 
 
 @triton.jit
-def hide(scores, first, position, lowest, highest, SPAN: tl.constexpr):
+def hide(scores, first, position, lowest, highest, TILE: tl.constexpr, SPAN: tl.constexpr):
     """Scores of the tile from `first` on, -inf where a row does not see a position. position: of the rows,
     int32 [ROWS, 1] or [1, 1], from `lowest` to `highest`."""
     partly = first + TILE - 1 > lowest
@@ -119,7 +118,14 @@ def finish(total_l, total):
 
 @triton.jit
 def cache_rows(
-    block_table, kv_head, first, end, PAGE: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+    block_table,
+    kv_head,
+    first,
+    end,
+    TILE: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
 ):
     """Offsets in the pages, in elements, of positions first .. first + TILE - 1: int64 [TILE].
 
@@ -137,10 +143,10 @@ def cache_rows(
 
 
 @triton.jit
-def load_tile(cache, rows, written, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr):
-    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond HEAD_DIM."""
-    column = tl.arange(0, COLUMNS)[None, :]
+def load_tile(cache, rows, written, column, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr):
+    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond HEAD_DIM. column:
+    int32 [1, COLUMNS]."""
     mask = written[:, None]
-    if HEAD_DIM != COLUMNS:
+    if HEAD_DIM % COLUMNS != 0:
         mask = mask & (column < HEAD_DIM)
     return tl.load(cache + rows[:, None] + column, mask=mask, other=0.0)

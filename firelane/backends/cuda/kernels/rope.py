@@ -1,7 +1,7 @@
 """RopeAndCache: queries, keys and values apart, normalised, rotated, and written where they belong."""
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
-# A kernel's parameters take no annotations.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from firelane.backends.cuda.tables import TOKENS, StepTables
 from firelane.program.ops import RopeAndCache
 
 HEADS = 8  # of one program
+DIMENSIONS = 2048  # of its heads together: what its registers hold
 
 
 @triton.jit
@@ -164,7 +165,7 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
     angles; temperature: float32 [max_len]."""
     assert isinstance(qkv, Tensor) or qkv.out is None, "rope_and_cache: its qkv is read elsewhere, too"
     shape = op.shape
-    heads = min(HEADS, power_of_two(shape.heads))
+    heads = min(HEADS, power_of_two(shape.heads), DIMENSIONS // power_of_two(shape.head_dim))
     programs = -(-shape.heads // heads) + 2 * -(-shape.kv_heads // heads)
     return Launch(
         kernel=rope_and_cache_kernel,

@@ -56,8 +56,14 @@ class Problem:
 
     def _reader(self, parts: Tensor) -> Work:
         split_k = SplitKSum(parts=parts, width=self.shape.rows, bias=None, residual=None, out=None)
-        rows = {"counts": self._counts, "count": TOKENS, "max_rows": self.shape.max_rows}
-        return cast(split_k, self._sum, width=self.shape.rows, **rows)
+        return cast(
+            split_k,
+            self._sum,
+            width=self.shape.rows,
+            counts=self._counts,
+            count=TOKENS,
+            max_rows=self.shape.max_rows,
+        )
 
     @cached_property
     def _matrices(self) -> list[Matrix]:

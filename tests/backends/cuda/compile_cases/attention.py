@@ -36,6 +36,7 @@ def cases() -> Iterator[Case]:
     yield from both("heads of 256", (16, 8, 256))
     yield from both("Phi-3", (32, 32, 96))
     yield from both("Gemma 2", (16, 8, 256), span=Window(4096), softcap=50.0)
+    yield from both("Gemma 4", (32, 4, 512))
     yield from both("gpt-oss", (64, 8, 64), span=Window(128), sinks=True)
     yield from both("float32", LLAMA_8B, dtype=DType.F32)
     yield from both("float32, heads of 256", (16, 8, 256), dtype=DType.F32)
@@ -71,9 +72,7 @@ def both(
     more = {"op": op, "sinks": untouched(heads, dtype=torch.float32) if sinks else None}
     merge = merge_splits(tables, partial=partial, stats=stats, out=result, max_chunks=CHUNKS, **more)
     tokens = tile_tokens(op.shape.group)
-    tiles = attend_tiles(
-        rows, cache, tables, result, tokens=tokens, max_tiles=len(tables.tiles), **more
-    )
+    tiles = attend_tiles(rows, cache, tables, result, tokens=tokens, max_tiles=len(tables.tiles), **more)
     yield Case(name=f"attend_splits {name}", launch=splits, needs=needs, may_spill=is_f32)
     yield Case(name=f"merge_splits {name}", launch=merge, needs=(ASYNC_COPY,))
     yield Case(name=f"attend_tiles {name}", launch=tiles, needs=needs, may_spill=is_f32)
