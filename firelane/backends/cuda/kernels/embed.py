@@ -83,9 +83,9 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
         place = tl.load(where + entries, mask=entries < last, other=-1)
         column = place & 0xFFFFFF
         mine = (place >> 24 == row % ROW_BLOCK) & (column >= begin) & (column < begin + BLOCK)
-        value = tl.load(values + entries, mask=mine, other=0.0).to(tl.float32)
+        value = tl.load(values + entries, mask=mine, other=0.0)
         if SCALE != 1.0:
-            value *= SCALE
+            value = value.to(tl.float32) * SCALE
         tl.store(out + column, value.to(out.dtype.element_ty), mask=mine)
 
 

@@ -106,7 +106,7 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
             **total_arguments(x),
             "weight": weight,
             "added": residual,
-            "added_stride": 0 if residual is None else residual.stride(0),
+            "added_stride": None if residual is None else residual.stride(0),
             "scalar": scalar,
             "out": out,
             "out_stride": out.stride(0),
