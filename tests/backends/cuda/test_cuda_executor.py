@@ -12,9 +12,7 @@ from cuda_harness import Machine, as_float, limits, machine
 
 from firelane.contract import CAUSAL, EMBED, SlotState, Span, Window, kept_from
 from firelane.contract import Chunk as ChunkSpan
-from firelane.models.blocks import Decoder, attention, embed, head
-from firelane.program.ops import HeadShape, Rotary
-from firelane.program.program import Program
+from firelane.program.ops import HeadShape
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, small_spec
@@ -57,21 +55,6 @@ def test_logits_are_those_of_the_reference(name: str, coded: bool) -> None:
 @pytest.mark.parametrize(("name", "dtype"), [*((n, DType.F32) for n in OPTIONS), ("sandwiched", DType.BF16)])
 def test_options_of_blocks(name: str, dtype: DType) -> None:
     check_logits(machine(OPTIONS[name](dtype)), STEPS[:2])
-
-
-def test_layers_may_differ_in_their_heads() -> None:
-    """In width, number and group: pages, scratch and tiles of queries fit them all."""
-    check_logits(machine(unlike_layers()), STEPS[:2])
-
-
-def unlike_layers() -> Program:
-    decoder = Decoder(name="unlike", vocab_size=120, max_model_len=512, width=64, eps=1e-5, dtype=DType.F32)
-    shapes = HeadShape(heads=6, kv_heads=2, head_dim=16), HeadShape(heads=5, kv_heads=1, head_dim=48)
-    x = embed(decoder)
-    for layer, shape in zip(decoder.layers(2), shapes, strict=True):
-        frequencies = tuple((100.0 ** -np.linspace(0, 1, shape.head_dim // 2)).tolist())
-        x = attention(layer, x, shape, Rotary(inverse_frequencies=frequencies), span=CAUSAL)
-    return decoder.program(head(decoder, x))
 
 
 def check_logits(m: Machine, steps: Sequence[list[Chunk]] = STEPS) -> None:

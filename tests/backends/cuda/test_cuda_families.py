@@ -12,7 +12,6 @@ import torch
 from firelane.backends.cuda import loader
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import UnsupportedModelError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
@@ -34,22 +33,8 @@ def _lean():
         yield
 
 
-REFUSED = (
-    *("gemma2", "gemma3", "gemma4", "olmo2", "olmo3", "smollm3", "granite", "exaone4", "glm4"),
-    "ministral3",
-)
-"""Families with options that there are no kernels for."""
-SERVED = [family for family in FAMILIES if family not in REFUSED]
-
-
-@pytest.mark.parametrize("family", REFUSED)
-def test_families_without_kernels_are_refused_by_name(family: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"no CUDA kernel for .* --backend cpu"):
-        load(make_checkpoint(family, "float32", tmp_path))
-
-
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*((family, "float32") for family in SERVED), ("llama3", "bfloat16")]
+    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama3", "bfloat16")]
 )
 def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
     directory = make_checkpoint(family, dtype, tmp_path / family)
