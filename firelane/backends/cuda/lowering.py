@@ -14,6 +14,7 @@ from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
+from firelane.backends.cuda.kernels.cast import cast
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
@@ -34,6 +35,7 @@ from firelane.backends.cuda.tables import LOGIT_ROWS, MAX_IN_FLIGHT, ROWS, TOKEN
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.ops import (
     Attention,
+    Cast,
     Embed,
     GatedLinear,
     Linear,
@@ -44,7 +46,7 @@ from firelane.program.ops import (
     SelectRows,
 )
 from firelane.program.program import Program
-from firelane.program.values import Rows, Value
+from firelane.program.values import Rows, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +109,9 @@ class Lowering:
     def rows(self, value: Value) -> int:
         return self.bucket.tokens if value.rows is Rows.TOKEN else self.bucket.rows
 
-    def vector(self, name: str) -> Tensor:
-        return self.weights.vector(name)
+    def optional(self, vector: Weight | None) -> Tensor | None:
+        """A vector, where the op has it."""
+        return None if vector is None else self.weights.vector(vector.name)
 
     def matrix(self, name: str) -> Matrix:
         return self.weights.matrix(name)
@@ -132,16 +135,18 @@ def lower(op: Op, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: Embed, to: Lowering) -> list[Work]:
-    return [embed(to.matrix(op.table.name), to.memory.tables, to.at(op.out), max_tokens=to.bucket.tokens)]
+    table = to.matrix(op.table.name)
+    return [embed(table, to.memory.tables, to.at(op.out), scale=op.scale, max_tokens=to.bucket.tokens)]
 
 
 @lower.register
 def _(op: RMSNorm, to: Lowering) -> list[Work]:
-    assert op.weight is not None, "refused when loading"
     launch = rms_norm(
         to.source(op.x),
-        to.vector(op.weight.name),
+        to.optional(op.weight),
         to.at(op.out),
+        residual=None if op.residual is None else to.at(op.residual),
+        scalar=to.optional(op.scalar),
         width=op.x.width,
         eps=op.eps,
         **to.counted(op.x),
@@ -150,15 +155,21 @@ def _(op: RMSNorm, to: Lowering) -> list[Work]:
 
 
 @lower.register
+def _(op: Cast, to: Lowering) -> list[Work]:
+    return [cast(to.source(op.x), to.at(op.out), width=op.x.width, **to.counted(op.x))]
+
+
+@lower.register
 def _(op: RopeAndCache, to: Lowering) -> list[Work]:
-    assert op.rotary is not None, "refused when loading"
+    by_position = to.memory.by_position
     launch = rope_and_cache(
         to.source(op.qkv),
         op=op,
         tables=to.memory.tables,
-        rotary=to.memory.rotary[op.rotary],
-        q_norm=to.vector(op.norm.q.name) if op.norm and op.norm.q else None,
-        k_norm=to.vector(op.norm.k.name) if op.norm and op.norm.k else None,
+        rotary=None if op.rotary is None else by_position[op.rotary],
+        temperature=None if op.temperature is None else by_position[op.temperature],
+        q_norm=to.optional(op.norm.q) if op.norm else None,
+        k_norm=to.optional(op.norm.k) if op.norm else None,
         cache=to.memory.pages.layers[op.layer],
         out=to.at(op.out),
         max_tokens=to.bucket.tokens,
@@ -169,6 +180,7 @@ def _(op: RopeAndCache, to: Lowering) -> list[Work]:
 @lower.register
 def _(op: Attention, to: Lowering) -> list[Work]:
     memory, cache = to.memory, to.memory.pages.layers[op.layer]
+    sinks = to.optional(op.sinks)
     programs = split_programs(op, to.num_sms)
     split = attend_splits(
         to.at(op.q),
@@ -184,6 +196,7 @@ def _(op: Attention, to: Lowering) -> list[Work]:
         op=op,
         partial=memory.partial,
         stats=memory.stats,
+        sinks=sinks,
         out=to.at(op.out),
         max_chunks=to.bucket.chunks,
     )
@@ -196,6 +209,8 @@ def _(op: Attention, to: Lowering) -> list[Work]:
         memory.tables,
         to.at(op.out),
         op=op,
+        sinks=sinks,
+        tokens=to.tile_tokens,
         max_tiles=min(tiles, memory.tables.tiles.shape[0]),
     )
     return [split, merge, many]
@@ -226,15 +241,16 @@ def _(op: Linear, to: Lowering) -> list[Work]:
         )
     counted = to.counted(op.x, is_head=is_head)
     if not config.parts:
-        bias = to.vector(op.bias.name) if op.bias else None
         residual = to.at(op.residual) if op.residual else None
         scratch = to.memory.decoded if config.decode_first else None
         return works + linear(
             matrix,
             to.at(op.x),
             to.at(op.out),
-            bias=bias,
+            bias=to.optional(op.bias),
             residual=residual,
+            scale=op.scale,
+            softcap=op.softcap,
             config=config,
             scratch=scratch,
             x_t=to.x_t(op.x),
@@ -250,13 +266,13 @@ def _split_k(op: Linear, to: Lowering) -> SplitKSum:
     readers = to.products.readers[op.out]
     count, rows, stride = segments(*op.weight.shape) + 1, to.rows(op.out), stride_of(op.out)
     parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
-    alone = len(readers) == 1 and isinstance(readers[0], RopeAndCache | SelectRows)
     return SplitKSum(
         parts=parts,
         width=op.out.width,
-        bias=to.vector(op.bias.name) if op.bias else None,
+        bias=to.optional(op.bias),
         residual=to.at(op.residual) if op.residual else None,
-        out=None if alone else to.at(op.out),
+        out=None if len(readers) == 1 else to.at(op.out),
+        scale=op.scale,
     )
 
 
@@ -267,7 +283,8 @@ def _(op: GatedLinear, to: Lowering) -> list[Work]:
         to.matrix(op.weight.name),
         to.at(op.x),
         to.at(op.out),
-        bias=to.vector(op.bias.name) if op.bias else None,
+        bias=to.optional(op.bias),
+        gate=op.gate,
         config=config,
         scratch=to.memory.decoded if config.decode_first else None,
         sums=_library_sums(op, to) if config.library else None,

@@ -12,8 +12,9 @@ from firelane.backends.cuda.config import LinearConfig, MeasuredTable, choose
 from firelane.backends.cuda.kernels import transpose
 from firelane.backends.cuda.placement import padded_rows
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
+from firelane.backends.cuda.split_k import added_up
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
-from firelane.program.ops import Op, Product, RMSNorm, RopeAndCache, SelectRows
+from firelane.program.ops import Linear, Op, Product
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
 
@@ -42,7 +43,7 @@ class ProductPlan:
             # The head has few rows and the largest matrix: not worth a buffer for all of it.
             gemm="invariant" if head is not None and product in head.products else self.gemm,
         )
-        return config if self._may_leave_parts(product) else replace(config, parts=False)
+        return config if product.out in self._may_be_parts else replace(config, parts=False)
 
     def scratch(self, buckets: Sequence[Bucket]) -> ScratchSizes:
         """Enough for every bucket."""
@@ -67,17 +68,15 @@ class ProductPlan:
     def rows(value: Value, bucket: Bucket) -> int:
         return bucket.tokens if value.rows is Rows.TOKEN else bucket.rows
 
-    def _may_leave_parts(self, product: Product) -> bool:
-        """Whether the op behind it adds up the parts of what it reads."""
-        behind = self._behind.get(product.out)
-        adds_up = isinstance(behind, RMSNorm | RopeAndCache | SelectRows)
-        return not product.layout.is_gated and adds_up and product.out in behind.inputs
-
     @cached_property
-    def _behind(self) -> dict[Value, Op]:
-        """The op behind the one that makes a value."""
-        pairs = pairwise(self.program.ops)
-        return {value: behind for op, behind in pairs for value in op.outputs}
+    def _may_be_parts(self) -> frozenset[Value]:
+        """Values of products that the op behind adds up, and does not read otherwise."""
+        return frozenset(
+            op.out
+            for op, behind in pairwise(self.program.ops)
+            if isinstance(op, Linear) and not op.softcap
+            if added_up(behind) == op.out and behind.inputs.count(op.out) == 1
+        )
 
     @cached_property
     def readers(self) -> dict[Value, list[Op]]:

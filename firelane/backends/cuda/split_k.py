@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from firelane.program.ops import Cast, Op, RMSNorm, RopeAndCache, SelectRows
+from firelane.program.values import Value
+
 
 @dataclass(frozen=True, kw_only=True)
 class SplitKSum:
-    """value = (((parts[0] + parts[1]) + …) + bias) + residual, in float32, in this order.
+    """value = (((parts[0] + parts[1]) + …) + bias) * scale + residual, in float32, in this order.
 
     parts: float32 [count, rows, width], row stride parts.stride(1); bias: float32 [width]; residual:
     float32 [rows, stride] or None. out: where the reader writes the value, float32 [rows, stride]; None:
@@ -22,6 +25,7 @@ class SplitKSum:
     bias: Tensor | None
     residual: Tensor | None
     out: Tensor | None
+    scale: float = 1.0
 
     @property
     def count(self) -> int:
@@ -30,3 +34,14 @@ class SplitKSum:
 
 Source = Tensor | SplitKSum
 """A value to be read: added up already, float32 [rows, stride], or in parts."""
+
+
+def added_up(op: Op) -> Value | None:
+    """The input whose parts the kernels of `op` add up, where it lies in parts."""
+    match op:
+        case RMSNorm() | Cast() | SelectRows():
+            return op.x
+        case RopeAndCache():
+            return op.qkv
+        case _:
+            return None

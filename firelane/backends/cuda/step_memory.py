@@ -18,7 +18,7 @@ from firelane.backends.cuda.shapes import round_up
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import StepLimits
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import HeadShape, RopeAndCache, Rotary
+from firelane.program.ops import HeadShape, RopeAndCache, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
@@ -88,7 +88,7 @@ class StepMemory:
     state: PinnedState
     values: Mapping[Value, Tensor]
     pages: KvPages
-    rotary: Mapping[Rotary, Tensor]
+    by_position: Mapping[Rotary | Temperature, Tensor]
     parts: Tensor
     decoded: Tensor
     transposed: Tensor
@@ -113,7 +113,7 @@ class StepMemory:
             state=PinnedState.allocate(limits, program.vocab_size, device),
             values=_values(sizes, device),
             pages=KvPages.allocate(program, limits, device),
-            rotary=_rotary_tables(program, limits, device),
+            by_position=_position_tables(program, limits, device),
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
             transposed=device.empty(sizes.scratch.transposed_bytes, dtype=torch.uint8),
@@ -135,11 +135,13 @@ def _values(sizes: Sizes, device: Device) -> dict[Value, Tensor]:
     return views
 
 
-def _rotary_tables(program: Program, limits: StepLimits, device: Device) -> dict[Rotary, Tensor]:
-    tables: dict[Rotary, Tensor] = {}
-    for op in program.ops:
-        if isinstance(op, RopeAndCache) and op.rotary is not None and op.rotary not in tables:
-            host = op.rotary.table(limits.max_model_len)
-            tables[op.rotary] = device.empty(*host.shape, dtype=torch.float32)
-            tables[op.rotary].copy_(torch.from_numpy(host))
+def _position_tables(
+    program: Program, limits: StepLimits, device: Device
+) -> dict[Rotary | Temperature, Tensor]:
+    tables: dict[Rotary | Temperature, Tensor] = {}
+    for table in (t for op in program.ops if isinstance(op, RopeAndCache) for t in op.tables):
+        if table not in tables:
+            host = table.table(limits.max_model_len)
+            tables[table] = device.empty(*host.shape, dtype=torch.float32)
+            tables[table].copy_(torch.from_numpy(host))
     return tables

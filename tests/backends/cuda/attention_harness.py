@@ -21,7 +21,7 @@ from firelane.contract import CAUSAL, Span, StepLimits, kept_from
 from firelane.program.cache import CacheLayer
 from firelane.program.ops import Attention, HeadShape
 from firelane.program.reference_step import ReferenceCache, ReferenceStep, rounded
-from firelane.program.values import DType, Rows, Value
+from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.host_device import HostDevice, poison
 
 TORCH = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
@@ -51,7 +51,8 @@ def decoded(slot: int, position: int) -> Piece:
 @dataclass(kw_only=True)
 class Scene:
     """Queries, keys and values of every position of some slots; the same ones whatever steps are made of
-    them. first_block: blocks below are in no use, nor in memory."""
+    them. first_block: blocks below are in no use, nor in memory. tile_tokens: 0 for as many as fill
+    a tile."""
 
     shape: HeadShape
     dtype: DType = DType.BF16
@@ -62,6 +63,9 @@ class Scene:
     seed: int = 0
     programs: int = 2
     first_block: int = 0
+    softcap: float = 0.0
+    has_sinks: bool = False
+    tile_tokens: int = 0
     op: Attention = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +79,18 @@ class Scene:
         self.v = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
         width, scale = s.heads * s.head_dim, s.head_dim**-0.5
         q, out = (Value(name=n, rows=Rows.TOKEN, width=width, dtype=self.dtype) for n in ("q", "out"))
-        self.op = Attention(q=q, layer=0, shape=s, scale=scale, span=self.span, out=out)
+        self.sinks = rng.standard_normal(s.heads).astype(np.float32) if self.has_sinks else None
+        self.op = Attention(
+            q=q,
+            layer=0,
+            shape=s,
+            scale=scale,
+            span=self.span,
+            softcap=self.softcap,
+            sinks=Weight.stored("sinks", (s.heads,), DType.F32) if self.has_sinks else None,
+            out=out,
+        )
+        self.per_tile = self.tile_tokens or tile_tokens(s.group)
         per_slot = -(-self.max_len // self.block_size)
         self.num_blocks = self.first_block + self.slots * per_slot + 3
         used = self.first_block + rng.permutation(self.slots * per_slot + 3)
@@ -105,8 +120,14 @@ class Scene:
         yield attend_splits(
             q, cache, tables, op=self.op, partial=partial, stats=stats, programs=self.programs
         )
-        yield merge_splits(tables, op=self.op, partial=partial, stats=stats, out=out, max_chunks=max_chunks)
-        yield attend_tiles(q, cache, tables, out, op=self.op, max_tiles=tables.tiles.shape[0])
+        sinks = None if self.sinks is None else torch.from_numpy(self.sinks)
+        yield merge_splits(
+            tables, op=self.op, partial=partial, stats=stats, sinks=sinks, out=out, max_chunks=max_chunks
+        )
+        tiles = tables.tiles.shape[0]
+        yield attend_tiles(
+            q, cache, tables, out, op=self.op, sinks=sinks, tokens=self.per_tile, max_tiles=tiles
+        )
 
     def queries(self, pieces: Sequence[Piece]) -> np.ndarray:
         return np.concatenate([self.q[p.slot, p.start : p.end] for p in pieces])
@@ -140,8 +161,7 @@ class Scene:
             num_blocks=self.num_blocks,
             spans=(CAUSAL, self.span),
         )
-        per_tile = tile_tokens(self.shape.group)
-        tables = StepTables.allocate(sizes, tile_tokens=per_tile, device=DEVICE)
+        tables = StepTables.allocate(sizes, tile_tokens=self.per_tile, device=DEVICE)
         kv_splits: list[tuple[int, int]] = []
         tiles: list[tuple[int, int]] = []
         poison(tables.block_tables)
@@ -155,7 +175,7 @@ class Scene:
             if p.in_kv_splits:
                 kv_splits += [(i, split) for split in range(-(-p.end // ATTENTION_SPLIT))]
             else:
-                tiles += [(i, first) for first in range(0, p.length, per_tile)]
+                tiles += [(i, first) for first in range(0, p.length, self.per_tile)]
             token += p.length
         for table, rows in ((tables.kv_splits, kv_splits), (tables.tiles, tiles)):
             poison(table)[: len(rows)] = torch.tensor(rows, dtype=torch.int32).reshape(-1, 2)
@@ -172,7 +192,7 @@ class Scene:
             slots=np.repeat([p.slot for p in pieces], lengths),
             positions=np.concatenate([np.arange(p.start, p.end) for p in pieces]),
             row_token=np.zeros(0, np.int64),
-            weights={},
+            weights={} if self.sinks is None else {"sinks": self.sinks},
             cache=ReferenceCache(keys={0: self.k}, values={0: self.v}, dtypes={0: self.dtype}),
             values={self.op.q: self.queries(pieces)},
         )

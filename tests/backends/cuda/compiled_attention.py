@@ -19,9 +19,9 @@ os.environ.pop("TRITON_INTERPRET", None)  # before triton is imported: an interp
 from tests.backends.cuda.compile_cases.attention import SMS, cases
 from tests.backends.cuda.compile_driver import Case, compile_launch, use_no_device
 
-LIKE_OTHERS = ("8B, blocks of 16", "8B, chunks", "70B", "float32, heads of 256")
+LIKE_OTHERS = ("8B, blocks of 16", "8B, chunks", "70B", "Phi-3", "gpt-oss", "float32, heads of 256")
 """Differ from another case in the mask, the pages or the number of heads alone; compiling takes time."""
-_REDUCED = re.compile(r"\}\) : \(tensor<\d+x64xf32, (#\w+)>\)")
+_REDUCED = re.compile(r"\}\) : \(tensor<\d+x(?:64|32)xf32, (#\w+)>\)")
 _LAYOUT = re.compile(r"^(#\w+) = (#ttg\..*)$", re.MULTILINE)
 _ROWS = re.compile(r"(sizePerThread|threadsPerWarp|warpsPerCTA) = \[\d+, ")
 

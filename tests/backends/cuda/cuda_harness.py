@@ -123,7 +123,7 @@ class Machine:
 
 
 def machine(
-    spec: DenseSpec,
+    spec: DenseSpec | Program,
     *,
     sizes: StepLimits | None = None,
     coded: bool = False,
@@ -132,7 +132,7 @@ def machine(
     spans: Sequence[Span] = (),
 ) -> Machine:
     """spans: of the attention layers, in place of those of the spec."""
-    program = dense_program(spec)
+    program = spec if isinstance(spec, Program) else dense_program(spec)
     weights = RandomWeights(with_spans(program, spans) if spans else program, coded=coded, seed=seed)
     executor = assemble(
         weights.program,

@@ -18,6 +18,7 @@ from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS
+from firelane.program.ops import SILU, Gate
 from tests.backends.cuda.host_device import poison
 
 FORMS = {"plain": plain_matrix, "coded": coded_matrix}
@@ -67,10 +68,11 @@ def run_linear(
     config: LinearConfig,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    **options: float,
 ) -> np.ndarray:
     """[count, matrix.rows]; whole, or from parts added up as their reader does. Nothing else is written."""
     run = _sum_of_parts if config.parts else _whole
-    out = run(matrix, rows, config, bias, residual)
+    out = run(matrix, rows, config, bias, residual, **options)
     assert config.library or out[rows.count :].isnan().all()
     assert out[:, matrix.rows :].isnan().all()
     return out[: rows.count, : matrix.rows].numpy()
@@ -82,6 +84,7 @@ def run_gated(
     config: LinearConfig,
     bias: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
+    gate: Gate = SILU,
 ) -> np.ndarray:
     """[count, matrix.rows / 2]. Nothing else is written."""
     width = matrix.rows // 2
@@ -91,6 +94,7 @@ def run_gated(
         rows.x,
         out,
         bias=bias,
+        gate=gate,
         counts=rows.counts,
         count=ROWS,
         max_rows=rows.max_rows,
@@ -117,11 +121,12 @@ def room_for_transposed(rows: Rows) -> Tensor:
     return poison(torch.empty(transpose.elements(rows.k, rows.max_rows) + 9, dtype=rows.x.dtype))
 
 
-def gated_reference(x: np.ndarray, parts: Sequence[np.ndarray], bias: np.ndarray) -> np.ndarray:
+def gated_reference(
+    x: np.ndarray, parts: Sequence[np.ndarray], bias: np.ndarray, function: Gate = SILU
+) -> np.ndarray:
     """parts: bits of gate and up."""
     gate, up = (x @ true_values(bits).T for bits in parts)
-    gate, up = gate + bias[: gate.shape[1]], up + bias[gate.shape[1] :]
-    return gate * (0.5 + 0.5 * np.tanh(0.5 * gate)) * up  # does not overflow
+    return function.apply(gate + bias[: gate.shape[1]], up + bias[gate.shape[1] :])
 
 
 # Of a norm. A GPU's matrix units truncate where the interpreter rounds, which biases long sums.
@@ -135,7 +140,12 @@ def assert_near(found: np.ndarray, wanted: np.ndarray, bound: float = BOUND) -> 
 
 
 def _whole(
-    matrix: Matrix, rows: Rows, config: LinearConfig, bias: Tensor | None, residual: Tensor | None
+    matrix: Matrix,
+    rows: Rows,
+    config: LinearConfig,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    **options: float,
 ) -> Tensor:
     out = output(rows.max_rows, matrix.rows)
     for launch in linear(
@@ -150,13 +160,20 @@ def _whole(
         config=config,
         scratch=scratch_of(matrix),
         x_t=room_for_transposed(rows),
+        **options,
     ):
         launch.run()
     return out
 
 
 def _sum_of_parts(
-    matrix: Matrix, rows: Rows, config: LinearConfig, bias: Tensor | None, residual: Tensor | None
+    matrix: Matrix,
+    rows: Rows,
+    config: LinearConfig,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    *,
+    scale: float = 1.0,
 ) -> Tensor:
     count = segments(matrix.rows, matrix.k) + 1
     parts = poison(torch.empty(count, rows.max_rows, round_up(matrix.rows, 64)))
@@ -177,6 +194,7 @@ def _sum_of_parts(
     width = matrix.rows
     if bias is not None:
         total[:, :width] += bias
+    total *= scale
     if residual is not None:
         total[:, :width] += residual[:, :width]
     return total

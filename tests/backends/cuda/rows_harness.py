@@ -77,6 +77,7 @@ def sum_of(split_k: SplitKSum, rows: int) -> np.ndarray:
         total += part
     if split_k.bias is not None:
         total += split_k.bias.numpy()
+    total *= np.float32(split_k.scale)
     if split_k.residual is not None:
         total += split_k.residual[:rows, : split_k.width].numpy()
     return total

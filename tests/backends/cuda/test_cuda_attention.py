@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,45 @@ def test_prompts_in_pieces(dtype: DType, span: Span) -> None:
     check(scene, [Piece(0, 0, 65), Piece(1, 250, 40), Piece(2, 599, 1)])
 
 
+SCORES = pytest.mark.parametrize(
+    "scores",
+    [{"softcap": 1.5}, {"has_sinks": True}, {"softcap": 2.5, "has_sinks": True}],
+    ids=["capped", "sinks", "both"],
+)
+
+
+@SCORES
+@pytest.mark.parametrize("span", [CAUSAL, Window(20)], ids=str)
+def test_caps_and_sinks(scores: dict[str, Any], span: Span) -> None:
+    scene = Scene(shape=heads(3, kv_heads=2), dtype=DType.F32, span=span, slots=2, max_len=320, **scores)
+    check(scene, [decoded(0, 0), decoded(0, 300), Piece(1, 240, 40)])
+
+
+def test_sinks_far_above_or_below_the_scores() -> None:
+    """They take all of the weight, or none, and may be none at all."""
+    scene = Scene(shape=heads(4), dtype=DType.F32, max_len=280, has_sinks=True)
+    scene.sinks[:] = [90, -90, -np.inf, 3]
+    check(scene, [decoded(0, 270), Piece(0, 255, 3)])
+
+
+@SCORES
+def test_capped_scores_and_sinks_have_the_same_bits_in_every_step(scores: dict[str, Any]) -> None:
+    """Sinks are counted once, however many splits a context has."""
+    scene = Scene(shape=heads(3, 48), span=Window(400), block_size=32, **scores)
+    whole = scene.attend([Piece(0, 510, 12)])[[0, 1, 2, 11]]
+    alone = np.concatenate([scene.attend([decoded(0, position)]) for position in (510, 511, 512, 521)])
+    np.testing.assert_array_equal(whole, alone)
+
+
+@pytest.mark.parametrize(("group", "head_dim"), [(4, 16), (3, 256)])
+def test_tiles_of_fewer_tokens_than_fill_one(group: int, head_dim: int) -> None:
+    """As the tables have them where layers differ in the size of a group; the same bits."""
+    shape = heads(group, head_dim)
+    narrow, full = (Scene(shape=shape, max_len=60, tile_tokens=tokens) for tokens in (5, 0))
+    pieces = [Piece(0, 20, 33)]
+    np.testing.assert_array_equal(narrow.attend(pieces), full.attend(pieces))
+
+
 @pytest.mark.parametrize("group", [1, 3, 4, 5, 7, 8])
 def test_groups_of_any_size(group: int) -> None:
     scene = Scene(shape=heads(group, kv_heads=2), slots=2, max_len=150)
@@ -51,10 +91,19 @@ def test_groups_of_any_size(group: int) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("head_dim", [16, 48, 64, 80, 128, 256])
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 96, 128, 256])
 def test_heads_of_any_width(head_dim: int, dtype: DType) -> None:
     scene = Scene(shape=heads(2, head_dim), dtype=dtype, slots=2, max_len=300)
     check(scene, [decoded(0, 299), Piece(1, 200, 80)])
+
+
+@BOTH
+def test_a_head_whose_values_are_computed_in_slices(dtype: DType) -> None:
+    """With tiles of fewer positions; the same bits in both paths."""
+    scene = Scene(shape=heads(2, 400), dtype=dtype, max_len=100, block_size=32, has_sinks=True)
+    pieces = [Piece(0, 60, 20)]
+    check(scene, pieces)
+    np.testing.assert_array_equal(scene.attend([decoded(0, 79)])[0], scene.attend(pieces)[-1])
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256])

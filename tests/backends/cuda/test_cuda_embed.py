@@ -21,12 +21,12 @@ from tests.backends.cuda.rows_harness import assert_untouched, limits, poisoned_
 VOCAB = 150  # two blocks of rows and a part of one
 
 
-def run(table, ids, *, max_tokens=None):
+def run(table, ids, *, max_tokens=None, scale=1.0):
     tables = poisoned_tables(limits())
     tables.counts[TOKENS] = len(ids)
     tables.token_ids[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
     out = rows_of(max_tokens or len(ids), table.k)
-    embed(table, tables, out, max_tokens=len(out)).run()
+    embed(table, tables, out, scale=scale, max_tokens=len(out)).run()
     assert_untouched(out, len(ids), table.k)
     return out[: len(ids), : table.k].numpy()
 
@@ -49,6 +49,15 @@ def test_rows_are_the_original_ones(form, width):
     table = form([bits])
     ids = [0, 63, 64, VOCAB - 1, 64, 91, *rows_with_escapes(table)]
     assert_same_bits(run(table, ids, max_tokens=len(ids) + 2), true_values(bits)[ids])
+
+
+@pytest.mark.parametrize("form", [plain_matrix, coded_matrix])
+def test_scaled_rows(form):
+    """Escapes, too."""
+    bits = random_bits(VOCAB, 128, seed=4)
+    table = form([bits])
+    ids = [5, *rows_with_escapes(table)]
+    assert_same_bits(run(table, ids, scale=10.25), true_values(bits)[ids] * np.float32(10.25))
 
 
 @pytest.mark.parametrize("form", [plain_matrix, coded_matrix])

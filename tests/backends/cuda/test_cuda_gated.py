@@ -9,6 +9,7 @@ from matrices_harness import coded_matrix, plain_matrix, random_bits, uncoded_ma
 from products_harness import FORMS, assert_near, gated_reference, random_rows, run_gated
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.program.ops import GELU_TANH, SILU, Gate
 
 SMALL = LinearConfig(row_tile=16)
 CONFIGS = {
@@ -16,6 +17,12 @@ CONFIGS = {
     "late escapes": LinearConfig(row_tile=64),
     "halves": LinearConfig(row_tile=256, k_tile=64, warps=8, transpose=True),
     "decode first": LinearConfig(row_tile=32, decode_first=True),
+}
+
+GATES = {
+    "gelu": GELU_TANH,
+    "sharp": Gate(alpha=1.702),
+    "limits": Gate(alpha=1.702, limit=0.7, up_offset=1.0),
 }
 
 
@@ -38,6 +45,19 @@ def test_equals_numpy(form: str, rows: int, k: int, count: int, max_rows: int) -
     wanted = gated_reference(x.values, parts, bias.numpy())
     assert_near(found, wanted)
     assert_near(run_gated(FORMS[form](parts), x, SMALL, bias, torch.bfloat16), wanted, 2.0**-8)
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+def test_gates(gate: Gate) -> None:
+    """The same bits where the product is finished in slices, and where another kernel has made it."""
+    parts, x, bias = gate_and_up(72, 104), random_rows(3, 104, max_rows=5), bias_of(72)
+    found = run_gated(plain_matrix(parts), x, SMALL, bias, gate=gate)
+    assert_near(found, gated_reference(x.values, parts, bias.numpy(), gate))
+    np.testing.assert_array_equal(
+        run_gated(coded_matrix(parts), x, CONFIGS["halves"], bias, gate=gate), found
+    )
+    library = LinearConfig(row_tile=64, decode_first=True, library=True)
+    assert_near(run_gated(plain_matrix(parts), x, library, bias, gate=gate), found)
 
 
 def test_float32() -> None:
@@ -86,12 +106,13 @@ def test_an_empty_step_writes_nothing() -> None:
     assert run_gated(matrix, random_rows(0, 128, max_rows=20), SMALL).size == 0
 
 
-def test_gates_far_out_do_not_overflow() -> None:
-    gate = np.zeros((72, 128), np.float32)
-    gate[0], gate[1] = 50, -50
+@pytest.mark.parametrize("gate", [SILU, GELU_TANH, Gate(limit=7000.0)], ids=["silu", "gelu", "limit"])
+def test_gates_far_out_do_not_overflow(gate: Gate) -> None:
+    weights = np.zeros((72, 128), np.float32)
+    weights[0], weights[1] = 50, -50
     x = random_rows(1, 128, dtype=torch.float32)
     x.x[:, :128] = 1
-    found = run_gated(uncoded_matrix([gate, np.ones_like(gate)]), x, SMALL)
+    found = run_gated(uncoded_matrix([weights, np.ones_like(weights)]), x, SMALL, gate=gate)
     np.testing.assert_array_equal(found[0, :3], [6400 * 128, 0, 0])
 
 

@@ -127,3 +127,35 @@ def test_library(form: str, rows: int, k: int) -> None:
     config = LinearConfig(row_tile=64, decode_first=True, library=True, transpose=k == 104)
     found = run_linear(FORMS[form]([bits]), x, config, bias, residual)
     assert_near(found, x.values @ true_values(bits).T + bias.numpy() + residual[:17, :rows].numpy())
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_scaled_product_has_the_same_bits_in_every_config(config: LinearConfig) -> None:
+    """The bias is scaled, the residual is not."""
+    bits, x = random_bits(72, 1024, seed=9), random_rows(3, 1024, max_rows=4)
+    bias, residual = operands(72, 4, seed=9)
+    wanted = run_linear(plain_matrix([bits]), x, SMALL, bias, residual, scale=0.22)
+    scaled = np.float32(0.22) * (x.values @ true_values(bits).T + bias.numpy())
+    assert_near(wanted, scaled + residual[:3, :72].numpy())
+    found = run_linear(coded_matrix([bits]), x, config, bias, residual, scale=0.22)
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("library", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cap_is_put_on_the_whole_sum(form: str, library: bool) -> None:
+    bits, x = random_bits(72, 1024, seed=9), random_rows(3, 1024, max_rows=4)
+    bias, residual = operands(72, 4, seed=9)
+    config = LinearConfig(row_tile=16, decode_first=library, library=library)
+    found = run_linear(FORMS[form]([bits]), x, config, bias, residual, scale=0.5, softcap=1.5)
+    wanted = 0.5 * (x.values @ true_values(bits).T + bias.numpy()) + residual[:3, :72].numpy()
+    assert_near(found, 1.5 * np.tanh(wanted / 1.5))
+
+
+def test_a_cap_does_not_overflow() -> None:
+    weights = np.zeros((72, 128), np.float32)
+    weights[:2] = [[50], [-50]]
+    x = random_rows(1, 128, dtype=torch.float32)
+    x.x[:, :128] = 1
+    found = run_linear(uncoded_matrix([weights]), x, SMALL, softcap=30.0)
+    np.testing.assert_array_equal(found[0, :3], [30, -30, 0])

@@ -1,4 +1,4 @@
-"""RMSNorm and the addition of parts, in Triton's interpreter."""
+"""RMSNorm and Cast, of whole values and of parts, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from firelane.backends.cuda.kernels.cast import cast
 from firelane.backends.cuda.kernels.norm import rms_norm
-from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS
 from tests.backends.cuda.rows_harness import assert_untouched, bits, filled, random_split_k, rows_of, sum_of
 
@@ -23,7 +23,7 @@ def counts_of(count: int, rows: int) -> torch.Tensor:
     return counts
 
 
-def run(x, weight, *, width, rows, max_rows, dtype=torch.bfloat16, count=TOKENS):
+def run(x, weight, *, width, rows, max_rows, dtype=torch.bfloat16, count=TOKENS, **options):
     out = rows_of(max_rows, width, dtype)
     launch = rms_norm(
         x,
@@ -34,6 +34,7 @@ def run(x, weight, *, width, rows, max_rows, dtype=torch.bfloat16, count=TOKENS)
         counts=counts_of(count, rows),
         count=count,
         max_rows=max_rows,
+        **options,
     )
     launch.run()
     return out
@@ -106,12 +107,42 @@ def test_a_row_does_not_depend_on_those_beside_it():
     assert torch.equal(bits(many[:1, :width]), bits(one[:1, :width]))
 
 
+@pytest.mark.parametrize("has_weight", [True, False], ids=["weight", "bare"])
+@pytest.mark.parametrize(("has_residual", "has_scalar"), [(True, False), (True, True), (False, True)])
+def test_a_norm_behind_a_block_ends_in_the_stream(has_weight, has_residual, has_scalar):
+    """From parts that nobody else reads, as from their sum."""
+    rng, rows, width, max_rows = np.random.default_rng(12), 3, 104, 5
+    split_k = replace(random_split_k(rng, rows, width, max_rows=max_rows, whole=False), scale=0.22)
+    weight = weight_of(rng, width) if has_weight else None
+    residual = filled(rng.standard_normal((rows, width)).astype(np.float32), max_rows)
+    options = {
+        "residual": residual if has_residual else None,
+        "scalar": torch.tensor([0.7]) if has_scalar else None,
+        "dtype": torch.float32,
+    }
+    out = run(split_k, weight, width=width, rows=rows, max_rows=max_rows, **options)
+    total = sum_of(split_k, rows)
+    want = expected(total, weight.numpy() if has_weight else np.float32(1))
+    want += residual[:rows, :width].numpy() * np.float32(has_residual)
+    want *= np.float32(0.7) if has_scalar else np.float32(1)
+    assert np.abs(out[:rows, :width].numpy() - want).max() <= BOUNDS[torch.float32] * np.abs(want).max()
+    assert_untouched(out, rows, width)
+    final = run(filled(total, max_rows), weight, width=width, rows=rows, max_rows=max_rows, **options)
+    assert torch.equal(bits(out), bits(final))
+
+
 @pytest.mark.parametrize("width", [80, 1100])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "bare"])
-def test_parts_are_added_up_by_a_launch_of_their_own(width, whole):
+def test_a_cast_rounds_what_it_adds_up(width, whole):
     rows, max_rows = 2, 4
     split_k = random_split_k(np.random.default_rng(11), rows, width, max_rows=max_rows, whole=whole)
-    split_k = replace(split_k, out=rows_of(max_rows, width))
-    add_up(split_k, counts=counts_of(ROWS, rows), count=ROWS, max_rows=max_rows).run()
-    np.testing.assert_array_equal(split_k.out[:rows, :width].numpy(), sum_of(split_k, rows))
-    assert_untouched(split_k.out, rows, width)
+    split_k = replace(split_k, scale=0.5)
+    total, counts = sum_of(split_k, rows), counts_of(ROWS, rows)
+    for x in (split_k, filled(total, max_rows)):
+        out = rows_of(max_rows, width, torch.bfloat16)
+        cast(x, out, width=width, counts=counts, count=ROWS, max_rows=max_rows).run()
+        assert torch.equal(out[:rows, :width], torch.from_numpy(total).bfloat16())
+        assert_untouched(out, rows, width)
+    if whole:
+        np.testing.assert_array_equal(split_k.out[:rows, :width].numpy(), total)
+        assert_untouched(split_k.out, rows, width)

@@ -13,7 +13,7 @@ from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.tables import TOKENS
 from firelane.contract import CAUSAL, Window
 from firelane.program.cache import CacheLayer
-from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary
+from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary, Temperature
 from firelane.program.reference_step import ReferenceCache, ReferenceStep
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.host_device import poison
@@ -53,30 +53,29 @@ class Case:
         return self.op.qkv.width
 
 
-def case(heads, *, norms=False, dtype=DType.BF16, block_size=16):
+def case(heads, *, norm=None, dtype=DType.BF16, block_size=16, **options):
     d = heads.head_dim
     rng = np.random.default_rng(d)
-    norm = [Weight.stored(n, (d,), dtype) for n in ("q", "k")]
+    rotary = Rotary(inverse_frequencies=tuple((10000.0 ** -(np.arange(0, d, 2) / d)).tolist()), scale=1.1)
     op = RopeAndCache(
         qkv=Value("qkv", Rows.TOKEN, (heads.heads + 2 * heads.kv_heads) * d, DType.F32),
         layer=LAYER,
         shape=heads,
-        rotary=Rotary(inverse_frequencies=tuple((10000.0 ** -(np.arange(0, d, 2) / d)).tolist()), scale=1.1),
-        norm=HeadNorm(q=norm[0], k=norm[1], eps=1e-5) if norms else None,
+        norm=norm,
         out=Value("out", Rows.TOKEN, heads.heads * d, dtype),
+        **{"rotary": rotary, **options},
     )
     weights = {
-        n: torch.from_numpy((1 + 0.2 * rng.standard_normal(d)).astype(np.float32))
-        for n in ("q", "k")
-        if norms
+        w.name: torch.from_numpy((1 + 0.2 * rng.standard_normal(w.shape)).astype(np.float32))
+        for w in op.weights
     }
     return Case(op, weights, block_size)
 
 
-def rotary_table(op):
-    angle = np.arange(MAX_LEN)[:, None] * np.array(op.rotary.inverse_frequencies)
-    table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1) * op.rotary.scale
-    return torch.from_numpy(table.astype(np.float32))
+def norm_of(heads, *, whole=False, bare=False, values=False):
+    widths = {"q": heads.q_width, "k": heads.kv_width} if whole else dict.fromkeys("qk", heads.head_dim)
+    weights = {n: None if bare else Weight.stored(n, (w,), DType.F32) for n, w in widths.items()}
+    return HeadNorm(**weights, eps=1e-5, whole=whole, values=values)
 
 
 def tables_of(chunks, block_size):
@@ -115,7 +114,7 @@ def run(c, qkv, chunks=CHUNKS, *, max_tokens):
         qkv,
         op=c.op,
         tables=tables,
-        rotary=rotary_table(c.op),
+        **{name: table(getattr(c.op, name)) for name in ("rotary", "temperature")},
         q_norm=c.weights.get("q"),
         k_norm=c.weights.get("k"),
         cache=cache,
@@ -124,6 +123,10 @@ def run(c, qkv, chunks=CHUNKS, *, max_tokens):
     ).run()
     assert pool[:, : PADDING * c.block_size].isnan().all(), "wrote to another layer"
     return Result(out, cache.keys, cache.values, tables)
+
+
+def table(by_position):
+    return None if by_position is None else torch.from_numpy(by_position.table(MAX_LEN))
 
 
 def reference(c, qkv, chunks=CHUNKS):
@@ -150,7 +153,7 @@ def reference(c, qkv, chunks=CHUNKS):
 
 def check(c, qkv, result, chunks=CHUNKS):
     out, keys, values = reference(c, qkv, chunks)
-    bound = BOUNDS[c.op.out.dtype] if c.weights else 0.0
+    bound = BOUNDS[c.op.out.dtype] if c.op.norm else 0.0
     close(result.out[: len(out), : out.shape[1]], out, bound)
     assert_untouched(result.out, len(out), out.shape[1])
     for paged, plain in ((result.keys, keys), (result.values, values)):
@@ -183,6 +186,7 @@ SHAPES = {
     "2/2x16": HeadShape(heads=2, kv_heads=2, head_dim=16),
     "9/9x128": HeadShape(heads=9, kv_heads=9, head_dim=128),
 }
+SMALL = SHAPES["6/2x48"]
 
 
 @pytest.mark.parametrize(
@@ -190,28 +194,52 @@ SHAPES = {
 )
 @pytest.mark.parametrize("heads", SHAPES.values(), ids=SHAPES)
 def test_queries_keys_and_values_as_the_reference_has_them(heads, norms, dtype):
-    c = case(heads, norms=norms, dtype=dtype)
+    c = case(heads, norm=norm_of(heads) if norms else None, dtype=dtype)
     qkv = random_rows(c)
     check(c, qkv, run(c, filled(qkv, 12), max_tokens=12))
 
 
 @pytest.mark.parametrize("block_size", [64, 128])
 def test_block_sizes(block_size):
-    c = case(SHAPES["6/2x48"], norms=True, block_size=block_size)
+    c = case(SMALL, norm=norm_of(SMALL), block_size=block_size)
     qkv = random_rows(c)
     check(c, qkv, run(c, filled(qkv, 9), max_tokens=9))
 
 
-@pytest.mark.parametrize(("parts", "norms"), [(2, True), (9, False)])
-def test_a_split_k_input_gives_the_same_bits(parts, norms):
-    c, rows = case(SHAPES["6/2x48"], norms=norms), tokens_of(CHUNKS)
+HEATED = Temperature(growth=0.4, period=16, offset=1)
+OPTIONS = {
+    "whole": {"norm": norm_of(SMALL, whole=True)},
+    "whole, two programs": {"heads": SHAPES["9/9x128"], "norm": norm_of(SHAPES["9/9x128"], whole=True)},
+    "bare": {"norm": norm_of(SMALL, bare=True, values=True)},
+    "bare, whole": {"norm": norm_of(SMALL, bare=True, whole=True)},
+    "still": {"rotary": None},
+    "still, heated": {"rotary": None, "temperature": HEATED},
+    "normed, heated": {"norm": norm_of(SMALL, values=True), "temperature": HEATED},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_as_the_reference_has_them(name):
+    c = case(**{"heads": SMALL, "dtype": DType.F32, **OPTIONS[name]})
+    qkv = random_rows(c)
+    check(c, qkv, run(c, filled(qkv, 10), max_tokens=10))
+
+
+NORMS = {"each": norm_of(SMALL), "whole": norm_of(SMALL, whole=True), "none": None}
+
+
+@pytest.mark.parametrize(("parts", "norm"), [(2, "each"), (3, "whole"), (9, "none")])
+def test_a_split_k_input_gives_the_same_bits(parts, norm):
+    c, rows = case(SMALL, norm=NORMS[norm]), tokens_of(CHUNKS)
     split_k = random_split_k(np.random.default_rng(parts), rows, c.width, max_rows=12, count=parts)
     split_k = replace(split_k, residual=None, out=None)
     same_bits(run(c, split_k, max_tokens=12), run(c, filled(sum_of(split_k, rows), 12), max_tokens=12))
 
 
-def test_the_bucket_does_not_matter():
-    c = case(SHAPES["5/1x80"], norms=True)
+@pytest.mark.parametrize("whole", [False, True], ids=["each", "whole"])
+def test_the_bucket_does_not_matter(whole):
+    heads = SHAPES["5/1x80"]
+    c = case(heads, norm=norm_of(heads, whole=whole))
     qkv = random_rows(c)
     small, large = (run(c, filled(qkv, n), max_tokens=n) for n in (9, 70))
     same_bits(small, replace(large, out=large.out[:9]))
@@ -220,7 +248,7 @@ def test_the_bucket_does_not_matter():
 
 @pytest.mark.parametrize("max_tokens", [3, 70], ids=["eager", "patient"])
 def test_no_tokens_leave_everything_as_it_was(max_tokens):
-    c = case(SHAPES["6/2x48"])
+    c = case(SMALL)
     result = run(c, rows_of(max_tokens, c.width), [], max_tokens=max_tokens)
     for tensor in (result.out, result.keys, result.values):
         assert tensor.isnan().all()

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda import tables as t
-from firelane.backends.cuda.kernels.online_softmax import SPLIT, finish, first_visible, fold, fresh
+from firelane.backends.cuda.kernels.online_softmax import SPLIT, before_splits, finish, first_visible, fold
 from firelane.backends.cuda.kernels.sums import power_of_two
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables, span_code
@@ -31,6 +31,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     chunks,
     partial,
     stats,
+    sinks,
     out,
     out_stride,
     HEADS: tl.constexpr,
@@ -55,7 +56,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     state = first_kv_split * HEADS + head
     pairs = stats + state * 2 + row
     accs = partial + state * HEAD_DIM + column
-    total_m, total_l, total = fresh(1, COLUMNS)
+    total_m, total_l, total = before_splits(sinks, head + row, 1, COLUMNS)
     for split in tl.range(first_split, tl.cdiv(position + 1, SPLIT), num_stages=IN_FLIGHT):
         m = tl.load(pairs + split * (2 * HEADS))
         l = tl.load(pairs + split * (2 * HEADS) + 1)  # noqa: E741
@@ -66,10 +67,17 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
 
 
 def merge_splits(
-    tables: StepTables, *, op: Attention, partial: Tensor, stats: Tensor, out: Tensor, max_chunks: int
+    tables: StepTables,
+    *,
+    op: Attention,
+    partial: Tensor,
+    stats: Tensor,
+    sinks: Tensor | None = None,
+    out: Tensor,
+    max_chunks: int,
 ) -> Launch:
     """The row of `out` [max tokens, stride] of each chunk that `tables.kv_splits` covers; partial, stats: see
-    attend_splits."""
+    attend_splits; sinks: float32 [heads]."""
     shape = op.shape
     return Launch(
         kernel=attention_merge,
@@ -79,6 +87,7 @@ def merge_splits(
             "chunks": tables.chunks,
             "partial": partial,
             "stats": stats,
+            "sinks": sinks,
             "out": out,
             "out_stride": out.stride(0),
             "HEADS": shape.heads,

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.online_softmax import (
-    LOG2_E,
     SPLIT,
-    TILE,
     add_tile,
     cache_rows,
     first_visible,
@@ -25,6 +23,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     hide,
     load_tile,
     products,
+    score_arguments,
 )
 from firelane.backends.cuda.kernels.query_tile import QueryTile
 from firelane.backends.cuda.kv_pages import LayerCache
@@ -57,7 +56,9 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPAN: tl.constexpr,
+    CAP_SLOPE: tl.constexpr,
     ROWS: tl.constexpr,
+    TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     kv_head = tl.program_id(1)
@@ -88,11 +89,11 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
         m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
         for first in tl.range(begin, end, TILE):
             written = first + tl.arange(0, TILE) < end
-            rows = cache_rows(table, kv_head, first, end, PAGE, BLOCK_SIZE, HEAD_DIM)
-            k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
-            v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
-            scores = products(queries, k)
-            scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, SPAN)
+            rows = cache_rows(table, kv_head, first, end, TILE, PAGE, BLOCK_SIZE, HEAD_DIM)
+            k = load_tile(keys, rows, written, column, HEAD_DIM, COLUMNS)
+            v = load_tile(values, rows, written, column, HEAD_DIM, COLUMNS)
+            scores = products(queries, k, CAP_SLOPE)
+            scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, TILE, SPAN)
             m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
         about = chunks + next_chunk * CHUNK_COLUMNS
         next_position, next_token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
@@ -134,7 +135,7 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
             "block_tables": tables.block_tables[cache.group],
             "partial": partial,
             "stats": stats,
-            "scale": op.scale * LOG2_E,
+            **score_arguments(op),
             "q_stride": q.stride(0),
             "table_stride": tables.block_tables.stride(1),
             "GROUP": shape.group,
@@ -144,6 +145,7 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
             "BLOCK_SIZE": cache.block_size,
             "SPAN": span_code(op.span),
             "ROWS": queries.rows,
+            "TILE": queries.positions,
             "COLUMNS": queries.columns,
         },
         warps=queries.warps,

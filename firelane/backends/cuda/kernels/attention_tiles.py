@@ -12,10 +12,9 @@ from torch import Tensor
 
 from firelane.backends.cuda import tables as t
 from firelane.backends.cuda.kernels.online_softmax import (
-    LOG2_E,
     SPLIT,
-    TILE,
     add_tile,
+    before_splits,
     cache_rows,
     finish,
     first_visible,
@@ -24,6 +23,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     hide,
     load_tile,
     products,
+    score_arguments,
 )
 from firelane.backends.cuda.kernels.query_tile import QueryTile
 from firelane.backends.cuda.kv_pages import LayerCache
@@ -38,7 +38,7 @@ TILE_ROWS = 128
 
 
 def tile_tokens(group: int) -> int:
-    """Consecutive tokens of a chunk whose queries, of a group of heads, make up a tile."""
+    """Consecutive tokens of a chunk whose queries, of a group of heads, fill a tile."""
     return max(1, TILE_ROWS // group)
 
 
@@ -51,6 +51,7 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     chunks,
     tiles,
     block_tables,
+    sinks,
     out,
     scale,
     q_stride,
@@ -63,9 +64,13 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPAN: tl.constexpr,
+    CAP_SLOPE: tl.constexpr,
     ROWS: tl.constexpr,
+    TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    SLICE: tl.constexpr,
 ):
+    """A program a part of a tile, a KV head and a slice of the values' columns."""
     kv_head = tl.program_id(1)
     tile = tl.load(counts + TILES) - 1 - tl.program_id(0) // PARTS  # a chunk's last tiles take the longest
     if tile < 0:
@@ -80,8 +85,10 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     row = tl.program_id(0) % PARTS * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
     token = tile_first + row // GROUP
-    held = ((row < TOKENS * GROUP) & (token < length))[:, None] & (column < HEAD_DIM)
-    place = (kv_head * GROUP + row % GROUP)[:, None] * HEAD_DIM + column
+    held_rows = (row < TOKENS * GROUP) & (token < length)
+    held = held_rows[:, None] & (column < HEAD_DIM)
+    head = kv_head * GROUP + row % GROUP
+    place = head[:, None] * HEAD_DIM + column
     token_at = (token_row + token).to(tl.int64)[:, None]
     queries = tl.load(q + token_at * q_stride + place, mask=held, other=0.0)
 
@@ -89,21 +96,27 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     tile_start = start + tile_first
     end = start + tl.minimum(tile_first + TOKENS, length)
     begin = first_visible(tile_start, SPAN) // TILE * TILE
-    total_m, total_l, total = fresh(ROWS, COLUMNS)
-    m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+    value_column = column
+    if SLICE != COLUMNS:
+        value_column = tl.program_id(2) * SLICE + tl.arange(0, SLICE)[None, :]
+    total_m, total_l, total = before_splits(sinks, head, ROWS, SLICE)
+    m, l, acc = fresh(ROWS, SLICE)  # noqa: E741
     for first in tl.range(begin, end, TILE):  # a loop for each split would run dry at the end of each
         written = first + tl.arange(0, TILE) < end
-        rows = cache_rows(table, kv_head, first, end, PAGE, BLOCK_SIZE, HEAD_DIM)
-        k = load_tile(keys, rows, written, HEAD_DIM, COLUMNS)
-        v = load_tile(values, rows, written, HEAD_DIM, COLUMNS)
-        scores = products(queries, k)
+        rows = cache_rows(table, kv_head, first, end, TILE, PAGE, BLOCK_SIZE, HEAD_DIM)
+        k = load_tile(keys, rows, written, column, HEAD_DIM, COLUMNS)
+        v = load_tile(values, rows, written, value_column, HEAD_DIM, SLICE)
+        scores = products(queries, k, CAP_SLOPE)
         if first // SPLIT * SPLIT == first:
             total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
-            m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
-        scores = hide(scores, first, position, tile_start, end - 1, SPAN)
+            m, l, acc = fresh(ROWS, SLICE)  # noqa: E741
+        scores = hide(scores, first, position, tile_start, end - 1, TILE, SPAN)
         m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
     total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
     total = finish(total_l, total)
+    if SLICE != COLUMNS:
+        place = head[:, None] * HEAD_DIM + value_column
+        held = held_rows[:, None] & (value_column < HEAD_DIM)
     tl.store(out + token_at * out_stride + place, total.to(out.dtype.element_ty), mask=held)
 
 
@@ -114,17 +127,20 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
     out: Tensor,
     *,
     op: Attention,
+    sinks: Tensor | None = None,
+    tokens: int,
     max_tiles: int,
 ) -> Launch:
     """The rows of `out` of the chunks that `tables.tiles` covers.
 
-    q, out: [max tokens, stride]; cache: of their dtype.
+    q, out: [max tokens, stride]; cache: of their dtype. sinks: float32 [heads]. tokens: of a tile in
+    `tables.tiles`, at most tile_tokens() of the group.
     """
     shape, queries = op.shape, QueryTile.of_prompts(op)
-    parts = max(1, TILE_ROWS // queries.rows)
+    parts = -(-tokens * shape.group // queries.rows)
     return Launch(
         kernel=attention_tiles,
-        grid=(max_tiles * parts, shape.kv_heads),
+        grid=(max_tiles * parts, shape.kv_heads, queries.columns // queries.value_slice),
         arguments={
             "q": q,
             "keys": cache.keys,
@@ -133,12 +149,13 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
             "chunks": tables.chunks,
             "tiles": tables.tiles,
             "block_tables": tables.block_tables[cache.group],
+            "sinks": sinks,
             "out": out,
-            "scale": op.scale * LOG2_E,
+            **score_arguments(op),
             "q_stride": q.stride(0),
             "out_stride": out.stride(0),
             "table_stride": tables.block_tables.stride(1),
-            "TOKENS": tile_tokens(shape.group),
+            "TOKENS": tokens,
             "PARTS": parts,
             "GROUP": shape.group,
             "HEAD_DIM": shape.head_dim,
@@ -146,7 +163,9 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
             "BLOCK_SIZE": cache.block_size,
             "SPAN": span_code(op.span),
             "ROWS": queries.rows,
+            "TILE": queries.positions,
             "COLUMNS": queries.columns,
+            "SLICE": queries.value_slice,
         },
         warps=queries.warps,
         stages=queries.stages,

@@ -1,4 +1,4 @@
-"""Embed: the exact rows of the table, whatever form it is kept in."""
+"""Embed: the exact rows of the table, whatever form it is kept in, times one number."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
 # A kernel's parameters take no annotations.
@@ -47,6 +47,7 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     out,
     out_stride,
     COUNT: tl.constexpr,
+    SCALE: tl.constexpr,
     VOCAB: tl.constexpr,
     WIDTH: tl.constexpr,
     K: tl.constexpr,
@@ -72,6 +73,8 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     else:
         base = tl.load(bases + block).to(tl.int32)
         x = decoded(data, codes, base, row.to(tl.int64), columns, mask, K=K, K_TILE=K_TILE)
+    if SCALE != 1.0:
+        x *= SCALE
     out += token.to(tl.int64) * out_stride
     tl.store(out + columns, x.to(out.dtype.element_ty), mask=mask)
     tl.debug_barrier()  # an escape's place was stored by another thread
@@ -81,11 +84,14 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
         column = place & 0xFFFFFF
         mine = (place >> 24 == row % ROW_BLOCK) & (column >= begin) & (column < begin + BLOCK)
         value = tl.load(values + entries, mask=mine, other=0.0)
+        if SCALE != 1.0:
+            value = value.to(tl.float32) * SCALE
         tl.store(out + column, value.to(out.dtype.element_ty), mask=mine)
 
 
-def embed(table: Matrix, tables: StepTables, out: Tensor, *, max_tokens: int) -> Launch:
-    """out[t] = row token_ids[t] of the table, exactly; of a token id that the table has not, some row."""
+def embed(table: Matrix, tables: StepTables, out: Tensor, *, scale: float = 1.0, max_tokens: int) -> Launch:
+    """out[t] = row token_ids[t] of the table, exactly, times scale; of a token id that the table has not,
+    some row."""
     block = columns_of(table.k)
     return Launch(
         kernel=embed_kernel,
@@ -100,6 +106,7 @@ def embed(table: Matrix, tables: StepTables, out: Tensor, *, max_tokens: int) ->
             "out": out,
             "out_stride": out.stride(0),
             "COUNT": TOKENS,
+            "SCALE": scale,
             "VOCAB": table.rows,
             "WIDTH": table.k,
             "K_TILE": K_TILE,

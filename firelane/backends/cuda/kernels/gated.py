@@ -1,4 +1,4 @@
-"""GatedLinear: silu(x · gateᵀ + gate bias) * (x · upᵀ + up bias), both products in one program."""
+"""GatedLinear: gate(x · gateᵀ + gate bias, x · upᵀ + up bias), both products in one program."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.activations import gate_arguments, gated
 from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.escapes import sum_escapes_of_two
 from firelane.backends.cuda.kernels.library import LibraryProduct
@@ -28,6 +29,7 @@ from firelane.backends.cuda.kernels.tiling import (
 from firelane.backends.cuda.launch import Launch, Work
 from firelane.backends.cuda.matrices import CodedMatrix, Matrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
+from firelane.program.ops import SILU, Gate
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 FINISH = LinearConfig(row_tile=64, warps=4, stages=2)  # of what follows a library's product
@@ -68,6 +70,10 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     SLICES: tl.constexpr,
     EARLY: tl.constexpr,
     GROUP: tl.constexpr,
+    GELU: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
 ):
     """One tile of out. rows: features of out; up's rows stand behind all of gate's tiles. sums: where both
     products lie if they are made already, each row as a row of the matrix's rows. skipped: rows of the step
@@ -109,6 +115,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         _finish_rows(
             gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
             out_stride, feature, rows, up_rows, count, 0, FEATURES, ROW_TILE, STEP, not EARLY,
+            GELU, ALPHA, LIMIT, UP_OFFSET,
         )  # fmt: skip
     else:
         half: tl.constexpr = ROW_TILE // 2
@@ -117,10 +124,12 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         _finish_rows(
             gate, up, starts, where, values, x, x_stride, x_t, x_t_stride, bias, out,
             out_stride, feature, rows, up_rows, count, 0, FEATURES, half, STEP, True,
+            GELU, ALPHA, LIMIT, UP_OFFSET,
         )  # fmt: skip
         _finish_rows(
             late_gate, late_up, starts, where, values, x, x_stride, x_t, x_t_stride, bias,
             out, out_stride, feature, rows, up_rows, count, half, FEATURES, half, STEP, True,
+            GELU, ALPHA, LIMIT, UP_OFFSET,
         )  # fmt: skip
 
 
@@ -147,8 +156,12 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     WIDTH: tl.constexpr,
     STEP: tl.constexpr,
     ESCAPES: tl.constexpr,
+    GELU: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
 ):
-    """Rows first .. first + WIDTH of the tile: escapes (if they are still missing), bias, silu and product.
+    """Rows first .. first + WIDTH of the tile: escapes (if they are still missing), bias, and the gate.
     In two halves if the tile is big: beside gate and up the registers hold few more sums."""
     tokens = tl.arange(0, WIDTH) + first
     valid = tokens < count
@@ -169,7 +182,7 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     if bias is not None:
         gate += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
         up += tl.load(bias + rows + features, mask=inside, other=0.0).to(tl.float32)[:, None]
-    result = gate / (1.0 + tl.exp(-gate)) * up
+    result = gated(gate, up, GELU, ALPHA, LIMIT, UP_OFFSET)
     places = out + tokens[None, :] * out_stride + features[:, None]
     tl.store(places, result.to(out.dtype.element_ty), mask=inside[:, None] & valid[None, :])
 
@@ -180,6 +193,7 @@ def gated_linear(
     out: Tensor,
     *,
     bias: Tensor | None,
+    gate: Gate = SILU,
     counts: Tensor,
     count: int,
     max_rows: int,
@@ -197,7 +211,7 @@ def gated_linear(
     if config.decode_first and isinstance(matrix, CodedMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
         works.append(decode)
-    finish = partial(_finish, matrix, bias=bias, counts=counts, count=count)
+    finish = partial(_finish, matrix, bias=bias, gate=gate, counts=counts, count=count)
     if not config.library or isinstance(matrix, CodedMatrix):
         return [*works, finish(x, out, transposed, max_rows=max_rows, config=config, sums=None, skipped=0)]
     assert sums is not None, "a library's gated product needs room for its sums"
@@ -220,6 +234,7 @@ def _finish(
     transposed: Tensor | None,
     *,
     bias: Tensor | None,
+    gate: Gate,
     counts: Tensor,
     count: int,
     max_rows: int,
@@ -237,6 +252,7 @@ def _finish(
         **matrix_arguments(matrix),
         **tiles,
         **row_arguments(x, transposed),
+        **gate_arguments(gate),
         "bias": bias,
         "out": out,
         "out_stride": out.stride(0),

@@ -1,4 +1,4 @@
-"""Linear: x · weightᵀ + bias + residual, whole, or in parts that its reader adds up (split_k.py)."""
+"""Linear: (x · weightᵀ + bias) * scale + residual; whole, or in parts that its reader sums (split_k.py)."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.activations import capped
 from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.library import LibraryProduct
@@ -63,9 +64,11 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
     SLICES: tl.constexpr,
+    SCALE: tl.constexpr,
+    CAP: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of out = ((segment 0 + …) + escapes) + bias + residual.
+    """One tile of out = (((segment 0 + …) + escapes) + bias) * SCALE + residual, capped.
 
     Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
     lie. SEGMENTS 0: all that matrix and rows give lies in `out` already.
@@ -96,12 +99,12 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
         if (segment == SEGMENTS - 1) & (not has_escapes):
             add_to_tile(
                 out, out_stride, total, segment > 0, bias, residual, residual_stride, feature, rows, count,
-                FEATURES, ROW_TILE, SLICES,
+                FEATURES, ROW_TILE, SLICES, SCALE, CAP,
             )  # fmt: skip
         else:
             add_to_tile(
                 out, out_stride, total, segment > 0, None, None, 0, feature, rows, count,
-                FEATURES, ROW_TILE, SLICES,
+                FEATURES, ROW_TILE, SLICES, 1.0, 0.0,
             )  # fmt: skip
     if has_escapes | (SEGMENTS == 0):
         total = sum_escapes(
@@ -110,7 +113,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
         )  # fmt: skip
         add_to_tile(
             out, out_stride, total, True, bias, residual, residual_stride, feature, rows, count,
-            FEATURES, ROW_TILE, SLICES,
+            FEATURES, ROW_TILE, SLICES, SCALE, CAP,
         )  # fmt: skip
 
 
@@ -129,8 +132,11 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     SLICES: tl.constexpr,
+    SCALE: tl.constexpr,
+    CAP: tl.constexpr,
 ):
-    """out = (out + total) + bias + residual; what lies in `out` counts as 0 if not has_earlier.
+    """out = ((out + total) + bias) * SCALE + residual, capped; what lies in `out` counts as 0 if not
+    has_earlier.
 
     In SLICES runs of rows (1 or 4), one after the other: so few addresses are needed at a time that they fit
     beside the sums.
@@ -140,7 +146,7 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     if SLICES == 1:
         _add_rows(
             out, out_stride, total, has_earlier, bias, residual, residual_stride, features, rows, count,
-            0, ROW_TILE,
+            0, ROW_TILE, SCALE, CAP,
         )  # fmt: skip
     else:
         quarter: tl.constexpr = ROW_TILE // 4
@@ -149,19 +155,19 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
         third, fourth = halves(upper, FEATURES, ROW_TILE // 2)
         _add_rows(
             out, out_stride, first, has_earlier, bias, residual, residual_stride, features, rows, count,
-            0 * quarter, quarter,
+            0 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
         _add_rows(
             out, out_stride, second, has_earlier, bias, residual, residual_stride, features, rows, count,
-            1 * quarter, quarter,
+            1 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
         _add_rows(
             out, out_stride, third, has_earlier, bias, residual, residual_stride, features, rows, count,
-            2 * quarter, quarter,
+            2 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
         _add_rows(
             out, out_stride, fourth, has_earlier, bias, residual, residual_stride, features, rows, count,
-            3 * quarter, quarter,
+            3 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
 
 
@@ -179,6 +185,8 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     count,
     first,
     WIDTH: tl.constexpr,
+    SCALE: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """add_to_tile() of rows first .. first + WIDTH of the tile."""
     tokens = again(first) + tl.arange(0, WIDTH)
@@ -187,11 +195,13 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     total = tl.load(places, mask=mask & has_earlier, other=0.0) + total
     if bias is not None:
         total += tl.load(bias + features, mask=features < rows, other=0.0).to(tl.float32)[:, None]
+    if SCALE != 1.0:
+        total *= SCALE
     if residual is not None:
         total += tl.load(
             residual + tokens[None, :] * residual_stride + features[:, None], mask=mask, other=0.0
         )
-    tl.store(places, total, mask=mask)
+    tl.store(places, capped(total, CAP), mask=mask)
 
 
 @triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
@@ -266,6 +276,8 @@ def linear(
     *,
     bias: Tensor | None,
     residual: Tensor | None,
+    scale: float = 1.0,
+    softcap: float = 0.0,
     counts: Tensor,
     count: int,
     max_rows: int,
@@ -274,9 +286,10 @@ def linear(
     x_t: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
-    bias: [matrix.rows]; residual: float32, as out. Rows from counts[count] on are left alone (but by
-    config.library, which makes garbage of them). scratch: bf16, for config.decode_first: padded rows * padded
-    k elements. x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
+    bias: [matrix.rows]; residual: float32, as out; scale, softcap: as the op's. Rows from counts[count] on
+    are left alone (but by config.library, which makes garbage of them). scratch: bf16, for
+    config.decode_first: padded rows * padded k elements. x_t: of x's dtype, for config.transpose:
+    transpose.elements(k, max_rows)."""
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
     if config.decode_first and isinstance(matrix, CodedMatrix):
         decode, matrix = decode_matrix(matrix, scratch)
@@ -301,6 +314,8 @@ def linear(
         "out": out,
         "residual_stride": 0 if residual is None else residual.stride(0),
         "out_stride": out.stride(0),
+        "SCALE": scale,
+        "CAP": softcap,
         "SLICES": 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)

@@ -32,11 +32,15 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     total,
     total_stride,
     weight,
+    added,
+    added_stride,
+    scalar,
     out,
     out_stride,
     counts,
     eps,
     PARTS: tl.constexpr,
+    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     EAGER: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -51,14 +55,24 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     row = row.to(tl.int64)
     columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     mask = columns < WIDTH
-    scale = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    if weight is not None:
+        factors = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
     if EAGER and BLOCK <= 8192:  # beyond, registers do not suffice
         tl.debug_barrier()  # or the compiler loads the weight late, and waits for it once more
-    x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
+    x = read(
+        parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask,
+        PARTS=PARTS, SCALE=SCALE,
+    )  # fmt: skip
     if total is not None:
         tl.store(total + row * total_stride + columns, x, mask=mask & live)
     mean_square = tl.sum(tl.sum(x * x, axis=1), axis=0) / WIDTH
-    y = x * tl.rsqrt(mean_square + eps) * scale
+    y = x * tl.rsqrt(mean_square + eps)
+    if weight is not None:
+        y *= factors
+    if added is not None:
+        y += tl.load(added + row * added_stride + columns, mask=mask, other=0.0)
+    if scalar is not None:
+        y *= tl.load(scalar)
     tl.store(out + row * out_stride + columns, y.to(out.dtype.element_ty), mask=mask & live)
 
 
@@ -69,17 +83,20 @@ def warps_of(block: int) -> int:
 
 def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
     x: Source,
-    weight: Tensor,
+    weight: Tensor | None,
     out: Tensor,
     *,
+    residual: Tensor | None = None,
+    scalar: Tensor | None = None,
     width: int,
     eps: float,
     counts: Tensor,
     count: int,
     max_rows: int,
 ) -> Launch:
-    """out = x / sqrt(mean(x^2) + eps) * weight in float32, rounded to out's dtype; a split-K x is written to
-    x.out besides. weight: [width]; out: bf16 or float32 [rows, stride]; counts[count]: the rows there are."""
+    """out = (x / sqrt(mean(x^2) + eps) * weight + residual) * scalar in float32, rounded to out's dtype; a
+    split-K x is written to x.out besides. weight: [width]; residual: float32 [rows, stride]; scalar: [1];
+    out: bf16 or float32 [rows, stride], overlaps nothing else; counts[count]: the rows there are."""
     block = power_of_two(width)
     return Launch(
         kernel=rms_norm_kernel,
@@ -88,6 +105,9 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
             **source_arguments(x),
             **total_arguments(x),
             "weight": weight,
+            "added": residual,
+            "added_stride": None if residual is None else residual.stride(0),
+            "scalar": scalar,
             "out": out,
             "out_stride": out.stride(0),
             "counts": counts,

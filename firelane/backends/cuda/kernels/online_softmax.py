@@ -1,5 +1,5 @@
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
-# A kernel's parameters take no annotations.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 """Online softmax (Milakov & Gimelshein, 2018; Dao et al., "FlashAttention", 2022) over the paged cache, as
 both attention paths do it.
 
@@ -13,14 +13,17 @@ beside it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
-from firelane.backends.cuda.shapes import ATTENTION_SPLIT, ATTENTION_TILE
+from firelane.backends.cuda.kernels.activations import LOG2_E, TWICE_LOG2_E, tanh_of_exponent
+from firelane.backends.cuda.shapes import ATTENTION_SPLIT
+from firelane.program.ops import Attention
 
-TILE = tl.constexpr(ATTENTION_TILE)
 SPLIT = tl.constexpr(ATTENTION_SPLIT)
-LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(LOG2_E)
 
 
 @triton.jit
@@ -32,9 +35,29 @@ def fresh(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def products(q, k):
+def before_splits(sinks, head, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The state that the splits of rows are folded into: of their heads' sinks, if there are any, a score of
+    each without a value. They enter here alone, not in a split's state. head: int32 [ROWS]."""
+    m, l, acc = fresh(ROWS, COLUMNS)  # noqa: E741
+    if sinks is not None:
+        m = tl.load(sinks + head).to(tl.float32) * _LOG2_E
+        l += 1.0  # noqa: E741
+    return m, l, acc
+
+
+@triton.jit
+def products(q, k, CAP_SLOPE: tl.constexpr):
     """Scores before they are scaled: [ROWS, TILE]. q: [ROWS, COLUMNS]; k: [TILE, COLUMNS]."""
-    return tl.dot(q, tl.trans(k), input_precision="ieee")
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if CAP_SLOPE != 0.0:
+        scores = tanh_of_exponent(scores * CAP_SLOPE)
+    return scores
+
+
+def score_arguments(op: Attention) -> dict[str, Any]:
+    """scale: of what products() gives. With a cap, that is the tangent, of an argument of base 2."""
+    slope = op.scale / op.softcap * TWICE_LOG2_E if op.softcap else 0.0
+    return {"scale": (op.softcap or op.scale) * LOG2_E, "CAP_SLOPE": slope}
 
 
 @triton.jit
@@ -50,7 +73,7 @@ def first_visible(position, SPAN: tl.constexpr):
 
 
 @triton.jit
-def hide(scores, first, position, lowest, highest, SPAN: tl.constexpr):
+def hide(scores, first, position, lowest, highest, TILE: tl.constexpr, SPAN: tl.constexpr):
     """Scores of the tile from `first` on, -inf where a row does not see a position. position: of the rows,
     int32 [ROWS, 1] or [1, 1], from `lowest` to `highest`."""
     partly = first + TILE - 1 > lowest
@@ -95,7 +118,14 @@ def finish(total_l, total):
 
 @triton.jit
 def cache_rows(
-    block_table, kv_head, first, end, PAGE: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+    block_table,
+    kv_head,
+    first,
+    end,
+    TILE: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
 ):
     """Offsets in the pages, in elements, of positions first .. first + TILE - 1: int64 [TILE].
 
@@ -113,10 +143,10 @@ def cache_rows(
 
 
 @triton.jit
-def load_tile(cache, rows, written, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr):
-    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond HEAD_DIM."""
-    column = tl.arange(0, COLUMNS)[None, :]
+def load_tile(cache, rows, written, column, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr):
+    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond HEAD_DIM. column:
+    int32 [1, COLUMNS]."""
     mask = written[:, None]
-    if HEAD_DIM != COLUMNS:
+    if HEAD_DIM % COLUMNS != 0:
         mask = mask & (column < HEAD_DIM)
     return tl.load(cache + rows[:, None] + column, mask=mask, other=0.0)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firelane.backends.cuda.kernels.sums import power_of_two
+from firelane.backends.cuda.shapes import ATTENTION_TILE
 from firelane.program.ops import Attention
 from firelane.program.values import DType
 
-WIDEST_HEAD = 128  # of which the sums of two states fit a thread's registers
+WIDEST_HEAD = 128  # of which the sums of two states fit a thread's registers at full size
+WIDEST_SLICE = 256  # of which they fit at all, and beyond which a full tile of keys does not fit beside q
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueryTile:
-    """rows: (token, head of the group) pairs, padded to a power of two; columns: head_dim, padded likewise.
+    """rows: (token, head of the group) pairs, padded to a power of two; positions: of the context whose
+    scores are computed at once; columns: head_dim, padded as rows are. value_slice: columns of the values
+    whose sums a program of a prompt keeps; of a head with more, several programs compute all scores each.
     stages: of loading; 5 give room for three tiles of keys and values, as a tile waits for its block's number
     first.
 
@@ -23,7 +27,9 @@ class QueryTile:
     """
 
     rows: int
+    positions: int
     columns: int
+    value_slice: int
     warps: int
     stages: int
 
@@ -37,14 +43,16 @@ class QueryTile:
 
     @classmethod
     def _of(cls, op: Attention, *, rows: int, warps: int) -> QueryTile:
-        stages = 5
-        if op.shape.head_dim > WIDEST_HEAD:
-            rows, warps, stages = 64, 8, 3
+        stages, columns = 5, max(16, power_of_two(op.shape.head_dim))
+        if columns > WIDEST_HEAD:
+            rows, warps, stages = 64, 8, 3 if columns <= WIDEST_SLICE else 2
         if op.out.dtype is DType.F32:  # no tensor cores: for tests and small models
             rows, warps, stages = 32, 8, 2
         return cls(
             rows=max(rows, power_of_two(op.shape.group)),
-            columns=max(16, power_of_two(op.shape.head_dim)),
+            positions=ATTENTION_TILE if columns <= WIDEST_SLICE else ATTENTION_TILE // 2,
+            columns=columns,
+            value_slice=min(columns, WIDEST_SLICE),
             warps=warps,
             stages=stages,
         )

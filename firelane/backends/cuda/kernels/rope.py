@@ -1,7 +1,7 @@
 """RopeAndCache: queries, keys and values apart, normalised, rotated, and written where they belong."""
 
-# pyright: reportMissingParameterType=false, reportUnknownParameterType=false
-# A kernel's parameters take no annotations.
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.sums import (
-    EAGER_ROWS,
-    eager_options,
-    power_of_two,
-    read,
-    source_arguments,
+from firelane.backends.cuda.kernels.head_norm import (
+    NO_NORM,
+    mean_square_of_each,
+    norm_of,
+    normalised,
+    normalised_heads,
+    read_halves,
 )
+from firelane.backends.cuda.kernels.sums import EAGER_ROWS, eager_options, power_of_two, source_arguments
 from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.split_k import Source
@@ -23,19 +25,12 @@ from firelane.backends.cuda.tables import TOKENS, StepTables
 from firelane.program.ops import RopeAndCache
 
 HEADS = 8  # of one program
+DIMENSIONS = 2048  # of its heads together: what its registers hold
 
 
 @triton.jit
-def rotated(  # limits: exempt (kernel: blocks of one head's halves)
-    low, high, cos, sin, norm, at, mask, eps, HEAD_DIM: tl.constexpr
-):
-    """The halves [heads, head_dim / 2], RMS-normalised where there is a weight `norm`, then rotated. at: the
-    dimensions of the low half; cos, sin: [1, head_dim / 2]."""
-    if norm is not None:
-        mean_square = (tl.sum(low * low, axis=1) + tl.sum(high * high, axis=1)) / HEAD_DIM
-        scale = tl.rsqrt(mean_square + eps)[:, None]
-        low = low * scale * tl.load(norm + at, mask=mask, other=0.0).to(tl.float32)
-        high = high * scale * tl.load(norm + at + HEAD_DIM // 2, mask=mask, other=0.0).to(tl.float32)
+def rotated(low, high, cos, sin):
+    """The halves [heads, head_dim / 2], rotated. cos, sin: [1, head_dim / 2]."""
     return low * cos - high * sin, high * cos + low * sin
 
 
@@ -60,6 +55,7 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     block_tables_stride,
     counts,
     rotary,
+    temperature,
     q_norm,
     k_norm,
     eps,
@@ -68,8 +64,11 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     out,
     out_stride,
     PARTS: tl.constexpr,
+    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     EAGER: tl.constexpr,
+    NORM: tl.constexpr,
+    NORM_VALUES: tl.constexpr,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -103,37 +102,48 @@ def rope_and_cache_kernel(  # limits: exempt (kernel: a Source, tables and a cac
     mask = (head < tl.where(is_q, Q_HEADS, KV_HEADS)) & (at < HALF)
     columns = (base + head) * HEAD_DIM + at
     row64 = row.to(tl.int64)
-    low = read(
-        parts, part_stride, row_stride, bias, residual, residual_stride, row64, columns, mask, PARTS=PARTS
-    )
-    high = read(
-        parts,
-        part_stride,
-        row_stride,
-        bias,
-        residual,
-        residual_stride,
-        row64,
-        columns + HALF,
-        mask,
-        PARTS=PARTS,
-    )
+    low, high = read_halves(
+        parts, part_stride, row_stride, bias, residual, residual_stride, row64, columns, mask,
+        PARTS=PARTS, SCALE=SCALE, HALF=HALF,
+    )  # fmt: skip
     mask = mask & live
-    angles = rotary + position.to(tl.int64) * HEAD_DIM + at
-    has_angle = (at < HALF) & live
-    cos = tl.load(angles, mask=has_angle, other=0.0)
-    sin = tl.load(angles + HALF, mask=has_angle, other=0.0)
+    if rotary is not None:
+        angles = rotary + position.to(tl.int64) * HEAD_DIM + at
+        has_angle = (at < HALF) & live
+        cos = tl.load(angles, mask=has_angle, other=0.0)
+        sin = tl.load(angles + HALF, mask=has_angle, other=0.0)
     entry = chunk * block_tables_stride + position // BLOCK_SIZE
     block = tl.load(block_tables + entry, mask=live, other=0).to(tl.int64)
     if is_q:
-        low, high = rotated(low, high, cos, sin, q_norm, at, at < HALF, eps, HEAD_DIM=HEAD_DIM)
+        if NORM != NO_NORM:
+            low, high = normalised_heads(
+                low, high, head, at, parts, part_stride, row_stride, bias, residual, residual_stride, row64,
+                0, q_norm, eps,
+                PARTS=PARTS, SCALE=SCALE, NORM=NORM, COUNT=Q_HEADS, HEAD_DIM=HEAD_DIM,
+            )  # fmt: skip
+        if rotary is not None:
+            low, high = rotated(low, high, cos, sin)
+        if temperature is not None:
+            factor = tl.load(temperature + position, mask=live, other=0.0)
+            low, high = low * factor, high * factor
         put(out, row64 * out_stride + head * HEAD_DIM + at, low, high, mask, HALF=HALF)
     else:
         place = block * PAGE + (head * BLOCK_SIZE + position % BLOCK_SIZE) * HEAD_DIM + at
         if is_v:
+            if NORM_VALUES:
+                low, high = normalised(
+                    low, high, mean_square_of_each(low, high, HALF=HALF), None, at, at < HALF, eps, HALF=HALF
+                )
             put(values, place, low, high, mask, HALF=HALF)
         else:
-            low, high = rotated(low, high, cos, sin, k_norm, at, at < HALF, eps, HEAD_DIM=HEAD_DIM)
+            if NORM != NO_NORM:
+                low, high = normalised_heads(
+                    low, high, head, at, parts, part_stride, row_stride, bias, residual, residual_stride,
+                    row64, Q_HEADS, k_norm, eps,
+                    PARTS=PARTS, SCALE=SCALE, NORM=NORM, COUNT=KV_HEADS, HEAD_DIM=HEAD_DIM,
+                )  # fmt: skip
+            if rotary is not None:
+                low, high = rotated(low, high, cos, sin)
             put(keys, place, low, high, mask, HALF=HALF)
 
 
@@ -142,7 +152,8 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
     *,
     op: RopeAndCache,
     tables: StepTables,
-    rotary: Tensor,
+    rotary: Tensor | None,
+    temperature: Tensor | None = None,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     cache: LayerCache,
@@ -150,11 +161,11 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
     max_tokens: int,
 ) -> Launch:
     """Rotated queries to `out` [rows, stride], keys and values to the layer's cache, rounded to their
-    dtypes. rotary: float32 [max_len, head_dim], by position
-    the cosines, then the sines, of its head_dim / 2 angles."""
+    dtypes. rotary: float32 [max_len, head_dim], by position the cosines, then the sines, of its head_dim / 2
+    angles; temperature: float32 [max_len]."""
     assert isinstance(qkv, Tensor) or qkv.out is None, "rope_and_cache: its qkv is read elsewhere, too"
     shape = op.shape
-    heads = min(HEADS, power_of_two(shape.heads))
+    heads = min(HEADS, power_of_two(shape.heads), DIMENSIONS // power_of_two(shape.head_dim))
     programs = -(-shape.heads // heads) + 2 * -(-shape.kv_heads // heads)
     return Launch(
         kernel=rope_and_cache_kernel,
@@ -167,6 +178,7 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
             "block_tables_stride": tables.block_tables.stride(1),
             "counts": tables.counts,
             "rotary": rotary,
+            "temperature": temperature,
             "q_norm": q_norm,
             "k_norm": k_norm,
             "eps": op.norm.eps if op.norm else 0.0,
@@ -176,6 +188,8 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
             "out_stride": out.stride(0),
             "COUNT": TOKENS,
             "EAGER": max_tokens <= EAGER_ROWS,
+            "NORM": norm_of(op.norm),
+            "NORM_VALUES": op.norm is not None and op.norm.values,
             "Q_HEADS": shape.heads,
             "KV_HEADS": shape.kv_heads,
             "HEAD_DIM": shape.head_dim,

@@ -30,6 +30,7 @@ def select_rows_kernel(  # limits: exempt (kernel: a Source in pointers and stri
     rows,
     rows_stride,
     PARTS: tl.constexpr,
+    SCALE: tl.constexpr,
     COUNT: tl.constexpr,
     TOKEN: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -52,6 +53,7 @@ def select_rows_kernel(  # limits: exempt (kernel: a Source in pointers and stri
         columns,
         mask,
         PARTS=PARTS,
+        SCALE=SCALE,
     )
     tl.store(out + row.to(tl.int64) * out_stride + columns, x.to(out.dtype.element_ty), mask=mask)
 

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.split_k import Source, SplitKSum
 
 COLUMNS = 1024
@@ -32,6 +31,7 @@ def read(  # limits: exempt (kernel: a Source in pointers and strides)
     columns,
     mask,
     PARTS: tl.constexpr,
+    SCALE: tl.constexpr,
 ):
     """float32, shaped as `columns`: row `row` of a Source, 0 where mask is false. row: int64."""
     places = row * row_stride + columns
@@ -41,35 +41,11 @@ def read(  # limits: exempt (kernel: a Source in pointers and strides)
         total += tl.load(parts + places, mask=mask, other=0.0)
     if bias is not None:
         total += tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
+    if SCALE != 1.0:
+        total *= SCALE
     if residual is not None:
         total += tl.load(residual + row * residual_stride + columns, mask=mask, other=0.0)
     return total
-
-
-@triton.jit
-def add_up_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
-    parts,
-    part_stride,
-    row_stride,
-    bias,
-    residual,
-    residual_stride,
-    out,
-    out_stride,
-    counts,
-    PARTS: tl.constexpr,
-    COUNT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    if row >= tl.load(counts + COUNT):
-        return
-    row = row.to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = columns < WIDTH
-    x = read(parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask, PARTS=PARTS)
-    tl.store(out + row * out_stride + columns, x, mask=mask)
 
 
 def power_of_two(n: int) -> int:
@@ -99,6 +75,7 @@ def source_arguments(x: Source) -> dict[str, Any]:
             "residual": None,
             "residual_stride": 0,
             "PARTS": 1,
+            "SCALE": 1.0,
         }
     return {
         "parts": x.parts,
@@ -108,6 +85,7 @@ def source_arguments(x: Source) -> dict[str, Any]:
         "residual": x.residual,
         "residual_stride": 0 if x.residual is None else x.residual.stride(0),
         "PARTS": x.count,
+        "SCALE": x.scale,
     }
 
 
@@ -115,22 +93,3 @@ def total_arguments(x: Source) -> dict[str, Any]:
     """Where a reader writes the value that it has added up, if anywhere."""
     total = x.out if isinstance(x, SplitKSum) else None
     return {"total": total, "total_stride": 0 if total is None else total.stride(0)}
-
-
-def add_up(x: SplitKSum, *, counts: Tensor, count: int, max_rows: int) -> Launch:
-    """Writes x.out, where no reader of x does it by the way."""
-    assert x.out is not None, "add_up: nowhere to write"
-    block = columns_of(x.width)
-    return Launch(
-        kernel=add_up_kernel,
-        grid=(max_rows, -(-x.width // block)),
-        arguments={
-            **source_arguments(x),
-            "out": x.out,
-            "out_stride": x.out.stride(0),
-            "counts": counts,
-            "COUNT": count,
-            "WIDTH": x.width,
-            "BLOCK": block,
-        },
-    )

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig, ProductShape
 from firelane.backends.cuda.kernels import transpose
+from firelane.backends.cuda.kernels.cast import cast
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
-from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import ROW_SHIFT, CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
@@ -55,8 +55,15 @@ class Problem:
         return [*works, self._reader(self._out[None])]
 
     def _reader(self, parts: Tensor) -> Work:
-        split_k = SplitKSum(parts=parts, width=self.shape.rows, bias=None, residual=None, out=self._sum)
-        return add_up(split_k, counts=self._counts, count=TOKENS, max_rows=self.shape.max_rows)
+        split_k = SplitKSum(parts=parts, width=self.shape.rows, bias=None, residual=None, out=None)
+        return cast(
+            split_k,
+            self._sum,
+            width=self.shape.rows,
+            counts=self._counts,
+            count=TOKENS,
+            max_rows=self.shape.max_rows,
+        )
 
     @cached_property
     def _matrices(self) -> list[Matrix]:

@@ -34,6 +34,10 @@ def cases() -> Iterator[Case]:
     yield from both("groups of 7", (28, 4, 128))
     yield from both("heads of 80", (32, 32, 80))
     yield from both("heads of 256", (16, 8, 256))
+    yield from both("Phi-3", (32, 32, 96))
+    yield from both("Gemma 2", (16, 8, 256), span=Window(4096), softcap=50.0)
+    yield from both("Gemma 4", (32, 4, 512))
+    yield from both("gpt-oss", (64, 8, 64), span=Window(128), sinks=True)
     yield from both("float32", LLAMA_8B, dtype=DType.F32)
     yield from both("float32, heads of 256", (16, 8, 256), dtype=DType.F32)
 
@@ -45,6 +49,8 @@ def both(
     dtype: DType = DType.BF16,
     span: Span = CAUSAL,
     block_size: int = 64,
+    softcap: float = 0.0,
+    sinks: bool = False,
 ) -> Iterator[Case]:
     heads, kv_heads, head_dim = shape
     grouped = HeadShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
@@ -52,7 +58,8 @@ def both(
     is_f32 = dtype is DType.F32  # only has to work: what it takes differs much between Triton's versions
     needs = () if is_f32 else TENSOR_CORES
     q, out = (Value(name=n, rows=Rows.TOKEN, width=heads * head_dim, dtype=dtype) for n in ("q", "out"))
-    op = Attention(q=q, layer=0, shape=grouped, scale=head_dim**-0.5, span=span, out=out)
+    scale = head_dim**-0.5
+    op = Attention(q=q, layer=0, shape=grouped, scale=scale, span=span, softcap=softcap, out=out)
     tables = step_tables(tile_tokens(op.shape.group), 65536 // block_size)
     layer = CacheLayer(layer=0, shape=grouped, dtype=dtype, span=span)
     pool = untouched(BLOCKS, 4 * kv_heads * head_dim * block_size, dtype=torch_dtype)
@@ -62,8 +69,10 @@ def both(
     stats = untouched(MAX_KV_SPLITS, heads, 2, dtype=torch.float32)
     programs = split_programs(op, SMS)
     splits = attend_splits(rows, cache, tables, op=op, partial=partial, stats=stats, programs=programs)
-    merge = merge_splits(tables, op=op, partial=partial, stats=stats, out=result, max_chunks=CHUNKS)
-    tiles = attend_tiles(rows, cache, tables, result, op=op, max_tiles=len(tables.tiles))
+    more = {"op": op, "sinks": untouched(heads, dtype=torch.float32) if sinks else None}
+    merge = merge_splits(tables, partial=partial, stats=stats, out=result, max_chunks=CHUNKS, **more)
+    tokens = tile_tokens(op.shape.group)
+    tiles = attend_tiles(rows, cache, tables, result, tokens=tokens, max_tiles=len(tables.tiles), **more)
     yield Case(name=f"attend_splits {name}", launch=splits, needs=needs, may_spill=is_f32)
     yield Case(name=f"merge_splits {name}", launch=merge, needs=(ASYNC_COPY,))
     yield Case(name=f"attend_tiles {name}", launch=tiles, needs=needs, may_spill=is_f32)

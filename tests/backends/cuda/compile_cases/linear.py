@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,6 +17,7 @@ from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
+from firelane.program.ops import GELU_TANH, SILU, Gate
 from tests.backends.cuda.compile_driver import (
     ASYNC_COPY,
     ONLY_WGMMA,
@@ -37,13 +40,34 @@ def cases() -> Iterator[Case]:
         yield product(coded(*attention), max_rows)
         yield product(coded(*mlp), max_rows, gated=True)
     yield product(plain(128256, 4096), 256)
+    yield from _scaled_and_capped()
+    yield from _gates()
     yield product(plain(331, 1000), 64)
     yield product(plain(331, 1000, dtype=F32), 64, needs=())
     yield Case(name="transpose 8192 x 4096", launch=transposed(8192, 4096), needs=(WIDE_LOADS,))
     yield Case(name="decode 4096 x 4096", launch=decode(coded(*attention)), needs=(WIDE_LOADS,))
 
 
-def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[str, ...] = FULL) -> Case:
+def _scaled_and_capped() -> Iterator[Case]:
+    """Granite's residuals, and the heads of Granite and Gemma 2."""
+    yield product(plain(4096, 12800), 8192, scale=0.22)
+    yield product(plain(49155, 4096), 256, scale=1 / 16)
+    yield product(plain(256000, 3584), 256, softcap=30.0)
+
+
+def _gates() -> Iterator[Case]:
+    """Of Gemma 2 and of one of gpt-oss's experts."""
+    limits = Gate(alpha=1.702, limit=7.0, up_offset=1.0)
+    for max_rows in (1, 64, 128, 256, 8192):
+        yield product(plain(28672, 3584), max_rows, gated=True, gate=GELU_TANH)
+        yield product(plain(5760, 2880), max_rows, gated=True, gate=limits)
+    yield product(coded(28672, 3584), 256, gated=True, gate=GELU_TANH)
+
+
+def product(
+    matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[str, ...] = FULL, **options: Any
+) -> Case:
+    """options: of the op; parts have none."""
     config = choose(
         matrix_rows=matrix.rows,
         k=matrix.k,
@@ -52,8 +76,16 @@ def product(matrix: Matrix, max_rows: int, *, gated: bool = False, needs: tuple[
         is_coded=isinstance(matrix, CodedMatrix),
         table=None,
     )
-    launch = _gated(matrix, max_rows, config) if gated else _linear(matrix, max_rows, config)
-    return Case(name=f"{_name(matrix, gated)}, {max_rows} rows, {_tile(config)}", launch=launch, needs=needs)
+    config = config if gated or not options else replace(config, parts=False)
+    launch = (_gated if gated else _linear)(matrix, max_rows, config, **options)
+    shown = "".join(f", {name} {_shown(value)}" for name, value in options.items())
+    return Case(
+        name=f"{_name(matrix, gated)}, {max_rows} rows, {_tile(config)}{shown}", launch=launch, needs=needs
+    )
+
+
+def _shown(option: float | Gate) -> str:
+    return option.kind if isinstance(option, Gate) else f"{option:.3g}"
 
 
 def transposed(max_rows: int, k: int) -> Launch:
@@ -81,7 +113,7 @@ def coded(rows: int, k: int) -> CodedMatrix:
     )
 
 
-def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
+def _linear(matrix: Matrix, max_rows: int, config: LinearConfig, **options: float) -> Launch:
     x, counts = _x(matrix, max_rows), untouched(NUM_COUNTS, dtype=I32)
     width = round_up(matrix.rows, 64)
     if config.parts:
@@ -107,16 +139,18 @@ def _linear(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
         max_rows=max_rows,
         config=config,
         x_t=_transposed(x),
+        **options,
     )[-1]
 
 
-def _gated(matrix: Matrix, max_rows: int, config: LinearConfig) -> Launch:
+def _gated(matrix: Matrix, max_rows: int, config: LinearConfig, gate: Gate = SILU) -> Launch:
     x = _x(matrix, max_rows)
     return gated_linear(
         matrix,
         x,
         untouched(max_rows, matrix.rows // 2),
         bias=None,
+        gate=gate,
         counts=untouched(NUM_COUNTS, dtype=I32),
         count=TOKENS,
         max_rows=max_rows,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from firelane.backends.cuda.kernels.cast import cast
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.select import select_rows, store_hidden
-from firelane.backends.cuda.kernels.sums import add_up
 from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.pinned_state import PinnedState
@@ -22,7 +23,7 @@ from firelane.backends.cuda.split_k import Source, SplitKSum
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS, TOKENS, StepTables
 from firelane.contract import CAUSAL, StepLimits
 from firelane.program.cache import CacheLayer
-from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary
+from firelane.program.ops import HeadNorm, HeadShape, RopeAndCache, Rotary, Temperature
 from firelane.program.values import DType, Value, Weight
 from firelane.program.values import Rows as RowKind
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
@@ -61,47 +62,80 @@ def split_k(width: int, rows: int, *, count: int = 3, bias: bool = False, whole:
     )
 
 
-def norm(x: Source, width: int, rows: int, dtype: torch.dtype = torch.bfloat16) -> Case:
-    weight, out = untouched(width, dtype=F32), untouched(rows, width, dtype=dtype)
-    counts = untouched(NUM_COUNTS, dtype=I32)
-    launch = rms_norm(x, weight, out, width=width, eps=1e-5, counts=counts, count=TOKENS, max_rows=rows)
+def norm(
+    x: Source, width: int, rows: int, dtype: torch.dtype = torch.bfloat16, *, into_stream: bool = False
+) -> Case:
+    weight, out = untouched(width, dtype=F32), untouched(rows, width, dtype=F32 if into_stream else dtype)
+    launch = rms_norm(
+        x,
+        weight,
+        out,
+        residual=untouched(rows, width, dtype=F32) if into_stream else None,
+        scalar=untouched(1, dtype=F32) if into_stream else None,
+        width=width,
+        eps=1e-5,
+        counts=untouched(NUM_COUNTS, dtype=I32),
+        count=TOKENS,
+        max_rows=rows,
+    )
     what = f"{x.count} parts" if isinstance(x, SplitKSum) else "final"
+    what += ", into the stream" if into_stream else ""
     return Case(name=f"rms_norm {rows} x {width}, {what}", launch=launch, needs=(WIDE_LOADS,))
 
 
-def rope(qkv: Source, tables: StepTables, rows: int, *, norms: bool) -> Case:
-    layer = CacheLayer(layer=0, shape=HEADS, dtype=DType.BF16, span=CAUSAL)
-    pool = untouched(LIMITS.num_blocks, 2 * HEADS.kv_heads * HEADS.head_dim * LIMITS.block_size)
-    op = rope_op(norms=norms)
+def rope(qkv: Source, tables: StepTables, op: RopeAndCache, rows: int) -> Case:
+    heads = op.shape
+    layer = CacheLayer(layer=0, shape=heads, dtype=DType.BF16, span=CAUSAL)
+    pool = untouched(LIMITS.num_blocks, 2 * heads.kv_width * LIMITS.block_size)
+    norm = op.norm or HeadNorm(q=None, k=None, eps=0)
     launch = rope_and_cache(
         qkv,
         op=op,
         tables=tables,
-        rotary=untouched(LIMITS.max_model_len, HEADS.head_dim, dtype=F32),
-        q_norm=untouched(HEADS.head_dim, dtype=F32) if norms else None,
-        k_norm=untouched(HEADS.head_dim, dtype=F32) if norms else None,
+        rotary=untouched(LIMITS.max_model_len, heads.head_dim, dtype=F32) if op.rotary else None,
+        temperature=untouched(LIMITS.max_model_len, dtype=F32) if op.temperature else None,
+        q_norm=untouched(*norm.q.shape, dtype=F32) if norm.q else None,
+        k_norm=untouched(*norm.k.shape, dtype=F32) if norm.k else None,
         cache=layer_cache(pool, layer, 0, LIMITS.block_size, 0),
         out=untouched(rows, op.out.width),
         max_tokens=rows,
     )
     what = f"{qkv.count} parts" if isinstance(qkv, SplitKSum) else "final"
     return Case(
-        name=f"rope {rows} rows, {what}{', norms' if norms else ''}", launch=launch, needs=(WIDE_LOADS,)
+        name=f"rope {rows} rows, {heads.heads}/{heads.kv_heads}x{heads.head_dim}, {what}, {_options(op)}",
+        launch=launch,
+        needs=(WIDE_LOADS,),
     )
 
 
-def rope_op(*, norms: bool) -> RopeAndCache:
-    d = HEADS.head_dim
-    width = (HEADS.heads + 2 * HEADS.kv_heads) * d
-    norm = Weight.stored("norm", (d,), DType.BF16)
+def _options(op: RopeAndCache) -> str:
+    norm = op.norm
+    names = {
+        "whole norms": norm is not None and norm.whole,
+        "norms": norm is not None and not norm.whole,
+        "of values": norm is not None and norm.values,
+        "temperature": op.temperature is not None,
+        "no angles": op.rotary is None,
+    }
+    return " ".join(name for name, has in names.items() if has) or "plain"
+
+
+def rope_op(heads: HeadShape = HEADS, norm: HeadNorm | None = None, **options: Any) -> RopeAndCache:
+    """options: of the op, in place of angles alone."""
     return RopeAndCache(
-        qkv=Value("qkv", RowKind.TOKEN, width, DType.F32),
+        qkv=Value("qkv", RowKind.TOKEN, heads.q_width + 2 * heads.kv_width, DType.F32),
         layer=0,
-        shape=HEADS,
-        rotary=Rotary(inverse_frequencies=(1.0,) * (d // 2)),
-        norm=HeadNorm(q=norm, k=norm, eps=1e-5) if norms else None,
-        out=Value("out", RowKind.TOKEN, HEADS.heads * d, DType.BF16),
+        shape=heads,
+        norm=norm,
+        out=Value("out", RowKind.TOKEN, heads.q_width, DType.BF16),
+        **{"rotary": Rotary(inverse_frequencies=(1.0,) * (heads.head_dim // 2)), **options},
     )
+
+
+def head_norm(heads: HeadShape = HEADS, *, whole: bool = False, values: bool = False) -> HeadNorm:
+    widths = (heads.q_width, heads.kv_width) if whole else (heads.head_dim,) * 2
+    q, k = (Weight.stored(name, (n,), DType.F32) for name, n in zip("qk", widths, strict=True))
+    return HeadNorm(q=q, k=k, eps=1e-5, whole=whole, values=values)
 
 
 def _begin(tables: StepTables) -> Iterator[Case]:
@@ -122,6 +156,8 @@ def _embed(tables: StepTables) -> Iterator[Case]:
     for name, table in (("plain", _plain()), ("coded", _coded())):
         out = untouched(256, HIDDEN, dtype=F32)
         yield Case(name=f"embed {name}", launch=embed(table, tables, out, max_tokens=256))
+        launch = embed(table, tables, out, scale=62.0, max_tokens=256)
+        yield Case(name=f"embed {name}, scaled", launch=launch)
 
 
 def _norm() -> Iterator[Case]:
@@ -130,14 +166,30 @@ def _norm() -> Iterator[Case]:
         yield norm(split_k(width, 1, count=parts, bias=True), width, 1)
     yield norm(split_k(HIDDEN, 256), HIDDEN, 256)
     yield norm(untouched(8192, HIDDEN, dtype=F32), HIDDEN, 8192)
+    for width in (3584, 5376):
+        alone = replace(split_k(width, 1, count=5, whole=False), scale=0.22)
+        yield norm(alone, width, 1, into_stream=True)
+        yield norm(untouched(8192, width, dtype=F32), width, 8192, into_stream=True)
 
 
 def _rope(tables: StepTables) -> Iterator[Case]:
-    width = rope_op(norms=False).qkv.width
-    yield rope(split_k(width, 1, whole=False), tables, 1, norms=False)
-    yield rope(split_k(width, 1, bias=True, whole=False), tables, 1, norms=True)
-    yield rope(untouched(8192, width, dtype=F32), tables, 8192, norms=False)
-    yield rope(untouched(8192, width, dtype=F32), tables, 8192, norms=True)
+    yield from _rope_of(tables, rope_op())
+    yield from _rope_of(tables, rope_op(norm=head_norm()), bias=True)
+    olmo = HeadShape(heads=40, kv_heads=8, head_dim=128)
+    yield from _rope_of(tables, rope_op(olmo, head_norm(olmo, whole=True)))
+    for head_dim in (256, 512):
+        gemma = HeadShape(heads=16, kv_heads=4, head_dim=head_dim)
+        yield from _rope_of(tables, rope_op(gemma, head_norm(gemma, values=True)))
+    yield from _rope_of(tables, rope_op(HeadShape(heads=32, kv_heads=32, head_dim=96)))
+    heated = Temperature(growth=0.1, period=8192)
+    yield from _rope_of(tables, rope_op(rotary=None, temperature=heated))
+
+
+def _rope_of(tables: StepTables, op: RopeAndCache, *, bias: bool = False) -> Iterator[Case]:
+    """Of one row, in parts, and of many."""
+    width = op.qkv.width
+    yield rope(split_k(width, 1, bias=bias, whole=False), tables, op, 1)
+    yield rope(untouched(8192, width, dtype=F32), tables, op, 8192)
 
 
 def _select(tables: StepTables) -> Iterator[Case]:
@@ -151,8 +203,10 @@ def _select(tables: StepTables) -> Iterator[Case]:
         name="store_hidden",
         launch=store_hidden(untouched(256, HIDDEN), tables, hidden, width=HIDDEN, max_rows=256),
     )
-    launch = add_up(split_k(HIDDEN, 256), counts=tables.counts, count=ROWS, max_rows=256)
-    yield Case(name="add_up", launch=launch, needs=(WIDE_LOADS,))
+    for name, source in (("split_k", split_k(HIDDEN, 256)), ("final", untouched(256, HIDDEN, dtype=F32))):
+        out = untouched(256, HIDDEN)
+        launch = cast(source, out, width=HIDDEN, counts=tables.counts, count=ROWS, max_rows=256)
+        yield Case(name=f"cast {name}", launch=launch, needs=(WIDE_LOADS,))
 
 
 def _escapes() -> Escapes:

@@ -1,0 +1,66 @@
+"""Functions of single numbers: the tangent that caps scores and logits, and those of gated products."""
+
+# pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
+# (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from firelane.program.ops import Gate
+from firelane.program.ops.gated_linear import GELU_CUBIC, GELU_SLOPE
+
+_GELU_CUBIC, _GELU_SLOPE = tl.constexpr(GELU_CUBIC), tl.constexpr(GELU_SLOPE)
+LOG2_E = 1.4426950408889634
+TWICE_LOG2_E = 2 * LOG2_E
+_TWICE_LOG2_E = tl.constexpr(TWICE_LOG2_E)
+
+
+@triton.jit
+def tanh_of_exponent(x):
+    """tanh(x / (2 * log2(e))), which does not overflow: 2^x may be infinite."""
+    return 1.0 - 2.0 / (1.0 + tl.exp2(x))
+
+
+@triton.jit
+def capped(x, CAP: tl.constexpr):
+    """CAP * tanh(x / CAP); x for a cap of 0."""
+    if CAP != 0.0:
+        x = tanh_of_exponent(x * (_TWICE_LOG2_E / CAP)) * CAP
+    return x
+
+
+@triton.jit
+def gated(
+    gate,
+    up,
+    GELU: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
+):
+    """Gate.apply: act(gate) * up, where act(g) = g * sigmoid(slope(g))."""
+    if LIMIT != 0.0:
+        gate = tl.minimum(gate, LIMIT)
+        up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
+    if UP_OFFSET != 0.0:
+        up += UP_OFFSET
+    slope = gate
+    if GELU:
+        slope = (gate + gate * gate * gate * _GELU_CUBIC) * _GELU_SLOPE
+    elif ALPHA != 1.0:
+        slope = gate * ALPHA
+    return gate / (1.0 + tl.exp(-slope)) * up
+
+
+def gate_arguments(gate: Gate) -> dict[str, Any]:
+    """The arguments of a kernel that calls gated()."""
+    return {
+        "GELU": gate.kind == "gelu_tanh",
+        "ALPHA": gate.alpha,
+        "LIMIT": gate.limit,
+        "UP_OFFSET": gate.up_offset,
+    }
