@@ -137,6 +137,7 @@ def qwen3() -> Config:
 def gemma2() -> Config:
     """Capped scores and logits, norms around blocks, windows in even layers."""
     return _base("Gemma2ForCausalLM", "gemma2") | {
+        "hidden_size": 144,
         "hidden_activation": "gelu_pytorch_tanh",
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -154,6 +155,7 @@ def gemma2() -> Config:
 def gemma3() -> Config:
     """The language model of a multimodal checkpoint; a rotation a layer type, the full ones stretched."""
     return _base("Gemma3ForCausalLM", "gemma3_text") | {
+        "hidden_size": 144,
         "hidden_activation": "gelu_pytorch_tanh",
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -173,6 +175,7 @@ def gemma3() -> Config:
 def gemma4() -> Config:
     """Full layers with wider heads whose keys are their values; normalised values; factors of the stream."""
     return _base("Gemma4ForCausalLM", "gemma4_text") | {
+        "hidden_size": 144,
         "hidden_activation": "gelu_pytorch_tanh",
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -495,7 +498,7 @@ def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarra
     if tensor.endswith(".bias"):
         return values * np.float32(0.3)
     if values.ndim == 1:
-        return 1 + values * np.float32(0.2)
+        return np.float32(1 - piece.plus) + values * np.float32(0.2)
     spread = 3.0 if tensor in ("lm_head.weight", "model.embed_tokens.weight") else 1.0
     return values * np.float32(spread * weight.k**-0.5)
 

@@ -43,7 +43,7 @@ DIGESTS = {
     "qwen3 bfloat16": "995de8f17b160fe2",
     "qwen3 coded4": "d13b816cad8fd257",
     "qwen3 coded3": "b341a1a709bdbe84",
-    "gemma2 float32": "3fa02742d3ff93e3",
+    "gemma2 float32": "d5bb5f8e70d3f6ec",
     "glm4 bfloat16": "119b170bea846049",
     "phi4_mini bfloat16": "30d017a48e4ead03",
 }
