@@ -12,7 +12,8 @@ from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
-from tests.models.families import VOCAB_SIZE, make_checkpoint
+from tests.models.families import make_checkpoint
+from tests.models.toy_config import VOCAB_SIZE
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 96

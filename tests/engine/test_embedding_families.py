@@ -17,7 +17,8 @@ from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
-from tests.models.families import VOCAB_SIZE, WINDOW, make_checkpoint
+from tests.models.families import make_checkpoint
+from tests.models.toy_config import VOCAB_SIZE, WINDOW
 
 LENGTHS = (1, 2, 17, WINDOW, WINDOW + 40)
 POOLINGS = ("last", "mean")

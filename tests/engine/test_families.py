@@ -19,7 +19,8 @@ from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
-from tests.models.families import FAMILIES, VOCAB_SIZE, WINDOW, make_checkpoint
+from tests.models.families import FAMILIES, make_checkpoint
+from tests.models.toy_config import VOCAB_SIZE, WINDOW
 
 NEW_TOKENS = 8
 LENGTHS = (1, 2, 7, 16, 31, WINDOW - 1, WINDOW, WINDOW + 30)

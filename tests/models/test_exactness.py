@@ -18,7 +18,8 @@ from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor, reference_weights
 from firelane.weights.checkpoint import Checkpoint
-from tests.models.families import FAMILIES, MAX_LEN, PICKS_KEYS, VOCAB_SIZE, WINDOW, make_checkpoint
+from tests.models.families import FAMILIES, PICKS_KEYS, make_checkpoint
+from tests.models.toy_config import MAX_LEN, VOCAB_SIZE, WINDOW
 
 # Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone.
 # bf16 keeps 8 bits of mantissa (relative error 2^-9 a rounding) in some 8 roundings a layer.

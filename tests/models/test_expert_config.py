@@ -10,7 +10,8 @@ from firelane.errors import UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.program.ops import ExpertGatedLinear, ExpertLinear, GatedLinear, Route
 from firelane.program.values import StepShape
-from tests.models.families import FAMILIES, Config
+from tests.models.families import FAMILIES
+from tests.models.toy_config import Config
 
 REFUSED: dict[str, tuple[str, Config, str]] = {
     "no experts": ("qwen3_moe", {"num_experts": 0}, "num_experts = 0: a positive integer"),

@@ -10,7 +10,8 @@ import pytest
 from firelane.errors import UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.program.ops import Attention, Linear, RopeAndCache
-from tests.models.families import CYCLE, FAMILIES
+from tests.models.families import FAMILIES
+from tests.models.toy_dense import CYCLE
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no window": ("gemma2", {"sliding_window": 0}, "sliding_window = 0"),

@@ -11,7 +11,8 @@ from firelane.models.registry import load_program
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
 from firelane.program.ops import HeadShape
 from firelane.program.values import DType
-from tests.models.families import FAMILIES, WINDOW
+from tests.models.families import FAMILIES
+from tests.models.toy_config import WINDOW
 
 KIB = 1024
 

@@ -7,7 +7,8 @@ from firelane.models.registry import load_program
 from firelane.program.ops import Attention, GatedLinear, Linear
 from firelane.program.printer import format_program
 from firelane.program.values import Cost, DType, Rows, StepShape, Value
-from tests.models.families import FAMILIES, WINDOW
+from tests.models.families import FAMILIES
+from tests.models.toy_config import WINDOW
 from tests.program.fakes import Fake, fake_program
 
 A = Value("a", Rows.TOKEN, 4, DType.F32)

@@ -19,8 +19,9 @@ from firelane.weights.checkpoint import Checkpoint
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
 from tests.backends.executor_contract import Batch
-from tests.models.families import FAMILIES, VOCAB_SIZE, make_checkpoint
+from tests.models.families import FAMILIES, make_checkpoint
 from tests.models.test_exactness import oracle_logits
+from tests.models.toy_config import VOCAB_SIZE
 
 # Largest difference of two log-probabilities; see tests/models/test_exactness.py.
 BOUNDS = {"float32": 2e-4, "bfloat16": 0.15}
