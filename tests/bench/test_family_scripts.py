@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.bench.test_scripts import load
 
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
+from tests.bench.test_scripts import load
 
 TOY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "head_dim": 32, "vocab_size": 128}
 SHAPES = ("qwen3-0.6b", "gemma3-1b")
