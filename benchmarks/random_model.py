@@ -1,15 +1,63 @@
-"""A small Mistral with random weights, as a checkpoint in a directory, for benchmarks of what weights do not
-decide."""
+"""Models with random weights, as checkpoints in a directory, for benchmarks of what weights do not decide.
+
+    random_model.py DIR --shape qwen3-0.6b|gemma3-1b
+
+writes one in the shape of a published model, 1 to 2 GB.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane.models.registry import load_program
+from firelane.program.recipes import Piece
+
+COMMON: dict[str, Any] = {
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": True,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": COMMON
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    },
+    "gemma3-1b": COMMON
+    | {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "intermediate_size": 6912,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "rope_local_base_freq": 10000.0,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "vocab_size": 262144,
+    },
+}
 
 
 def mistral_config(*, layers: int, kv_heads: int, window: int | None, max_len: int) -> dict[str, Any]:
@@ -36,19 +84,47 @@ def mistral_config(*, layers: int, kv_heads: int, window: int | None, max_len: i
 
 def write_checkpoint(directory: Path, config: dict[str, Any], seed: int = 0) -> None:
     """config.json and one file of bf16 weights, scaled so that activations stay near one."""
-    rng = np.random.default_rng(seed)
-    header: dict[str, Any] = {}
-    data = bytearray()
-    for weight in load_program(config).weights:
-        for piece in weight.pieces:
-            values = rng.standard_normal(piece.shape, np.float32)
-            values = 1 + 0.2 * values if values.ndim == 1 else 2 * values * weight.k**-0.5
-            bits = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
-            offsets = [len(data), len(data) + len(bits)]
-            header[piece.tensor] = {"dtype": "BF16", "shape": piece.shape, "data_offsets": offsets}
-            data += bits
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    pieces = [(piece, weight.k) for weight in load_program(config).weights for piece in weight.pieces]
+    header = _header([piece for piece, _ in pieces])
+    rng = np.random.default_rng(seed)
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for piece, k in pieces:
+            file.write(_random_bits(rng, piece, k).data)
+
+
+def _header(pieces: list[Piece]) -> bytes:
+    text = json.dumps(dict(_places(pieces))).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def _places(pieces: list[Piece]) -> Iterator[tuple[str, dict[str, Any]]]:
+    at = 0
+    for piece in pieces:
+        end = at + 2 * int(np.prod(piece.shape))
+        yield piece.tensor, {"dtype": "BF16", "shape": piece.shape, "data_offsets": [at, end]}
+        at = end
+
+
+def _random_bits(rng: np.random.Generator, piece: Piece, k: int) -> NDArray[np.uint16]:
+    values = rng.standard_normal(piece.shape, np.float32)
+    values *= np.float32(0.2 if values.ndim == 1 else 2 * k**-0.5)
+    if values.ndim == 1:
+        values += np.float32(1 - piece.plus)
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--shape", required=True, choices=list(SHAPES))
+    arguments = parser.parse_args()
+    write_checkpoint(arguments.directory, SHAPES[arguments.shape])
+
+
+if __name__ == "__main__":
+    main()
