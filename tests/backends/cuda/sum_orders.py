@@ -25,12 +25,13 @@ from tests.backends.cuda.host_device import HostDevice
 def groups() -> list[list[Case]]:
     """The readers of one value, whole or in whatever parts, in buckets of every size."""
     tables = StepTables.allocate(rows.LIMITS, tile_tokens=16, device=HostDevice())
-    width = rows.rope_op(norms=True).qkv.width
+    op = rows.rope_op(norm=rows.head_norm())
+    width = op.qkv.width
     ropes: list[Case] = []
     for n in (1, 256):
         final = untouched(n, width, dtype=torch.float32)
         sources = (final, rows.split_k(width, n, whole=False), rows.split_k(width, n, bias=True, whole=False))
-        ropes += [rows.rope(source, tables, n, norms=True) for source in sources]
+        ropes += [rows.rope(source, tables, op, n) for source in sources]
     return [*(norms(width) for width in (80, 4096)), ropes]
 
 
