@@ -62,7 +62,7 @@ class Prometheus:
         self._url = f"http://127.0.0.1:{port}/api/v1/query?query="
         config = directory / "prometheus.yml"
         config.write_text(
-            "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             "scrape_configs:\n"
             f'  - {{job_name: firelane, static_configs: [{{targets: ["127.0.0.1:{target}"]}}]}}\n'
         )
