@@ -150,32 +150,33 @@ def served(d, requests) -> list:
     return [answer(d, request.id) for request in requests]
 
 
-preemptions: list[int] = []
-
-
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-@given(batch=st.lists(requests, min_size=4, max_size=9))
-def test_what_is_written_matches_in_any_company(driver, request_of, executors, queue, batch) -> None:
+def test_what_is_written_matches_in_any_company(driver, request_of, executors, queue) -> None:
     single, small = executors
-    sent = [request_of(i, **fields) for i, fields in enumerate(batch)]
-    d = driver(executor=small, prerequisites=queue)
-    together = served(d, sent)
-    preemptions.append(d.frames[-1].stats.preemptions)
-    assert not d.rejected
-    for request, (_, reason, text, _) in zip(sent, together, strict=True):
-        if request.grammar is not None and reason == "stop":
-            assert matches(request.grammar, text), (request.grammar.text, text)
-        assert reason in ("stop", "length")
-    alone = [
-        served(driver(executor=single, prerequisites=queue, prefix_cache=False), [request])[0]
-        for request in sent
-    ]
-    assert together == alone
+    preemptions: list[int] = []
 
+    @settings(
+        max_examples=12,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(batch=st.lists(requests, min_size=4, max_size=9))
+    def serve(batch) -> None:
+        sent = [request_of(i, **fields) for i, fields in enumerate(batch)]
+        d = driver(executor=small, prerequisites=queue)
+        together = served(d, sent)
+        preemptions.append(d.frames[-1].stats.preemptions)
+        assert not d.rejected
+        for request, (_, reason, text, _) in zip(sent, together, strict=True):
+            if request.grammar is not None and reason == "stop":
+                assert matches(request.grammar, text), (request.grammar.text, text)
+            assert reason in ("stop", "length")
+        alone = [
+            served(driver(executor=single, prerequisites=queue, prefix_cache=False), [request])[0]
+            for request in sent
+        ]
+        assert together == alone
 
-def test_sequences_were_preempted() -> None:
+    serve()
     assert sum(preemptions) > 0
 
 
