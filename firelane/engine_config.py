@@ -79,7 +79,7 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     model_dir: Path
     """A resolved directory in Hugging Face layout."""
     tokenizer_dir: Path | None = None
-    """Where tokenizer.json lies; None: in model_dir."""
+    """The directory of tokenizer.json; None: model_dir."""
     backend: str = "auto"
     """A name of firelane.backends.BACKENDS, or "auto": the GPU where one can be used, else the CPU."""
     prefix_cache: bool = True

@@ -68,7 +68,7 @@ class Sliced:
 
 
 def list_fields(request_type: Any) -> dict[str, ListField]:
-    """Those of a struct, by their names in JSON."""
+    """Fields of a struct, by their names in JSON."""
     found: dict[str, ListField] = {}
     for field in msgspec.structs.fields(request_type):
         entry = _entry_of(field.type)

@@ -30,7 +30,7 @@ Ctrl-C stops an answer, and what came of it stays in the conversation."""
 
 
 class Terminal(Protocol):
-    """Where a session reads and writes."""
+    """The terminal of a session: lines in, text out."""
 
     def read(self, prompt: str) -> str:
         """A line without its end. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""

@@ -1,4 +1,4 @@
-"""Where `chat` gets its answers: a server of the OpenAI API, or a model in this process."""
+"""Sources of the answers of `chat`: a server of the OpenAI API, or a model in this process."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def read_halves(  # limits: exempt (kernel: a Source in pointers and strides)
     SCALE: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """What stands at `columns` of a Source's row, and HALF behind them."""
+    """Numbers at `columns` of a Source's row, and HALF behind them."""
     low = read(
         parts, part_stride, row_stride, bias, residual, residual_stride, row, columns, mask,
         PARTS=PARTS, SCALE=SCALE,
