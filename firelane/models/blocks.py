@@ -65,7 +65,7 @@ BEFORE_MLP = Norms(before="post_attention_layernorm")
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How attention's scores are made of queries and keys."""
+    """Factors of attention's scores, and what joins them."""
 
     scale: float | None = None
     """None: 1 / sqrt(head_dim)."""

@@ -16,7 +16,7 @@ def read_expert_counts(
     *,
     picks_key: str = "num_experts_per_tok",
 ) -> tuple[int, int]:
-    """How many experts a layer has, by the key that this family calls it, and how many a token uses. Raises
+    """Numbers of experts: of a layer, by the key that this family calls it, and of a token. Raises
     UnsupportedModelError where there are not as many."""
     config.ignore(*TRAINING_KEYS)
     count = config.integer(key, default)

@@ -106,7 +106,7 @@ def moe(layer: Layer, x: Value, experts: Experts, *, gate: Gate = SILU) -> Value
 
 
 def _routed(layer: Layer, x: Value, normed: Value, experts: Experts) -> Value:
-    """What the router reads: norm(x), in float32 where it is so."""
+    """The input of the router: norm(x), in float32 where it is so."""
     if not experts.routing.in_float32 or normed.dtype is DType.F32:
         return normed
     weight = layer.norm_weight("mlp_norm", NORM, x.width)

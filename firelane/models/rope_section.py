@@ -82,7 +82,7 @@ class RopeSection:
         self.own.finish()
 
     def _place(self, key: str) -> ConfigReader:
-        """Where a key is said that may also be said for all layers."""
+        """The reader of a key that may also be said for all layers."""
         own, config = self.own, self._config
         if not own.has(key):
             return config

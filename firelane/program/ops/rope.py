@@ -82,7 +82,7 @@ class RopeAndCache(Op):
 
     @property
     def tables(self) -> tuple[Rotary | Temperature, ...]:
-        """What a backend keeps by position."""
+        """Tables that a backend keeps by position."""
         return tuple(t for t in (self.rotary, self.temperature) if t is not None)
 
     def cost(self, shape: StepShape) -> Cost:
