@@ -114,7 +114,7 @@ def by_expert(picks: F32) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.in
 
 
 def experts_touched(experts: int, picks: int, rows: int) -> float:
-    """The number of experts that a step of so many rows reads, on average, when all are picked equally often."""
+    """The number of experts that a step of so many rows reads, on average, if picks are equally likely."""
     return experts * (1 - (1 - picks / experts) ** rows)
 
 
