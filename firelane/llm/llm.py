@@ -42,11 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class LLM:
-    """A loaded model. Not safe for several threads. Options are the fields of EngineConfig."""
+    """A loaded model. Not safe for several threads. Options are the fields of EngineConfig, and
+    `chat_template`: a file in place of the model's own template.
+    """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
         """model: a directory, a hub id, or None for the embedded model. Raises FirelaneErrors."""
         progress: Progress = options.pop("progress", silent)
+        chat_template = options.pop("chat_template", None)
         unknown = sorted(set(options) - set(EngineConfig.__struct_fields__))
         if unknown:
             known = ", ".join(EngineConfig.__struct_fields__)
@@ -61,7 +64,9 @@ class LLM:
         options.setdefault("tokenizer_dir", tokenizer_dir)
         config = EngineConfig(model_dir=model_dir, **options)
         self._tokenizer = load_tokenizer(tokenizer_dir)
-        self._files: ModelFiles = read_model_files(model_dir)
+        self._files: ModelFiles = read_model_files(
+            model_dir, None if chat_template is None else Path(chat_template)
+        )
         self._tokenizer.check_vocab(self._files.vocab_size)
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._assistant = Assistant(self._prompts)

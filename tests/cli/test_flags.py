@@ -17,7 +17,7 @@ ENGINE = (
     "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend --gemm"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
-PARSERS = "--tool-parser --reasoning-parser"
+PARSERS = "--chat-template --tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"

@@ -128,6 +128,23 @@ def test_an_alias_is_of_the_model_that_it_names(tmp_path: Path) -> None:
         models_of(*words[:2], "--alias", "x=c")
 
 
+def test_a_template_is_of_the_model_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    def templates(*words: str) -> list[Path | None]:
+        models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay(), tmp_path)
+        return [model.chat_template for model in models]
+
+    one, two = f"--model=a={tmp_path}", f"--model=b={tmp_path}"
+    assert templates(one) == [None]
+    assert templates(one, "--chat-template", "x.jinja") == [Path("x.jinja")]
+    assert templates(one, two, "--chat-template", "b=x.jinja") == [None, Path("x.jinja")]
+    with pytest.raises(UsageError, match="several models: write NAME=FILE; served are a, b"):
+        templates(one, two, "--chat-template", "x.jinja")
+    with pytest.raises(UsageError, match="'c' is not served"):
+        templates(one, "--chat-template", "c=x.jinja")
+
+
 def test_a_server_that_may_open_too_few_files_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (16, 16))
     with pytest.raises(UsageError, match="may open 16 files, and a server needs at least 256"):
