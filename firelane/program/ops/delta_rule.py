@@ -59,8 +59,9 @@ class DeltaShape:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaRule(Op):
-    """qkv rows hold [q heads | k heads | v heads]. For each head, with the state S [key_dim, value_dim], zeros
-    before the first token, and q' = q / sqrt(q · q + 1e-6) / sqrt(key_dim), k' = k / sqrt(k · k + 1e-6):
+    """qkv rows hold [q heads | k heads | v heads]. For each head, with the state S [key_dim, value_dim],
+    zeros before the first token, and q' = q / sqrt(q · q + 1e-6) / sqrt(key_dim), k' = k / sqrt(k · k +
+    1e-6):
 
         S <- exp(g) · S;  S <- S + k' ⊗ sigmoid(beta) (v - Sᵀ k');  out = Sᵀ q'
 

@@ -19,8 +19,8 @@ Activation = Literal["sigmoid", "silu", "gelu_tanh", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(Op):
-    """out = x · act(gate), computed in float32, then rounded to out's dtype: of the first out.width numbers of
-    each row of x, and of as many of gate from `column` on. gate: F32."""
+    """out = x · act(gate), computed in float32, then rounded to out's dtype: of the first out.width numbers
+    of each row of x, and of as many of gate from `column` on. gate: F32."""
 
     x: Value
     gate: Value

@@ -1,5 +1,5 @@
-"""ShortConv: a causal convolution of each channel over the last few tokens (Fu et al., "H3", 2023; Poli et al.,
-"Hyena", 2023).
+"""ShortConv: a causal convolution of each channel over the last few tokens (Fu et al., "Hungry Hungry
+Hippos", 2023; Poli et al., "Hyena", 2023).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ struct DeltaRule {
     for (int t = 0; t < count; t += kTokens) {
       const int row = c.chunk_row[chunk] + t, some = std::min(kTokens, count - t);
       for (int i = 0; i < some; ++i) prepare(tokens[i], row + i, head, speed);
-      const float* next = t + some == count && item + 1 < items ? state_before(c, item + 1) : s;
+      const float* next = t + some == count && item + 1 < items ? state_before(c, item + 1) : nullptr;
       advance(tokens, some, row, head, s, next);
     }
     if (c.step.chunk_save[chunk] >= 0)
@@ -102,32 +102,33 @@ struct DeltaRule {
     return exp_16(softplus_16(raw) * -speed);
   }
 
-  // `some` tokens from row `row` on, strip by strip.
+  // `some` tokens from row `row` on, strip by strip; `next`: the state to be fetched meanwhile, if any.
   FL_INLINE void advance(const Scratch& tokens, int some, int row, int head, float* s, const float* next) const {
     constexpr int wide = DV / 32 * 32;
     for (int column = 0; column < DV; column += 32) {
-      const float* fetched = next + std::size_t(column) * DK;
       for (int i = 0; i < some; ++i) {
         const float* v = qkv + std::size_t(row + i) * LDQ + 2 * KEY_HEADS * DK + head * DV + column;
         float* y = out + std::size_t(row + i) * LDO + head * DV + column;
-        if (column < wide)
-          strip<2>(tokens[i], s + column, v, y, fetched);
+        const bool fetch = next && i == 0;
+        if (column == wide)
+          strip<1, false>(tokens[i], s + column, v, y, nullptr);
+        else if (fetch)
+          strip<2, true>(tokens[i], s + column, v, y, next + std::size_t(column) * DK);
         else
-          strip<1>(tokens[i], s + column, v, y, fetched);
-        fetched = s + column;  // once is enough
+          strip<2, false>(tokens[i], s + column, v, y, nullptr);
       }
     }
   }
 
-  // One token for V vectors of columns: `next` is fetched, as many lines as are read.
-  template <int V>
+  // One token for V vectors of columns. FETCH: as many lines as are read are fetched from `next`.
+  template <int V, bool FETCH>
   FL_KERNEL void strip(const Token& token, float* s, const float* v, float* y, const float* next) const {
     f32x16 by_key[V] = {}, by_query[V] = {}, delta[V];
     for (int i = 0; i < DK; ++i) {
       const f32x16 k = splat(token.decayed_key[i]), q = splat(token.decayed_query[i]);
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) {
-        __builtin_prefetch(next + (i * V + j) * 16, 1);
+        if constexpr (FETCH) __builtin_prefetch(next + (i * V + j) * 16, 1);
         const f32x16 row = load(s + i * DV + j * 16);
         by_key[j] = fmadd(row, k, by_key[j]);
         by_query[j] = fmadd(row, q, by_query[j]);

@@ -4,12 +4,12 @@
 // it, those of earlier steps from the state.
 #pragma once
 
-#include "context.h"
+#include "gates.h"
 
 namespace firelane {
 
-// WIDTH: channels; LDX, LDO: from one row to the next.
-template <int TAPS, int WIDTH, int LDX, int LDO, bool BIAS, class Act>
+// WIDTH: channels; GATE: the function of sums; LDX, LDO: from one row to the next.
+template <int TAPS, int WIDTH, int LDX, int LDO, bool BIAS, class GATE>
 struct ShortConv {
   static constexpr int kPast = TAPS - 1;      // rows of the state
   static constexpr int kChannels = 256;       // of an item
@@ -53,7 +53,7 @@ struct ShortConv {
       f32x16 sum = load(taps[0] + i) * load(weight + first + i);
       for (int j = 1; j < TAPS; ++j) sum = fmadd(load(taps[j] + i), load(weight + j * WIDTH + first + i), sum);
       if constexpr (BIAS) sum += load(bias + first + i);
-      store(y + i, Act::apply(sum));
+      store(y + i, GATE{}(sum, splat(1.0f)));
     }
     if (i == channels) return;
     const int left = channels - i;
@@ -61,7 +61,7 @@ struct ShortConv {
     for (int j = 1; j < TAPS; ++j)
       sum = fmadd(load_part(taps[j] + i, left), load_part(weight + j * WIDTH + first + i, left), sum);
     if constexpr (BIAS) sum += load_part(bias + first + i, left);
-    store(y + i, Act::apply(sum));  // rows of values are padded
+    store(y + i, GATE{}(sum, splat(1.0f)));  // rows of values are padded
   }
 
   // The last tokens, in ascending order: where the chunk goes on from its own state, those that stay move down in it.
