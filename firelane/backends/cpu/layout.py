@@ -9,7 +9,7 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, RopeAndCache, Rotary, Temperature
+from firelane.program.ops import Attention, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
@@ -47,6 +47,8 @@ class Layout:
                 raise UnsupportedModelError(
                     f"head_dim {op.shape.head_dim}: the CPU kernels need a multiple of {LANES}"
                 )
+            if isinstance(op, Attention) and op.shape.v_dim != op.shape.head_dim:
+                raise UnsupportedModelError("there are no CPU kernels for values narrower than keys yet")
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -121,5 +123,4 @@ class Layout:
     @cached_property
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
-        found = [t for op in self.program.ops if isinstance(op, RopeAndCache) for t in op.tables]
-        return {table: i for i, table in enumerate(dict.fromkeys(found))}
+        return {table: i for i, table in enumerate(self.program.position_tables)}

@@ -6,7 +6,9 @@ from firelane.program.ops.cast import Cast
 from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
 from firelane.program.ops.gated_linear import GELU_TANH, SILU, Gate, GatedLinear
+from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
+from firelane.program.ops.latent import LatentCache
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.rms_norm import RMSNorm
 from firelane.program.ops.rope import RopeAndCache, Rotary
@@ -25,8 +27,10 @@ __all__ = [
     "Gate",
     "GatedLinear",
     "Groups",
+    "HeadLinear",
     "HeadNorm",
     "HeadShape",
+    "LatentCache",
     "Linear",
     "Op",
     "Product",
