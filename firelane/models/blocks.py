@@ -279,7 +279,7 @@ def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores
             span=span,
             softcap=scores.softcap,
             sinks=sinks,
-            out=layer.value("attended", heads.q_width, layer.decoder.dtype),
+            out=layer.value("attended", heads.out_width, layer.decoder.dtype),
         )
     )
 

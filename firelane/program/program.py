@@ -7,7 +7,16 @@ from functools import cached_property
 
 from firelane.contract.span import Span
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
-from firelane.program.ops import Attention, Linear, Op, Product
+from firelane.program.ops import (
+    Attention,
+    LatentCache,
+    Linear,
+    Op,
+    Product,
+    RopeAndCache,
+    Rotary,
+    Temperature,
+)
 from firelane.program.state import StateLayer, state_bytes
 from firelane.program.values import Cost, StepShape, Value, Weight
 
@@ -49,6 +58,12 @@ class Program:
     def products(self) -> tuple[Product, ...]:
         """Every matrix product, in order."""
         return tuple(product for op in self.ops for product in op.products)
+
+    @property
+    def position_tables(self) -> tuple[Rotary | Temperature, ...]:
+        """Tables by position that a backend keeps, each once."""
+        made = (op.tables for op in self.ops if isinstance(op, RopeAndCache | LatentCache))
+        return tuple(dict.fromkeys(table for tables in made for table in tables))
 
     @property
     def hidden_width(self) -> int:

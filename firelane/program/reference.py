@@ -93,14 +93,13 @@ def _materialised(piece: Piece, tensor: F32) -> F32:
 def empty_cache(program: Program, *, slots: int, positions: int) -> ReferenceCache:
     """A cache in which nothing was written yet."""
 
-    def empty() -> dict[int, F32]:
-        shapes = {
-            c.layer: (slots, positions, c.shape.kv_heads, c.shape.head_dim) for c in program.cache_layers
-        }
-        return {layer: np.full(shape, np.nan, np.float32) for layer, shape in shapes.items()}
-
-    dtypes = {c.layer: c.dtype for c in program.cache_layers}
-    return ReferenceCache(keys=empty(), values=empty(), dtypes=dtypes)
+    cache = ReferenceCache(keys={}, values={}, dtypes={c.layer: c.dtype for c in program.cache_layers})
+    for layer, s in ((c.layer, c.shape) for c in program.cache_layers):
+        rows = (slots, positions, s.kv_heads)
+        keys = np.full((*rows, s.head_dim), np.nan, np.float32)
+        apart = np.full((*rows, 0 if s.shared else s.v_dim), np.nan, np.float32)
+        cache.keys[layer], cache.values[layer] = keys, keys[..., : s.v_dim] if s.shared else apart
+    return cache
 
 
 def empty_states(program: Program, count: int) -> dict[str, F32]:

@@ -34,8 +34,8 @@ class ReferenceOutputs:
 
 @dataclass
 class ReferenceCache:
-    """Keys and values by layer: float32 [slots, positions, kv_heads, head_dim], holding values of the cache
-    dtype.
+    """Keys and values by layer: float32 [slots, positions, kv_heads, width of a head], holding values of the
+    cache dtype. Values that are part of their keys are a view of those.
     """
 
     keys: dict[int, F32]
@@ -91,14 +91,16 @@ class ReferenceStep:
     def rounded(self, array: F32, dtype: DType) -> F32:
         return rounded(array, dtype)
 
-    def write_cache(self, layer: int, keys: F32, values: F32) -> None:
-        """keys, values: [tokens, kv_heads, head_dim], to each token's slot and position."""
+    def write_cache(self, layer: int, keys: F32, values: F32 | None) -> None:
+        """keys, values: [tokens, kv_heads, width], to each token's slot and position; None for values that
+        are part of their keys."""
         dtype = self.cache.dtypes[layer]
         self.cache.keys[layer][self.slots, self.positions] = rounded(keys, dtype)
-        self.cache.values[layer][self.slots, self.positions] = rounded(values, dtype)
+        if values is not None:
+            self.cache.values[layer][self.slots, self.positions] = rounded(values, dtype)
 
     def read_cache(self, layer: int, slot: int, start: int, stop: int) -> tuple[F32, F32]:
-        """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, head_dim] each."""
+        """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, width] each."""
         return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
 
     @property

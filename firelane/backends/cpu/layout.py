@@ -9,7 +9,7 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, DeltaRule, Op, RMSNorm, RopeAndCache, Rotary, Temperature
+from firelane.program.ops import Attention, DeltaRule, Op, RMSNorm, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
@@ -49,6 +49,8 @@ class Layout:
             for what, size in _sizes_in_lanes(op):
                 if size % LANES:
                     raise UnsupportedModelError(f"{what} {size}: the CPU kernels need a multiple of {LANES}")
+            if isinstance(op, Attention) and op.shape.v_dim != op.shape.head_dim:
+                raise UnsupportedModelError("there are no CPU kernels for values narrower than keys yet")
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -128,8 +130,7 @@ class Layout:
     @cached_property
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
-        found = [t for op in self.program.ops if isinstance(op, RopeAndCache) for t in op.tables]
-        return {table: i for i, table in enumerate(dict.fromkeys(found))}
+        return {table: i for i, table in enumerate(self.program.position_tables)}
 
 
 def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:

@@ -8,7 +8,9 @@ from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
 from firelane.program.ops.gated import Gated
 from firelane.program.ops.gated_linear import GELU_TANH, SILU, Gate, GatedLinear
+from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
+from firelane.program.ops.latent import LatentCache
 from firelane.program.ops.linear import Linear
 from firelane.program.ops.rms_norm import RMSNorm
 from firelane.program.ops.rope import RopeAndCache, Rotary
@@ -31,8 +33,10 @@ __all__ = [
     "Gated",
     "GatedLinear",
     "Groups",
+    "HeadLinear",
     "HeadNorm",
     "HeadShape",
+    "LatentCache",
     "Linear",
     "Op",
     "Product",
