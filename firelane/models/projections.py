@@ -11,18 +11,35 @@ from firelane.program.recipes import Piece
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionTensors:
+    """Names of the tensors of attention in the checkpoint, below the layer's `self_attn`. qkv: of queries,
+    keys and values, or one that holds all of them. gated: the rows of each query head are followed by as many
+    of a gate, whose sigmoid multiplies what the head finds."""
+
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    q_norm: str = "q_norm"
+    k_norm: str = "k_norm"
+    out: str = "o_proj"
+    gated: bool = False
+
+
+SEPARATE = AttentionTensors()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Projections:
     """Of one layer: `tensors` holds queries, keys and values, one tensor each or all in one; `inputs` is the
-    width of what they read."""
+    width of what they read. gated: behind the rows of each query head are those of its gate."""
 
     heads: HeadShape
     layout: RotaryLayout
     inputs: int
     tensors: tuple[str, ...]
+    gated: bool = False
 
     @property
     def rows(self) -> int:
-        return self.heads.q_width + 2 * self.heads.kv_width
+        return self.heads.q_width + self.heads.k_width + self.heads.v_width
 
     def matrix(self) -> tuple[Piece, ...]:
         """Rows of queries, then of keys, then of values."""
@@ -34,10 +51,16 @@ class Projections:
             return (*turned, Piece(tensor=fused, shape=(self.rows, self.inputs), rows=self._values))
         q, k, v = names
         return (
-            *turn(q, heads.heads, self.inputs),
+            *turn(q, heads.heads, self.inputs, behind=heads.head_dim if self.gated else 0),
             *turn(k, heads.kv_heads, self.inputs),
-            Piece(tensor=v, shape=(heads.kv_width, self.inputs)),
+            Piece(tensor=v, shape=(heads.v_width, self.inputs)),
         )
+
+    def gate(self) -> tuple[Piece, ...]:
+        """Rows of the gates of all query heads."""
+        heads, d = self.heads.heads, self.heads.head_dim
+        shape, view = (2 * heads * d, self.inputs), (heads, 2, d, self.inputs)
+        return (Piece(tensor=f"{self.tensors[0]}.weight", shape=shape, view=view, take=(None, range(1, 2))),)
 
     def bias(self) -> tuple[Piece, ...]:
         heads, turn = self.heads, self.layout.vector
@@ -50,7 +73,7 @@ class Projections:
         return (
             *turn(q, heads.heads),
             *turn(k, heads.kv_heads),
-            Piece(tensor=v, shape=(heads.kv_width,)),
+            Piece(tensor=v, shape=(heads.v_width,)),
         )
 
     def norm(self, tensor: str, kind: Literal["q", "k"], *, whole: bool, plus: float) -> tuple[Piece, ...]:
@@ -70,4 +93,4 @@ class Projections:
     @property
     def _values(self) -> range:
         """Rows of values."""
-        return range(self.rows - self.heads.kv_width, self.rows)
+        return range(self.rows - self.heads.v_width, self.rows)

@@ -191,7 +191,8 @@ class Embedding(msgspec.Struct, frozen=True, array_like=True):
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """State after a step; counters grow from the engine's start. running and waiting include background
-    work."""
+    work. state_snapshots: snapshots of recurrent states that a prompt could begin with; state_snapshot_hits:
+    sequences that began with one."""
 
     running: int = 0
     waiting: int = 0
@@ -206,6 +207,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     running_background: int = 0
     waiting_background: int = 0
     grammar_failures: int = 0
+    state_snapshots: int = 0
+    state_snapshots_total: int = 0
+    state_snapshot_hits: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):

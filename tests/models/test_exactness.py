@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.contract import SCORE, SlotState, StepInputs, StepLimits
+from firelane.contract import SCORE, ZERO_STATE, SlotState, StepInputs, StepLimits
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
@@ -55,6 +55,7 @@ def values_of(
     for n in chunks:
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = 1, n, n
         inputs.chunk_slot[0], inputs.chunk_start[0], inputs.chunk_len[0] = 1, start, n
+        inputs.chunk_from[0] = 1 if start else ZERO_STATE
         inputs.row_token[:n], inputs.row_slot[:n] = range(n), 1
         inputs.row_position[:n], inputs.row_kind[:n] = range(start, start + n), SCORE
         step = executor.step(inputs, state)
@@ -99,7 +100,7 @@ def test_logits(checkpoints: Callable[[str, str], Path], family: str, dtype: str
     np.testing.assert_allclose(got, want, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("family", ["llama3", "mistral"])
+@pytest.mark.parametrize("family", ["llama3", "mistral", "qwen3_next"])
 def test_chunks_and_cache(checkpoints: Callable[[str, str], Path], family: str) -> None:
     """Prefill in chunks, then single tokens, through the cache."""
     directory = checkpoints(family, "float32")

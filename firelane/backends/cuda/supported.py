@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import ExpertGatedLinear, ExpertLinear, Route
+from firelane.program.ops import (
+    Attention,
+    ExpertGatedLinear,
+    ExpertLinear,
+    HeadLinear,
+    LatentCache,
+    Op,
+    Route,
+)
 from firelane.program.program import Program
 
 
 def check_supported(program: Program) -> None:
-    """Raises UnsupportedModelError for a program with experts."""
-    if any(isinstance(op, Route | ExpertGatedLinear | ExpertLinear) for op in program.ops):
-        raise UnsupportedModelError(
-            f"{program.name}: there are no CUDA kernels for experts yet: serve it with --backend cpu"
-        )
+    """Raises UnsupportedModelError for a program with one of them."""
+    for op in program.ops:
+        if missing := _missing(op):
+            raise UnsupportedModelError(
+                f"{program.name}: there are no CUDA kernels for {missing} yet: serve it with --backend cpu"
+            )
+
+
+def _missing(op: Op) -> str:
+    match op:
+        case Route() | ExpertGatedLinear() | ExpertLinear():
+            return "experts"
+        case LatentCache() | HeadLinear():
+            return "latent attention"
+        case Attention(shape=shape) if shape.v_dim != shape.head_dim:
+            return "values that are wider or narrower than keys"
+        case _:
+            return ""

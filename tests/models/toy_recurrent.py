@@ -1,0 +1,56 @@
+"""Configs of toy models of families with recurrent layers."""
+
+from __future__ import annotations
+
+from tests.models.toy_config import Config, base
+from tests.models.toy_experts import EXPERTS
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+
+
+def _next(architecture: str, model_type: str) -> Config:
+    """Three layers with delta networks, two value heads for each key head, and one with attention."""
+    return base(architecture, model_type) | {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "rope_parameters": dict(ROPE),
+        "attention_bias": False,
+    }
+
+
+def _experts() -> Config:
+    return {
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 44,
+        "shared_expert_intermediate_size": 52,
+        "norm_topk_prob": True,
+    }
+
+
+def qwen3_next() -> Config:
+    """Projections by key head, experts in each second layer."""
+    config = _next("Qwen3NextForCausalLM", "qwen3_next") | _experts()
+    return config | {"decoder_sparse_step": 2, "mlp_only_layers": []}
+
+
+def qwen3_5() -> Config:
+    """Projections apart, attention in the second layer, positions on three axes."""
+    config = _next("Qwen3_5ForCausalLM", "qwen3_5_text") | {"tie_word_embeddings": True}
+    config["rope_parameters"] |= {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    return config | {"num_hidden_layers": 3, "layer_types": kinds, "attn_output_gate": True}
+
+
+def qwen3_5_moe() -> Config:
+    """Experts in all layers, one value head for each key head."""
+    config = _next("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text") | _experts()
+    del config["intermediate_size"], config["norm_topk_prob"]
+    return config | {"linear_num_key_heads": 4, "full_attention_interval": 2}
