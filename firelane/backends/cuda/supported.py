@@ -10,6 +10,7 @@ from firelane.program.ops import (
     HeadLinear,
     LatentCache,
     Op,
+    RopeAndCache,
     Route,
 )
 from firelane.program.program import Program
@@ -30,6 +31,8 @@ def _missing(op: Op) -> str:
             return "experts"
         case LatentCache() | HeadLinear():
             return "latent attention"
+        case RopeAndCache(keys=False):
+            return "layers that attend to another's keys"
         case Attention(shape=shape) if shape.v_dim != shape.head_dim:
             return "values that are wider or narrower than keys"
         case _:
