@@ -63,6 +63,8 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "qwen3_next": toy_recurrent.qwen3_next,
     "qwen3_5": toy_recurrent.qwen3_5,
     "qwen3_5_moe": toy_recurrent.qwen3_5_moe,
+    "lfm2": toy_recurrent.lfm2,
+    "lfm2_moe": toy_recurrent.lfm2_moe,
 }
 
 
@@ -100,7 +102,7 @@ def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
 
 def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarray:
     tensor, values = piece.tensor, rng.standard_normal(piece.shape, np.float32)
-    if tensor.endswith("e_score_correction_bias"):
+    if tensor.endswith(("e_score_correction_bias", "expert_bias")):
         return values * np.float32(0.1)
     if tensor.endswith("A_log"):  # some heads forget within a token or two, others remember hundreds
         return values * np.float32(1.5) - np.float32(2.5)
