@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firelane.models.config import ConfigReader
-from firelane.models.experts import Experts, Routing, Shared
+from firelane.models.experts import ExpertNames, Experts, Routing, Shared
 from firelane.program.ops import Groups
 
 TRAINING_KEYS = (
@@ -14,6 +14,7 @@ TRAINING_KEYS = (
     "router_jitter_noise",
     "seq_aux",
 )
+EXPERT_NAMES = ExpertNames()
 
 
 def read_expert_counts(
@@ -65,7 +66,9 @@ def read_deepseek_experts(config: ConfigReader, default: int, default_picks: int
     return read_beside_shared(config, routing, count, picks)
 
 
-def read_beside_shared(config: ConfigReader, routing: Routing, count: int, picks: int) -> Experts:
+def read_beside_shared(
+    config: ConfigReader, routing: Routing, count: int, picks: int, names: ExpertNames = EXPERT_NAMES
+) -> Experts:
     """Experts beside one that all tokens share, as wide as n_shared_experts of them."""
     if config.integer("moe_layer_freq", 1) != 1:
         raise config.refusal("moe_layer_freq", config.integer("moe_layer_freq"), "1 is needed")
@@ -75,6 +78,7 @@ def read_beside_shared(config: ConfigReader, routing: Routing, count: int, picks
         picks=picks,
         width=width,
         routing=routing,
+        names=names,
         shared=Shared(width=shared * width, tensor="mlp.shared_experts"),
     )
 

@@ -7,7 +7,7 @@ from firelane.models.blocks import embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_decoder, read_gate, read_layers
 from firelane.models.expert_config import read_beside_shared, read_expert_counts, read_groups
-from firelane.models.experts import Experts, Routing, moe
+from firelane.models.experts import ExpertNames, Experts, Routing, moe
 from firelane.models.latent import latent
 from firelane.models.latent_config import read_latent
 from firelane.models.ministral3 import BETA, read_temperature
@@ -37,11 +37,11 @@ def program(config: ConfigReader) -> Program:
 
 
 def _read_experts(config: ConfigReader) -> Experts:
-    """Scores are shares of a softmax, without a bias; groups as in DeepSeek V3."""
+    """Scores are shares of a softmax, without a bias; groups as in DeepSeek V3; one tensor for all."""
     count, picks = read_expert_counts(config, "n_routed_experts", 128, 4)
     routing = Routing(
         normalise=config.boolean("norm_topk_prob", True),
         scale=config.number("routed_scaling_factor", 1.0),
         groups=read_groups(config, count, picks),
     )
-    return read_beside_shared(config, routing, count, picks)
+    return read_beside_shared(config, routing, count, picks, ExpertNames(transposed=False))

@@ -45,6 +45,7 @@ def deepseek_v2() -> Config:
         "n_group": 3,
         "topk_group": 2,
         "norm_topk_prob": False,
+        "num_hidden_layers": 2,
         "scoring_func": "softmax",
         "moe_layer_freq": 1,
         "aux_loss_alpha": 0.001,
@@ -103,10 +104,10 @@ def mistral4() -> Config:
         "rope_parameters": YARN
         | {
             "rope_theta": theta,
-            "factor": 16.0,
-            "original_max_position_embeddings": 16,
+            "factor": 8.0,
+            "original_max_position_embeddings": 32,
             "max_position_embeddings": MAX_LEN,
-            "llama_4_scaling_beta": 0.3,
+            "llama_4_scaling_beta": 0.2,
             "partial_rotary_factor": 16 / 36,
         },
     }

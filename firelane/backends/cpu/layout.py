@@ -9,7 +9,7 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, Rotary, Temperature
+from firelane.program.ops import Attention, HeadShape, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
@@ -23,7 +23,8 @@ BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 @dataclass(frozen=True, kw_only=True)
 class CachePlace:
-    """Of a layer: its cache group, and where its keys and values begin in each page."""
+    """Of a layer: its cache group, and where its keys and values begin in each page; keys that hold their
+    values are laid out as values are."""
 
     group: int
     keys: int
@@ -43,12 +44,8 @@ class Layout:
     def __post_init__(self) -> None:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
         for op in self.program.ops:
-            if isinstance(op, Attention) and op.shape.head_dim % LANES:
-                raise UnsupportedModelError(
-                    f"head_dim {op.shape.head_dim}: the CPU kernels need a multiple of {LANES}"
-                )
-            if isinstance(op, Attention) and op.shape.v_dim != op.shape.head_dim:
-                raise UnsupportedModelError("there are no CPU kernels for values narrower than keys yet")
+            if isinstance(op, Attention):
+                _check_heads(op.shape)
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -116,11 +113,24 @@ class Layout:
         for index, group in enumerate(self.program.cache_groups):
             for layer in group.layers:
                 start = group.offsets[layer.layer] * self.limits.block_size
-                half = layer.bytes_per_token // 2 * self.limits.block_size
-                places[layer.layer] = CachePlace(group=index, keys=start, values=start + half)
+                keys = layer.shape.k_width * layer.dtype.itemsize * self.limits.block_size
+                values = start if layer.shape.shared else start + keys
+                places[layer.layer] = CachePlace(group=index, keys=start, values=values)
         return places
 
     @cached_property
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
         return {table: i for i, table in enumerate(self.program.position_tables)}
+
+
+def _check_heads(shape: HeadShape) -> None:
+    for name, width in (("head_dim", shape.head_dim), ("value_dim", shape.v_dim)):
+        if width % LANES:
+            raise UnsupportedModelError(f"{name} {width}: the CPU kernels need a multiple of {LANES}")
+    if shape.v_dim != shape.head_dim and not shape.shared:
+        raise UnsupportedModelError(
+            f"value_dim {shape.v_dim}: the CPU kernels need values as wide as keys, {shape.head_dim}"
+        )
+    if shape.shared and shape.kv_heads > 1:
+        raise UnsupportedModelError(f"{shape.kv_heads} heads of latents: the CPU kernels need one")

@@ -9,6 +9,8 @@
 
 #include "attention.h"
 #include "experts.h"
+#include "latent.h"
+#include "latent_attention.h"
 #include "linear.h"
 #include "rope.h"
 #include "route.h"
