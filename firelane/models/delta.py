@@ -72,6 +72,38 @@ def delta(
     return layer.linear(add(passed), "output", tensors, layer.stream(MIDDLE), bias=False, add=x)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolution:
+    """A layer's convolution of its channels, and names of its tensors below the layer. inputs: rows of the
+    gate in front, of the gate behind, and of what is convolved."""
+
+    taps: int
+    inputs: str
+    conv: str
+    out: str
+    norm: str
+
+
+def short_convolution(layer: Layer, x: Value, how: ShortConvolution) -> Value:
+    """x + out(gate behind * convolution(gate in front * input)), all three of norm(x)."""
+    width, add, tensor = x.width, layer.decoder.add, f"{layer.tensor(how.inputs)}.weight"
+    shape = 3 * width, width
+    gates = Piece(tensor=tensor, shape=shape, rows=range(2 * width))
+    pieces = (Piece(tensor=tensor, shape=shape, rows=range(2 * width, 3 * width)), gates)
+    rows = project(layer, layer.read(x, "conv", how.norm), "projections", pieces)
+    before = layer.value("gated_input", width, DType.F32)
+    conv = ShortConv(
+        x=add(Gated(x=rows, gate=rows, act="none", column=width, out=before)),
+        taps=how.taps,
+        weight=taps_of(layer, "conv", ((how.conv, width),), how.taps),
+        out=layer.value("convolved", width, DType.F32),
+    )
+    behind = layer.value("let_through", width, layer.decoder.dtype)
+    passed = add(Gated(x=add(conv), gate=rows, act="none", column=2 * width, out=behind))
+    tensors = [(layer.tensor(how.out), width)]
+    return layer.linear(passed, "output", tensors, layer.stream(MIDDLE), bias=False, add=x)
+
+
 def project(layer: Layer, x: Value, part: str, pieces: tuple[Piece, ...]) -> Value:
     """x times the stacked pieces, in float32."""
     rows, dtype = sum(piece.height for piece in pieces), layer.decoder.dtype

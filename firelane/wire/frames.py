@@ -124,7 +124,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):
     """The engine serves. The figures describe what it can take. identity: a hash of all that decides about
-    the tokens of a request; engines of equal identity can go on with each other's requests."""
+    the tokens of a request; engines of equal identity can go on with each other's requests. states_bytes: of
+    all recurrent states, snapshots among them; num_snapshots: how many of these there are."""
 
     protocol: int
     pid: int
@@ -139,6 +140,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     load_s: float
     embedding_width: int = 0
     identity: str = ""
+    states_bytes: int = 0
+    num_snapshots: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -142,8 +142,8 @@ def test_the_least_recently_used_is_taken_first(stateful, request_of):
 
 def test_a_snapshot_that_is_read_is_not_written_over(stateful, request_of, alone):
     """There is one snapshot, and the second prompt begins with it: it is not free before that step has
-    ended."""
-    d = stateful(num_snapshots=1)
+    ended, and is then, while the sequence runs on."""
+    d = stateful(num_snapshots=1, max_num_batched_tokens=32)
     d.submit(request_of(1, prompt(9), max_tokens=1))
     d.run()
     request = request_of(2, prompt(30), max_tokens=5)
@@ -152,6 +152,8 @@ def test_a_snapshot_that_is_read_is_not_written_over(stateful, request_of, alone
     ((start, begin, _, save),) = begin_and_save(d)
     assert (start, begin, save) == (8, d.limits.max_num_seqs, NO_SNAPSHOT)
     assert d.core.kv.states.num_free == 0
+    d.step()
+    assert d.core.kv.states.num_free == 1
     d.run()
     assert d.tokens[2] == alone(request, 64, **MODEL)[0]
 

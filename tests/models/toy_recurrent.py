@@ -54,3 +54,39 @@ def qwen3_5_moe() -> Config:
     config = _next("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text") | _experts()
     del config["intermediate_size"], config["norm_topk_prob"]
     return config | {"linear_num_key_heads": 4, "full_attention_interval": 2}
+
+
+def lfm2() -> Config:
+    """Convolutions of three taps and attention, with the keys of published configs."""
+    config = base("Lfm2ForCausalLM", "lfm2") | {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 5,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "full_attn_idxs": [1, 3],
+        "block_auto_adjust_ff_dim": True,
+        "block_ff_dim": 200,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    }
+    del config["rms_norm_eps"], config["hidden_act"]
+    return config
+
+
+def lfm2_moe() -> Config:
+    """A dense layer first, then experts chosen with a bias; four taps."""
+    config = lfm2() | _experts()
+    config = {k: v for k, v in config.items() if not k.startswith(("full_attn", "shared", "block"))}
+    return config | {
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "model_type": "lfm2_moe",
+        "conv_L_cache": 4,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_hidden_layers": 3,
+        "num_dense_layers": 1,
+        "use_expert_bias": True,
+        "routed_scaling_factor": 1.5,
+    }
