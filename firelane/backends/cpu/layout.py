@@ -45,7 +45,7 @@ class Layout:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
         for op in self.program.ops:
             if isinstance(op, Attention):
-                _check_heads(op.shape)
+                check_heads(op.shape)
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -124,7 +124,8 @@ class Layout:
         return {table: i for i, table in enumerate(self.program.position_tables)}
 
 
-def _check_heads(shape: HeadShape) -> None:
+def check_heads(shape: HeadShape) -> None:
+    """Raises UnsupportedModelError for those that attention has no kernel for."""
     for name, width in (("head_dim", shape.head_dim), ("value_dim", shape.v_dim)):
         if width % LANES:
             raise UnsupportedModelError(f"{name} {width}: the CPU kernels need a multiple of {LANES}")
