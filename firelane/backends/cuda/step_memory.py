@@ -14,6 +14,7 @@ from firelane.backends.cuda.kernels.attention_tiles import tile_tokens
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch
 from firelane.backends.cuda.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.row_groups import RowGroups
 from firelane.backends.cuda.shapes import round_up
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import StepLimits
@@ -27,12 +28,15 @@ STRIDE_ELEMENTS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchSizes:
-    """In elements. parts: float32, of products whose segments are summed apart; decoded: bf16, of the largest
-    matrix that is decoded as a whole; transposed_bytes: of the rows of a product, transposed."""
+    """In elements. parts: float32, of products whose segments, or experts, are summed apart; decoded: bf16,
+    of the largest matrix that is decoded as a whole; transposed_bytes: of the rows of a product, transposed;
+    entries, row_tiles: of RowGroups."""
 
     parts: int = 0
     decoded: int = 0
     transposed_bytes: int = 0
+    entries: int = 0
+    row_tiles: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,7 @@ class StepMemory:
     parts: Tensor
     decoded: Tensor
     transposed: Tensor
+    groups: RowGroups
     partial: Tensor
     stats: Tensor
     sampling: SampleScratch
@@ -117,6 +122,7 @@ class StepMemory:
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
             transposed=device.empty(sizes.scratch.transposed_bytes, dtype=torch.uint8),
+            groups=RowGroups.allocate(sizes.scratch.entries, sizes.scratch.row_tiles, device),
             partial=device.empty(kv_splits, heads.heads, heads.head_dim, dtype=torch.float32),
             stats=device.empty(kv_splits, heads.heads, 2, dtype=torch.float32),
             sampling=SampleScratch.allocate(program.vocab_size, rows, device),
