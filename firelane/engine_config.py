@@ -34,6 +34,9 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the KV cache; None: what the backend has left."""
     block_size: int | None = None
     """Tokens in one page of the KV cache; None: the backend's default."""
+    state_snapshots: int | None = None
+    """Snapshots of recurrent states that prompts may begin with, of models that have such; None: a quarter
+    of the KV cache's memory."""
     replicas: int = 1
     """Engines that share the memory of this machine."""
     weights: str = "auto"
@@ -57,6 +60,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        if self.state_snapshots is not None and self.state_snapshots < 0:
+            raise UsageError(f"state_snapshots is {self.state_snapshots}: it must be at least 0")
         self._check_choices(
             weights=WEIGHTS, weights_pages=WEIGHTS_PAGES, gemm=GEMMS, kv_cache_memory=KV_CACHE_MEMORY
         )

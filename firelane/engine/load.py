@@ -12,7 +12,7 @@ from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
-from firelane.program.ops import RopeAndCache
+from firelane.program.ops import Rotary
 from firelane.program.program import Program
 from firelane.wire.frames import Loading
 
@@ -38,7 +38,7 @@ def load_executor(
 def rotation_identity(config: EngineConfig) -> str:
     """A hash of how the model rotates, which may depend on the longest sequence that is served."""
     program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
-    rotaries = dict.fromkeys(str(op.rotary) for op in program.ops if isinstance(op, RopeAndCache))
+    rotaries = [str(table) for table in program.position_tables if isinstance(table, Rotary)]
     return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
 
 

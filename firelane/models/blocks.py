@@ -43,9 +43,9 @@ from firelane.program.values import DType, Rows, Value, Weight
 
 Bias = Literal["", "qkv", "o", "qkvo"]
 """Projections of attention that have one."""
-HeadNorms = Literal["", "each", "whole", "qkv"]
+HeadNorms = Literal["", "each", "whole", "qkv", "bare"]
 """Heads that are normalised: none; each query and key head; all of those of a row together; each query, key
-and value head."""
+and value head; each query and key head, without weights."""
 SEPARATE = ("q_proj", "k_proj", "v_proj")
 Tensors = Sequence[tuple[str, int]]
 """Tensors of the checkpoint, without the last part of their names, and how many rows each has."""
@@ -193,11 +193,17 @@ class Layer:
         if norm is None:
             return self.linear(x, part, tensors, out, bias=bias, add=stream)
         raw = self.linear(x, part, tensors, self.stream(f"{part}_sum"), bias=bias, add=None)
+        return self.normed(raw, part, norm, out, add=stream, scalar=scalar)
+
+    def normed(
+        self, x: Value, part: str, norm: str, out: Value, *, add: Value | None, scalar: str = ""
+    ) -> Value:
+        """norm(x), plus `add` if it is given; then times a scalar, if any."""
         op = RMSNorm(
-            x=raw,
-            weight=self.norm_weight(f"{part}_norm", norm, stream.width),
+            x=x,
+            weight=self.norm_weight(f"{part}_norm", norm, x.width),
             eps=self.decoder.eps,
-            residual=stream,
+            residual=add,
             scalar=_stored(self.name(f"{part}_scalar"), self.tensor(scalar), 1) if scalar else None,
             out=out,
         )
@@ -273,7 +279,7 @@ def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores
             span=span,
             softcap=scores.softcap,
             sinks=sinks,
-            out=layer.value("attended", heads.q_width, layer.decoder.dtype),
+            out=layer.value("attended", heads.out_width, layer.decoder.dtype),
         )
     )
 
@@ -286,22 +292,38 @@ def mlp(
     gate: Gate = SILU,
     bias: bool = False,
     norms: Norms = BEFORE_MLP,
+    block: str = "mlp",
     fused: str = "",
     scalar: str = "",
 ) -> Value:
     """x + down(gate(norm(x)) * up(norm(x))), `width` wide inside, with `gate`'s function on the gate half.
-    `fused`: the tensor that holds the rows of the gate, then those of up, where one does; `scalar`: that of
-    the stream's factor behind the block, where there is one."""
-    normed = layer.read(x, "mlp", norms.before)
-    halves = [(layer.tensor(f"mlp.{half}_proj"), width) for half in ("gate", "up")]
-    halves = [(layer.tensor(f"mlp.{fused}"), 2 * width)] if fused else halves
+    `block`: what the tensors' names begin with; `fused`: the tensor that holds the rows of the gate, then
+    those of up, where one does; `scalar`: that of the stream's factor behind the block, where there is one.
+    """
+    gated = gated_mlp(layer, x, width, gate=gate, bias=bias, before=norms.before, block=block, fused=fused)
+    end, down = layer.stream("end"), f"{block}.down_proj"
+    return layer.add_to_stream(gated, "down", down, end, stream=x, bias=bias, norm=norms.after, scalar=scalar)
+
+
+def gated_mlp(
+    layer: Layer,
+    x: Value,
+    width: int,
+    *,
+    gate: Gate,
+    before: str | None,
+    bias: bool = False,
+    block: str = "mlp",
+    fused: str = "",
+) -> Value:
+    """gate(norm(x)) * up(norm(x)): mlp() up to its last product."""
+    normed = layer.read(x, "mlp", before)
+    halves = [(layer.tensor(f"{block}.{half}_proj"), width) for half in ("gate", "up")]
+    halves = [(layer.tensor(f"{block}.{fused}"), 2 * width)] if fused else halves
     weight = _matrix(layer.decoder, layer.name("gate_up"), halves, x.width, WeightLayout.GATED)
     vector = _vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
     out = layer.value("gated", width, layer.decoder.dtype)
-    gated = layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))
-    end = layer.stream("end")
-    down = "mlp.down_proj"
-    return layer.add_to_stream(gated, "down", down, end, stream=x, bias=bias, norm=norms.after, scalar=scalar)
+    return layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))
 
 
 def head(decoder: Decoder, x: Value) -> Linear:
@@ -330,6 +352,8 @@ def norm_weight(decoder: Decoder, name: str, tensor: str, width: int) -> Weight:
 
 
 def _head_norm(layer: Layer, projections: Projections, kind: HeadNorms) -> HeadNorm:
+    if kind == "bare":
+        return HeadNorm(q=None, k=None, eps=layer.decoder.eps)
     whole = kind == "whole"
 
     def weight(kind: Literal["q", "k"]) -> Weight:

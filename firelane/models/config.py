@@ -239,6 +239,15 @@ class ConfigReader:
             raise self.refusal(key, value, "an object is needed")
         return ConfigReader(value, where=f"{self._where}, {key}") if value else None
 
+    def sections(self, key: str, count: int) -> list[ConfigReader]:
+        """Exactly `count` objects, each with a reader of its own."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.refusal(key, value, "a list of objects is needed")
+        if len(value) != count:
+            raise self.refusal(key, f"{len(value)} objects", f"one for each of {count} is needed")
+        return [ConfigReader(item, where=f"{self._where}, {key}[{i}]") for i, item in enumerate(value)]
+
     def ignore(self, *keys: str) -> None:
         """These keys have no effect in this configuration."""
         self._read.update(keys)

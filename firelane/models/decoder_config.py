@@ -92,10 +92,18 @@ def read_pattern(config: ConfigReader, *, default: int) -> tuple[bool, ...]:
     return tuple((number + 1) % each != 0 for number in range(layers))
 
 
-def read_layer_types(config: ConfigReader, layers: int) -> list[str]:
+def read_layer_types(config: ConfigReader, layers: int, *, other: str = SLIDING) -> list[str]:
+    """Of each layer, full or `other`; [] where the config does not say."""
     types = config.strings("layer_types")
-    if types and (len(types) != layers or not {FULL, SLIDING}.issuperset(types)):
-        raise config.refusal(
-            "layer_types", types, f"{layers} entries, full_attention or sliding_attention, are supported"
-        )
+    if types and (len(types) != layers or not {FULL, other}.issuperset(types)):
+        raise config.refusal("layer_types", types, f"{layers} entries, {FULL} or {other}, are supported")
     return types
+
+
+def read_turned(config: ConfigReader, layers: int) -> list[bool]:
+    """Of each layer, whether it has positions; no_rope_layers says 1 where it has."""
+    each = config.integer("no_rope_layer_interval", 4)
+    flags = config.flags("no_rope_layers") or [(number + 1) % each != 0 for number in range(layers)]
+    if len(flags) != layers:
+        raise config.refusal("no_rope_layers", len(flags), f"an entry for each of {layers} layers is needed")
+    return flags

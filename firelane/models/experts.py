@@ -7,7 +7,7 @@ for each expert or one for all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from firelane.models.blocks import Layer
 from firelane.program.ops import (
@@ -27,13 +27,31 @@ from firelane.program.values import DType, Value, Weight
 NORM = "post_attention_layernorm"
 Recipe = tuple[Piece, ...]
 Half = Literal["gate", "up", "down"]
+GATE_UP: tuple[Half, ...] = ("gate", "up")
+DOWN: tuple[Half, ...] = ("down",)
+
+
+class Routed(NamedTuple):
+    """Which experts each token uses, and what each of them counts for; None: one."""
+
+    picks: Value
+    shares: Value | None
+
+
+class Matrices(NamedTuple):
+    """Recipes of a matrix for each expert, and of a bias for each, () for none."""
+
+    recipes: tuple[Recipe, ...]
+    bias: Recipe = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
     """The way from tokens to shares: see Route. `bias`: the tensor that is added to the scores for the
-    choice, below the layer, of one axis or of two, the first of which is one long. in_float32: whether the
-    router is stored and multiplied so in models of bf16, too."""
+    choice, below the layer, of one axis or of two, the first of which is one long. logit_bias: whether the
+    router's product has a bias. `factors`: the tensor of a factor for each expert's share. logits_scale: of
+    the router's product. in_float32: whether the router is stored and multiplied so in models of bf16, too.
+    """
 
     score: Literal["softmax", "sigmoid"] = "softmax"
     normalise: bool = True
@@ -41,18 +59,25 @@ class Routing:
     groups: Groups | None = None
     bias: str = ""
     bias_axes: Literal[1, 2] = 1
+    logit_bias: bool = False
+    factors: str = ""
+    logits_scale: float = 1.0
     in_float32: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertNames:
-    """Names of the tensors of a layer's experts in the checkpoint, below the layer."""
+    """Names of the tensors of a layer's experts in the checkpoint, below the layer. transposed: whether one
+    tensor for all is [experts, k, n]; None: there may be one for each expert, and shapes tell. interleaved:
+    of gate and up in one transposed tensor, whether their columns alternate."""
 
     router: str = "mlp.gate"
     experts: str = "mlp.experts"
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    transposed: bool | None = None
+    interleaved: bool = False
 
     def recipes(
         self, layer: Layer, count: int, halves: tuple[Half, ...], shape: tuple[int, int]
@@ -66,8 +91,22 @@ class ExpertNames:
         )
         name, rows = f"{block}.{'_'.join(halves)}_proj", len(halves) * n
         fused = Piece(tensor=name, shape=(count, rows, k))
-        transposed = Piece(tensor=name, shape=(count, k, rows), order=(0, 2, 1))
-        return each, (fused,), (transposed,)
+        view, order = ((count, k, n, 2), (0, 3, 2, 1)) if self._alternates(halves) else ((), (0, 2, 1))
+        transposed = Piece(tensor=name, shape=(count, k, rows), view=view, order=order)
+        if self.transposed is None:
+            return each, (fused,), (transposed,)
+        return ((transposed,),) if self.transposed else ((fused,),)
+
+    def bias(self, layer: Layer, count: int, halves: tuple[Half, ...], rows: int) -> Recipe:
+        """Of `halves` stacked, `rows` of each, for all experts: one tensor."""
+        name = f"{layer.tensor(self.experts)}.{'_'.join(halves)}_proj_bias"
+        size = len(halves) * rows
+        if not self._alternates(halves):
+            return (Piece(tensor=name, shape=(count, size), view=(count, size, 1)),)
+        return (Piece(tensor=name, shape=(count, size), view=(count, rows, 2, 1), order=(0, 2, 1, 3)),)
+
+    def _alternates(self, halves: tuple[Half, ...]) -> bool:
+        return self.interleaved and len(halves) > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +121,8 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """Experts of a layer, `width` wide inside, of which each token uses `picks`."""
+    """Experts of a layer, `width` wide inside, of which each token uses `picks`. bias: whether each has some.
+    shares_first: whether shares multiply what an expert reads, in place of what it makes."""
 
     count: int
     picks: int
@@ -90,19 +130,41 @@ class Experts:
     routing: Routing = Routing()
     names: ExpertNames = ExpertNames()
     shared: Shared | None = None
+    bias: bool = False
+    shares_first: bool = False
 
 
 def moe(layer: Layer, x: Value, experts: Experts, *, gate: Gate = SILU) -> Value:
     """x + the shared expert, if there is one, + the sum of the picked experts times their shares, all of
     norm(x)."""
-    normed, names = layer.read(x, "mlp", NORM), experts.names
-    picks, shares = _route(layer, _routed(layer, x, normed, experts), "router", names.router, experts)
+    normed = layer.read(x, "mlp", NORM)
+    routed = route(layer, _routed(layer, x, normed, experts), experts)
     if experts.shared is not None:
         x = _shared(layer, normed, x, experts.shared, gate)
-    gate_up = names.recipes(layer, experts.count, ("gate", "up"), (experts.width, x.width))
-    down = names.recipes(layer, experts.count, ("down",), (x.width, experts.width))
-    gated = _gated(layer, normed, picks, "experts", gate_up, experts.width, gate)
-    return _down(layer, gated, (picks, shares), "experts", down, x, "end")
+    return add_experts(layer, normed, routed, experts, gate=gate, add=x, out=layer.stream("end"))
+
+
+def route(layer: Layer, x: Value, experts: Experts) -> Routed:
+    """The picked experts of x, and their shares."""
+    return _route(layer, x, "router", experts.names.router, experts)
+
+
+def add_experts(
+    layer: Layer, x: Value, routed: Routed, experts: Experts, *, gate: Gate, add: Value | None, out: Value
+) -> Value:
+    """The sum of the picked experts of x times their shares, and of `add` if it is given."""
+    names, count, width = experts.names, experts.count, experts.width
+    gate_up = Matrices(
+        names.recipes(layer, count, GATE_UP, (width, x.width)),
+        names.bias(layer, count, GATE_UP, width) if experts.bias else (),
+    )
+    down = Matrices(
+        names.recipes(layer, count, DOWN, (out.width, width)),
+        names.bias(layer, count, DOWN, out.width) if experts.bias else (),
+    )
+    before, behind = (routed.shares, None) if experts.shares_first else (None, routed.shares)
+    gated = _gated(layer, x, Routed(routed.picks, before), "experts", gate_up, width, gate)
+    return _down(layer, gated, Routed(routed.picks, behind), "experts", down, add, out)
 
 
 def _routed(layer: Layer, x: Value, normed: Value, experts: Experts) -> Value:
@@ -121,9 +183,11 @@ def _shared(layer: Layer, normed: Value, x: Value, shared: Shared, gate: Gate) -
     if not shared.gate:
         return _plain(layer, normed, x, halves, down, gate)
     one = Experts(count=1, picks=1, width=shared.width, routing=Routing(score="sigmoid", normalise=False))
-    picks, shares = _route(layer, normed, "shared_gate", shared.gate, one)
-    gated = _gated(layer, normed, picks, "shared", (halves,), shared.width, gate)
-    return _down(layer, gated, (picks, shares), "shared", (down,), x, "with_shared")
+    routed = _route(layer, normed, "shared_gate", shared.gate, one)
+    gated = _gated(
+        layer, normed, Routed(routed.picks, None), "shared", Matrices((halves,)), shared.width, gate
+    )
+    return _down(layer, gated, routed, "shared", Matrices((down,)), x, layer.stream("with_shared"))
 
 
 def _plain(layer: Layer, normed: Value, x: Value, halves: Recipe, down: Recipe, gate: Gate) -> Value:
@@ -137,23 +201,29 @@ def _plain(layer: Layer, normed: Value, x: Value, halves: Recipe, down: Recipe, 
     return layer.decoder.add(Linear(x=gated, weight=weight, residual=x, out=layer.stream("with_shared")))
 
 
-def _route(layer: Layer, x: Value, part: str, tensor: str, experts: Experts) -> tuple[Value, Value]:
-    """picks and shares."""
+def _route(layer: Layer, x: Value, part: str, tensor: str, experts: Experts) -> Routed:
     how, count, name = experts.routing, experts.count, layer.name(part)
     weight = Weight.stored(name, (count, x.width), x.dtype, f"{layer.tensor(tensor)}.weight")
-    logits = layer.value(f"{part}_logits", count, DType.F32)
-    route = Route(
-        logits=layer.decoder.add(Linear(x=x, weight=weight, out=logits)),
+    logits = Linear(
+        x=x,
+        weight=weight,
+        bias=_vector(layer, f"{name}_logit_bias", f"{tensor}.bias", count) if how.logit_bias else None,
+        scale=how.logits_scale,
+        out=layer.value(f"{part}_logits", count, DType.F32),
+    )
+    op = Route(
+        logits=layer.decoder.add(logits),
         bias=_choice_bias(layer, f"{name}_bias", experts) if how.bias else None,
         score=how.score,
         groups=how.groups,
         normalise=how.normalise,
         scale=how.scale,
+        factors=_vector(layer, f"{name}_factors", how.factors, count) if how.factors else None,
         picks=layer.value(f"{part}_picks", experts.picks, DType.I32),
         shares=layer.value(f"{part}_shares", experts.picks, DType.F32),
     )
-    layer.decoder.ops.append(route)
-    return route.picks, route.shares
+    layer.decoder.ops.append(op)
+    return Routed(op.picks, op.shares)
 
 
 def _choice_bias(layer: Layer, name: str, experts: Experts) -> Weight:
@@ -163,36 +233,48 @@ def _choice_bias(layer: Layer, name: str, experts: Experts) -> Weight:
     return Weight(name=name, shape=(count,), dtype=DType.F32, pieces=(piece,))
 
 
+def _vector(layer: Layer, name: str, tensor: str, size: int) -> Weight:
+    return Weight.stored(name, (size,), DType.F32, layer.tensor(tensor))
+
+
 def _gated(
-    layer: Layer,
-    x: Value,
-    picks: Value,
-    part: str,
-    recipes: tuple[Recipe, ...],
-    width: int,
-    gate: Gate,
+    layer: Layer, x: Value, routed: Routed, part: str, matrices: Matrices, width: int, gate: Gate
 ) -> Value:
-    name, shape = layer.name(f"{part}_gate_up"), (2 * width, x.width)
-    weight = _weight(name, shape, layer.decoder.dtype, recipes, WeightLayout.GATED_EXPERTS)
-    out = layer.value(f"{part}_gated", picks.width * width, layer.decoder.dtype)
-    return layer.decoder.add(ExpertGatedLinear(x=x, picks=picks, weight=weight, gate=gate, out=out))
+    name, layout = layer.name(f"{part}_gate_up"), WeightLayout.GATED_EXPERTS
+    picks, shares = routed
+    op = ExpertGatedLinear(
+        x=x,
+        picks=picks,
+        weight=_weight(name, (2 * width, x.width), layer.decoder.dtype, matrices.recipes, layout),
+        bias=_bias(name, 2 * width, matrices.bias, layout),
+        gate=gate,
+        shares=shares,
+        out=layer.value(f"{part}_gated", picks.width * width, layer.decoder.dtype),
+    )
+    return layer.decoder.add(op)
 
 
 def _down(
-    layer: Layer,
-    x: Value,
-    route: tuple[Value, Value],
-    part: str,
-    recipes: tuple[Recipe, ...],
-    residual: Value,
-    end: str,
+    layer: Layer, x: Value, routed: Routed, part: str, matrices: Matrices, add: Value | None, out: Value
 ) -> Value:
-    picks, shares = route
-    name, shape = layer.name(f"{part}_down"), (residual.width, x.width // picks.width)
-    weight = _weight(name, shape, layer.decoder.dtype, recipes, WeightLayout.EXPERTS)
-    out = layer.stream(end)
-    op = ExpertLinear(x=x, picks=picks, shares=shares, weight=weight, residual=residual, out=out)
+    name, layout = layer.name(f"{part}_down"), WeightLayout.EXPERTS
+    picks, shares = routed
+    shape = (out.width, x.width // picks.width)
+    op = ExpertLinear(
+        x=x,
+        picks=picks,
+        shares=shares,
+        weight=_weight(name, shape, layer.decoder.dtype, matrices.recipes, layout),
+        bias=_bias(name, out.width, matrices.bias, layout),
+        residual=add,
+        out=out,
+    )
     return layer.decoder.add(op)
+
+
+def _bias(name: str, rows: int, recipe: Recipe, layout: WeightLayout) -> Weight | None:
+    """A column of `rows` for each expert."""
+    return _weight(f"{name}_bias", (rows, 1), DType.F32, (recipe,), layout) if recipe else None
 
 
 def _weight(

@@ -1,6 +1,6 @@
-"""Gemma 4 (Google, 2026), its dense language models without per-layer embeddings (31B): Gemma 3 with
+"""Gemma 4 (Google, 2026), its language models without per-layer embeddings (31B, 26B-A4B): Gemma 3 with
 normalised values, scores without a scale, a factor of the stream behind each layer, and full layers with
-heads of their own, of which a quarter turns and whose keys may be their values.
+heads of their own, of which a quarter turns and whose keys may be their values; experts beside the MLPs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from firelane.contract.span import CAUSAL, Window
 from firelane.models.blocks import SEPARATE, Scores, attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import FULL, SLIDING, read_cap, read_heads, read_pattern
+from firelane.models.expert_config import read_expert_counts
+from firelane.models.experts import ExpertNames, Experts, Routing
 from firelane.models.gemma import AROUND_ATTENTION, AROUND_MLP, read_gemma, read_gemma_gate
+from firelane.models.gemma4_blocks import SCALAR, mlp_and_experts
 from firelane.models.rope import Rope, plain_rope, read_rope
 from firelane.program.ops import HeadShape
 from firelane.program.program import Program
@@ -19,6 +22,7 @@ from firelane.program.program import Program
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 UNSCALED = Scores(scale=1.0)
 KEYS_AS_VALUES = ("q_proj", "k_proj", "k_proj")
+NAMES = ExpertNames(router="router.proj", experts="experts", transposed=False)
 
 
 def program(config: ConfigReader) -> Program:
@@ -33,6 +37,7 @@ def program(config: ConfigReader) -> Program:
         False: KEYS_AS_VALUES if config.boolean("attention_k_eq_v", False) else SEPARATE,
         True: SEPARATE,
     }
+    experts = _read_experts(config)
     pattern = (*read_pattern(config, default=6)[:-1], False)  # the last layer is a full one in any case
     x = embed(decoder)
     for layer, slides in zip(decoder.layers(len(pattern)), pattern, strict=True):
@@ -47,7 +52,10 @@ def program(config: ConfigReader) -> Program:
             scores=UNSCALED,
             tensors=tensors[slides],
         )
-        x = mlp(layer, x, width, gate=gate, norms=AROUND_MLP, scalar="layer_scalar")
+        if experts:
+            x = mlp_and_experts(layer, x, width, experts, gate=gate)
+        else:
+            x = mlp(layer, x, width, gate=gate, norms=AROUND_MLP, scalar=SCALAR)
     return decoder.program(head(decoder, x))
 
 
@@ -73,17 +81,31 @@ def _ropes(config: ConfigReader) -> dict[bool, Rope]:
     return {False: full, True: read_rope(config, head_dim=heads[True].head_dim, layer_type=SLIDING)}
 
 
+def _read_experts(config: ConfigReader) -> Experts | None:
+    if not config.boolean("enable_moe_block", False):
+        config.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+        return None
+    count, picks = read_expert_counts(config, "num_experts", 0, 0, picks_key="top_k_experts")
+    scale = config.integer("hidden_size") ** -0.5
+    return Experts(
+        count=count,
+        picks=picks,
+        width=config.integer("moe_intermediate_size"),
+        routing=Routing(factors="router.per_expert_scale", logits_scale=scale),
+        names=NAMES,
+    )
+
+
 def _refuse_others(config: ConfigReader) -> None:
     """Models of the family that have more than these blocks."""
-    config.ignore("vocab_size_per_layer_input", "top_k_experts", "num_experts", "moe_intermediate_size")
+    config.ignore("vocab_size_per_layer_input")
     for key, what in (
         ("hidden_size_per_layer_input", "per-layer embeddings"),
         ("num_kv_shared_layers", "keys and values of other layers"),
     ):
         if config.count(key, 256 if key.startswith("hidden") else 0):
             raise config.refusal(key, config.count(key, 256), f"{what} are not supported yet")
-    for key, what in (("enable_moe_block", "experts"), ("use_double_wide_mlp", "wide layers")):
-        if config.boolean(key, False):
-            raise config.refusal(key, True, f"{what} of this family are not supported yet")
+    if config.boolean("use_double_wide_mlp", False):
+        raise config.refusal("use_double_wide_mlp", True, "wide layers of this family are not supported yet")
     if config.boolean("attention_bias", False):
         raise config.refusal("attention_bias", True, "biases of this family are not supported")

@@ -22,7 +22,7 @@ class Projections:
 
     @property
     def rows(self) -> int:
-        return self.heads.q_width + 2 * self.heads.kv_width
+        return self.heads.q_width + self.heads.k_width + self.heads.v_width
 
     def matrix(self) -> tuple[Piece, ...]:
         """Rows of queries, then of keys, then of values."""
@@ -36,7 +36,7 @@ class Projections:
         return (
             *turn(q, heads.heads, self.inputs),
             *turn(k, heads.kv_heads, self.inputs),
-            Piece(tensor=v, shape=(heads.kv_width, self.inputs)),
+            Piece(tensor=v, shape=(heads.v_width, self.inputs)),
         )
 
     def bias(self) -> tuple[Piece, ...]:
@@ -50,7 +50,7 @@ class Projections:
         return (
             *turn(q, heads.heads),
             *turn(k, heads.kv_heads),
-            Piece(tensor=v, shape=(heads.kv_width,)),
+            Piece(tensor=v, shape=(heads.v_width,)),
         )
 
     def norm(self, tensor: str, kind: Literal["q", "k"], *, whole: bool, plus: float) -> tuple[Piece, ...]:
@@ -70,4 +70,4 @@ class Projections:
     @property
     def _values(self) -> range:
         """Rows of values."""
-        return range(self.rows - self.heads.kv_width, self.rows)
+        return range(self.rows - self.heads.v_width, self.rows)

@@ -68,10 +68,10 @@ def _llama3(section: RopeSection, plain: Plain) -> Scaled:
     own, frequencies = section.own, plain.frequencies
     factor = own.number("factor")
     low, high = own.number("low_freq_factor"), own.number("high_freq_factor")
-    if high <= low:
-        raise own.refusal("high_freq_factor", high, "it has to be larger than low_freq_factor")
+    if high < low:
+        raise own.refusal("high_freq_factor", high, "it may not be less than low_freq_factor")
     turns = section.trained * frequencies / (2 * math.pi)  # rotations within the trained context
-    blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    blend = np.clip((turns - low) / (high - low), 0.0, 1.0) if high > low else turns >= low
     return Scaled((1 - blend) * frequencies / factor + blend * frequencies)
 
 

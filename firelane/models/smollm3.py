@@ -14,6 +14,7 @@ from firelane.models.decoder_config import (
     read_heads,
     read_layer_types,
     read_layers,
+    read_turned,
 )
 from firelane.models.rope import read_rope
 from firelane.program.program import Program
@@ -30,21 +31,12 @@ def program(config: ConfigReader) -> Program:
     )
     bias = "qkvo" if config.boolean("attention_bias", False) else ""
     mlp_bias = config.boolean("mlp_bias", False)
-    turned = _turned(config)
+    turned = read_turned(config, read_layers(config))
     x = embed(decoder)
     for layer, turns, span in zip(decoder.layers(len(turned)), turned, _spans(config, turned), strict=True):
         x = attention(layer, x, heads, rope if turns else None, span=span, bias=bias)
         x = mlp(layer, x, width, gate=gate, bias=mlp_bias)
     return decoder.program(head(decoder, x))
-
-
-def _turned(config: ConfigReader) -> list[bool]:
-    """Of each layer, whether it has positions; no_rope_layers says 1 where it has."""
-    layers, each = read_layers(config), config.integer("no_rope_layer_interval", 4)
-    flags = config.flags("no_rope_layers") or [(number + 1) % each != 0 for number in range(layers)]
-    if len(flags) != layers:
-        raise config.refusal("no_rope_layers", len(flags), f"an entry for each of {layers} layers is needed")
-    return flags
 
 
 def _spans(config: ConfigReader, turned: list[bool]) -> list[Span]:

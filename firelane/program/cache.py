@@ -20,7 +20,8 @@ MAX_PADDING = 1 / 8  # share of all pages' bytes
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayer:
-    """Keys and values of one attention layer: kv_heads x head_dim each a token, in `dtype`."""
+    """Keys and values of one attention layer, in `dtype`: of each token kv_heads of both, or keys that hold
+    their values (latent attention)."""
 
     layer: int
     shape: HeadShape
@@ -29,7 +30,7 @@ class CacheLayer:
 
     @property
     def bytes_per_token(self) -> int:
-        return 2 * self.shape.kv_heads * self.shape.head_dim * self.dtype.itemsize
+        return self.shape.cached_width * self.dtype.itemsize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,17 @@ from functools import cached_property
 
 from firelane.contract.span import Span
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
-from firelane.program.ops import Attention, Linear, Op, Product
+from firelane.program.ops import (
+    Attention,
+    LatentCache,
+    Linear,
+    Op,
+    Product,
+    RopeAndCache,
+    Rotary,
+    Temperature,
+)
+from firelane.program.state import StateLayer, state_bytes
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 
@@ -36,6 +46,8 @@ class Program:
                 assert value.name not in names, f"{value.name} is made twice"
                 names.add(value.name)
                 made.add(value)
+        states = [layer.name for layer in self.state_layers]
+        assert len(set(states)) == len(states), f"{self.name}: two state layers of one name in {states}"
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -46,6 +58,12 @@ class Program:
     def products(self) -> tuple[Product, ...]:
         """Every matrix product, in order."""
         return tuple(product for op in self.ops for product in op.products)
+
+    @property
+    def position_tables(self) -> tuple[Rotary | Temperature, ...]:
+        """Tables by position that a backend keeps, each once."""
+        made = (op.tables for op in self.ops if isinstance(op, RopeAndCache | LatentCache))
+        return tuple(dict.fromkeys(table for tables in made for table in tables))
 
     @property
     def hidden_width(self) -> int:
@@ -73,6 +91,16 @@ class Program:
     def kv_bytes_per_token(self) -> int:
         """Of one cache group: a page has block_size times as many."""
         return self.cache_groups[0].bytes_per_token if self.cache_groups else 0
+
+    @cached_property
+    def state_layers(self) -> tuple[StateLayer, ...]:
+        """Recurrent state, in the order of the ops that keep it."""
+        return tuple(layer for op in self.ops for layer in op.states)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the recurrent state of one sequence; 0 where the program keeps none."""
+        return state_bytes(self.state_layers)
 
     @property
     def weights_bytes(self) -> int:

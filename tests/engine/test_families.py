@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 from numpy.typing import NDArray
 
 from firelane.engine.core import EngineCore
@@ -20,6 +19,7 @@ from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
 from tests.models.families import FAMILIES, make_checkpoint
+from tests.models.oracle import load_oracle
 from tests.models.toy_config import VOCAB_SIZE, WINDOW
 
 NEW_TOKENS = 8
@@ -95,11 +95,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
 
 def oracle(directory: Path, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
     """Log-probabilities after each token, from transformers in float32."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
-    )
+    model = load_oracle(directory)
     with torch.no_grad():
-        logits = model.eval()(torch.tensor(tokens[None].astype(np.int64))).logits[0]
+        logits = model(torch.tensor(tokens[None].astype(np.int64))).logits[0]
     return torch.log_softmax(logits, -1).numpy()
 
 

@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PICKS_KEYS = ("num_experts_per_tok", "moe_k")
+PICKS_KEYS = ("num_experts_per_tok", "moe_k", "top_k_experts")
 
 FAMILIES: dict[str, Callable[[], Config]] = {
     "llama2": toy_dense.llama2,
@@ -49,12 +49,17 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "glm4": toy_dense.glm4,
     "glm": toy_dense.glm,
     "ministral3": toy_dense.ministral3,
+    "llama_nemotron": toy_dense.llama_nemotron,
     "mixtral": toy_experts.mixtral,
     "qwen2_moe": toy_experts.qwen2_moe,
     "qwen3_moe": toy_experts.qwen3_moe,
     "glm4_moe": toy_experts.glm4_moe,
     "minimax_m2": toy_experts.minimax_m2,
     "ernie4_5_moe": toy_experts.ernie4_5_moe,
+    "gpt_oss": toy_experts.gpt_oss,
+    "llama4": toy_experts.llama4,
+    "llama4_maverick": toy_experts.llama4_maverick,
+    "gemma4_moe": toy_experts.gemma4_moe,
 }
 
 
@@ -94,7 +99,7 @@ def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarra
     tensor, values = piece.tensor, rng.standard_normal(piece.shape, np.float32)
     if tensor.endswith("e_score_correction_bias"):
         return values * np.float32(0.1)
-    if tensor.endswith(".bias"):
+    if tensor.endswith((".bias", "_bias")):
         return values * np.float32(0.3)
     if values.ndim == 1:
         return np.float32(1 - piece.plus) + values * np.float32(0.2)

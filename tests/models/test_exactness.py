@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from firelane.contract import SCORE, SlotState, StepInputs, StepLimits
 from firelane.models.config import read_config
@@ -19,6 +18,7 @@ from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor, reference_weights
 from firelane.weights.checkpoint import Checkpoint
 from tests.models.families import FAMILIES, PICKS_KEYS, make_checkpoint
+from tests.models.oracle import load_oracle
 from tests.models.toy_config import MAX_LEN, VOCAB_SIZE, WINDOW
 
 # Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone.
@@ -64,18 +64,8 @@ def values_of(
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def oracle(directory: Path) -> torch.nn.Module:
-    """transformers in float32; asserts that it finds exactly its own tensors in the checkpoint."""
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
-    )
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    return model.eval()
-
-
 def oracle_logits(directory: Path, tokens: np.ndarray) -> np.ndarray:
-    return run_oracle(oracle(directory), tokens)
+    return run_oracle(load_oracle(directory), tokens)
 
 
 def run_oracle(model: torch.nn.Module, tokens: np.ndarray) -> np.ndarray:
@@ -147,13 +137,14 @@ def test_prompts_beyond_the_trained_length(tmp_path: Path) -> None:
 def test_picks_of_experts(checkpoints: Callable[[str, str], Path], family: str) -> None:
     """The same experts for each token in each layer, and the same shares."""
     directory, tokens = checkpoints(family, "float32"), prompt(3 * WINDOW)
-    model, routed = oracle(directory), list[tuple[np.ndarray, np.ndarray]]()
+    model, routed = load_oracle(directory), list[tuple[np.ndarray, np.ndarray]]()
 
     def note(_module: torch.nn.Module, _inputs: object, outputs: tuple[torch.Tensor, ...]) -> None:
-        order = outputs[2].argsort(dim=-1)
-        routed.append((outputs[2].gather(-1, order).numpy(), outputs[1].gather(-1, order).numpy()))
+        picks, shares = outputs[2:0:-1] if len(outputs) == 3 else of_scores(outputs[0])
+        order = picks.argsort(dim=-1)
+        routed.append((picks.gather(-1, order).numpy(), shares.gather(-1, order).numpy()))
 
-    routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    routers = [m for m in model.modules() if type(m).__name__.endswith("Router")]
     for router in routers:
         router.register_forward_hook(note)
     run_oracle(model, tokens)
@@ -163,3 +154,9 @@ def test_picks_of_experts(checkpoints: Callable[[str, str], Path], family: str) 
     for layer, (picks, shares) in zip(layers, routed, strict=True):
         np.testing.assert_array_equal(values[f"{layer}picks"], picks)
         np.testing.assert_allclose(values[f"{layer}shares"], shares, rtol=1e-4)
+
+
+def of_scores(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The experts whose scores are above zero, of each token as many, and those scores."""
+    shares, picks = scores.topk(int((scores[0] > 0).sum()), dim=-1)
+    return picks, shares

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
+from firelane.contract.span import CAUSAL, Chunk
 from firelane.errors import UnsupportedModelError
 from firelane.models.registry import load_program
-from firelane.program.ops import Attention, Linear, RopeAndCache
+from firelane.program.ops import Attention, GatedLinear, Linear, RopeAndCache
 from tests.models.families import FAMILIES
+from tests.models.toy_config import WINDOW
 from tests.models.toy_dense import CYCLE
+
+
+def _block(**attention: Any) -> dict[str, Any]:
+    """One layer of Llama-Nemotron."""
+    block = {"attention": {"n_heads_in_group": 6, **attention}, "ffn": {"ffn_mult": 1.5}}
+    return {"num_hidden_layers": 1, "block_configs": [block]}
+
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no window": ("gemma2", {"sliding_window": 0}, "sliding_window = 0"),
@@ -23,7 +32,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unknown type": ("olmo3", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
     "per-layer embeddings": ("gemma4", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
     "shared caches": ("gemma4", {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
-    "experts": ("gemma4", {"enable_moe_block": True}, "enable_moe_block"),
+    "no experts": ("gemma4", {"enable_moe_block": True}, "num_experts"),
+    "picks": ("gemma4_moe", {"top_k_experts": 9}, "top_k_experts = 9.*only num_experts = 6"),
+    "wide layers": ("gemma4_moe", {"use_double_wide_mlp": True}, "use_double_wide_mlp"),
     "heads that do not divide": (
         "gemma4",
         {"num_global_key_value_heads": 3},
@@ -42,6 +53,30 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
         "original_max_position_embeddings",
     ),
+    "coded experts": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),
+    "two numbers of picks": ("gpt_oss", {"experts_per_token": 3}, "experts_per_token = 3"),
+    "nothing stretched": ("gpt_oss", {"rope_parameters": None}, "rope_parameters = missing"),
+    "no limit": ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit"),
+    "chunks of 0": ("llama4", {"attention_chunk_size": 0}, "attention_chunk_size = 0"),
+    "chunks of no size": ("llama4", {"attention_chunk_size": None}, "attention_chunk_size = missing"),
+    "experts in no layer": ("llama4", {"moe_layers": [1, 3]}, r"moe_layers = \[1, 3\].*3 layers"),
+    "windows among chunks": ("llama4", {"layer_types": ["sliding_attention"] * 3}, "layer_types"),
+    "a temperature in words": ("llama4", {"attn_temperature_tuning": "high"}, "attn_temperature_tuning"),
+    "layers of no number": (
+        "llama_nemotron",
+        {"num_hidden_layers": 5},
+        "block_configs.*4 objects.*each of 5",
+    ),
+    "no blocks": ("llama_nemotron", {"block_configs": None}, "block_configs"),
+    "replaced": (
+        "llama_nemotron",
+        _block(replace_with_linear=True),
+        r"block_configs\[0\].*replace_with_linear",
+    ),
+    "a window": ("llama_nemotron", _block(window_length=8), r"block_configs\[0\].*window_length = 8"),
+    "no divisor": ("llama_nemotron", _block(n_heads_in_group=4), "n_heads_in_group = 4.*divide"),
+    "an unknown block": ("llama_nemotron", _block(latent=2), "latent = 2.*unknown"),
+    "no attention at all": ("llama_nemotron", _block(no_op=True), "at least one layer with attention"),
     "a key of another family": ("seed_oss", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
 }
 
@@ -88,3 +123,31 @@ def test_exaone4_without_windows_has_positions_everywhere() -> None:
 
 def _rotations(program: Any) -> list[Any]:
     return [op.rotary for op in program.ops if isinstance(op, RopeAndCache)]
+
+
+def test_llama4_chunks_follow_positions_where_the_config_does_not_say() -> None:
+    spans = [op.span for op in load_program(FAMILIES["llama4"]()).ops if isinstance(op, Attention)]
+    assert spans == [Chunk(WINDOW), CAUSAL, Chunk(WINDOW)]
+    turned_off = load_program(FAMILIES["llama4"]() | {"attn_temperature_tuning": 0})
+    on = load_program(FAMILIES["llama4"]() | {"attn_temperature_tuning": 4})
+    assert [_temperatures(program) for program in (turned_off, on)] == [0, 1]
+
+
+def test_llama4_without_chunks() -> None:
+    whole = {"no_rope_layers": [0, 0, 0], "attention_chunk_size": None}
+    program = load_program(FAMILIES["llama4"]() | whole)
+    assert {op.span for op in program.ops if isinstance(op, Attention)} == {CAUSAL}
+
+
+def test_llama_nemotron_leaves_out_what_layers_do_without() -> None:
+    program = load_program(FAMILIES["llama_nemotron"]())
+    heads = {op.layer: op.shape.kv_heads for op in program.ops if isinstance(op, Attention)}
+    assert heads == {0: 1, 2: 2, 3: 3}
+    widths = {op.out.name: op.out.width for op in program.ops if isinstance(op, GatedLinear)}
+    assert widths == {"layers.0.gated": 256, "layers.1.gated": 512, "layers.3.gated": 256}
+    (group,) = program.cache_groups
+    assert group.bytes_per_token == sum(layer.bytes_per_token for layer in program.cache_layers)
+
+
+def _temperatures(program: Any) -> int:
+    return sum(op.temperature is not None for op in program.ops if isinstance(op, RopeAndCache))

@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dynamic": {"rope_type": "dynamic", "factor": 3.0},
     "llama3": LLAMA3 | {"original_max_position_embeddings": 512},
     "llama3_untrained": LLAMA3,
+    "llama3_without_blend": LLAMA3 | {"high_freq_factor": 1.0, "original_max_position_embeddings": 512},
     "yarn": YARN,
     "yarn_untruncated": YARN
     | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0, "rope_theta": 150000.0},

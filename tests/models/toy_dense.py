@@ -293,3 +293,21 @@ def ministral3() -> Config:
         "sliding_window": None,
         "rope_parameters": yarn,
     }
+
+
+def llama_nemotron() -> Config:
+    """Layers with key heads and widths of their own, one without attention, one without an MLP."""
+
+    def block(group: int | None, share: float | None) -> Config:
+        attention = {"n_heads_in_group": group, "no_op": group is None, "replace_with_linear": False}
+        return {"attention": attention, "ffn": {"ffn_mult": share, "no_op": share is None}}
+
+    return base("DeciLMForCausalLM", "nemotron-nas") | {
+        "hidden_size": 96,
+        "num_attention_heads": 6,
+        "num_key_value_heads": None,
+        "intermediate_size": None,
+        "num_hidden_layers": 4,
+        "block_configs": [block(6, 2.625), block(None, 5.25), block(3, None), block(2, 1.3125)],
+        "rope_scaling": llama3()["rope_parameters"],
+    }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.models.toy_config import WINDOW, Config, base
+from tests.models.toy_config import MAX_LEN, WINDOW, Config, base
+from tests.models.toy_dense import CYCLE, gemma4, llama3
 
 EXPERTS = 6
 
@@ -88,4 +89,74 @@ def ernie4_5_moe() -> Config:
         "moe_layer_interval": 1,
         "use_bias": False,
         "tie_word_embeddings": True,
+    }
+
+
+def gpt_oss() -> Config:
+    """Biases everywhere, alternating columns, sinks, a window in every other layer, yarn without rounding,
+    and a gate whose limit is reached."""
+    config = _experts("GptOssForCausalLM", "gpt_oss", count="num_local_experts")
+    del config["moe_intermediate_size"], config["rope_theta"]
+    yarn = {
+        "rope_type": "yarn",
+        "rope_theta": 150000.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": MAX_LEN // 8,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+    }
+    return config | {
+        "intermediate_size": 44,
+        "sliding_window": WINDOW,
+        "layer_types": CYCLE,
+        "rope_parameters": yarn,
+        "attention_bias": True,
+        "swiglu_limit": 0.8,
+    }
+
+
+def llama4() -> Config:
+    """Chunks with positions of neighbours and bare norms of heads, full layers without positions; a dense
+    layer, and one expert a token beside a shared one."""
+    config = _experts("Llama4ForCausalLM", "llama4_text", count="num_local_experts")
+    del config["moe_intermediate_size"], config["rope_theta"]
+    return config | {
+        "num_hidden_layers": 3,
+        "num_experts_per_tok": 1,
+        "intermediate_size": 44,
+        "intermediate_size_mlp": 52,
+        "interleave_moe_layer_step": 1,
+        "moe_layers": [1, 2],
+        "attention_chunk_size": WINDOW,
+        "no_rope_layers": [1, 0, 1],
+        "use_qk_norm": True,
+        "attn_temperature_tuning": True,
+        "attn_scale": 0.3,
+        "floor_scale": 16,
+        "rope_parameters": llama3()["rope_parameters"],
+    }
+
+
+def llama4_maverick() -> Config:
+    """Heads without norms, experts in every other layer, no temperature."""
+    config = llama4() | {
+        "num_hidden_layers": 2,
+        "interleave_moe_layer_step": 2,
+        "use_qk_norm": False,
+        "attn_temperature_tuning": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        "no_rope_layer_interval": 2,
+    }
+    del config["moe_layers"], config["no_rope_layers"]
+    return config
+
+
+def gemma4_moe() -> Config:
+    """A dense block and experts side by side in each layer."""
+    return gemma4() | {
+        "enable_moe_block": True,
+        "num_experts": EXPERTS,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 44,
     }

@@ -116,6 +116,22 @@ def test_any_model_has_groups_of_one_size(pattern: list[tuple[Span, int]]) -> No
     assert groups == group_layers(made)
 
 
+def test_latents_are_kept_once() -> None:
+    """DeepSeek V3: 61 layers of 512 + 64 numbers a token, whatever the number of heads."""
+    latent = HeadShape(heads=128, kv_heads=1, head_dim=576, value_dim=512, shared=True)
+    made = [CacheLayer(layer=i, shape=latent, dtype=DType.BF16, span=CAUSAL) for i in range(61)]
+    (group,) = group_layers(made)
+    check((group,), made)
+    assert group.bytes_per_token == 61 * 576 * 2
+    apart = CacheLayer(
+        layer=0,
+        shape=HeadShape(heads=8, kv_heads=2, head_dim=192, value_dim=128),
+        dtype=DType.F32,
+        span=CAUSAL,
+    )
+    assert apart.bytes_per_token == 2 * (192 + 128) * 4
+
+
 def test_no_attention_no_groups() -> None:
     assert group_layers([]) == ()
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, RopeAndCache, Rotary, Temperature
+from firelane.program.ops import Attention, DeltaRule, Op, RMSNorm, Rotary, Temperature
 from firelane.program.program import Program
+from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
 
@@ -42,11 +43,14 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
+        limits, states = self.limits, self.program.state_bytes
+        assert limits.state_bytes == states, f"states of {limits.state_bytes} bytes, the program's {states}"
         for op in self.program.ops:
-            if isinstance(op, Attention) and op.shape.head_dim % LANES:
-                raise UnsupportedModelError(
-                    f"head_dim {op.shape.head_dim}: the CPU kernels need a multiple of {LANES}"
-                )
+            for what, size in _sizes_in_lanes(op):
+                if size % LANES:
+                    raise UnsupportedModelError(f"{what} {size}: the CPU kernels need a multiple of {LANES}")
+            if isinstance(op, Attention) and op.shape.v_dim != op.shape.head_dim:
+                raise UnsupportedModelError("there are no CPU kernels for values narrower than keys yet")
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -119,7 +123,24 @@ class Layout:
         return places
 
     @cached_property
+    def state_offsets(self) -> dict[str, int]:
+        """By name of a recurrent layer: where it begins in a state, in bytes."""
+        return state_offsets(self.program.state_layers)
+
+    @cached_property
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
-        found = [t for op in self.program.ops if isinstance(op, RopeAndCache) for t in op.tables]
-        return {table: i for i, table in enumerate(dict.fromkeys(found))}
+        return {table: i for i, table in enumerate(self.program.position_tables)}
+
+
+def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
+    """Sizes that have to be whole vectors, each with its name."""
+    match op:
+        case Attention(shape=shape):
+            return [("head_dim", shape.head_dim)]
+        case DeltaRule(shape=shape):
+            return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
+        case RMSNorm(groups=groups) if groups > 1:
+            return [("norm over", op.x.width // groups)]
+        case _:
+            return []

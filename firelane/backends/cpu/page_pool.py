@@ -62,7 +62,7 @@ def layout_id(layout: Layout) -> str:
         (
             group.kind,
             str(group.span),
-            [(c.layer, c.shape.kv_heads, c.shape.head_dim, c.dtype.name) for c in group.layers],
+            [(c.layer, str(c.shape), c.dtype.name) for c in group.layers],
         )
         for group in layout.program.cache_groups
     ]

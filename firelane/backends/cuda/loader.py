@@ -25,6 +25,7 @@ from firelane.backends.cuda.placeholder_weights import placeholder_weights
 from firelane.backends.cuda.placement import may_be_coded, placements, planned_bytes, staging_bytes
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.supported import check_supported
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback
@@ -69,6 +70,7 @@ def load_on(
     progress: ProgressCallback,
 ) -> CudaExecutor:
     """As load(), on a given device."""
+    check_supported(program)
     with device.on_stream():
         return _load_on(device, program, checkpoint, config, progress)
 

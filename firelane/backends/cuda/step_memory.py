@@ -19,7 +19,7 @@ from firelane.backends.cuda.shapes import round_up
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import StepLimits
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import HeadShape, RopeAndCache, Rotary, Temperature
+from firelane.program.ops import HeadShape, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
@@ -145,9 +145,8 @@ def _position_tables(
     program: Program, limits: StepLimits, device: Device
 ) -> dict[Rotary | Temperature, Tensor]:
     tables: dict[Rotary | Temperature, Tensor] = {}
-    for table in (t for op in program.ops if isinstance(op, RopeAndCache) for t in op.tables):
-        if table not in tables:
-            host = table.table(limits.max_model_len)
-            tables[table] = device.empty(*host.shape, dtype=torch.float32)
-            tables[table].copy_(torch.from_numpy(host))
+    for table in program.position_tables:
+        host = table.table(limits.max_model_len)
+        tables[table] = device.empty(*host.shape, dtype=torch.float32)
+        tables[table].copy_(torch.from_numpy(host))
     return tables

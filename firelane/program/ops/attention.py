@@ -32,8 +32,7 @@ class Attention(Op):
     out: Value
 
     def __post_init__(self) -> None:
-        width = self.shape.heads * self.shape.head_dim
-        assert self.q.width == self.out.width == width, (
+        assert (self.q.width, self.out.width) == (self.shape.q_width, self.shape.out_width), (
             f"Attention {self.layer}: q {self.q.width}, out {self.out.width}"
         )
         assert self.q.dtype is self.out.dtype, f"Attention {self.layer}: q and out differ in dtype"
@@ -47,12 +46,13 @@ class Attention(Op):
         if seen is not None:
             attended = min(attended, shape.tokens * seen)
             context = min(context, shape.sequences * seen + shape.tokens)
-        read = 2 * s.kv_heads * s.head_dim * self.out.dtype.itemsize
-        return Cost(flops=4.0 * attended * s.heads * s.head_dim, kv_bytes=float(context * read))
+        read = s.cached_width * self.out.dtype.itemsize
+        return Cost(flops=2.0 * attended * (s.q_width + s.out_width), kv_bytes=float(context * read))
 
     def reference(self, step: ReferenceStep) -> None:
-        q = step.read(self.q).reshape(-1, self.shape.kv_heads, self.shape.group, self.shape.head_dim)
-        out = np.empty_like(q)
+        s = self.shape
+        q = step.read(self.q).reshape(-1, s.kv_heads, s.group, s.head_dim)
+        out = np.empty((*q.shape[:-1], s.v_dim), np.float32)
         for t, (slot, position) in enumerate(zip(step.slots, step.positions, strict=True)):
             first = self.span.first(int(position))
             keys, values = step.read_cache(self.layer, int(slot), first, int(position) + 1)
@@ -66,7 +66,7 @@ class Attention(Op):
         values: NDArray[np.float32],
         step: ReferenceStep,
     ) -> NDArray[np.float32]:
-        """q: [kv_heads, group, head_dim]; keys and values: [context, kv_heads, head_dim]."""
+        """q: [kv_heads, group, head_dim]; keys: [context, kv_heads, head_dim]; values: of v_dim."""
         scores = np.einsum("hgd,chd->hgc", q, keys) * np.float32(self.scale)
         if self.softcap:
             scores = np.tanh(scores / np.float32(self.softcap)) * np.float32(self.softcap)

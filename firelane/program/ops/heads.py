@@ -15,19 +15,30 @@ F32 = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShape:
-    """heads query heads in groups of heads // kv_heads share one of kv_heads key/value heads; each is
-    head_dim wide.
+    """heads query heads in groups of heads // kv_heads share one of kv_heads key/value heads. Queries and
+    keys are head_dim wide, values value_dim, 0 for as wide as keys. `shared`: the first value_dim numbers of
+    a key are its value, too, and are kept once: latent attention (DeepSeek V2, 2024).
     """
 
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int = 0
+    shared: bool = False
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0, (
             f"{self.heads} heads do not share {self.kv_heads} kv heads evenly"
         )
         assert self.head_dim % 2 == 0, f"head_dim {self.head_dim} is odd"
+        assert not self.shared or self.v_dim <= self.head_dim, (
+            f"values of {self.v_dim} in keys of {self.head_dim}"
+        )
+
+    @property
+    def v_dim(self) -> int:
+        """The width of a value head."""
+        return self.value_dim or self.head_dim
 
     @property
     def q_width(self) -> int:
@@ -35,9 +46,24 @@ class HeadShape:
         return self.heads * self.head_dim
 
     @property
-    def kv_width(self) -> int:
-        """Of all key heads together, or all value heads."""
+    def k_width(self) -> int:
+        """Of all key heads together."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def v_width(self) -> int:
+        """Of all value heads together."""
+        return self.kv_heads * self.v_dim
+
+    @property
+    def out_width(self) -> int:
+        """Of what attention gives for all query heads together."""
+        return self.heads * self.v_dim
+
+    @property
+    def cached_width(self) -> int:
+        """Numbers that the cache keeps of a token."""
+        return self.k_width if self.shared else self.k_width + self.v_width
 
     @property
     def group(self) -> int:
@@ -65,7 +91,7 @@ class HeadNorm:
 
     def check(self, shape: HeadShape) -> None:
         """AssertionError unless the weights fit the heads."""
-        widths = (shape.q_width, shape.kv_width) if self.whole else (shape.head_dim,) * 2
+        widths = (shape.q_width, shape.k_width) if self.whole else (shape.head_dim,) * 2
         for weight, width in zip(self.weights, widths, strict=False):
             assert weight.shape == (width,), f"{weight.name}: {weight.shape}, heads of {width}"
 
@@ -79,7 +105,7 @@ class HeadNorm:
         return scaled * (factors.reshape(x.shape[1:]) if self.whole else factors)
 
     def apply_values(self, v: F32) -> F32:
-        """v: float32 [tokens, kv_heads, head_dim]."""
+        """v: float32 [tokens, kv_heads, v_dim]."""
         return v / np.sqrt(np.mean(v * v, axis=-1, keepdims=True) + np.float32(self.eps))
 
 

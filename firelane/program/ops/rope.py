@@ -52,7 +52,8 @@ class Rotary:
 class RopeAndCache(Op):
     """qkv rows hold [q heads | k heads | v heads]. Queries and keys are normalised, if there is a norm, then
     rotated, if there are angles; queries are multiplied by their position's temperature, if there is one. q
-    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`."""
+    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`. Keys that
+    hold their values are LatentCache's."""
 
     qkv: Value
     layer: int
@@ -64,10 +65,11 @@ class RopeAndCache(Op):
 
     def __post_init__(self) -> None:
         s = self.shape
-        assert self.qkv.width == (s.heads + 2 * s.kv_heads) * s.head_dim, (
+        assert not s.shared, f"RopeAndCache {self.layer}: keys that hold their values are LatentCache's"
+        assert self.qkv.width == s.q_width + s.k_width + s.v_width, (
             f"RopeAndCache {self.layer}: qkv {self.qkv.width}"
         )
-        assert self.out.width == s.heads * s.head_dim, f"RopeAndCache {self.layer}: out {self.out.width}"
+        assert self.out.width == s.q_width, f"RopeAndCache {self.layer}: out {self.out.width}"
         assert self.qkv.dtype is DType.F32, f"RopeAndCache {self.layer}: qkv is F32"
         if self.rotary is not None:
             assert len(self.rotary.inverse_frequencies) == s.head_dim // 2, (
@@ -87,7 +89,7 @@ class RopeAndCache(Op):
 
     def cost(self, shape: StepShape) -> Cost:
         s, tokens = self.shape, shape.tokens
-        written = 2 * s.kv_heads * s.head_dim * self.out.dtype.itemsize
+        written = s.cached_width * self.out.dtype.itemsize
         return Cost(
             flops=3.0 * tokens * (s.heads + s.kv_heads) * s.head_dim,
             weight_bytes=float(sum(w.nbytes for w in self.weights)),
@@ -96,8 +98,9 @@ class RopeAndCache(Op):
 
     def reference(self, step: ReferenceStep) -> None:
         s, qkv = self.shape, step.read(self.qkv)
-        heads = qkv.reshape(len(qkv), -1, s.head_dim)
-        q, k, v = np.split(heads, [s.heads, s.heads + s.kv_heads], axis=1)
+        parts = np.split(qkv, [s.q_width, s.q_width + s.k_width], axis=1)
+        q, k = (part.reshape(len(qkv), -1, s.head_dim) for part in parts[:2])
+        v = parts[2].reshape(len(qkv), s.kv_heads, s.v_dim)
         if self.norm is not None:
             q, k = self.norm.apply(q, self.norm.q, step), self.norm.apply(k, self.norm.k, step)
             v = self.norm.apply_values(v) if self.norm.values else v

@@ -73,7 +73,7 @@ def case(heads, *, norm=None, dtype=DType.BF16, block_size=16, **options):
 
 
 def norm_of(heads, *, whole=False, bare=False, values=False):
-    widths = {"q": heads.q_width, "k": heads.kv_width} if whole else dict.fromkeys("qk", heads.head_dim)
+    widths = {"q": heads.q_width, "k": heads.k_width} if whole else dict.fromkeys("qk", heads.head_dim)
     weights = {n: None if bare else Weight.stored(n, (w,), DType.F32) for n, w in widths.items()}
     return HeadNorm(**weights, eps=1e-5, whole=whole, values=values)
 

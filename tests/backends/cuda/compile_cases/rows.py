@@ -86,7 +86,7 @@ def norm(
 def rope(qkv: Source, tables: StepTables, op: RopeAndCache, rows: int) -> Case:
     heads = op.shape
     layer = CacheLayer(layer=0, shape=heads, dtype=DType.BF16, span=CAUSAL)
-    pool = untouched(LIMITS.num_blocks, 2 * heads.kv_width * LIMITS.block_size)
+    pool = untouched(LIMITS.num_blocks, 2 * heads.k_width * LIMITS.block_size)
     norm = op.norm or HeadNorm(q=None, k=None, eps=0)
     launch = rope_and_cache(
         qkv,
@@ -123,7 +123,7 @@ def _options(op: RopeAndCache) -> str:
 def rope_op(heads: HeadShape = HEADS, norm: HeadNorm | None = None, **options: Any) -> RopeAndCache:
     """options: of the op, in place of angles alone."""
     return RopeAndCache(
-        qkv=Value("qkv", RowKind.TOKEN, heads.q_width + 2 * heads.kv_width, DType.F32),
+        qkv=Value("qkv", RowKind.TOKEN, heads.q_width + 2 * heads.k_width, DType.F32),
         layer=0,
         shape=heads,
         norm=norm,
@@ -133,7 +133,7 @@ def rope_op(heads: HeadShape = HEADS, norm: HeadNorm | None = None, **options: A
 
 
 def head_norm(heads: HeadShape = HEADS, *, whole: bool = False, values: bool = False) -> HeadNorm:
-    widths = (heads.q_width, heads.kv_width) if whole else (heads.head_dim,) * 2
+    widths = (heads.q_width, heads.k_width) if whole else (heads.head_dim,) * 2
     q, k = (Weight.stored(name, (n,), DType.F32) for name, n in zip("qk", widths, strict=True))
     return HeadNorm(q=q, k=k, eps=1e-5, whole=whole, values=values)
 
