@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from firelane.models.config import ConfigReader
+from firelane.models.experts import ExpertNames, Experts, Routing, Shared
 from firelane.program.ops import Groups
 
-TRAINING_KEYS = ("router_aux_loss_coef", "router_jitter_noise", "output_router_logits")
+TRAINING_KEYS = (
+    "aux_loss_alpha",
+    "ep_size",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "seq_aux",
+)
+EXPERT_NAMES = ExpertNames()
 
 
 def read_expert_counts(
@@ -26,20 +35,52 @@ def read_expert_counts(
     return count, picks
 
 
-def read_groups(config: ConfigReader, count: int, picks: int) -> Groups | None:
-    """Groups of experts, DeepSeek V3's way: as good as their two best. Raises UnsupportedModelError where
-    they do not divide the experts, or leave too few to choose from."""
+def read_groups(config: ConfigReader, count: int, picks: int, *, best: int = 2) -> Groups | None:
+    """Groups of experts, as good as their `best` best. Raises UnsupportedModelError where they do not divide
+    the experts, or leave too few to choose from."""
     groups, keep = config.integer("n_group", 1), config.integer("topk_group", 1)
     if groups == keep == 1:
         return None
-    if count % groups or count < 2 * groups:
+    if count % groups or count < best * groups:
         raise config.refusal("n_group", groups, f"{count} experts cannot be divided in such groups")
     if keep > groups:
         raise config.refusal("topk_group", keep, f"there are only n_group = {groups}")
     if picks > keep * (count // groups):
         size = count // groups
         raise config.refusal("topk_group", keep, f"{keep} x {size} experts, and each token uses {picks}")
-    return Groups(count=groups, keep=keep, best=2)
+    return Groups(count=groups, keep=keep, best=best)
+
+
+def read_deepseek_experts(config: ConfigReader, default: int, default_picks: int) -> Experts:
+    """DeepSeek V3's way: scores are sigmoids, and a bias chooses."""
+    config.choice("scoring_func", "sigmoid", among=("sigmoid",))
+    config.choice("topk_method", "noaux_tc", among=("noaux_tc",))
+    count, picks = read_expert_counts(config, "n_routed_experts", default, default_picks)
+    routing = Routing(
+        score="sigmoid",
+        normalise=config.boolean("norm_topk_prob", True),
+        scale=config.number("routed_scaling_factor", 1.0),
+        groups=read_groups(config, count, picks),
+        bias="mlp.gate.e_score_correction_bias",
+    )
+    return read_beside_shared(config, routing, count, picks)
+
+
+def read_beside_shared(
+    config: ConfigReader, routing: Routing, count: int, picks: int, names: ExpertNames = EXPERT_NAMES
+) -> Experts:
+    """Experts beside one that all tokens share, as wide as n_shared_experts of them."""
+    if config.integer("moe_layer_freq", 1) != 1:
+        raise config.refusal("moe_layer_freq", config.integer("moe_layer_freq"), "1 is needed")
+    width, shared = config.integer("moe_intermediate_size"), config.integer("n_shared_experts", 1)
+    return Experts(
+        count=count,
+        picks=picks,
+        width=width,
+        routing=routing,
+        names=names,
+        shared=Shared(width=shared * width, tensor="mlp.shared_experts"),
+    )
 
 
 def read_sparse_layers(config: ConfigReader, layers: int) -> list[bool]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_layers
-from firelane.models.expert_config import read_expert_counts, read_groups
-from firelane.models.experts import Experts, Routing, Shared, moe
+from firelane.models.expert_config import read_deepseek_experts
+from firelane.models.experts import moe
 from firelane.models.rope import read_rope
 from firelane.program.program import Program
 
@@ -17,7 +17,7 @@ ARCHITECTURES = ("Glm4MoeForCausalLM",)
 def program(config: ConfigReader) -> Program:
     decoder, heads, gate = read_decoder(config, name="glm4_moe"), read_heads(config), read_gate(config)
     rope, layers = read_rope(config, head_dim=heads.head_dim, partial=0.5), read_layers(config)
-    experts, dense = _read_experts(config), config.count("first_k_dense_replace", 1)
+    experts, dense = read_deepseek_experts(config, 128, 8), config.count("first_k_dense_replace", 1)
     width, bias = config.integer("intermediate_size"), config.boolean("attention_bias", False)
     head_norm = "each" if config.boolean("use_qk_norm", False) else ""
     x = embed(decoder)
@@ -25,18 +25,3 @@ def program(config: ConfigReader) -> Program:
         x = attention(layer, x, heads, rope, bias="qkv" if bias else "", head_norm=head_norm)
         x = mlp(layer, x, width, gate=gate) if layer.number < dense else moe(layer, x, experts, gate=gate)
     return decoder.program(head(decoder, x))
-
-
-def _read_experts(config: ConfigReader) -> Experts:
-    """Routed as in DeepSeek V3."""
-    count, picks = read_expert_counts(config, "n_routed_experts", 128, 8)
-    width, shared = config.integer("moe_intermediate_size"), config.integer("n_shared_experts", 1)
-    routing = Routing(
-        score="sigmoid",
-        normalise=config.boolean("norm_topk_prob", True),
-        scale=config.number("routed_scaling_factor", 1.0),
-        groups=read_groups(config, count, picks),
-        bias="mlp.gate.e_score_correction_bias",
-    )
-    shared_expert = Shared(width=shared * width, tensor="mlp.shared_experts")
-    return Experts(count=count, picks=picks, width=width, routing=routing, shared=shared_expert)

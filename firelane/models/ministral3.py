@@ -18,7 +18,7 @@ def program(config: ConfigReader) -> Program:
     decoder, gate = read_decoder(config, name="ministral3"), read_gate(config)
     heads = read_heads(config, default_head_dim=128)
     rope = read_rope(config, head_dim=heads.head_dim, beside=(BETA, "max_position_embeddings"))
-    width, scores = config.integer("intermediate_size"), Scores(temperature=_temperature(config))
+    width, scores = config.integer("intermediate_size"), Scores(temperature=read_temperature(config))
     span = Window(config.integer("sliding_window")) if config.has("sliding_window") else CAUSAL
     config.ignore("sliding_window")
     x = embed(decoder)
@@ -28,7 +28,7 @@ def program(config: ConfigReader) -> Program:
     return decoder.program(head(decoder, x))
 
 
-def _temperature(config: ConfigReader) -> Temperature | None:
+def read_temperature(config: ConfigReader) -> Temperature | None:
     section = config.section("rope_parameters")
     if section is None or not section.has(BETA):
         return None

@@ -35,11 +35,13 @@ def read_rope(
     default_theta: float = DEFAULT_THETA,
     partial: float | None = None,
     interleaved: bool = False,
+    within: int = 0,
     beside: tuple[str, ...] = (),
 ) -> Rope:
     """Reads rope_parameters (newer configs), or rope_theta and rope_scaling (older ones), of the layers of
     `layer_type` where there may be one object a type. partial: the share of each head that turns, where the
     config does not say; None: the family turns whole heads. interleaved: whether neighbours are pairs.
+    within: of heads so wide these `head_dim` columns are the share that turns; 0: they are whole heads.
     beside: keys of the section that the family reads itself, or that change nothing in it. Raises
     UnsupportedModelError.
     """
@@ -48,10 +50,11 @@ def read_rope(
     kind, key = section.kind, "rope_type" if section.own.has("rope_type") else "type"
     if kind not in KINDS:
         raise section.own.refusal(key, kind, f"supported: {', '.join(KINDS)}")
-    rotated = head_dim if kind == "proportional" else section.rotated(head_dim, partial or 1.0)
-    if rotated != head_dim and partial is None:
-        why = "only full rotation is supported"
-        raise config.refusal("partial_rotary_factor", rotated / head_dim, why)
+    whole, partial = (within, head_dim / within) if within else (head_dim, partial)
+    rotated = head_dim if kind == "proportional" else section.rotated(whole, partial or 1.0)
+    if rotated != head_dim and (within or partial is None):
+        why = f"{head_dim} of {within} columns turn" if within else "only full rotation is supported"
+        raise config.refusal("partial_rotary_factor", rotated / whole, why)
     scaled = KINDS[kind](section, Plain(section.theta(default_theta), rotated))
     section.finish()
     return Rope(

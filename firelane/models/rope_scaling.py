@@ -81,8 +81,8 @@ def _yarn(section: RopeSection, plain: Plain) -> Scaled:
     own, trained = section.own, section.trained
     factor = own.number("factor", section.max_position_embeddings / trained)
     fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
-    if fast <= slow:
-        raise own.refusal("beta_fast", fast, "it has to be larger than beta_slow")
+    if fast < slow:
+        raise own.refusal("beta_fast", fast, "it has to be beta_slow or larger")
     if plain.theta <= 1:
         raise own.refusal("rope_theta", plain.theta, "more than 1 is needed")
     low, high = (_pair_of(plain, trained, turns) for turns in (fast, slow))

@@ -35,6 +35,7 @@ from tests.backends.cpu_harness import (
 )
 from tests.models.dense import dense_program
 from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, experts_program
+from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, latent_program
 from tests.models.options import OPTIONS
 from tests.models.recurrent import RECURRENT_SPECS, RECURRENT_SPECS_HERE, recurrent_program
 
@@ -46,6 +47,7 @@ SPECS = {
     "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
     **{name: experts_program(spec) for name, spec in EXPERT_SPECS.items()},
     **{name: recurrent_program(spec) for name, spec in RECURRENT_SPECS.items()},
+    **{name: latent_program(spec) for name, spec in LATENT_SPECS.items()},
 }
 # Without what the others have, other spans, more head widths with one query head per KV head or several, and
 # large blocks. On the best instruction set alone: each is a library to compile.
@@ -58,6 +60,7 @@ SPECS_HERE = {
     "f32-head-256": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=256), dtype=DType.F32), 128),
     **{name: (experts_program(spec), 16) for name, spec in EXPERT_SPECS_HERE.items()},
     **{name: (recurrent_program(spec), 16) for name, spec in RECURRENT_SPECS_HERE.items()},
+    **{name: (latent_program(spec), 128) for name, spec in LATENT_SPECS_HERE.items()},
 }
 CASES = (
     {f"{isa}/{s}": (isa, SPECS[s], 16) for isa in supported_isas(cpu_identity()) for s in SPECS}

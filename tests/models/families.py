@@ -17,7 +17,7 @@ import tokenizers
 from firelane.models.registry import load_program
 from firelane.program.recipes import Piece
 from firelane.program.values import Weight
-from tests.models import toy_dense, toy_experts
+from tests.models import toy_dense, toy_experts, toy_latent
 from tests.models.toy_config import BOS, EOS, MAX_LEN, PAD, SPECIALS, Config
 from tests.models.toy_experts import EXPERTS
 from tests.weights.files import write_safetensors
@@ -56,6 +56,12 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "glm4_moe": toy_experts.glm4_moe,
     "minimax_m2": toy_experts.minimax_m2,
     "ernie4_5_moe": toy_experts.ernie4_5_moe,
+    "deepseek_v2": toy_latent.deepseek_v2,
+    "deepseek_v2_lite": toy_latent.deepseek_v2_lite,
+    "deepseek_v3": toy_latent.deepseek_v3,
+    "kimi_k2": toy_latent.kimi_k2,
+    "mistral4": toy_latent.mistral4,
+    "glm4_moe_lite": toy_latent.glm4_moe_lite,
     "gpt_oss": toy_experts.gpt_oss,
     "llama4": toy_experts.llama4,
     "llama4_maverick": toy_experts.llama4_maverick,

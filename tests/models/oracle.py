@@ -19,9 +19,10 @@ from tests.models.toy_config import Config
 def load_oracle(directory: Path) -> nn.Module:
     """In float32; asserts that it finds exactly its own tensors in the checkpoint."""
     config = json.loads((directory / "config.json").read_text())
-    if config["architectures"] == ["DeciLMForCausalLM"]:
+    (architecture,) = config["architectures"]
+    if architecture == "DeciLMForCausalLM":
         return load_nemotron(config, directory)
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    model, info = getattr(transformers, architecture).from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     assert not info["missing_keys"]

@@ -28,6 +28,8 @@ from firelane.program.ops import (
     Gate,
     Gated,
     GatedLinear,
+    HeadLinear,
+    LatentCache,
     Linear,
     Op,
     RMSNorm,
@@ -261,6 +263,10 @@ def _head_steps(op: RopeAndCache) -> str:
         "kRotate": op.rotary is not None,
         "kTemper": op.temperature is not None,
     }
+    return _steps(steps)
+
+
+def _steps(steps: dict[str, bool]) -> str:
     return " | ".join(name for name, taken in steps.items() if taken) or "0"
 
 
@@ -291,26 +297,64 @@ def _span(span: Span) -> str:
 
 def _attention(op: Attention, layout: Layout) -> str:
     s, tag = op.shape, _tag(op.out.dtype)
-    return (
-        f"Attention<{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {_page(tag, layout)}, "
-        f"{layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}, "
-        f"{_truth(op.softcap)}, {_flag(op.sinks)}>"
-    )
+    rows = f"{_page(tag, layout)}, {layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}"
+    flags = f"{_truth(op.softcap)}, {_flag(op.sinks)}"
+    if s.shared:
+        longest = layout.program.max_model_len
+        return f"LatentAttention<{tag}, {s.heads}, {s.head_dim}, {s.v_dim}, {rows}, {flags}, {longest}>"
+    return f"Attention<{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {rows}, {flags}>"
 
 
 @call.register
 def _(op: Attention, layout: Layout) -> str:
     log2e = math.log2(math.e)
     scale = op.scale / op.softcap if op.softcap else op.scale * log2e
+    keys, values, group = _cache(op.layer, _tag(op.out.dtype), layout)
     fields = [
         _at(op.q, layout),
-        *_cache(op.layer, _tag(op.out.dtype), layout),
+        *([keys, group] if op.shape.shared else [keys, values, group]),
         _float(scale),
         _float(op.softcap * log2e),
         _vector(op.sinks, layout),
         _at(op.out, layout),
     ]
-    return f"{_attention(op, layout)}{{{', '.join(fields)}}}.run(c, thread, op);"
+    kernel = f"{_attention(op, layout)}{{{', '.join(fields)}}}"
+    if not op.shape.shared:
+        return f"{kernel}.run(c, thread, op);"
+    return f"const auto latent = {kernel}; latent.run(c, thread, op); e.sync(op); latent.merge(c, thread);"
+
+
+@call.register
+def _(op: LatentCache, layout: Layout) -> str:
+    tag, width = _tag(op.out.dtype), op.q.width // op.heads
+    strides = ", ".join(str(layout.stride(value)) for value in (op.q, op.latent, op.out))
+    steps = {"kTurn": op.rotary is not None, "kWarm": op.temperature is not None}
+    sizes = f"{op.heads}, {op.rank}, {op.rope_dim}, {width}, {_page(tag, layout)}, {strides}"
+    keys, _, group = _cache(op.layer, tag, layout)
+    fields = [
+        _at(op.q, layout),
+        _at(op.latent, layout),
+        _vector(op.norm, layout),
+        _float(op.eps),
+        _table(op.rotary, layout),
+        _table(op.temperature, layout),
+        keys,
+        group,
+        _at(op.out, layout),
+    ]
+    return f"Latent<{tag}, {sizes}, {_steps(steps)}>{{{', '.join(fields)}}}.run(c, thread);"
+
+
+@call.register
+def _(op: HeadLinear, layout: Layout) -> str:
+    heads, n, k = op.weight.shape
+    read = _coded if op.weight in layout.coded else _matrix
+    store = (
+        f"StoreHead<{_tag(op.out.dtype)}, {n}, {op.keep}, {layout.stride(op.out)}>{{{_at(op.out, layout)}}}"
+    )
+    sizes = f"{heads}, {-(-n // PANEL)}, {k}, {op.keep}, {layout.stride(op.x)}"
+    panels = f"{_panels(op.weight, layout)}{{{read(op.weight, layout)}}}"
+    return f"head_linear<{sizes}>(c, thread, op, {_rows(op.x)}, {_at(op.x, layout)}, {panels}, {store});"
 
 
 @call.register

@@ -9,7 +9,7 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, DeltaRule, Op, RMSNorm, Rotary, Temperature
+from firelane.program.ops import Attention, DeltaRule, HeadShape, Op, RMSNorm, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
@@ -24,7 +24,8 @@ BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 @dataclass(frozen=True, kw_only=True)
 class CachePlace:
-    """Of a layer: its cache group, and where its keys and values begin in each page."""
+    """Of a layer: its cache group, and where its keys and values begin in each page; keys that hold their
+    values are laid out as values are."""
 
     group: int
     keys: int
@@ -49,8 +50,8 @@ class Layout:
             for what, size in _sizes_in_lanes(op):
                 if size % LANES:
                     raise UnsupportedModelError(f"{what} {size}: the CPU kernels need a multiple of {LANES}")
-            if isinstance(op, Attention) and op.shape.v_dim != op.shape.head_dim:
-                raise UnsupportedModelError("there are no CPU kernels for values narrower than keys yet")
+            if isinstance(op, Attention):
+                _check_heads(op.shape)
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -118,8 +119,9 @@ class Layout:
         for index, group in enumerate(self.program.cache_groups):
             for layer in group.layers:
                 start = group.offsets[layer.layer] * self.limits.block_size
-                half = layer.bytes_per_token // 2 * self.limits.block_size
-                places[layer.layer] = CachePlace(group=index, keys=start, values=start + half)
+                keys = layer.shape.k_width * layer.dtype.itemsize * self.limits.block_size
+                values = start if layer.shape.shared else start + keys
+                places[layer.layer] = CachePlace(group=index, keys=start, values=values)
         return places
 
     @cached_property
@@ -136,11 +138,21 @@ class Layout:
 def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
     """Sizes that have to be whole vectors, each with its name."""
     match op:
-        case Attention(shape=shape):
-            return [("head_dim", shape.head_dim)]
         case DeltaRule(shape=shape):
             return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
         case RMSNorm(groups=groups) if groups > 1:
             return [("norm over", op.x.width // groups)]
         case _:
             return []
+
+
+def _check_heads(shape: HeadShape) -> None:
+    for name, width in (("head_dim", shape.head_dim), ("value_dim", shape.v_dim)):
+        if width % LANES:
+            raise UnsupportedModelError(f"{name} {width}: the CPU kernels need a multiple of {LANES}")
+    if shape.v_dim != shape.head_dim and not shape.shared:
+        raise UnsupportedModelError(
+            f"value_dim {shape.v_dim}: the CPU kernels need values as wide as keys, {shape.head_dim}"
+        )
+    if shape.shared and shape.kv_heads > 1:
+        raise UnsupportedModelError(f"{shape.kv_heads} heads of latents: the CPU kernels need one")

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "rope.h"
-#include "span.h"
+#include "softmax.h"
 
 namespace firelane {
 
@@ -49,8 +49,7 @@ struct Attention {
   const act* q;
   const typename T::cache *keys, *values;  // in page 0
   int group;                               // of the cache: whose block table names the pages
-  float scale;         // of the exponent in base 2: softmax scale times log2(e); CAPPED: of the argument of tanh
-  float cap;           // CAPPED: of its result, times log2(e)
+  float scale, cap;    // see softmax_row()
   const float* sinks;  // SINKS: by query head
   act* out;
 
@@ -96,36 +95,11 @@ struct Attention {
     }
   }
 
-  // Scales a row of scores, masks it unless WHOLE says that all its positions may be seen, updates its running maximum
-  // and sum, and leaves its probabilities.
   template <bool WHOLE>
   FL_KERNEL void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
-    const int position = it.position + row / GROUP;
-    const i32x16 after = splat_i(position + 1), before_all = splat_i(SPAN::first(position) - 1);
-    f32x16 x[kKeys / 16], top = splat(-1e30f);
-    i32x16 seen[kKeys / 16];
-    const int count = WHOLE ? kKeys / 16 : vectors;
-    for (int v = 0; v < count; ++v) {
-      x[v] = load(s.scores + row * kKeys + v * 16) * scale;
-      if constexpr (CAPPED) x[v] = tanh_16(x[v]) * cap;
-      if constexpr (!WHOLE) {
-        const i32x16 at = lane_index() + (start + v * 16);
-        seen[v] = less(at, after) & less(before_all, at);
-        x[v] = select(seen[v], x[v], splat(-1e30f));
-      }
-      top = firelane::max(top, x[v]);
-    }
-    const float before = s.max[row], now = std::max(before, hmax(top));
-    f32x16 total = {};
-    for (int v = 0; v < count; ++v) {
-      f32x16 p = exp2_16(x[v] - now);
-      if constexpr (!WHOLE) p = select(seen[v], p, f32x16{});
-      total += p;
-      T::store_act(s.probs + row * LDK + v * 16, p);
-    }
-    s.alpha[row] = exp2_16(splat(before - now))[0];
-    s.sum[row] = s.sum[row] * s.alpha[row] + firelane::sum(total);
-    s.max[row] = now;
+    firelane::softmax_row<T, SPAN, CAPPED, WHOLE, kKeys>(s.scores + row * kKeys, s.probs + row * LDK,
+                                                         {s.max + row, s.sum + row, s.alpha + row},
+                                                         it.position + row / GROUP, start, vectors, scale, cap);
   }
 
   // Whether rows row .. row + m - 1 may see all of the keys from `start` on.

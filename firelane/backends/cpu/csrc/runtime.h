@@ -10,6 +10,8 @@
 #include "attention.h"
 #include "delta_rule.h"
 #include "experts.h"
+#include "latent.h"
+#include "latent_attention.h"
 #include "linear.h"
 #include "rope.h"
 #include "route.h"
