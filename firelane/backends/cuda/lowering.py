@@ -19,6 +19,8 @@ from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.group_rows import group_rows
+from firelane.backends.cuda.kernels.head_linear import head_linear
+from firelane.backends.cuda.kernels.latent import latent_cache
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
@@ -43,6 +45,8 @@ from firelane.program.ops import (
     ExpertGatedLinear,
     ExpertLinear,
     GatedLinear,
+    HeadLinear,
+    LatentCache,
     Linear,
     Op,
     RMSNorm,
@@ -365,6 +369,38 @@ def _(op: ExpertLinear, to: Lowering) -> list[Work]:
         return works
     total = SplitKSum(parts=parts, width=op.out.width, bias=None, residual=residual, out=None)
     return [*works, cast(total, to.at(op.out), width=op.out.width, **to.counted(op.out))]
+
+
+@lower.register
+def _(op: LatentCache, to: Lowering) -> list[Work]:
+    by_position = to.memory.by_position
+    launches = latent_cache(
+        to.at(op.q),
+        to.source(op.latent),
+        op=op,
+        tables=to.memory.tables,
+        rotary=None if op.rotary is None else by_position[op.rotary],
+        temperature=None if op.temperature is None else by_position[op.temperature],
+        norm=to.weights.vector(op.norm.name),
+        cache=to.memory.pages.layers[op.layer],
+        out=to.at(op.out),
+        max_tokens=to.bucket.tokens,
+    )
+    return [*launches]
+
+
+@lower.register
+def _(op: HeadLinear, to: Lowering) -> list[Work]:
+    launch = head_linear(
+        to.matrix(op.weight.name),
+        to.at(op.x),
+        to.at(op.out),
+        heads=op.weight.matrices,
+        keep=op.keep,
+        config=to.products.expert_config(op, to.bucket),
+        **to.counted(op.x),
+    )
+    return [launch]
 
 
 @lower.register

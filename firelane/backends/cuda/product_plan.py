@@ -17,7 +17,7 @@ from firelane.backends.cuda.row_groups import most_tiles
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.split_k import added_up
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
-from firelane.program.ops import ExpertGatedLinear, ExpertLinear, Linear, Op, Product
+from firelane.program.ops import ExpertGatedLinear, ExpertLinear, HeadLinear, Linear, Op, Product
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
 
@@ -49,8 +49,8 @@ class ProductPlan:
         )
         return config if product.out in self.may_be_parts else replace(config, parts=False)
 
-    def expert_config(self, op: ExpertOp, bucket: Bucket) -> LinearConfig:
-        """Fitting the op's matrices as they are."""
+    def expert_config(self, op: ExpertOp | HeadLinear, bucket: Bucket) -> LinearConfig:
+        """Fitting the op's matrices as they are. Each row meets all heads' matrices."""
         weight, is_coded = op.weight, self.is_coded(op.weight)
         shape = ProductShape(
             rows=weight.rows,
@@ -59,7 +59,7 @@ class ProductPlan:
             max_rows=self.rows(op.x, bucket),
             is_coded=is_coded,
             experts=weight.matrices,
-            picks=op.picks.width,
+            picks=weight.matrices if isinstance(op, HeadLinear) else op.picks.width,
         )
         measured = None if self.table is None else self.table.get(shape)
         padded = padded_rows(weight) // (weight.matrices * (1 + shape.gated))
@@ -71,9 +71,8 @@ class ProductPlan:
         """Enough for every bucket."""
         parts = decoded = transposed_bytes = 0
         experts = [op for op in self.program.ops if isinstance(op, ExpertOp)]
-        of_experts = {product for op in experts for product in op.products}
         for product in self.program.products:
-            if product in of_experts:
+            if product.layout.by_expert:
                 continue
             x, weight, out = product.x, product.weight, product.out
             for bucket in buckets:

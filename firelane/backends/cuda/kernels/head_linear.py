@@ -13,7 +13,7 @@ from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.products import multiply, place_tile
 from firelane.backends.cuda.kernels.sums import power_of_two
-from firelane.backends.cuda.kernels.tiling import launch_of, matrix_arguments, row_arguments, tiling
+from firelane.backends.cuda.kernels.tiling import launch_of, matrix_arguments, tiling
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
@@ -30,14 +30,12 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     where,
     values,
     x,
-    x_t,
     out,
     counts,
     rows,
     k,
     k_tiles,
     x_stride,
-    x_t_stride,
     out_stride,
     feature_tiles,
     row_tiles,
@@ -76,11 +74,10 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     mask = (features < rows)[:, None] & valid[None, :]
     tl.store(out_rows[None, :] + features[:, None], total.to(out.dtype.element_ty), mask=mask)
     if KEEP:
-        if feature_tile == 0:
-            kept = tl.arange(0, KEEP_BLOCK)
-            mask = (kept < KEEP)[:, None] & valid[None, :]
-            columns = tl.load(x_rows[None, :] + k + kept[:, None], mask=mask)
-            tl.store(out_rows[None, :] + rows + kept[:, None], columns, mask=mask)
+        kept = tl.arange(0, KEEP_BLOCK)
+        mask = (kept < KEEP)[:, None] & valid[None, :] & (feature_tile == 0)
+        columns = tl.load(x_rows[None, :] + k + kept[:, None], mask=mask)
+        tl.store(out_rows[None, :] + rows + kept[:, None], columns, mask=mask)
 
 
 def head_linear(
@@ -101,7 +98,8 @@ def head_linear(
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
-        **row_arguments(x, None),
+        "x": x,
+        "x_stride": x.stride(0),
         "rows": matrix.rows // heads,
         "out": out,
         "out_stride": out.stride(0),

@@ -146,8 +146,8 @@ def latent_cache(
     out: Tensor,
     max_tokens: int,
 ) -> list[Launch]:  # limits: exempt (kernel: as the op)
-    """q: float32 [rows, stride]; rotary, temperature: as rope_and_cache()'s; norm: float32 [rank]. The keys of
-    the layer's cache hold its values."""
+    """q: float32 [rows, stride]; rotary, temperature: as rope_and_cache()'s; norm: float32 [rank]; cache:
+    of the layer, whose keys hold its values."""
     assert isinstance(latent, Tensor) or latent.out is None, "latent_cache: its latent is read elsewhere, too"
     half = power_of_two(max(1, op.rope_dim // 2))
     block = max(4, power_of_two(op.rank))
