@@ -14,7 +14,8 @@ from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, 
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend --gemm"
+    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend "
+    "--gemm --state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--tool-parser --reasoning-parser"

@@ -14,6 +14,7 @@ from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service, raise_file_limit
+from firelane.cli.start_lines import states_text
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -44,6 +45,8 @@ READY: Any = SimpleNamespace(
     weights_bytes=1,
     kv_bytes=3_000_000,
     load_s=0.1,
+    states_bytes=0,
+    num_snapshots=0,
 )
 
 
@@ -160,6 +163,13 @@ def test_the_lines_of_a_start(service, capsys) -> None:
         r"serving  a, b at http://127.0.0.1:1 after [\d.]+ s; needs no key; Ctrl-C ends it", said[4]
     )
     assert len(said) == 5
+
+
+def test_the_line_of_memory_tells_of_recurrent_states() -> None:
+    sizes = {"max_num_seqs": 8, "num_snapshots": 30, "states_bytes": 38 * 64 * 10**6}
+    ready: Any = SimpleNamespace(**vars(READY) | sizes)
+    assert states_text(ready) == "; states of 8 sequences and 30 snapshots in 2.43 GB"
+    assert states_text(READY) == ""
 
 
 @pytest.mark.parametrize(

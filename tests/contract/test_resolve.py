@@ -15,8 +15,8 @@ from firelane.contract import (
     smallest_limits,
 )
 from firelane.contract.resolve import GIB
-from firelane.engine_config import ExecutorConfig
-from firelane.errors import OutOfMemoryError
+from firelane.engine_config import EngineConfig, ExecutorConfig
+from firelane.errors import OutOfMemoryError, UsageError
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 
@@ -135,3 +135,16 @@ def test_states_that_leave_no_room_for_pages_are_refused_with_what_to_lower() ->
 
 def test_a_model_without_states_has_no_snapshots() -> None:
     assert limits(GIB, state_snapshots=5).num_snapshots == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"state_snapshots": -1}, "state_snapshots is -1: it must be at least 0"),
+        ({"state_snapshot_interval": 0}, "state_snapshot_interval is 0: it must be at least 1"),
+        ({"state_snapshots": 3, "prefix_cache": False}, "without the prefix cache no prompt begins with one"),
+    ],
+)
+def test_settings_of_snapshots_that_make_no_sense_are_refused(settings: dict, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        EngineConfig(cache_dir=Path("/nowhere"), model_dir=Path("/nowhere"), **settings)

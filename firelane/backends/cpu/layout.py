@@ -47,11 +47,11 @@ class Layout:
         limits, states = self.limits, self.program.state_bytes
         assert limits.state_bytes == states, f"states of {limits.state_bytes} bytes, the program's {states}"
         for op in self.program.ops:
+            if isinstance(op, Attention):
+                _check_heads(op.shape)
             for what, size in _sizes_in_lanes(op):
                 if size % LANES:
                     raise UnsupportedModelError(f"{what} {size}: the CPU kernels need a multiple of {LANES}")
-            if isinstance(op, Attention):
-                _check_heads(op.shape)
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -135,17 +135,6 @@ class Layout:
         return {table: i for i, table in enumerate(self.program.position_tables)}
 
 
-def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
-    """Sizes that have to be whole vectors, each with its name."""
-    match op:
-        case DeltaRule(shape=shape):
-            return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
-        case RMSNorm(groups=groups) if groups > 1:
-            return [("norm over", op.x.width // groups)]
-        case _:
-            return []
-
-
 def _check_heads(shape: HeadShape) -> None:
     for name, width in (("head_dim", shape.head_dim), ("value_dim", shape.v_dim)):
         if width % LANES:
@@ -156,3 +145,14 @@ def _check_heads(shape: HeadShape) -> None:
         )
     if shape.shared and shape.kv_heads > 1:
         raise UnsupportedModelError(f"{shape.kv_heads} heads of latents: the CPU kernels need one")
+
+
+def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
+    """Sizes that have to be whole vectors, each with its name."""
+    match op:
+        case DeltaRule(shape=shape):
+            return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
+        case RMSNorm(groups=groups) if groups > 1:
+            return [("norm over", op.x.width // groups)]
+        case _:
+            return []
