@@ -85,7 +85,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     x += first.to(tl.int64) * x_stride
     x_rows = x + tokens * x_stride
     if x_t is not None:
-        x_t += first
+        x_t += first + tokens
     valid = tokens < count
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
@@ -108,7 +108,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
             )  # fmt: skip
     if has_escapes | (SEGMENTS == 0):
         total = sum_escapes(
-            starts, where, values, block, x, x_stride, x_t, x_t_stride, count,
+            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
             FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
         add_to_tile(
@@ -248,7 +248,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     x += first.to(tl.int64) * x_stride
     x_rows = x + tokens * x_stride
     if x_t is not None:
-        x_t += first
+        x_t += first + tokens
     features = feature_tile * FEATURES + tl.arange(0, FEATURES)
     parts += part.to(tl.int64) * parts_stride + first.to(tl.int64) * out_stride
     places = parts + tokens[None, :] * out_stride + features[:, None]
@@ -263,7 +263,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     else:
         block = feature_tile * (FEATURES // 64)
         total = sum_escapes(
-            starts, where, values, block, x, x_stride, x_t, x_t_stride, count,
+            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
             FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
