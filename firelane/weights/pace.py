@@ -9,7 +9,7 @@ from typing import Protocol
 SHARE = 0.1
 """Of one core's time, while steps run."""
 QUIET_S = 0.05
-"""After a step, until its engine counts as idle: the next one of a running batch comes within a millisecond."""
+"""After a step, until its engine counts as idle: in a running batch the next one comes sooner."""
 
 
 class Stop(Protocol):
