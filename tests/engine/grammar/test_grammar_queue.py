@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from gated_compiler import Sequence, regex, taken
+from gated_compiler import PATIENCE_S, Sequence, regex, taken
 
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.queue import GrammarQueue
-from firelane.errors import RequestError
+from firelane.errors import MachineError, RequestError
 from firelane.wire.frames import Grammar
 
 
@@ -163,10 +165,33 @@ def test_a_grammar_that_takes_too_long(compiler) -> None:
     queue = GrammarQueue(compiler, GrammarLimits(compile_s=0.0))
     queue.compile(Sequence(1), regex("a"))
     assert "not compiled within 0 s" in taken(queue, 1)[1]
-    assert not queue.is_waiting
+    assert queue.waiting() == []
     compiler.gate("a").set()
     queue.close()
     queue._workers.join()
+
+
+def test_a_grammar_that_never_ends_ends_the_engine(compiler) -> None:
+    queue = GrammarQueue(compiler, GrammarLimits(stuck_s=0.0))
+    queue.compile(Sequence(1), regex("a"))
+    assert queue.is_waiting
+    with pytest.raises(MachineError, match="does not end, and takes memory: the engine has to be started"):
+        queue.take()
+    compiler.gate("a").set()
+    queue.close()
+    queue._workers.join()
+
+
+def test_a_grammar_that_nobody_waits_for_is_watched(compiler, queue) -> None:
+    sequence = Sequence(1)
+    queue.compile(sequence, regex("a"))
+    queue.abort(sequence)
+    assert queue.is_waiting
+    compiler.gate("a").set()
+    until_s = time.monotonic() + PATIENCE_S
+    while queue.is_waiting:
+        assert queue.take() == []
+        assert time.monotonic() < until_s
 
 
 def test_too_many_wait(compiler, queue) -> None:
