@@ -1,5 +1,5 @@
-"""Checkpoint: all tensors of a model directory, one safetensors file or several with an index, each as its
-maker wrote it or packed without loss (weights/lossless).
+"""Checkpoint: all tensors of a model directory: one safetensors file or several with an index, each as its
+maker wrote it or packed without loss (weights/lossless); or GGUF files that lie elsewhere (weights/gguf).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.storage import read_regular
 from firelane.weights.fingerprint import FileStamp, fingerprint
+from firelane.weights.gguf.file import GgufFile
+from firelane.weights.gguf.index import NAME as GGUF_INDEX
+from firelane.weights.gguf.index import read_index as read_gguf_index
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.names import TensorNames, other_part
@@ -28,7 +31,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
 MAX_INDEX_BYTES = 64 << 20
-WeightFile = SafetensorsFile | PackedFile
+WeightFile = SafetensorsFile | PackedFile | GgufFile
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class Checkpoint:
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
         """Raises ModelNotFoundError without weights, CheckpointError when they are damaged or incomplete."""
+        if (directory / GGUF_INDEX).is_file():
+            return cls(directory, _gguf_files(directory))
         weight_map = _weight_map(directory)
         files = [open_weights(path) for path in _paths(directory, weight_map)]
         _check_kinds(directory, files)
@@ -79,7 +84,7 @@ class Checkpoint:
     @property
     def is_sampled(self) -> bool:
         """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
-        return any(isinstance(file, SafetensorsFile) for file in self._files)
+        return any(not isinstance(file, PackedFile) for file in self._files)
 
     def is_unchanged(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""
@@ -199,6 +204,13 @@ def _places(directory: Path, files: Sequence[WeightFile]) -> dict[str, tuple[Wei
             )
         places[name] = file, published
     return places
+
+
+def _gguf_files(directory: Path) -> list[GgufFile]:
+    index = read_gguf_index(directory)
+    if index is None or not index.is_current:
+        raise CheckpointError(f"{directory}: the GGUF file has been changed or moved: start again")
+    return [GgufFile(file) for file in index.files]
 
 
 def weight_files(directory: Path) -> list[Path]:
