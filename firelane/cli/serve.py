@@ -193,8 +193,8 @@ def _gateway_config(
 def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) -> list[ModelConfig]:
     """Models of MODEL and each --model, in this order. Raises UsageError."""
     from firelane.gateway.config import ModelConfig
+    from firelane.sources.resolve import resolve
     from firelane.text.tokenizer_source import tokenizer_directory
-    from firelane.weights.sources import resolve
 
     given: list[tuple[tuple[str, ...], str | None]] = []
     if arguments.model is not None or not arguments.more_models:
@@ -238,8 +238,8 @@ def _templates(given: list[tuple[str, str]], served: list[tuple[str, ...]]) -> d
 
 
 def served_name(model: str | None) -> str:
-    """A directory goes by its name, a hub id by itself."""
+    """A directory, or a GGUF file, goes by its name, a hub id by itself."""
     if model is None:
         return EMBEDDED_NAME
     path = Path(model).expanduser()
-    return path.resolve().name if path.is_dir() else model
+    return path.resolve().name if path.is_dir() else path.stem if path.is_file() else model

@@ -27,6 +27,7 @@ from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import Choice, PromptRun
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
+from firelane.sources.resolve import resolve
 from firelane.text.assistant import Assistant
 from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
@@ -34,7 +35,6 @@ from firelane.text.sampling import wire_sampling
 from firelane.text.tokenizer import load_tokenizer
 from firelane.text.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
-from firelane.weights.sources import resolve
 from firelane.wire.frames import NewRequest, Pooling, Sampling
 
 Prompt = str | Sequence[int]

@@ -32,11 +32,12 @@ FLAGS = {
     "chat": f"MODEL --url --system {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
-    "bench serve": "--url --model --api-key --seed --dataset-name --dataset-path --num-prompts --tokenizer "
-    "--random-input-len --random-output-len --random-range-ratio --random-prefix-len --sharegpt-output-len "
-    "--vocab-size --longest --max-concurrency --request-rate --burstiness --ramp-up-strategy "
-    "--ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature --ignore-eos --extra-body --goodput "
-    "--metric-percentiles --save-detailed --metadata --save-plot --json",
+    "bench serve": "--url --backend --endpoint --model --api-key --seed --dataset-name --dataset-path "
+    "--num-prompts --tokenizer --random-input-len --random-output-len --random-range-ratio "
+    "--random-prefix-len --sharegpt-output-len --vocab-size --longest --max-concurrency --request-rate "
+    "--burstiness --ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature "
+    "--ignore-eos --extra-body --goodput --metric-percentiles --save-detailed --metadata --save-plot "
+    "--json",
     "bench kernels": "MODEL --threads --weights --isa --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",

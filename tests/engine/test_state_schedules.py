@@ -68,7 +68,7 @@ def follow_up(d, sent, which, new_tokens, request_of):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     sizes=sizes, tile=st.sampled_from([1, 2, 4]), schedule=st.lists(turns, max_size=14), is_fair=st.booleans()
 )

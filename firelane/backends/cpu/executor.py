@@ -168,7 +168,7 @@ class CpuExecutor:
         return self.pages.nbytes
 
     def submit(self, inputs: StepInputs) -> None:
-        self._check.raise_if_failed()
+        self._check.step_begins()
         step = self._struct(inputs)
         step.num_chunks, step.num_tokens, step.num_rows = (
             inputs.num_chunks,
@@ -187,6 +187,7 @@ class CpuExecutor:
 
     def wait(self) -> StepOutputs:
         self._library.wait(self._handle)
+        self._check.step_ends()
         outputs = self._outputs[self._turn]
         self._turn ^= 1
         return outputs

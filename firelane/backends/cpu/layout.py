@@ -48,7 +48,7 @@ class Layout:
         assert limits.state_bytes == states, f"states of {limits.state_bytes} bytes, the program's {states}"
         for op in self.program.ops:
             if isinstance(op, Attention):
-                _check_heads(op.shape)
+                check_heads(op.shape)
             for what, size in _sizes_in_lanes(op):
                 if size % LANES:
                     raise UnsupportedModelError(f"{what} {size}: the CPU kernels need a multiple of {LANES}")
@@ -135,7 +135,8 @@ class Layout:
         return {table: i for i, table in enumerate(self.program.position_tables)}
 
 
-def _check_heads(shape: HeadShape) -> None:
+def check_heads(shape: HeadShape) -> None:
+    """Raises UnsupportedModelError for those that attention has no kernel for."""
     for name, width in (("head_dim", shape.head_dim), ("value_dim", shape.v_dim)):
         if width % LANES:
             raise UnsupportedModelError(f"{name} {width}: the CPU kernels need a multiple of {LANES}")

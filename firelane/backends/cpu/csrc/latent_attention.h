@@ -12,7 +12,7 @@
 
 namespace firelane {
 
-constexpr int kLatentKeys = 128;     // positions of a tile of the softmax
+constexpr int kLatentKeys = 256;     // positions of a tile of the softmax
 constexpr int kLatentRows = 32;      // rows of a work item that has several tokens
 constexpr int kHeads = 16;           // query heads of an item
 constexpr int kSplit = 512;          // positions of the first splits
@@ -58,6 +58,7 @@ struct LatentAttention {
   static constexpr int ROWS = TOKENS * GROUP;
   static constexpr int LDD = D + 32;  // padded row of the query copy
   static constexpr int LDK = kLatentKeys + 16;
+  static constexpr int WORDS = 64;  // of a key, transposed at once: they stay in the first-level cache
   static constexpr int STEP = std::min(BS, kKeyTile);  // positions that lie in one page
   static constexpr int SPLITS = split_of(MAX_LEN - 1) + 1;
   static constexpr int PARTS = 2 * SPLITS;  // of rows by split, in the scratch of each thread
@@ -69,7 +70,7 @@ struct LatentAttention {
     SplitSums sums[GROUP];
   };
   struct Scratch {
-    alignas(64) word keys[D / P * kKeyTile];
+    alignas(64) word keys[WORDS * kKeyTile];
     alignas(64) act query[ROWS * LDD];
     alignas(64) act probs[ROWS * LDK];
     alignas(64) float scores[ROWS * kLatentKeys];
@@ -93,6 +94,7 @@ struct LatentAttention {
 
     FL_INLINE int width() const { return heads.end - heads.begin; }
     FL_INLINE int rows() const { return tokens * width(); }
+    FL_INLINE int newest() const { return position + tokens - 1; }
   };
 
   FL_INLINE const word* words(const Item& it, int position) const {
@@ -100,37 +102,51 @@ struct LatentAttention {
     return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
   }
 
-  FL_KERNEL void transpose(const Item& it, Scratch& s, int start, int vectors) const {
+  // Words k0 .. k1 - 1 of the keys of kKeyTile positions from `start` on, to s.keys.
+  FL_KERNEL void transpose(const Item& it, Scratch& s, int start, int vectors, int k0, int k1) const {
     for (int v = 0; v < vectors; ++v) {
       const word* from = words(it, start + v * 16);
-      for (int d = 0; d < D; d += 16)
-        transpose_16<D, kKeyTile>(static_cast<const T*>(nullptr), from + d, s.keys + d / P * kKeyTile + v * 16);
+      for (int k = k0; k < k1; k += 16 / P)
+        transpose_16<D, kKeyTile>(static_cast<const T*>(nullptr), from + k * P, s.keys + (k - k0) * kKeyTile + v * 16);
     }
   }
 
-  // The part of the bytes of kKeyTile positions from `start` on that call `i` of `calls` fetches, unless they are after `last`.
-  FL_INLINE Ahead ahead(const Item& it, Scratch& s, int start, int last, int i, int calls) const {
-    if (start > last) return {reinterpret_cast<const char*>(s.keys), 0};
-    const int at = start + kKeyTile * i / calls / 16 * 16;
-    const auto* from = reinterpret_cast<const char*>(words(it, std::min(at, last)));
-    return Ahead::share(from, from + kKeyTile * D * sizeof(typename T::cache) / calls, 0, 1, D / P);
-  }
+  // What is fetched of the keys of the tile from `start` on: a part of them for each block of words, tile of rows and
+  // vectors that scores are summed for. Nothing of positions that the item's tokens do not see.
+  struct Fetches {
+    const LatentAttention& attention;
+    const Item& it;
+    int start, made, calls;
 
+    FL_INLINE Ahead next(int steps) {
+      constexpr int bytes = D * sizeof(typename T::cache), all = kKeyTile * bytes;
+      const int begin = int(std::int64_t(all) * made / calls), end = int(std::int64_t(all) * (made + 1) / calls);
+      const int within = begin / bytes / STEP * STEP, position = start + within;
+      ++made;
+      if (position > it.newest()) return {reinterpret_cast<const char*>(attention.q), 0};
+      const auto* from = reinterpret_cast<const char*>(attention.words(it, position)) + (begin - within * bytes);
+      return Ahead::share(from, from + (end - begin), 0, 1, steps);
+    }
+  };
+
+  // Adds the products of `count` words to the scores at `to` of M rows. x: of the first row; v: vector of s.keys.
   template <int M>
-  FL_KERNEL void score_rows(Scratch& s, int row, int to, int v, Ahead fetched) const {
+  FL_KERNEL void score_rows(Scratch& s, const act* x, float* to, int v, int count, bool first, Ahead fetched) const {
     constexpr int W = tile_width(M);
-    f32x16 acc[M][W] = {};
-    const act* x = s.query + row * LDD;
-    for (int k = 0; k < D / P; ++k) {
+    f32x16 acc[M][W];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m)
+      for (int w = 0; w < W; ++w) acc[m][w] = first ? splat(0.0f) : load(to + m * kLatentKeys + w * 16);
+    for (int k = 0; k < count; ++k) {
       const word* at[W];
       for (int w = 0; w < W; ++w) at[w] = s.keys + k * kKeyTile + (v + w) * 16;
       const word* const(&from)[W] = reinterpret_cast<const word* const(&)[W]>(at);
-      fetched.fetch_line();
+      fetched.fetch();
       step_from<T, M, W, LDD>(acc, x + k * P, from);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
-      for (int w = 0; w < W; ++w) store(s.scores + (row + m) * kLatentKeys + to + w * 16, acc[m][w]);
+      for (int w = 0; w < W; ++w) store(to + m * kLatentKeys + w * 16, acc[m][w]);
   }
 
   template <bool WHOLE>
@@ -178,25 +194,32 @@ struct LatentAttention {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
-      with_rows(r.end - r.begin, r.begin, [&]<int M>(int row) FL_LAMBDA { f.template operator()<M>(row, i, tiles); });
+      with_rows(r.end - r.begin, r.begin, f);
     }
   }
 
-  // The scores of the positions from `start` on, kKeyTile at most: at `to` of each row's.
-  FL_INLINE void score(const Item& it, Scratch& s, int start, int to, int vectors, int last) const {
-    transpose(it, s, start, vectors);
-    each_tile(it.rows(), [&]<int M>(int row, int i, int tiles) FL_LAMBDA {
-      constexpr int W = tile_width(M);
-      const int wide = (vectors + W - 1) / W;
-      for (int v = 0; v < wide; ++v)
-        score_rows<M>(s, row, to + v * W * 16, v * W, ahead(it, s, start + kKeyTile, last, i * wide + v, tiles * wide));
-    });
+  // The scores of the positions from `start` on, kKeyTile at most: at `to` of each row's. The keys from `next` on are
+  // fetched meanwhile.
+  FL_INLINE void score(const Item& it, Scratch& s, int start, int to, int vectors, int next) const {
+    constexpr int all = D / P, blocks = (all + WORDS - 1) / WORDS;
+    const int tiles = (it.rows() + kTileRows - 1) / kTileRows;
+    Fetches fetches{*this, it, next, 0, blocks * tiles * ((vectors + 1) / 2)};
+    for (int k = 0; k < all; k += WORDS) {
+      const int count = std::min(WORDS, all - k);
+      transpose(it, s, start, vectors, k, k + count);
+      each_tile(it.rows(), [&]<int M>(int row) FL_LAMBDA {
+        const act* x = s.query + row * LDD + k * P;
+        float* scores = s.scores + row * kLatentKeys + to;
+        for (int v = 0; v < vectors; v += tile_width(M))
+          score_rows<M>(s, x, scores + v * 16, v, count, k == 0, fetches.next(count));
+      });
+    }
   }
 
-  // The tile of positions lo .. hi - 1, of those from `start` on.
-  FL_INLINE void tile(const Item& it, Scratch& s, int start, int lo, int hi, int last) const {
+  // The tile of positions lo .. hi - 1, of those from `start` on. next: the first position of the one that follows.
+  FL_INLINE void tile(const Item& it, Scratch& s, int start, int lo, int hi, int next) const {
     for (int at = lo; at < hi; at += kKeyTile)
-      score(it, s, at, at - start, (std::min(kKeyTile, hi - at) + 15) / 16, last);
+      score(it, s, at, at - start, (std::min(kKeyTile, hi - at) + 15) / 16, at + kKeyTile < hi ? at + kKeyTile : next);
     const int rows = it.rows(), width = it.width(), vectors = (hi - start + 15) / 16;
     for (int row = 0; row < rows; ++row) {
       const int position = it.position + row / width;
@@ -205,18 +228,19 @@ struct LatentAttention {
     }
     const int from = (lo - start) / P, to = (hi - start + P - 1) / P;
     for (int d = 0; d < V; d += 32)
-      each_tile(rows, [&]<int M>(int row, int, int) FL_LAMBDA { weigh_wide<M>(it, s, row, d, start, from, to); });
+      each_tile(rows, [&]<int M>(int row) FL_LAMBDA { weigh_wide<M>(it, s, row, d, start, from, to); });
   }
 
-  // The sums of one split, in s.out, s.max and s.sum.
-  FL_INLINE void split_sums(const Item& it, Scratch& s, int number) const {
-    const int rows = it.rows(), newest = it.position + it.tokens - 1;
+  // The sums of one split, in s.out, s.max and s.sum. next: the split that is worked on after it.
+  FL_INLINE void split_sums(const Item& it, Scratch& s, int number, int next) const {
+    const int rows = it.rows();
     for (int r = 0; r < rows; ++r) s.max[r] = -1e30f, s.sum[r] = 0.0f;
     std::memset(s.out, 0, sizeof(float) * rows * V);
     const int seen = SPAN::first(it.position) / kKeyTile * kKeyTile;
-    const int begin = std::max(split_start(number), seen), end = std::min(split_start(number + 1), newest + 1);
+    const int begin = std::max(split_start(number), seen), end = std::min(split_start(number + 1), it.newest() + 1);
     for (int start = begin / kLatentKeys * kLatentKeys; start < end; start += kLatentKeys)
-      tile(it, s, start, std::max(begin, start), std::min(end, start + kLatentKeys), end - 1);
+      tile(it, s, start, std::max(begin, start), std::min(end, start + kLatentKeys),
+           start + kLatentKeys < end ? start + kLatentKeys : split_start(next));
   }
 
   FL_INLINE void copy_query(const Item& it, Scratch& s) const {
@@ -238,21 +262,21 @@ struct LatentAttention {
 
   // All splits of an item, one after the other.
   FL_KERNEL void whole(const Item& it, Scratch& s) const {
-    const int rows = it.rows(), width = it.width(), newest = it.position + it.tokens - 1;
+    const int rows = it.rows(), width = it.width();
     copy_query(it, s);
     std::memset(s.total, 0, sizeof(float) * rows * V);
     for (int r = 0; r < rows; ++r) s.sums[r] = no_splits(it.heads.begin + r % width);
-    for (int number = split_of(SPAN::first(it.position)); number <= split_of(newest); ++number) {
-      split_sums(it, s, number);
+    for (int number = split_of(SPAN::first(it.position)); number <= split_of(it.newest()); ++number) {
+      split_sums(it, s, number, number + 1);
       for (int r = 0; r < rows; ++r) add_split<V>(s.sums[r], s.total + r * V, {s.max[r], s.sum[r]}, s.out + r * V);
     }
     for (int r = 0; r < rows; ++r) finish(it.row + r / width, it.heads.begin + r % width, s.sums[r], s.total + r * V);
   }
 
   // One split of one token.
-  FL_KERNEL void part(const Item& it, Scratch& s, int number, Part& to) const {
+  FL_KERNEL void part(const Item& it, Scratch& s, int number, int next, Part& to) const {
     copy_query(it, s);
-    split_sums(it, s, number);
+    split_sums(it, s, number, next);
     std::memcpy(to.out, s.out, sizeof(float) * it.rows() * V);
     for (int r = 0; r < it.rows(); ++r) to.sums[r] = {s.max[r], s.sum[r]};
   }
@@ -292,13 +316,15 @@ struct LatentAttention {
   // they get free.
   FL_KERNEL void run(const Context& c, int thread, int op) const {
     Scratch& s = scratch(c, thread);
+    const int next = std::max(1, c.threads() / GROUPS);  // splits from an item of this thread to its next, most likely
     int first = 0, mine = c.next_item(op);
     each_chunk(c, [&](const Plan& plan) {
       for (; mine < first + plan.items(); mine = c.next_item(op)) {
         const int at = (mine - first) / GROUPS, which = (mine - first) % GROUPS;
         const int token = plan.parts ? 0 : at * TOKENS, tokens = std::min(TOKENS, plan.length - token);
         const Item it{plan.blocks, plan.row + token, plan.position + token, tokens, split(HEADS, which, GROUPS)};
-        if (plan.parts) part(it, s, plan.first_split + at, part_of(c, plan.first_part + mine - first));
+        const int number = plan.first_split + at;
+        if (plan.parts) part(it, s, number, number + next, part_of(c, plan.first_part + mine - first));
         else whole(it, s);
       }
       first += plan.items();

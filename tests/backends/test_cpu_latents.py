@@ -1,0 +1,108 @@
+"""Latent attention on the CPU over contexts of several splits: against the reference, and the same bits
+whoever shares the step or the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from firelane.backends.cpu.layout import check_heads
+from firelane.contract import CAUSAL, Window
+from firelane.errors import UnsupportedModelError
+from firelane.program.ops import HeadShape
+from firelane.program.reference import ReferenceExecutor
+from firelane.program.values import DType
+from tests.backends.cpu_harness import Chunk, Machine, limits, machine
+from tests.backends.test_cpu_ops import apart, check_step
+from tests.models.latents import MANY, LatentSpec, latent_program
+
+CONTEXT = 1180  # three splits of 512
+LAST = 40
+SIZES = limits(max_num_batched_tokens=570, max_output_rows=64, max_model_len=1200, num_blocks=12 * 75)
+MODELS = {
+    "bf16": LatentSpec(spans=(CAUSAL, Window(700)), max_model_len=2048),
+    "f32": LatentSpec(dtype=DType.F32, shape=MANY, spans=(CAUSAL,), max_model_len=2048),
+}
+SCHEDULES = {
+    "one by one": [1] * LAST,
+    "chunks": [1, 7, 1, 30, 1],
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def driven(request: pytest.FixtureRequest, kernel_cache) -> Iterator[Machine]:
+    m = machine(latent_program(MODELS[request.param]), kernel_cache, sizes=SIZES, place=apart)
+    start(m, 12)
+    yield m
+    m.executor.release()
+
+
+def start(m: Machine, sequences: int) -> None:
+    """That many prompts of CONTEXT - LAST tokens in the cache, in pages in no order."""
+    rng = np.random.default_rng(7)
+    pages = rng.permutation(12 * 75).reshape(12, 75)
+    for slot in range(sequences):
+        m.greedy(slot, rng.integers(0, 331, CONTEXT).tolist())
+        m.give_blocks(slot, pages[slot].tolist())
+        for at in range(0, CONTEXT - LAST, 570):
+            m.step([Chunk(slot, at, min(570, CONTEXT - LAST - at), sample=False)])
+
+
+def scored(m: Machine, schedule: Sequence[int], company: int) -> bytes:
+    """Log-probabilities of the last tokens of slot 0, read in chunks of `schedule`, each beside so many
+    other sequences."""
+    found: list[np.ndarray] = []
+    at = CONTEXT - LAST
+    for length in schedule:
+        others = [Chunk(slot, CONTEXT - LAST - 10 * slot, 1) for slot in range(1, 1 + company)]
+        out = m.step([*others, Chunk(0, at, length, score=True)])
+        found.append(out.logprobs[company : company + length].copy())
+        at += length
+    return np.concatenate(found).tobytes()
+
+
+def test_against_the_reference(driven: Machine) -> None:
+    """A token that is decoded, its splits worked on apart, beside a chunk."""
+    sizes, program = driven.executor.limits, driven.executor.layout.program
+    reference = ReferenceExecutor(
+        program, driven.weights.values, slots=sizes.max_num_seqs, max_len=sizes.max_model_len
+    )
+    for at in range(0, CONTEXT - LAST, 570):
+        check_step(driven, reference, [Chunk(0, at, min(570, CONTEXT - LAST - at))])
+    check_step(driven, reference, [Chunk(0, CONTEXT - LAST, 1)])
+    check_step(driven, reference, [Chunk(0, CONTEXT - LAST + 1, 3)])
+
+
+@pytest.mark.parametrize("company", [0, 1, 11])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_same_bits_whoever_shares_the_step(driven: Machine, schedule: str, company: int) -> None:
+    """With eleven others there is no room for the sums of all splits."""
+    whole = scored(driven, [LAST], 0)
+    assert np.isfinite(np.frombuffer(whole, np.float32)).all()
+    assert scored(driven, SCHEDULES[schedule], company) == whole
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_same_bits_with_any_number_of_threads(driven: Machine, kernel_cache, threads: int) -> None:
+    want = scored(driven, SCHEDULES["chunks"], 0)
+    program = driven.executor.layout.program
+    other = machine(program, kernel_cache, sizes=SIZES, place=apart, threads=threads)
+    start(other, 1)
+    assert scored(other, SCHEDULES["chunks"], 0) == want
+    other.executor.release()
+
+
+@pytest.mark.parametrize(
+    ("heads", "why"),
+    [
+        (HeadShape(heads=2, kv_heads=1, head_dim=64, value_dim=48), "values as wide as keys"),
+        (HeadShape(heads=2, kv_heads=1, head_dim=64, value_dim=40, shared=True), "value_dim 40: .* 16"),
+        (HeadShape(heads=2, kv_heads=2, head_dim=64, value_dim=48, shared=True), "need one"),
+    ],
+    ids=str,
+)
+def test_shapes_without_kernels_are_refused(heads: HeadShape, why: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=why):
+        check_heads(heads)
