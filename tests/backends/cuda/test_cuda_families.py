@@ -37,12 +37,19 @@ def _lean():
 
 EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "minimax_m2", "ernie4_5_moe")
 """Families that there are no kernels for."""
-SERVED = [family for family in FAMILIES if family not in EXPERTS]
+LATENT = ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "kimi_k2", "mistral4", "glm4_moe_lite")
+SERVED = [family for family in FAMILIES if family not in EXPERTS + LATENT]
 
 
 @pytest.mark.parametrize("family", EXPERTS)
 def test_experts_are_refused_by_name(family: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"no CUDA kernels for experts yet.*--backend cpu"):
+        load(make_checkpoint(family, "float32", tmp_path))
+
+
+@pytest.mark.parametrize("family", LATENT)
+def test_latent_attention_is_refused_by_name(family: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"no CUDA kernels for latent attention yet"):
         load(make_checkpoint(family, "float32", tmp_path))
 
 
