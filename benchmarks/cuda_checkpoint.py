@@ -24,7 +24,7 @@ import torch
 from cuda_llama import DEVIATION, LLAMA_8B, TINY, program_of
 
 from firelane.program.program import Program
-from firelane.weights.sources import EMBEDDED
+from firelane.sources.resolve import EMBEDDED
 
 SHARDS = 8
 PIECE_ELEMENTS = 64 << 20

@@ -26,12 +26,12 @@ import xxhash
 
 from firelane.bench.table import format_table
 from firelane.native.machine import cpu_identity
+from firelane.sources.resolve import EMBEDDED
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.lossless import decode, encode, planes
 from firelane.weights.lossless.chunks import PARAMETERS
 from firelane.weights.lossless.report import entropy_bits
 from firelane.weights.lossless.zstd import zstd
-from firelane.weights.sources import EMBEDDED
 
 CHUNK = 1 << 17
 HEADER = ("coder", "input", "bits a weight", "of bf16", "encode, GB/s", "decode, GB/s")

@@ -28,8 +28,8 @@ from lossless_starts import Variant, measure_starts
 from lossless_steps import Plan, measure_steps
 
 from firelane.errors import FirelaneError
+from firelane.sources.resolve import EMBEDDED, resolve
 from firelane.weights.lossless.pack import pack
-from firelane.weights.sources import EMBEDDED, resolve
 
 PARTS = ("at-rest", "steps", "peer", "starts")
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)

@@ -1,8 +1,8 @@
 """Models with random weights, as checkpoints in a directory, for benchmarks of what weights do not decide.
 
-    random_model.py DIR --shape qwen3-0.6b|gemma3-1b
+    random_model.py DIR --shape qwen3-0.6b|gemma3-1b|qwen3.5-1b
 
-writes one in the shape of a published model, 1 to 2 GB.
+writes one in the shape of a published model, or of one scaled down, 1 to 2 GB.
 """
 
 from __future__ import annotations
@@ -57,6 +57,26 @@ SHAPES: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 6,
         "vocab_size": 262144,
     },
+    # Heads are as wide as in Qwen3-Next and Qwen3.5; three layers of four have a delta network.
+    "qwen3.5-1b": COMMON
+    | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "hidden_act": "silu",
+        "hidden_size": 1536,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "partial_rotary_factor": 0.25,
+        "vocab_size": 151936,
+    },
 }
 
 
@@ -86,7 +106,8 @@ def write_checkpoint(directory: Path, config: dict[str, Any], seed: int = 0) -> 
     """config.json and one file of bf16 weights, scaled so that activations stay near one."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    pieces = [(piece, weight.k) for weight in load_program(config).weights for piece in weight.pieces]
+    weights = load_program(config).weights
+    pieces = list({piece.tensor: (piece, w.k) for w in weights for piece in w.pieces}.values())
     header = _header([piece for piece, _ in pieces])
     rng = np.random.default_rng(seed)
     with (directory / "model.safetensors").open("wb") as file:

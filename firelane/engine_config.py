@@ -34,6 +34,9 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of the KV cache; None: what the backend has left."""
     block_size: int | None = None
     """Tokens in one page of the KV cache; None: the backend's default."""
+    state_snapshots: int | None = None
+    """Snapshots of recurrent states that prompts may begin with, of models that keep such; None: what a
+    quarter of the KV cache's memory has room for."""
     replicas: int = 1
     """Engines that share the memory of this machine."""
     weights: str = "auto"
@@ -57,6 +60,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        if self.state_snapshots is not None and self.state_snapshots < 0:
+            raise UsageError(f"state_snapshots is {self.state_snapshots}: it must be at least 0")
         self._check_choices(
             weights=WEIGHTS, weights_pages=WEIGHTS_PAGES, gemm=GEMMS, kv_cache_memory=KV_CACHE_MEMORY
         )
@@ -83,6 +88,8 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     backend: str = "auto"
     """A name of firelane.backends.BACKENDS, or "auto": the GPU where one can be used, else the CPU."""
     prefix_cache: bool = True
+    state_snapshot_interval: int = 4096
+    """Tokens after which a prompt leaves one more snapshot of its recurrent state."""
     scheduling_policy: str = "fair"
     """One of SCHEDULING_POLICIES: "fair" shares between tenants, and leaves to background work what nobody
     else wants; "fcfs" takes the requests in the order in which they come."""
@@ -93,6 +100,15 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.state_snapshot_interval < 1:
+            raise UsageError(
+                f"state_snapshot_interval is {self.state_snapshot_interval}: it must be at least 1"
+            )
+        if not self.prefix_cache and self.state_snapshots:
+            raise UsageError(
+                f"state_snapshots is {self.state_snapshots}: without the prefix cache no prompt begins with "
+                "one; leave it out"
+            )
         self._check_choices(scheduling_policy=SCHEDULING_POLICIES)
 
     def to_json(self) -> str:

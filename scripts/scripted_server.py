@@ -31,8 +31,19 @@ READERS: dict[str, dict[str, Any]] = {
     "shell_command": {"command": "cat {path}"},
     "shell": {"command": ["cat", "{path}"]},
     "read_file": {"path": "{path}"},
+    "read": {"filePath": "{path}"},
 }
 """Tools of clients that read files, with the arguments that each wants."""
+EDIT = f"""note.txt
+```
+<<<<<<< SEARCH
+{SECRET}
+=======
+The note says: {SECRET}
+>>>>>>> REPLACE
+```
+"""
+"""For a client whose prompt asks for edits of this form."""
 TOLD = re.compile(rf"RESULT:.*?{SECRET}", re.DOTALL)
 FOLDER = re.compile(r"(?:working directory: |<cwd>|folder: )(/[^\s<]+)", re.IGNORECASE)
 
@@ -73,6 +84,8 @@ class ScriptedServer:
 
 
 def _said(text: str) -> str:
+    if "<<<<<<< SEARCH" in text:
+        return EDIT
     if TOLD.search(text):
         return f"The note says: {SECRET}"
     folder = FOLDER.search(text)

@@ -151,11 +151,23 @@ class ToolReference(msgspec.Struct, kw_only=True):
     allowed_tools: AllowedTools | None = None
 
 
+class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Options of reasoning, by the names of OpenRouter. effort: as `reasoning_effort`. max_tokens: as
+    `thinking_token_budget`. exclude: it is made, but not given out. enabled: false for none.
+    """
+
+    effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
+    max_tokens: Count | None = None
+    exclude: bool | None = None
+    enabled: bool | None = None
+
+
 class ChatRequest(SamplingFields, kw_only=True):
     """`max_completion_tokens` is the newer name of `max_tokens` and wins. `chat_template_kwargs` go to the
     template. `functions` and `function_call` are the older names of `tools` and `tool_choice`. echo: with
     `continue_final_message`, the answer begins with that message. thinking_token_budget, thinking_budget:
-    most tokens of reasoning, also `thinking.budget_tokens`.
+    most tokens of reasoning, also `thinking.budget_tokens` and `reasoning.max_tokens`. What `reasoning` says
+    counts where the field of its own does not.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=1 << 16)]
@@ -167,6 +179,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Meta(min_length=1, max_length=32)] | None = None
     include_reasoning: bool | None = None
+    reasoning: ReasoningOptions | None = None
     thinking_token_budget: Count | None = None
     thinking_budget: Count | None = None
     add_generation_prompt: bool | None = None
@@ -196,6 +209,8 @@ class ChatRequest(SamplingFields, kw_only=True):
         """Raises RequestError on values that are valid alone but not together, or not supported."""
         if self.max_completion_tokens is not None:
             self.max_tokens = self.max_completion_tokens
+        if self.reasoning is not None:
+            self._take_reasoning(self.reasoning)
         check_shared(self)
         refuse_unsupported(self, CHAT_NEUTRAL)
         if self.max_tokens == 0:
@@ -214,10 +229,18 @@ class ChatRequest(SamplingFields, kw_only=True):
         for name in ("thinking_token_budget", "thinking_budget"):
             if getattr(self, name) is not None:
                 return name, getattr(self, name)
+        if self.reasoning is not None and self.reasoning.max_tokens is not None:
+            return "reasoning.max_tokens", self.reasoning.max_tokens
         if not isinstance(self.thinking, dict):
             return None
         given = cast(dict[str, Any], self.thinking).get("budget_tokens")
         return ("thinking", given) if isinstance(given, int) and 0 <= given < 2**31 else None
+
+    def _take_reasoning(self, given: ReasoningOptions) -> None:
+        if self.reasoning_effort is None:
+            self.reasoning_effort = "none" if given.enabled is False else given.effort
+        if self.include_reasoning is None and given.exclude is not None:
+            self.include_reasoning = not given.exclude
 
     def _check_final_message(self) -> None:
         if not self.continue_final_message:

@@ -18,6 +18,10 @@ from firelane.bench.workload import Request
 from firelane.errors import MachineError, UsageError
 
 DEFAULT_EXTRA = {"ignore_eos": True, "temperature": 0}
+CHAT = "chat/completions"
+"""The end of an endpoint that takes messages."""
+TEXTS = ("content", "reasoning_content", "reasoning")
+"""Fields of a chat's delta that carry text."""
 
 
 @dataclass(kw_only=True)
@@ -70,18 +74,26 @@ class Outcome:
 
 
 class LoadClient:
-    """Sends streamed completions to an OpenAI-compatible server, one connection a request.
+    """Sends streamed completions, or chats of one message, to an OpenAI-compatible server, one connection a
+    request.
 
-    `url` may end in /v1. Raises UsageError for one that cannot be used.
+    `url` may end in /v1; `endpoint` is a path below it. Raises UsageError for what cannot be used.
     """
 
     def __init__(
-        self, url: str, model: str, *, api_key: str = "", extra: dict[str, Any] | None = None
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key: str = "",
+        extra: dict[str, Any] | None = None,
+        endpoint: str = "/v1/completions",
     ) -> None:
         parts = _split(url)
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
-        self._path = parts.path
+        self._path = parts.path + endpoint
+        self._is_chat = endpoint.endswith(CHAT)
         self._model = model
         self._key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._extra = extra if extra is not None else DEFAULT_EXTRA
@@ -111,19 +123,24 @@ class LoadClient:
         body = msgspec.json.encode(
             {
                 "model": self._model,
-                "prompt": request.prompt,
-                "max_tokens": request.output_tokens,
+                **self._asked(request),
                 "stream": True,
                 "stream_options": {"include_usage": True},
                 **self._extra,
             }
         )
         head = (
-            f"POST {self._path}/v1/completions HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+            f"POST {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{self._key}"
             "Connection: close\r\n\r\n"
         )
         return head.encode() + body
+
+    def _asked(self, request: Request) -> dict[str, Any]:
+        if not self._is_chat:
+            return {"prompt": request.prompt, "max_tokens": request.output_tokens}
+        messages = [{"role": "user", "content": request.prompt}]
+        return {"messages": messages, "max_completion_tokens": request.output_tokens}
 
 
 def _split(url: str) -> SplitResult:
@@ -227,7 +244,7 @@ def _read_events(recording: Recording, body: bytes, positions: list[tuple[int, i
             if "error" in event:
                 return Outcome(error=f"error in the stream: {event['error']}")
             usage = event.get("usage") or usage
-            if event.get("choices") and event["choices"][0].get("text"):
+            if event.get("choices") and _carries_text(event["choices"][0]):
                 raw = positions[min(bisect_left(ends, position), len(ends) - 1)][1]
                 came = recording.stamps[min(bisect_left(recording.ends, raw), len(recording.stamps) - 1)]
                 times.append(came - recording.start_s)
@@ -242,3 +259,8 @@ def _read_events(recording: Recording, body: bytes, positions: list[tuple[int, i
         token_times_s=times or [recording.end_s - recording.start_s],
         total_s=recording.end_s - recording.start_s,
     )
+
+
+def _carries_text(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta") or {}
+    return bool(choice.get("text")) or any(delta.get(name) for name in TEXTS)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import random
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from firelane.bench.workload import Request, plain_ids
-from firelane.errors import MachineError, UsageError
+from firelane.errors import UsageError
 
 CountTokens = Callable[[str], int]
 SHORTEST, LONGEST_PROMPT, LONGEST_TOTAL = 4, 1024, 2048
@@ -115,33 +113,3 @@ def _first_two(entries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         turns = entry.get("conversations", ())
         if len(turns) >= 2:
             yield str(turns[0]["value"]), str(turns[1]["value"])
-
-
-def local_counter(path: Path) -> CountTokens:
-    """path: of a tokenizer.json, or of a model's directory. Raises UsageError."""
-    from tokenizers import Tokenizer
-
-    file = path / "tokenizer.json" if path.is_dir() else path
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises that itself
-        raise UsageError(f"--tokenizer {path}: {error}") from error
-    return lambda text: len(tokenizer.encode(text).ids)
-
-
-def server_counter(url: str, model: str, *, api_key: str = "") -> CountTokens:
-    """Counts by the server's /tokenize. Its MachineError says what to do without."""
-    headers = {"Content-Type": "application/json"}
-    if api_key:
-        headers["Authorization"] = f"Bearer {api_key}"
-    address = f"{url.rstrip('/').removesuffix('/v1')}/tokenize"
-
-    def count(text: str) -> int:
-        body = msgspec.json.encode({"model": model, "prompt": text})
-        try:
-            with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=60) as reply:
-                return msgspec.json.decode(reply.read())["count"]
-        except (OSError, ValueError, msgspec.DecodeError, LookupError, TypeError) as error:
-            raise MachineError(f"{address}: {error}; name the model's directory with --tokenizer") from error
-
-    return count

@@ -12,7 +12,7 @@ from firelane.bench.server import ServerProcess, cpu_seconds
 from firelane.bench.table import format_table, write_json
 from firelane.bench.workload import Request, exponential, text_requests
 from firelane.errors import MachineError
-from firelane.weights.sources import resolve
+from firelane.sources.resolve import resolve
 
 PROMPT_MEAN, OUTPUT_MEAN = 220, 200
 LONGEST_TOKENS = 1000

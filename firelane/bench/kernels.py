@@ -61,8 +61,8 @@ def describe(op: Op) -> str:
     return f"{type(op).__name__} {shape}".strip()
 
 
-def decode_shape(rows: int) -> StepShape:
-    seen = rows * CONTEXT_TOKENS
+def decode_shape(rows: int, context: int = CONTEXT_TOKENS) -> StepShape:
+    seen = rows * context
     return StepShape(tokens=rows, outputs=rows, attended=seen, context=seen, sequences=rows)
 
 
@@ -95,19 +95,20 @@ def random_tokens(vocab_size: int, shape: tuple[int, ...]) -> NDArray[np.int32]:
     return np.random.default_rng(0).integers(0, vocab_size, shape, np.int32)
 
 
-def decode_inputs(executor: CpuExecutor, rows: int) -> StepInputs:
-    """One step that decodes `rows` sequences at position CONTEXT_TOKENS - 1, each with blocks of its own."""
+def decode_inputs(executor: CpuExecutor, rows: int, context: int = CONTEXT_TOKENS) -> StepInputs:
+    """One step that decodes `rows` sequences at position context - 1, each with blocks of its own."""
     limits, state = executor.limits, executor.state
-    blocks = -(-CONTEXT_TOKENS // limits.block_size)
+    blocks = -(-context // limits.block_size)
     shape = len(limits.spans), rows, blocks
-    if math.prod(shape) > limits.num_blocks or limits.max_model_len < CONTEXT_TOKENS:
+    if math.prod(shape) > limits.num_blocks or limits.max_model_len < context:
         most = limits.num_blocks // (len(limits.spans) * blocks)
         raise UsageError(f"--rows {rows}: the KV cache has room for {most} sequences")
     inputs = StepInputs.allocate(limits)
     inputs.num_chunks = inputs.num_tokens = inputs.num_rows = rows
     numbers = np.arange(rows, dtype=np.int32)
     inputs.chunk_slot[:rows] = inputs.row_slot[:rows] = inputs.row_token[:rows] = numbers
-    inputs.chunk_start[:rows] = inputs.row_position[:rows] = CONTEXT_TOKENS - 1
+    inputs.chunk_from[:rows] = numbers
+    inputs.chunk_start[:rows] = inputs.row_position[:rows] = context - 1
     inputs.chunk_len[:rows] = 1
     inputs.row_kind[:rows] = SAMPLE
     state.tokens[:rows] = random_tokens(executor.vocab_size, state.tokens[:rows].shape)

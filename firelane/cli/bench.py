@@ -68,7 +68,7 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
     from firelane.bench.offline import OfflineRun, format_figures, run_offline
     from firelane.bench.table import write_json
     from firelane.cli.progress import ProgressDisplay
-    from firelane.weights.sources import resolve
+    from firelane.sources.resolve import resolve
 
     display = ProgressDisplay()
     run = OfflineRun(
@@ -89,7 +89,7 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
     from firelane.bench import kernels, targets
     from firelane.bench.table import write_json
     from firelane.cli.progress import ProgressDisplay
-    from firelane.weights.sources import resolve
+    from firelane.sources.resolve import resolve
 
     display = ProgressDisplay()
     model = resolve(arguments.model, progress=display)

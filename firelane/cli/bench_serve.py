@@ -16,16 +16,27 @@ if TYPE_CHECKING:
     from firelane.bench.arrivals import Traffic
     from firelane.bench.client import LoadClient
     from firelane.bench.serve import OnDone
+    from firelane.bench.tokens import Tokens
     from firelane.bench.workload import Request
     from firelane.env import Environment
 
 LOGNORMAL, RANDOM, SHAREGPT = "lognormal", "random", "sharegpt"
+ENDPOINTS = {
+    "openai": "/v1/completions",
+    "vllm": "/v1/completions",
+    "openai-chat": "/v1/chat/completions",
+}
+"""Of each --backend, which vLLM names so."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base-url", "--url", dest="url", default="http://127.0.0.1:8000", help="default: %(default)s"
     )
+    parser.add_argument(
+        "--backend", choices=ENDPOINTS, default="openai", help="openai-chat: sends chats (default: openai)"
+    )
+    parser.add_argument("--endpoint", metavar="PATH", help="default: /v1/completions; of chats: /v1/chat/...")
     parser.add_argument("--model", help="name to ask for (default: the server's first)")
     parser.add_argument("--api-key", default="", help="sent as bearer token")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
@@ -65,7 +76,7 @@ def _add_data(group: Any) -> None:
         "--tokenizer",
         type=Path,
         metavar="PATH",
-        help="to count ShareGPT's tokens with (default: ask the server)",
+        help="to count ShareGPT's tokens, and to write chats of random ones (default: ask the server)",
     )
     group.add_argument(
         "--vocab-size", type=options.positive_int, default=1000, metavar="N", help="prompt ids are below N"
@@ -145,9 +156,11 @@ def _run(arguments: argparse.Namespace, environment: Environment) -> int:
         require_matplotlib()
     objectives = results.Objectives.read(arguments.goodput)
     percents, metadata = _percents(arguments.metric_percentiles), _metadata(arguments.metadata)
-    traffic = _traffic(arguments)
+    traffic, endpoint = _traffic(arguments), _endpoint(arguments)
     model = arguments.model or first_model(arguments.url, api_key=arguments.api_key)
-    client = LoadClient(arguments.url, model, api_key=arguments.api_key, extra=_extra(arguments))
+    client = LoadClient(
+        arguments.url, model, api_key=arguments.api_key, extra=_extra(arguments), endpoint=endpoint
+    )
     requests = _requests(arguments, model)
     outcomes, seconds = _drive(client, requests, traffic, arguments)
     summary = results.summarise(outcomes, seconds, objectives, percents)
@@ -188,12 +201,23 @@ def _drive(
 
 
 def _requests(arguments: argparse.Namespace, model: str) -> list[Request]:
+    from firelane.bench.tokens import LocalTokens, ServerTokens, as_text
+
+    if (arguments.dataset_path is None) == (arguments.dataset_name == SHAREGPT):
+        raise UsageError("--dataset-path names the file of --dataset-name sharegpt: give both, or neither")
+    if arguments.tokenizer is not None:
+        tokens = LocalTokens(arguments.tokenizer)
+    else:
+        tokens = ServerTokens(arguments.url, model, api_key=arguments.api_key)
+    requests = _drawn(arguments, tokens)
+    return as_text(requests, tokens) if arguments.backend == "openai-chat" else requests
+
+
+def _drawn(arguments: argparse.Namespace, tokens: Tokens) -> list[Request]:
     from firelane.bench import datasets
     from firelane.bench.workload import sharegpt_like, token_requests
 
     count, seed, vocab_size = arguments.num_prompts, arguments.seed, arguments.vocab_size
-    if (arguments.dataset_path is None) == (arguments.dataset_name == SHAREGPT):
-        raise UsageError("--dataset-path names the file of --dataset-name sharegpt: give both, or neither")
     if arguments.dataset_name == RANDOM:
         lengths = datasets.RandomLengths(
             input_len=arguments.random_input_len,
@@ -205,14 +229,20 @@ def _requests(arguments: argparse.Namespace, model: str) -> list[Request]:
     if arguments.dataset_name == LOGNORMAL:
         lengths = sharegpt_like(count, seed=seed, longest=arguments.longest)
         return token_requests(lengths, seed=seed, vocab_size=vocab_size)
-    if arguments.tokenizer is not None:
-        count_tokens = datasets.local_counter(arguments.tokenizer)
-    else:
-        count_tokens = datasets.server_counter(arguments.url, model, api_key=arguments.api_key)
     output_len = arguments.sharegpt_output_len
     return datasets.sharegpt_requests(
-        arguments.dataset_path, count, seed=seed, count_tokens=count_tokens, output_len=output_len
+        arguments.dataset_path, count, seed=seed, count_tokens=tokens.count, output_len=output_len
     )
+
+
+def _endpoint(arguments: argparse.Namespace) -> str:
+    """Raises UsageError for one that --backend does not speak."""
+    usual = ENDPOINTS[arguments.backend]
+    endpoint = arguments.endpoint or usual
+    is_chat = endpoint.endswith("/chat/completions")
+    if not endpoint.startswith("/") or is_chat != (arguments.backend == "openai-chat"):
+        raise UsageError(f"--endpoint {endpoint}: --backend {arguments.backend} asks a path such as {usual}")
+    return endpoint
 
 
 def _traffic(arguments: argparse.Namespace) -> Traffic:
@@ -261,8 +291,8 @@ def _conditions(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     """The entries of vLLM's result files that say what was measured."""
     found: dict[str, Any] = {
         "date": time.strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": "openai",
-        "backend": "openai",
+        "endpoint_type": arguments.backend,
+        "backend": arguments.backend,
         "label": None,
         "model_id": model,
         "tokenizer_id": None if arguments.tokenizer is None else str(arguments.tokenizer),

@@ -81,6 +81,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "these are small, or such copies where one engine has plenty of memory (default: %(default)s)",
     )
     group.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt from its start")
+    _add_snapshots(group)
     group.add_argument(
         "--scheduling-policy",
         choices=("fair", "fcfs"),
@@ -126,6 +127,22 @@ def _add_sizes(group: Any) -> None:
     )
 
 
+def _add_snapshots(group: Any) -> None:
+    group.add_argument(
+        "--state-snapshots",
+        type=count,
+        metavar="N",
+        help="snapshots of recurrent states that prompts may begin with, of models that keep such (default: "
+        "what a quarter of the KV cache's memory has room for)",
+    )
+    group.add_argument(
+        "--state-snapshot-interval",
+        type=positive_int,
+        metavar="TOKENS",
+        help="a prompt leaves a snapshot after each so many tokens (default: 4096)",
+    )
+
+
 def _add_backend(group: Any) -> None:
     group.add_argument(
         "--backend",
@@ -151,6 +168,8 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "max_num_batched_tokens": arguments.max_num_batched_tokens,
         "max_model_len": arguments.max_model_len,
         "block_size": arguments.block_size,
+        "state_snapshots": arguments.state_snapshots,
+        "state_snapshot_interval": arguments.state_snapshot_interval,
         "kv_cache_bytes": arguments.kv_cache_gib and int(arguments.kv_cache_gib * GIB),
     }
     settings = {

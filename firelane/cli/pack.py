@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     del environment
     from firelane.cli.progress import ProgressDisplay
+    from firelane.sources.resolve import resolve
     from firelane.weights.lossless import pack, report
-    from firelane.weights.sources import resolve
 
     if arguments.out is None and not arguments.report:
         raise UsageError("OUT is missing: give a new directory, or --report to write nothing")

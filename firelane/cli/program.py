@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.models.config import read_config
     from firelane.models.registry import load_program
     from firelane.program.printer import format_program
-    from firelane.weights.sources import resolve
+    from firelane.sources.resolve import resolve
 
     directory = resolve(arguments.model, progress=ProgressDisplay())
     print(format_program(load_program(read_config(directory))))

@@ -97,6 +97,16 @@ def _add_waiting(server: Any) -> None:
 def _add_parsers(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("answers of the model")
     group.add_argument(
+        "--chat-template",
+        action="append",
+        default=[],
+        type=_named_model,
+        dest="chat_templates",
+        metavar="[NAME=]FILE",
+        help="a file with a Jinja chat template, in place of the model's own; with several models, NAME is "
+        "one of the served names",
+    )
+    group.add_argument(
         "--tool-parser",
         choices=(*TOOL_PARSERS, *TOOL_ALIASES),
         metavar="NAME",
@@ -183,8 +193,8 @@ def _gateway_config(
 def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) -> list[ModelConfig]:
     """Models of MODEL and each --model, in this order. Raises UsageError."""
     from firelane.gateway.config import ModelConfig
+    from firelane.sources.resolve import resolve
     from firelane.text.tokenizer_source import tokenizer_directory
-    from firelane.weights.sources import resolve
 
     given: list[tuple[tuple[str, ...], str | None]] = []
     if arguments.model is not None or not arguments.more_models:
@@ -198,6 +208,7 @@ def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) ->
         if name not in served:
             known = ", ".join(served)
             raise UsageError(f"--alias {alias}={name}: '{name}' is not served; served are {known}")
+    templates = _templates(arguments.chat_templates, [names for names, _ in given])
     found = [(names, resolve(source, progress=display)) for names, source in given]
     return [
         ModelConfig(
@@ -205,6 +216,7 @@ def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) ->
             tokenizer_dir=tokenizer_directory(model_dir, cache_dir),
             names=names,
             aliases=tuple((alias, name) for alias, name in arguments.alias if name in names),
+            chat_template=templates.get(names),
             tool_parser=arguments.tool_parser,
             reasoning_parser=arguments.reasoning_parser,
         )
@@ -212,9 +224,22 @@ def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) ->
     ]
 
 
+def _templates(given: list[tuple[str, str]], served: list[tuple[str, ...]]) -> dict[tuple[str, ...], Path]:
+    """The template of each model that is given one, by the model's names. Raises UsageError."""
+    found: dict[tuple[str, ...], Path] = {}
+    for name, file in given:
+        means = [names for names in served if name in names] if name else served
+        if len(means) != 1:
+            known = ", ".join(name for names in served for name in names)
+            why = f"'{name}' is not served" if name else "there are several models: write NAME=FILE"
+            raise UsageError(f"--chat-template {file}: {why}; served are {known}")
+        found[means[0]] = Path(file).expanduser()
+    return found
+
+
 def served_name(model: str | None) -> str:
-    """A directory goes by its name, a hub id by itself."""
+    """A directory, or a GGUF file, goes by its name, a hub id by itself."""
     if model is None:
         return EMBEDDED_NAME
     path = Path(model).expanduser()
-    return path.resolve().name if path.is_dir() else model
+    return path.resolve().name if path.is_dir() else path.stem if path.is_file() else model

@@ -38,7 +38,8 @@ class StartLines:
             )
             self._say(
                 "memory",
-                f"context {ready.max_model_len:,} tokens; KV cache {kv}; loaded in {ready.load_s:.2f} s",
+                f"context {ready.max_model_len:,} tokens; KV cache {kv}{states_text(ready)}; "
+                f"loaded in {ready.load_s:.2f} s",
             )
 
     def serving(self, names: Sequence[str], url: str, ready_s: float, note: str) -> None:
@@ -47,6 +48,14 @@ class StartLines:
 
     def _say(self, label: str, text: str) -> None:
         self._display.say(f"{label:<{LABEL_WIDTH}}{text}")
+
+
+def states_text(ready: Ready) -> str:
+    """Of recurrent states, of a model that keeps such."""
+    if not ready.states_bytes:
+        return ""
+    counts = f"{ready.max_num_seqs} sequences and {ready.num_snapshots} snapshots"
+    return f"; states of {counts} in {size_text(ready.states_bytes)}"
 
 
 def model_text(loading: Loading) -> str:

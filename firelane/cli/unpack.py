@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     del environment
     from firelane.cli.progress import ProgressDisplay
+    from firelane.sources.resolve import resolve
     from firelane.weights.lossless.unpack import unpack
-    from firelane.weights.sources import resolve
 
     display = ProgressDisplay()
     packed = resolve(arguments.packed, progress=display)

@@ -5,7 +5,7 @@ from firelane.contract.limits import EMBED, SAMPLE, SCORE, StepLimits
 from firelane.contract.resolve import BackendDefaults, resolve_limits, smallest_limits
 from firelane.contract.slots import SAMPLING_DTYPE, SlotState, shared_memory
 from firelane.contract.span import CAUSAL, KEY_TILE, Causal, Chunk, Span, Window, kept_from, reach
-from firelane.contract.step import StepInputs, StepOutputs
+from firelane.contract.step import NO_SNAPSHOT, ZERO_STATE, StepInputs, StepOutputs
 from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS
 
 __all__ = [
@@ -15,9 +15,11 @@ __all__ = [
     "MAX_BIAS",
     "MAX_LOGPROBS",
     "MAX_STOP_IDS",
+    "NO_SNAPSHOT",
     "SAMPLE",
     "SAMPLING_DTYPE",
     "SCORE",
+    "ZERO_STATE",
     "BackendDefaults",
     "Causal",
     "Chunk",

@@ -17,6 +17,10 @@ class StepLimits:
 
     Pages 0 .. num_blocks - 1 are of equal size; one page holds block_size tokens of all layers of one cache
     group. spans: one for each cache group of the Program, in their order.
+
+    Recurrent state lies in a pool of `num_states` states of state_bytes bytes each: state s < max_num_seqs is
+    the live state of slot s, state max_num_seqs + i is snapshot i. state_bytes is 0 where the Program keeps
+    no recurrent state; there are no snapshots then.
     """
 
     max_num_seqs: int
@@ -26,6 +30,13 @@ class StepLimits:
     block_size: int
     num_blocks: int
     spans: tuple[Span, ...] = (CAUSAL,)
+    num_snapshots: int = 0
+    state_bytes: int = 0
+
+    @property
+    def num_states(self) -> int:
+        """Live states and snapshots."""
+        return self.max_num_seqs + self.num_snapshots if self.state_bytes else 0
 
     @property
     def blocks_per_seq(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,8 +16,16 @@ if TYPE_CHECKING:
     )
 
 GIB = 1 << 30
+MIB = 1 << 20
 SCORE_ROWS = 32
 """Output rows beside one for every sequence, so that the log-probabilities of a prompt advance well."""
+LIVE_STATES_SHARE = 1 / 2
+"""Most of the KV cache's memory that recurrent states of running sequences may take."""
+SNAPSHOTS_SHARE = 1 / 4
+"""Most of it that snapshots take where their number is not configured."""
+SNAPSHOTS_PER_SEQUENCE = 16
+"""The most snapshots for each running sequence where their number is not configured."""
+log = logging.getLogger(__name__)
 
 
 class ModelSizes(Protocol):
@@ -33,6 +42,11 @@ class ModelSizes(Protocol):
     @property
     def kv_bytes_per_token(self) -> int:
         """Of one cache group, all of them alike."""
+        ...
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the recurrent state of one sequence; 0: it keeps none."""
         ...
 
 
@@ -57,6 +71,7 @@ def smallest_limits(model: ModelSizes, config: ExecutorConfig, defaults: Backend
         block_size=block_size,
         num_blocks=0,
         spans=model.spans,
+        state_bytes=model.state_bytes,
     )
     return replace(limits, num_blocks=limits.pages_needed(longest))
 
@@ -70,7 +85,9 @@ def resolve_limits(
     default_kv_bytes: int | None = None,
 ) -> StepLimits:
     """Limits with a KV cache of the bytes that the configuration asks for, else of `default_kv_bytes`, else
-    of all of `free_bytes`: memory beside the weights and the buffers of a step.
+    of all of `free_bytes`: memory beside the weights and the buffers of a step. Recurrent states and their
+    snapshots come out of these bytes first; fewer sequences run at a time where their states would take more
+    than LIVE_STATES_SHARE.
 
     Raises OutOfMemoryError where not even one sequence fits, or more is asked for than there is. Without a
     length in the configuration, max_model_len is lowered to what fits.
@@ -78,7 +95,10 @@ def resolve_limits(
     limits = smallest_limits(model, config, defaults)
     budget = config.kv_cache_bytes or (max(0, free_bytes) if default_kv_bytes is None else default_kv_bytes)
     page_bytes = model.kv_bytes_per_token * limits.block_size
-    pages, longest = budget // page_bytes, limits.max_model_len
+    if model.state_bytes:
+        limits = _with_states(limits, config, budget)
+    state_bytes = limits.num_states * limits.state_bytes
+    pages, longest = max(0, budget - state_bytes) // page_bytes, limits.max_model_len
     chunk, block_size = limits.max_num_batched_tokens, limits.block_size
     fitting = longest_sequence(model.spans, pages, chunk, block_size, at_most=longest)
     if config.max_model_len is None:
@@ -86,16 +106,47 @@ def resolve_limits(
     if not 0 < longest <= fitting:
         needed = limits.pages_needed(max(longest, 1)) * page_bytes
         raise OutOfMemoryError(
-            f"the KV cache has room for {fitting} tokens in {budget / GIB:.2f} GiB, and one sequence of "
-            f"{longest} needs {needed / GIB:.2f} GiB: free memory, lower --max-model-len, or raise "
-            "--kv-cache-gib"
+            f"the KV cache has room for {fitting} tokens in {budget / GIB:.2f} GiB{_beside_states(limits)}, "
+            f"and one sequence of {longest} needs {needed / GIB:.2f} GiB: free memory, lower "
+            f"--max-model-len{_or_states(limits)}, or raise --kv-cache-gib"
         )
     limits = replace(limits, max_model_len=longest)
     most = len(model.spans) * limits.blocks_per_seq * limits.max_num_seqs
     limits = replace(limits, num_blocks=min(pages, most))
-    if limits.num_blocks * page_bytes > free_bytes:
+    if limits.num_blocks * page_bytes + state_bytes > free_bytes:
         raise OutOfMemoryError(
             f"--kv-cache-gib {budget / GIB:.2f}: {free_bytes / GIB:.2f} GiB of memory are free beside the "
             "weights and the buffers of a step; lower it, or leave it out"
         )
     return limits
+
+
+def _with_states(limits: StepLimits, config: ExecutorConfig, budget: int) -> StepLimits:
+    """Limits with as many sequences as have room for their states, and with snapshots."""
+    size, wanted = limits.state_bytes, limits.max_num_seqs
+    live = min(wanted, max(1, int(budget * LIVE_STATES_SHARE) // size))
+    if live < wanted:
+        log.warning(
+            "max_num_seqs is lowered from %d to %d: the recurrent state of a sequence takes %.1f MiB, and of "
+            "the KV cache's %.2f GiB at most half is for states",
+            *(wanted, live, size / MIB, budget / GIB),
+        )
+    snapshots = config.state_snapshots
+    if snapshots is None:
+        snapshots = min(SNAPSHOTS_PER_SEQUENCE * live, int(budget * SNAPSHOTS_SHARE) // size)
+    rows = min(live + SCORE_ROWS, limits.max_num_batched_tokens)
+    return replace(limits, max_num_seqs=live, max_output_rows=rows, num_snapshots=snapshots)
+
+
+def _or_states(limits: StepLimits) -> str:
+    return ", --state-snapshots or --max-num-seqs" if limits.num_states else ""
+
+
+def _beside_states(limits: StepLimits) -> str:
+    if not limits.num_states:
+        return ""
+    size = limits.state_bytes / MIB
+    return (
+        f" beside {limits.max_num_seqs} recurrent states and {limits.num_snapshots} snapshots of "
+        f"{size:.1f} MiB each"
+    )

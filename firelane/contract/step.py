@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 from firelane.contract.limits import StepLimits
 from firelane.request_limits import MAX_LOGPROBS
 
+ZERO_STATE = -1
+"""In chunk_from: zeros, the state before the first token of a sequence."""
+NO_SNAPSHOT = -1
+"""In chunk_save: the state is written to no snapshot."""
+
 
 @dataclass(kw_only=True)
 class StepInputs:
@@ -21,6 +26,12 @@ class StepInputs:
     position row_position[r] + 1 and writes it to `tokens`, kind SCORE gives the log-probability of the token
     that stands there already, kind EMBED gives the hidden state and neither draws nor writes. Logits are
     not computed for EMBED rows behind the last row of another kind.
+
+    Recurrent state: chunk i starts from state chunk_from[i] (ZERO_STATE: from zeros, at a sequence's first
+    token; the slot itself: it goes on; else a snapshot, which is read and stays as it is). The state after
+    its last token is written to the slot's live state and, unless chunk_save[i] is NO_SNAPSHOT, to state
+    chunk_save[i], a snapshot. No chunk of a step writes a state that another one reads or writes. Programs
+    without recurrent state ignore both arrays.
     Arrays: int32 [max_num_seqs] for chunk_*, int32 [max_output_rows] for row_*.
     """
 
@@ -30,6 +41,8 @@ class StepInputs:
     chunk_slot: NDArray[np.int32]
     chunk_start: NDArray[np.int32]
     chunk_len: NDArray[np.int32]
+    chunk_from: NDArray[np.int32]
+    chunk_save: NDArray[np.int32]
     row_token: NDArray[np.int32]
     row_slot: NDArray[np.int32]
     row_position: NDArray[np.int32]
@@ -46,6 +59,8 @@ class StepInputs:
             chunk_slot=chunks[0],
             chunk_start=chunks[1],
             chunk_len=chunks[2],
+            chunk_from=np.full(limits.max_num_seqs, ZERO_STATE, np.int32),
+            chunk_save=np.full(limits.max_num_seqs, NO_SNAPSHOT, np.int32),
             row_token=rows[0],
             row_slot=rows[1],
             row_position=rows[2],

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.contract import NO_SNAPSHOT
 from firelane.engine.plan import Admission, PrefillChunk, StepPlan
 from firelane.engine.policies.policy import Policy
 from firelane.engine.sequence import Sequence
 from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
-from firelane.kv import KvCache
+from firelane.kv import KvCache, StateSave
 
 
 class PlanApplier:
-    """Admits, preempts, takes pages, counts what is in flight and charges for it. `preemptions`,
-    `prefix_queries` and `prefix_hits` (both in tokens) only grow."""
+    """Admits, preempts, takes pages and snapshots, counts what is in flight and charges for it.
+    `preemptions`, `prefix_queries` and `prefix_hits` (both in tokens), and `snapshot_hits` (sequences that
+    began with a snapshot) only grow."""
 
     def __init__(self, table: SequenceTable, kv: KvCache, policy: Policy, writer: SlotWriter) -> None:
         self._table = table
@@ -25,6 +27,7 @@ class PlanApplier:
         self.preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self.snapshot_hits = 0
 
     def apply(self, plan: StepPlan) -> None:
         """Only while the step that it was made for is the next one to be submitted."""
@@ -33,6 +36,8 @@ class PlanApplier:
             table.preempt(sequence)
         self.preemptions += len(plan.preempted)
         self._admit(plan.admissions)
+        for save in plan.saves:
+            self._take_snapshot(save)
         if plan.growth.size:
             self._grow_each(plan.growth)
         table.expected_length[slots] += 1
@@ -43,13 +48,19 @@ class PlanApplier:
 
     def _admit(self, admissions: tuple[Admission, ...]) -> None:
         kv = self._kv
-        tables = [kv.share(len(a.sequence.tokens), a.hit) for a in admissions]
+        tables = [kv.share(len(a.sequence.tokens), a.hit, a.snapshots_at) for a in admissions]
         for admission, blocks in zip(admissions, tables, strict=True):
             kv.reserve(blocks, admission.hit)
             self._table.start(admission.sequence, admission.slot, blocks)
             self._table.capacity[admission.slot] = blocks.num_blocks * kv.block_size
             self.prefix_queries += len(admission.sequence.tokens)
             self.prefix_hits += blocks.cached_tokens
+            self.snapshot_hits += admission.hit.snapshot != NO_SNAPSHOT
+
+    def _take_snapshot(self, save: StateSave) -> None:
+        blocks = self._table.at(save.slot).blocks
+        assert blocks is not None
+        self._kv.states.take(blocks.snapshots, save)
 
     def _begin(self, chunk: PrefillChunk, step: int) -> None:
         """Count a prefill chunk as in flight."""

@@ -24,8 +24,8 @@ from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
 from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
-from firelane.errors import RequestError
-from firelane.kv import KvCache
+from firelane.errors import RequestError, UsageError
+from firelane.kv import KvCache, SnapshotRule, StateSnapshots
 from firelane.wire.frames import Abort, FinishReason, NewRequest, Rejected, StepFrame, Submit
 from firelane.wire.repeats import restored
 
@@ -64,11 +64,18 @@ class EngineCore:
         prerequisites: Prerequisites = NO_PREREQUISITES,
         policy: Policy | None = None,
         speculates: bool = False,
+        snapshots: SnapshotRule | None = None,
     ) -> None:
         """prerequisites: owned by the caller. policy: fair between tenants by default. speculates: the
         executor may accept several tokens of a row, or none; each step is then planned after the one before
-        it was committed."""
+        it was committed. snapshots: where prompts leave snapshots of recurrent states. Raises UsageError for
+        an executor that speculates and keeps recurrent states."""
         limits = executor.limits
+        if speculates and limits.state_bytes:
+            raise UsageError(
+                "speculative decoding: a model with recurrent state cannot take back what it has computed of "
+                "a draft that is not accepted; serve it without drafts"
+            )
         self._executor = executor
         self._channel = channel
         self.kv = KvCache(
@@ -77,6 +84,12 @@ class EngineCore:
             limits.spans,
             prefix_cache,
             chunk_tokens=limits.max_num_batched_tokens,
+            states=StateSnapshots(
+                limits.num_snapshots if prefix_cache else 0,
+                block_size=limits.block_size,
+                rule=snapshots,
+                is_kept=bool(limits.state_bytes),
+            ),
         )
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import StepLimits
+from firelane.contract import NO_SNAPSHOT, StepLimits
 from firelane.engine.plan import Admission, PrefillChunk, StepPlan
 from firelane.engine.sequence import Sequence
 from firelane.engine.table import SequenceTable
-from firelane.kv import KvCache, PageBudget
+from firelane.kv import KvCache, PageBudget, PrefixHit, StateSave
 
 
 class PlanDraft:
@@ -32,6 +32,8 @@ class PlanDraft:
         """Pages that decodes grow by, by slot."""
         self._secured: dict[int, int] = {}
         self._chunks: list[PrefillChunk] = []
+        self._saves: list[StateSave] = []
+        """Of prefill chunks; which snapshots they get is chosen last."""
 
     @property
     def num_free_slots(self) -> int:
@@ -92,8 +94,16 @@ class PlanDraft:
         headroom = running * len(self._kv.spans) + spare_pages
         if not self.pages.admit(len(sequence.tokens), hit, headroom):
             return False
-        self.admitted[sequence.id] = Admission(sequence, self._free_slots.pop(), hit)
+        snapshots_at = self._snapshots_at(sequence, hit)
+        self.admitted[sequence.id] = Admission(sequence, self._free_slots.pop(), hit, snapshots_at)
         return True
+
+    def _snapshots_at(self, sequence: Sequence, hit: PrefixHit) -> tuple[int, ...]:
+        """None for an embedding: hardly any other request begins with its prompt."""
+        if sequence.pool is not None:
+            return ()
+        size = self._kv.block_size
+        return self._kv.states.wanted(len(sequence.tokens), hit.num_blocks * size, hit.shared_blocks * size)
 
     def preempt(self, sequence: Sequence) -> None:
         """Its pages are free at once, its slot when no step in flight has a chunk of it."""
@@ -142,9 +152,11 @@ class PlanDraft:
 
     def add_chunk(self, sequence: Sequence, tokens: int, spare_rows: int) -> int:
         """The next chunk of a prefill, of at most so many tokens; it may use one output row, and `spare_rows`
-        more for scores. Returns its length."""
+        more for scores. It ends where a snapshot is wanted. Returns its length."""
         start, known = self.computed(sequence), len(sequence.tokens)
-        length = min(known, self.room(sequence), start + tokens) - start
+        wanted = self._wanted(sequence)
+        cut = next((n for n in wanted if n > start), known)
+        length = min(known, self.room(sequence), cut, start + tokens) - start
         first_score = max(start, sequence.prompt_logprobs_done)
         if first_score < sequence.prompt_len - 1:
             length = min(length, first_score - start + 1 + spare_rows)
@@ -158,12 +170,64 @@ class PlanDraft:
         slot = admission.slot if admission else sequence.slot
         writes_row = admission is not None or not sequence.row_written
         is_last = stop == known
+        snapshot = self._begins_with(sequence) if writes_row else NO_SNAPSHOT
         self._chunks.append(
-            PrefillChunk(sequence, slot, start, length, first_score, num_scores, samples, writes_row, is_last)
+            PrefillChunk(
+                *(sequence, slot, start, length, first_score, num_scores, samples, writes_row, is_last),
+                snapshot,
+            )
         )
+        if stop in wanted or (is_last and self._may_have_latest(sequence, stop)):
+            self._saves.append(StateSave(slot, stop, NO_SNAPSHOT, is_latest=stop not in wanted))
         return length
 
+    def _wanted(self, sequence: Sequence) -> tuple[int, ...]:
+        """Lengths at which its prefill leaves snapshots, as long as there are free ones."""
+        if self._kv.states.num_free <= len(self._saves):
+            return ()
+        admission, blocks = self.admitted.get(sequence.id), sequence.blocks
+        if admission:
+            return admission.snapshots_at
+        return blocks.snapshots.wanted if blocks is not None else ()
+
+    def _begins_with(self, sequence: Sequence) -> int:
+        """The snapshot of a sequence that has computed nothing in its slot yet."""
+        admission, blocks = self.admitted.get(sequence.id), sequence.blocks
+        if admission:
+            return admission.hit.snapshot
+        return blocks.snapshots.read if blocks is not None else NO_SNAPSHOT
+
+    def _may_have_latest(self, sequence: Sequence, tokens: int) -> bool:
+        """A snapshot after so many tokens replaces the sequence's one before, as the next turn of a
+        conversation begins with the last one."""
+        states, blocks = self._kv.states, sequence.blocks
+        if tokens % self._kv.block_size or sequence.pool is not None or not states.count:
+            return False
+        if blocks is not None and blocks.snapshots.has_latest:
+            return True
+        return states.latest_left > sum(save.is_latest for save in self._saves)
+
+    def _save_decodes(self, slots: NDArray[np.int64], positions: NDArray[np.int32]) -> None:
+        """A snapshot of each decode that fills a block."""
+        if not self._kv.states.count:
+            return
+        lengths = positions + 1
+        fills = lengths % self._kv.block_size == 0
+        for slot, tokens in zip(slots[fills].tolist(), lengths[fills].tolist(), strict=True):
+            if self._may_have_latest(self.table.at(slot), tokens):
+                self._saves.append(StateSave(slot, tokens, NO_SNAPSHOT, is_latest=True))
+
+    def _chosen_saves(self) -> tuple[StateSave, ...]:
+        """The saves with free snapshots, but for those that a chunk of this step begins with, as far as there
+        are."""
+        if not self._saves:
+            return ()
+        read = {admission.hit.snapshot for admission in self.admitted.values()}
+        free = (snapshot for snapshot in self._kv.states.free() if snapshot not in read)
+        return tuple(save._replace(snapshot=s) for save, s in zip(self._saves, free, strict=False))
+
     def plan(self, step: int, slots: NDArray[np.int64], positions: NDArray[np.int32]) -> StepPlan:
+        self._save_decodes(slots, positions)
         return StepPlan(
             step=step,
             decode_slots=slots,
@@ -172,6 +236,7 @@ class PlanDraft:
             chunks=tuple(self._chunks),
             admissions=tuple(self.admitted.values()),
             preempted=tuple(self.preempted.values()),
+            saves=self._chosen_saves(),
             changes=self.table.changes,
         )
 

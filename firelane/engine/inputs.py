@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from firelane.contract import EMBED, SAMPLE, SCORE, StepInputs, StepLimits
+from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, ZERO_STATE, StepInputs, StepLimits
 from firelane.engine.plan import PrefillChunk, StepPlan
 
 
@@ -17,6 +17,8 @@ class InputWriter:
 
     def __init__(self, limits: StepLimits, max_in_flight: int) -> None:
         self._sets = [StepInputs.allocate(limits) for _ in range(max_in_flight + 1)]
+        self._first_snapshot = limits.max_num_seqs
+        self._has_states = bool(limits.state_bytes)
         self._count = np.arange(limits.max_num_seqs, dtype=np.int32)
 
     def fill(self, plan: StepPlan) -> StepInputs:
@@ -32,7 +34,25 @@ class InputWriter:
         # Embeddings last: rows behind all others that want logits cost none.
         for chunk in sorted(plan.chunks, key=lambda chunk: chunk.sequence.pool is not None):
             _append(inputs, chunk)
+        if self._has_states:
+            self._write_states(plan, inputs)
         return inputs
+
+    def _write_states(self, plan: StepPlan, inputs: StepInputs) -> None:
+        """Each chunk goes on from the live state of its slot, but for the first one of a sequence."""
+        count = inputs.num_chunks
+        inputs.chunk_from[:count] = inputs.chunk_slot[:count]
+        inputs.chunk_save[:count] = NO_SNAPSHOT
+        if not plan.chunks and not plan.saves:
+            return
+        index = {slot: i for i, slot in enumerate(inputs.chunk_slot[:count].tolist())}
+        for chunk in plan.chunks:
+            if chunk.snapshot != NO_SNAPSHOT:
+                inputs.chunk_from[index[chunk.slot]] = self._first_snapshot + chunk.snapshot
+            elif chunk.start == 0:
+                inputs.chunk_from[index[chunk.slot]] = ZERO_STATE
+        for save in plan.saves:
+            inputs.chunk_save[index[save.slot]] = self._first_snapshot + save.snapshot
 
 
 def _append(inputs: StepInputs, chunk: PrefillChunk) -> None:

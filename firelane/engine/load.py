@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable
 from math import prod
 
+import msgspec
+
 from firelane.backends import create_executor, describe, resolve
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine_config import EngineConfig
@@ -30,6 +32,8 @@ def load_executor(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
             "lower it, or leave it out"
         )
+    if not config.prefix_cache:
+        config = msgspec.structs.replace(config, state_snapshots=0)
     backend = resolve(config.backend)
     on_loading(_summary(program, describe(backend, config)))
     return create_executor(backend, program, config.model_dir, config, progress)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import EMBED, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
+from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
 from firelane.engine.apply import PlanApplier
 from firelane.engine.plan import StepPlan
 from firelane.engine.policies.policy import Policy
@@ -69,6 +69,7 @@ class OutputProcessor:
         table = self._table
         self._note_started(plan)
         self._publish_full(plan)
+        self._publish_states(plan)
         rows, slots = self._sampled(plan, inputs)
         accepted = outputs.accepted[rows]
         is_plain = not np.count_nonzero(accepted != 1)
@@ -160,6 +161,19 @@ class OutputProcessor:
             stop = chunk.start + chunk.length
             if stop >= table.publish_at[chunk.slot]:
                 self._publish(chunk.slot, stop)
+
+    def _publish_states(self, plan: StepPlan) -> None:
+        """Let later prompts find the snapshots that this step has written, and let go of those that it has
+        read."""
+        table, states = self._table, self._kv.states
+        for chunk in plan.chunks:
+            if chunk.snapshot != NO_SNAPSHOT and chunk.sequence.blocks is not None:
+                states.begun(chunk.sequence.blocks.snapshots)
+        for save in plan.saves:
+            sequence = table.sequences[save.slot]
+            if sequence is not None and sequence.status is Status.RUNNING and sequence.blocks is not None:
+                tokens = self._state.tokens[save.slot]
+                states.publish(sequence.blocks.snapshots, save, sequence.chain, tokens)
 
     def _publish(self, slot: int, computed: int) -> None:
         sequence, kv = self._table.sequences[slot], self._kv
@@ -270,4 +284,7 @@ class OutputProcessor:
             running_background=self._policy.num_running_background(),
             waiting_background=table.waiting.num_background(),
             grammar_failures=self._grammar_failures,
+            state_snapshots=self._kv.states.num_named,
+            state_snapshots_total=self._kv.states.count,
+            state_snapshot_hits=applier.snapshot_hits,
         )

@@ -18,11 +18,11 @@ class Waited(NamedTuple):
 
 
 class Prerequisites(Protocol):
-    """Holds sequences that are not ready. Works beside the engine's loop, which polls it while any waits."""
+    """Holds sequences that are not ready. Works beside the engine's loop, which polls it while it does."""
 
     @property
     def is_waiting(self) -> bool:
-        """Some sequence waits."""
+        """Some sequence waits, or something is still being prepared."""
         ...
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
@@ -31,7 +31,8 @@ class Prerequisites(Protocol):
         ...
 
     def take(self) -> list[Waited]:
-        """Sequences whose wait is over; each is returned once."""
+        """Sequences whose wait is over; each is returned once. Raises MachineError where the process has to
+        end."""
         ...
 
     def get(self, request_id: int) -> Sequence | None:

@@ -21,6 +21,7 @@ from firelane.engine.load import load_executor, rotation_identity
 from firelane.engine.policies import make_policy
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
+from firelane.kv import SnapshotRule
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -139,6 +140,7 @@ def _load_and_serve(
             prefix_cache=config.prefix_cache,
             prerequisites=grammars,
             policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
+            snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, executor, config)
         channel.send(_ready(executor, config, identity, time.monotonic() - began_s))
@@ -189,6 +191,8 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         num_blocks=limits.num_blocks,
         weights_bytes=executor.weights_bytes,
         kv_bytes=executor.kv_bytes,
+        states_bytes=limits.num_states * limits.state_bytes,
+        num_snapshots=limits.num_snapshots,
         load_s=load_s,
         embedding_width=executor.hidden_width,
         identity=identity,

@@ -50,13 +50,14 @@ class FileLimits:
 class ModelConfig:
     """One served model. model_dir: where tokenizer.json and the chat template lie. names: all are accepted,
     the first is reported. aliases: further names that requests may give, each with the name that it means.
-    tokenizer_dir: where tokenizer.json lies instead.
+    tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the model's own.
     """
 
     model_dir: Path
     names: tuple[str, ...]
     tokenizer_dir: Path | None = None
     aliases: tuple[tuple[str, str], ...] = ()
+    chat_template: Path | None = None
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
 

@@ -277,7 +277,7 @@ def _origins(config: GatewayConfig) -> OriginPolicy:
 def _read_model(config: ModelConfig) -> PromptBuilder:
     tokenizer, files = (
         load_tokenizer(config.tokenizer_dir or config.model_dir),
-        read_model_files(config.model_dir),
+        read_model_files(config.model_dir, config.chat_template),
     )
     tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
     return PromptBuilder(tokenizer, files)

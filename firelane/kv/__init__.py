@@ -3,6 +3,17 @@
 from firelane.kv.budget import PageBudget
 from firelane.kv.cache import KvCache, NewPage
 from firelane.kv.prefix import PrefixChain
+from firelane.kv.states import SnapshotRule, StateSave, StateSnapshots
 from firelane.kv.tables import BlockTables, PrefixHit
 
-__all__ = ["BlockTables", "KvCache", "NewPage", "PageBudget", "PrefixChain", "PrefixHit"]
+__all__ = [
+    "BlockTables",
+    "KvCache",
+    "NewPage",
+    "PageBudget",
+    "PrefixChain",
+    "PrefixHit",
+    "SnapshotRule",
+    "StateSave",
+    "StateSnapshots",
+]

@@ -1,4 +1,5 @@
-"""The paged KV cache of all cache groups: block tables of sequences over one pool, with prefix reuse.
+"""The paged KV cache of all cache groups: block tables of sequences over one pool, with prefix reuse, and
+the snapshots of recurrent states (states.py) that belong to it.
 
 Life of a page:
 
@@ -18,10 +19,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import CAUSAL, Span, kept_from
+from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
 from firelane.kv.pool import BlockPool
 from firelane.kv.prefix import PrefixChain
+from firelane.kv.states import StateSnapshots
 from firelane.kv.tables import RELEASED, BlockTables, PrefixHit
 
 NewPage = tuple[int, int, int]
@@ -47,12 +49,15 @@ class KvCache:
         prefix_caching: bool = True,
         *,
         chunk_tokens: int = 1,
+        states: StateSnapshots | None = None,
     ) -> None:
-        """spans: one for each group. chunk_tokens: the most that one step computes of a sequence."""
+        """spans: one for each group. chunk_tokens: the most that one step computes of a sequence. states:
+        snapshots of recurrent states; None: the program keeps no such state."""
         self.num_pages = num_pages
         self.block_size = block_size
         self.spans = spans
         self._chunk_tokens = chunk_tokens
+        self.states = states or StateSnapshots(block_size=block_size, is_kept=False)
         self._prefix_caching = prefix_caching
         self._pool = BlockPool(num_pages, len(spans))
         self._set_aside = 0
@@ -85,7 +90,8 @@ class KvCache:
 
     def lookup(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> PrefixHit:
         """The longest cached prefix of at most `reusable_tokens` tokens; never all, since the last token must
-        be computed. A prefix of n tokens is cached where each group has the pages that position n may read.
+        be computed. A prefix of n tokens is cached where each group has the pages that position n may read
+        and, with recurrent state, there is a snapshot of exactly n tokens.
         """
         limit = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
         if limit <= 0:
@@ -97,9 +103,14 @@ class KvCache:
             limit = len(pages[group])
         for group in self._limited:
             pages[group] = self._pool.find_each(group, names, limit)
-        blocks = self._longest_hit(pages, limit)
+        is_hit = self._hits(pages, limit)
+        blocks = shared = _last(is_hit)
+        if self.states.is_kept:
+            blocks = _last(is_hit & self.states.known(names, limit))
         firsts = [self._first_block(group, blocks * self.block_size) for group in range(len(self.spans))]
-        return PrefixHit(blocks, tuple(p[first:blocks] for p, first in zip(pages, firsts, strict=True)))
+        held = tuple(p[first:blocks] for p, first in zip(pages, firsts, strict=True))
+        snapshot = self.states.find(names[blocks - 1]) if blocks else NO_SNAPSHOT
+        return PrefixHit(blocks, held, snapshot, shared)
 
     def num_to_admit(self, num_tokens: int, hit: PrefixHit) -> tuple[int, int]:
         """Pages that a sequence takes on admission, and pages to set aside for it, beside those of the hit.
@@ -116,10 +127,11 @@ class KvCache:
         shared = sum(len(hit.pages[group]) for group in self._limited)
         return fresh, max(0, min(limited, self.num_pages - causal) - shared)
 
-    def share(self, num_tokens: int, hit: PrefixHit) -> BlockTables:
+    def share(self, num_tokens: int, hit: PrefixHit, wanted: tuple[int, ...] = ()) -> BlockTables:
         """The tables of a sequence of `num_tokens` tokens that begins with `hit`, and holds no other page
-        yet."""
-        tables = BlockTables(hit, hit.num_blocks * self.block_size, num_tokens)
+        yet. wanted: lengths at which its prefill leaves snapshots."""
+        held = self.states.begin(hit.snapshot, wanted)
+        tables = BlockTables(hit, hit.num_blocks * self.block_size, num_tokens, held)
         for pages in hit.pages:
             self._pool.share(pages)
         return tables
@@ -199,14 +211,17 @@ class KvCache:
             self._pool.release(tables.held(group))
             tables.first[group] = 0
             table.clear()
+        self.states.release(tables.snapshots)
         self._set_aside -= tables.set_aside
         tables.set_aside = tables.prefill_tokens = 0
 
     def check_integrity(self, all_tables: Iterable[BlockTables]) -> None:
         """Raise AssertionError unless the pool is sound and `all_tables` are exactly its users."""
         self._pool.check_integrity()
+        running = list(all_tables)
+        self.states.check_integrity(tables.snapshots for tables in running)
         expected, set_aside = [0] * self.num_pages, 0
-        for tables in all_tables:
+        for tables in running:
             held = [page for group in range(len(self.spans)) for page in tables.held(group)]
             assert len(set(held)) == len(held) == tables.num_held, "a sequence holds a page twice"
             assert RELEASED not in held, "a page is released and held"
@@ -218,17 +233,15 @@ class KvCache:
         assert actual == expected, "reference counts differ from the block tables: leaked or freed too early"
         assert self._set_aside == set_aside, "pages set aside are miscounted"
 
-    def _longest_hit(self, pages: list[list[int]], limit: int) -> int:
-        """Blocks of the longest prefix of which each group has what it needs."""
-        if not self._limited:
-            return limit
+    def _hits(self, pages: list[list[int]], limit: int) -> NDArray[np.bool_]:
+        """By number of leading blocks, up to `limit`: each group has the pages that what follows may read."""
         blocks = np.arange(limit + 1)
         is_hit = np.ones(limit + 1, np.bool_)
         for group in self._limited:
             known = np.array([0, *accumulate(page >= 0 for page in pages[group])])[: limit + 1]
             first = np.array([self._first_block(group, n * self.block_size) for n in range(limit + 1)])
             is_hit &= known - known[first] == blocks - first
-        return int(np.flatnonzero(is_hit)[-1])
+        return is_hit
 
     def _first_block(self, group: int, position: int) -> int:
         """Index of the first block that a query at `position`, or any later one, may still read."""
@@ -249,3 +262,7 @@ class KvCache:
 
     def _pages_needed(self, groups: Iterable[int], num_tokens: int, chunk: int) -> int:
         return sum(pages_needed(self.spans[g], num_tokens, chunk, self.block_size) for g in groups)
+
+
+def _last(is_hit: NDArray[np.bool_]) -> int:
+    return int(is_hit.nonzero()[0][-1])

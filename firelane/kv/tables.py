@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from firelane.contract import NO_SNAPSHOT
+from firelane.kv.states import HeldSnapshots
+
 RELEASED = -1
 """The entry of a page that went back to the pool because it lies behind the span of its group."""
 
@@ -14,15 +17,29 @@ class PrefixHit(NamedTuple):
     num_blocks: int
     pages: tuple[list[int], ...]
     """For each group, the pages of the last blocks of the prefix: as many as its span still needs."""
+    snapshot: int = NO_SNAPSHOT
+    """Of the recurrent state after the prefix, if there is one."""
+    shared_blocks: int = 0
+    """Length of the longest prefix whose pages are there, with or without a snapshot."""
 
 
 class BlockTables:
     """The pages of one sequence, a table for each cache group. Made by KvCache.reserve, dead after
     KvCache.release, changed by KvCache alone."""
 
-    __slots__ = ("cached_tokens", "first", "prefill_tokens", "published_blocks", "set_aside", "tables")
+    __slots__ = (
+        "cached_tokens",
+        "first",
+        "prefill_tokens",
+        "published_blocks",
+        "set_aside",
+        "snapshots",
+        "tables",
+    )
 
-    def __init__(self, hit: PrefixHit, cached_tokens: int, prefill_tokens: int) -> None:
+    def __init__(
+        self, hit: PrefixHit, cached_tokens: int, prefill_tokens: int, snapshots: HeldSnapshots
+    ) -> None:
         self.first = [hit.num_blocks - len(pages) for pages in hit.pages]
         """For each group, its first block that is not released."""
         self.tables = [[RELEASED] * first + pages for first, pages in zip(self.first, hit.pages, strict=True)]
@@ -32,6 +49,8 @@ class BlockTables:
         """Leading full blocks that the prefix cache knows."""
         self.prefill_tokens = prefill_tokens
         """Tokens for which pages are set aside; 0 once all groups have them."""
+        self.snapshots = snapshots
+        """Of recurrent states, held by the sequence."""
         self.set_aside = 0
         """Free pages that are kept for the rest of the prefill."""
 

@@ -27,6 +27,7 @@ from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import Choice, PromptRun
 from firelane.llm.outputs import RequestOutput
 from firelane.llm.params import REST_OF_CONTEXT, SamplingParams, wire_grammar
+from firelane.sources.resolve import resolve
 from firelane.text.assistant import Assistant
 from firelane.text.model_files import ModelFiles, read_model_files
 from firelane.text.prompt import PromptBuilder
@@ -34,7 +35,6 @@ from firelane.text.sampling import wire_sampling
 from firelane.text.tokenizer import load_tokenizer
 from firelane.text.tokenizer_source import tokenizer_directory
 from firelane.weights.progress import Progress, silent
-from firelane.weights.sources import resolve
 from firelane.wire.frames import NewRequest, Pooling, Sampling
 
 Prompt = str | Sequence[int]
@@ -42,11 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class LLM:
-    """A loaded model. Not safe for several threads. Options are the fields of EngineConfig."""
+    """A loaded model. Not safe for several threads. Options are the fields of EngineConfig, and
+    `chat_template`: a file in place of the model's own template.
+    """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
         """model: a directory, a hub id, or None for the embedded model. Raises FirelaneErrors."""
         progress: Progress = options.pop("progress", silent)
+        chat_template = options.pop("chat_template", None)
         unknown = sorted(set(options) - set(EngineConfig.__struct_fields__))
         if unknown:
             known = ", ".join(EngineConfig.__struct_fields__)
@@ -61,7 +64,9 @@ class LLM:
         options.setdefault("tokenizer_dir", tokenizer_dir)
         config = EngineConfig(model_dir=model_dir, **options)
         self._tokenizer = load_tokenizer(tokenizer_dir)
-        self._files: ModelFiles = read_model_files(model_dir)
+        self._files: ModelFiles = read_model_files(
+            model_dir, None if chat_template is None else Path(chat_template)
+        )
         self._tokenizer.check_vocab(self._files.vocab_size)
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._assistant = Assistant(self._prompts)

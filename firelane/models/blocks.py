@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 from firelane.contract.span import CAUSAL, Span
-from firelane.models.projections import Projections
+from firelane.models.projections import SEPARATE, AttentionTensors, Projections
 from firelane.models.rope import Rope
 from firelane.models.rotary_layout import RotaryLayout
 from firelane.program.ops import (
@@ -26,6 +26,7 @@ from firelane.program.ops import (
     Cast,
     Embed,
     Gate,
+    Gated,
     GatedLinear,
     HeadNorm,
     HeadShape,
@@ -46,7 +47,7 @@ Bias = Literal["", "qkv", "o", "qkvo"]
 HeadNorms = Literal["", "each", "whole", "qkv", "bare"]
 """Heads that are normalised: none; each query and key head; all of those of a row together; each query, key
 and value head; each query and key head, without weights."""
-SEPARATE = ("q_proj", "k_proj", "v_proj")
+MLP_PARTS = ("gate_proj", "up_proj", "down_proj")
 Tensors = Sequence[tuple[str, int]]
 """Tensors of the checkpoint, without the last part of their names, and how many rows each has."""
 
@@ -227,16 +228,16 @@ def attention(
     head_norm: HeadNorms = "",
     norms: Norms = BEFORE_ATTENTION,
     scores: Scores = PLAIN_SCORES,
-    tensors: Sequence[str] = SEPARATE,
+    tensors: AttentionTensors = SEPARATE,
 ) -> Value:
     """x + output(attention(rope(qkv(norm(x))))). `rope`: None without positions; `bias`: which projections
-    have one; `head_norm`: heads that are RMS-normalised before they are rotated; `tensors`: of queries, keys
-    and values, or one that holds all of them."""
+    have one; `head_norm`: heads that are RMS-normalised before they are rotated."""
     layout = rope.layout if rope else RotaryLayout(heads.head_dim, heads.head_dim)
-    names = tuple(layer.tensor(f"self_attn.{tensor}") for tensor in tensors)
-    projections = Projections(heads=heads, layout=layout, inputs=x.width, tensors=names)
-    qkv = _project(layer, layer.read(x, "attention", norms.before), projections, bias="qkv" in bias)
-    norm = _head_norm(layer, projections, head_norm) if head_norm else None
+    names = tuple(layer.tensor(f"self_attn.{tensor}") for tensor in tensors.qkv)
+    projections = Projections(heads=heads, layout=layout, inputs=x.width, tensors=names, gated=tensors.gated)
+    normed = layer.read(x, "attention", norms.before)
+    qkv = _project(layer, normed, projections, bias="qkv" in bias)
+    norm = _head_norm(layer, projections, head_norm, tensors) if head_norm else None
     at, out = layer.number, layer.value("q", heads.q_width, layer.decoder.dtype)
     rotary = rope.rotary if rope else None
     turned = RopeAndCache(
@@ -244,9 +245,9 @@ def attention(
     )
     attended = _attend(layer, layer.decoder.add(turned), heads, span, scores)
     return layer.add_to_stream(
-        attended,
+        _let_through(layer, normed, attended, projections) if tensors.gated else attended,
         "output",
-        "self_attn.o_proj",
+        f"self_attn.{tensors.out}",
         layer.stream("middle"),
         stream=x,
         bias="o" in bias,
@@ -264,6 +265,15 @@ def _project(layer: Layer, x: Value, projections: Projections, *, bias: bool) ->
     )
     out = layer.value("qkv", rows, DType.F32)
     return layer.decoder.add(Linear(x=x, weight=weight, bias=vector, out=out))
+
+
+def _let_through(layer: Layer, x: Value, attended: Value, projections: Projections) -> Value:
+    """What heads have found, times the sigmoids of their gates."""
+    width, dtype = attended.width, layer.decoder.dtype
+    weight = Weight(name=layer.name("gate"), shape=(width, x.width), dtype=dtype, pieces=projections.gate())
+    gate = layer.decoder.add(Linear(x=x, weight=weight, out=layer.value("gate", width, DType.F32)))
+    out = layer.value("let_through", width, dtype)
+    return layer.decoder.add(Gated(x=attended, gate=gate, act="sigmoid", out=out))
 
 
 def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores) -> Value:
@@ -293,15 +303,20 @@ def mlp(
     bias: bool = False,
     norms: Norms = BEFORE_MLP,
     block: str = "mlp",
+    parts: tuple[str, str, str] = MLP_PARTS,
     fused: str = "",
     scalar: str = "",
 ) -> Value:
     """x + down(gate(norm(x)) * up(norm(x))), `width` wide inside, with `gate`'s function on the gate half.
-    `block`: what the tensors' names begin with; `fused`: the tensor that holds the rows of the gate, then
-    those of up, where one does; `scalar`: that of the stream's factor behind the block, where there is one.
+    `block`, `parts`: what the tensors' names begin with and end with; `fused`: the tensor that holds the rows
+    of the gate, then those of up, where one does; `scalar`: that of the stream's factor behind the block,
+    where there is one.
     """
-    gated = gated_mlp(layer, x, width, gate=gate, bias=bias, before=norms.before, block=block, fused=fused)
-    end, down = layer.stream("end"), f"{block}.down_proj"
+    before, ends = norms.before, parts[:2]
+    gated = gated_mlp(
+        layer, x, width, gate=gate, bias=bias, before=before, block=block, parts=ends, fused=fused
+    )
+    end, down = layer.stream("end"), f"{block}.{parts[2]}"
     return layer.add_to_stream(gated, "down", down, end, stream=x, bias=bias, norm=norms.after, scalar=scalar)
 
 
@@ -314,11 +329,12 @@ def gated_mlp(
     before: str | None,
     bias: bool = False,
     block: str = "mlp",
+    parts: tuple[str, ...] = MLP_PARTS[:2],
     fused: str = "",
 ) -> Value:
     """gate(norm(x)) * up(norm(x)): mlp() up to its last product."""
     normed = layer.read(x, "mlp", before)
-    halves = [(layer.tensor(f"{block}.{half}_proj"), width) for half in ("gate", "up")]
+    halves = [(layer.tensor(f"{block}.{half}"), width) for half in parts]
     halves = [(layer.tensor(f"{block}.{fused}"), 2 * width)] if fused else halves
     weight = _matrix(layer.decoder, layer.name("gate_up"), halves, x.width, WeightLayout.GATED)
     vector = _vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
@@ -326,10 +342,10 @@ def gated_mlp(
     return layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))
 
 
-def head(decoder: Decoder, x: Value) -> Linear:
-    """Logits of the rows that are asked for: lm_head(norm(x))."""
+def head(decoder: Decoder, x: Value, *, tensor: str = "model.norm") -> Linear:
+    """Logits of the rows that are asked for: lm_head(norm(x)). tensor: of the norm."""
     selected = decoder.add(SelectRows(x=x, out=Value("selected", Rows.OUTPUT, x.width, x.dtype)))
-    norm = norm_weight(decoder, "norm", "model.norm", x.width)
+    norm = norm_weight(decoder, "norm", tensor, x.width)
     out = Value("final", Rows.OUTPUT, x.width, decoder.dtype)
     normed = decoder.add(RMSNorm(x=selected, weight=norm, eps=decoder.eps, out=out))
     untied = _matrix(decoder, "lm_head", [("lm_head", decoder.vocab_size)], x.width)
@@ -351,14 +367,16 @@ def norm_weight(decoder: Decoder, name: str, tensor: str, width: int) -> Weight:
     return Weight(name=name, shape=(width,), dtype=DType.F32, pieces=(piece,))
 
 
-def _head_norm(layer: Layer, projections: Projections, kind: HeadNorms) -> HeadNorm:
+def _head_norm(
+    layer: Layer, projections: Projections, kind: HeadNorms, tensors: AttentionTensors
+) -> HeadNorm:
     if kind == "bare":
         return HeadNorm(q=None, k=None, eps=layer.decoder.eps)
     whole = kind == "whole"
 
     def weight(kind: Literal["q", "k"]) -> Weight:
-        name = f"{kind}_norm"
-        tensor, plus = layer.tensor(f"self_attn.{name}"), layer.decoder.norm_plus
+        name, stored = f"{kind}_norm", tensors.q_norm if kind == "q" else tensors.k_norm
+        tensor, plus = layer.tensor(f"self_attn.{stored}"), layer.decoder.norm_plus
         pieces = projections.norm(tensor, kind, whole=whole, plus=plus)
         width = sum(piece.height for piece in pieces)
         return Weight(name=layer.name(name), shape=(width,), dtype=DType.F32, pieces=pieces)

@@ -57,6 +57,7 @@ HARMLESS = frozenset(
         "prefix",
         "pretraining_tp",
         "problem_type",
+        "quantization_config",  # of the weights alone, which are served as the bf16 ones that they stand for
         "remove_invalid_values",
         "repetition_penalty",
         "resid_pdrop",
@@ -254,17 +255,10 @@ class ConfigReader:
 
     def finish(self) -> None:
         """Refuse every key that was not read, is not known to be harmless and is not switched off."""
-        self._refuse_quantization()
         for key, value in self._config.items():
             known = key in self._read or key in HARMLESS or key.startswith("_") or key.endswith("_token_id")
             if not known and value not in (None, False, 0, "", [], {}):
                 raise self.refusal(key, value, "this key is unknown and may change the result")
-
-    def _refuse_quantization(self) -> None:
-        key = "quantization_config"
-        if self._config.get(key):
-            why = "quantized checkpoints are not supported; use the bf16 checkpoint"
-            raise self.refusal(key, self._config[key], why)
 
     def refusal(self, key: str, value: Any, why: str) -> UnsupportedModelError:
         shown = repr(value) if value is not None else "missing"
@@ -280,7 +274,10 @@ class ConfigReader:
 def read_dtype(config: ConfigReader) -> DType:
     """The dtype of matrices and activations: bf16 stays BF16; fp32 is F32; fp16 is widened exactly to F32
     (bf16 could not hold its mantissa); a checkpoint that does not say is taken as F32, which holds any of the
-    three exactly."""
+    three exactly. Quantised weights stand for bf16 matrices, whatever else is stored beside them."""
+    if config.has("quantization_config"):
+        config.ignore("dtype", "torch_dtype")
+        return DType.BF16
     key = "dtype" if config.has("dtype") else "torch_dtype"
     name = config.choice(key, "float32", among=tuple(DTYPES))
     config.ignore("dtype", "torch_dtype")

@@ -76,6 +76,7 @@ class ExpertNames:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    norm: str = NORM
     transposed: bool | None = None
     interleaved: bool = False
 
@@ -137,7 +138,7 @@ class Experts:
 def moe(layer: Layer, x: Value, experts: Experts, *, gate: Gate = SILU) -> Value:
     """x + the shared expert, if there is one, + the sum of the picked experts times their shares, all of
     norm(x)."""
-    normed = layer.read(x, "mlp", NORM)
+    normed = layer.read(x, "mlp", experts.names.norm)
     routed = route(layer, _routed(layer, x, normed, experts), experts)
     if experts.shared is not None:
         x = _shared(layer, normed, x, experts.shared, gate)
@@ -171,7 +172,7 @@ def _routed(layer: Layer, x: Value, normed: Value, experts: Experts) -> Value:
     """The input of the router: norm(x), in float32 where it is so."""
     if not experts.routing.in_float32 or normed.dtype is DType.F32:
         return normed
-    weight = layer.norm_weight("mlp_norm", NORM, x.width)
+    weight = layer.norm_weight("mlp_norm", experts.names.norm, x.width)
     out = layer.value("router_in", x.width, DType.F32)
     return layer.decoder.add(RMSNorm(x=x, weight=weight, eps=layer.decoder.eps, out=out))
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from firelane.contract.span import CAUSAL, Window
-from firelane.models.blocks import SEPARATE, Scores, attention, embed, head, mlp
+from firelane.models.blocks import Scores, attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import FULL, SLIDING, read_cap, read_heads, read_pattern
 from firelane.models.expert_config import read_expert_counts
 from firelane.models.experts import ExpertNames, Experts, Routing
 from firelane.models.gemma import AROUND_ATTENTION, AROUND_MLP, read_gemma, read_gemma_gate
 from firelane.models.gemma4_blocks import SCALAR, mlp_and_experts
+from firelane.models.projections import SEPARATE, AttentionTensors
 from firelane.models.rope import Rope, plain_rope, read_rope
 from firelane.program.ops import HeadShape
 from firelane.program.program import Program
 
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 UNSCALED = Scores(scale=1.0)
-KEYS_AS_VALUES = ("q_proj", "k_proj", "k_proj")
+KEYS_AS_VALUES = AttentionTensors(qkv=("q_proj", "k_proj", "k_proj"))
 NAMES = ExpertNames(router="router.proj", experts="experts", transposed=False)
 
 

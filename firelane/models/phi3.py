@@ -8,10 +8,12 @@ from firelane.contract.span import CAUSAL, Window
 from firelane.models.blocks import attention, embed, head, mlp
 from firelane.models.config import ConfigReader
 from firelane.models.decoder_config import read_decoder, read_gate, read_heads, read_layers
+from firelane.models.projections import AttentionTensors
 from firelane.models.rope import read_rope
 from firelane.program.program import Program
 
 ARCHITECTURES = ("Phi3ForCausalLM",)
+FUSED = AttentionTensors(qkv=("qkv_proj",))
 
 
 def program(config: ConfigReader) -> Program:
@@ -26,6 +28,6 @@ def program(config: ConfigReader) -> Program:
         raise config.refusal("attention_bias", True, "this family has no biases")
     x = embed(decoder)
     for layer in decoder.layers(read_layers(config)):
-        x = attention(layer, x, heads, rope, span=span, tensors=("qkv_proj",))
+        x = attention(layer, x, heads, rope, span=span, tensors=FUSED)
         x = mlp(layer, x, width, gate=gate, fused="gate_up_proj")
     return decoder.program(head(decoder, x))

@@ -11,14 +11,31 @@ from firelane.program.recipes import Piece
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionTensors:
+    """Names of the tensors of attention in the checkpoint, below the layer's `self_attn`. qkv: of queries,
+    keys and values, or one that holds all of them. gated: the rows of each query head are followed by as many
+    of a gate, whose sigmoid multiplies what the head finds."""
+
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    q_norm: str = "q_norm"
+    k_norm: str = "k_norm"
+    out: str = "o_proj"
+    gated: bool = False
+
+
+SEPARATE = AttentionTensors()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Projections:
     """Of one layer: `tensors` holds queries, keys and values, one tensor each or all in one; `inputs` is the
-    width of what they read."""
+    width of what they read. gated: behind the rows of each query head are those of its gate."""
 
     heads: HeadShape
     layout: RotaryLayout
     inputs: int
     tensors: tuple[str, ...]
+    gated: bool = False
 
     @property
     def rows(self) -> int:
@@ -34,10 +51,16 @@ class Projections:
             return (*turned, Piece(tensor=fused, shape=(self.rows, self.inputs), rows=self._values))
         q, k, v = names
         return (
-            *turn(q, heads.heads, self.inputs),
+            *turn(q, heads.heads, self.inputs, behind=heads.head_dim if self.gated else 0),
             *turn(k, heads.kv_heads, self.inputs),
             Piece(tensor=v, shape=(heads.v_width, self.inputs)),
         )
+
+    def gate(self) -> tuple[Piece, ...]:
+        """Rows of the gates of all query heads."""
+        heads, d = self.heads.heads, self.heads.head_dim
+        shape, view = (2 * heads * d, self.inputs), (heads, 2, d, self.inputs)
+        return (Piece(tensor=f"{self.tensors[0]}.weight", shape=shape, view=view, take=(None, range(1, 2))),)
 
     def bias(self) -> tuple[Piece, ...]:
         heads, turn = self.heads, self.layout.vector

@@ -24,28 +24,42 @@ class RotaryLayout:
     interleaved: bool = False
 
     def matrix(
-        self, tensor: str, heads: int, inputs: int, *, kept: range | None = None, before: int = 0
+        self,
+        tensor: str,
+        heads: int,
+        inputs: int,
+        *,
+        kept: range | None = None,
+        before: int = 0,
+        behind: int = 0,
     ) -> tuple[Piece, ...]:
         """A projection to heads. kept: those that are wanted, all if None: of a tensor that holds queries,
         keys and values. before: rows of each head that come before those `head_dim` ones and stay as they
-        are, as in latent attention."""
-        return tuple(self._pieces(tensor, heads, kept or range(heads), (inputs,), before, 0.0))
+        are, as in latent attention. behind: rows of each head behind them, which are left out."""
+        return tuple(self._pieces(tensor, heads, kept or range(heads), (inputs,), (before, behind), 0.0))
 
     def vector(
         self, tensor: str, heads: int = 1, *, kept: range | None = None, before: int = 0, plus: float = 0.0
     ) -> tuple[Piece, ...]:
         """A bias of heads, or a norm's weight over all of them or, by default, one that they share."""
-        return tuple(self._pieces(tensor, heads, kept or range(heads), (), before, plus))
+        return tuple(self._pieces(tensor, heads, kept or range(heads), (), (before, 0), plus))
 
     def _pieces(
-        self, tensor: str, heads: int, kept: range, tail: tuple[int, ...], before: int, plus: float
+        self,
+        tensor: str,
+        heads: int,
+        kept: range,
+        tail: tuple[int, ...],
+        around: tuple[int, int],
+        plus: float,
     ) -> Iterator[Piece]:
-        width = before + self.head_dim
+        before, behind = around
+        width = before + self.head_dim + behind
         shape, view = (heads * width, *tail), self._view(heads, tail)
         rows = None if len(kept) == heads else range(kept.start * width, kept.stop * width)
-        if not self.interleaved and self.rotated == self.head_dim:
+        if not self.interleaved and self.rotated == self.head_dim and not behind:
             yield Piece(tensor=tensor, shape=shape, rows=rows, plus=plus)
-        elif view and not before:
+        elif view and not (before or behind):
             order = (0, 2, 1, *range(3, len(view)))
             yield Piece(tensor=tensor, shape=shape, view=view, order=order, rows=rows, plus=plus)
         else:

@@ -17,6 +17,7 @@ from firelane.program.ops import (
     Rotary,
     Temperature,
 )
+from firelane.program.state import StateLayer, state_bytes
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 
@@ -45,6 +46,8 @@ class Program:
                 assert value.name not in names, f"{value.name} is made twice"
                 names.add(value.name)
                 made.add(value)
+        states = [layer.name for layer in self.state_layers]
+        assert len(set(states)) == len(states), f"{self.name}: two state layers of one name in {states}"
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -88,6 +91,16 @@ class Program:
     def kv_bytes_per_token(self) -> int:
         """Of one cache group: a page has block_size times as many."""
         return self.cache_groups[0].bytes_per_token if self.cache_groups else 0
+
+    @cached_property
+    def state_layers(self) -> tuple[StateLayer, ...]:
+        """Recurrent state, in the order of the ops that keep it."""
+        return tuple(layer for op in self.ops for layer in op.states)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the recurrent state of one sequence; 0 where the program keeps none."""
+        return state_bytes(self.state_layers)
 
     @property
     def weights_bytes(self) -> int:

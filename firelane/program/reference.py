@@ -2,7 +2,7 @@
 
 All arithmetic is float32. A value of dtype BF16 is rounded to nearest even when it is written, and so are
 keys and values when they go to the cache. The cache is plain: per layer, one row of positions a slot, NaN
-where nothing was written yet.
+where nothing was written yet; so are recurrent states.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ class ReferenceExecutor:
     not used.
     """
 
-    def __init__(self, program: Program, weights: Mapping[str, F32], *, slots: int, max_len: int) -> None:
+    def __init__(
+        self, program: Program, weights: Mapping[str, F32], *, slots: int, max_len: int, snapshots: int = 0
+    ) -> None:
         self.program = program
         self.weights = weights
         self.cache = empty_cache(program, slots=slots, positions=max_len)
+        self.states = empty_states(program, slots + snapshots)
 
     def step(self, inputs: StepInputs, state: SlotState) -> ReferenceStep:
         """Run one step; `outputs` of the result holds what was sampled, `values` every intermediate."""
@@ -55,6 +58,7 @@ class ReferenceExecutor:
             row_token=inputs.row_token[: inputs.num_rows].astype(np.int64),
             weights=self.weights,
             cache=self.cache,
+            states=self.states,
             inputs=inputs,
             state=state,
             hidden=self.program.head.x if self.program.head else None,
@@ -96,3 +100,8 @@ def empty_cache(program: Program, *, slots: int, positions: int) -> ReferenceCac
         apart = np.full((*rows, 0 if s.shared else s.v_dim), np.nan, np.float32)
         cache.keys[layer], cache.values[layer] = keys, keys[..., : s.v_dim] if s.shared else apart
     return cache
+
+
+def empty_states(program: Program, count: int) -> dict[str, F32]:
+    """A pool of recurrent states in which nothing was written yet, by name of the state layer."""
+    return {layer.name: np.full((count, *layer.shape), np.nan, np.float32) for layer in program.state_layers}

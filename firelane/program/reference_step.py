@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import EMBED, MAX_LOGPROBS, SAMPLE, SlotState, StepInputs
+from firelane.contract import EMBED, MAX_LOGPROBS, NO_SNAPSHOT, SAMPLE, ZERO_STATE, SlotState, StepInputs
 from firelane.program.sampling_reference import RowSampling, sample_row
+from firelane.program.state import StateLayer
 from firelane.program.values import DType, Rows, Value, Weight
 
 F32 = NDArray[np.float32]
@@ -40,13 +43,24 @@ class ReferenceCache:
     dtypes: dict[int, DType]
 
 
+class ReferenceChunk(NamedTuple):
+    """Consecutive token rows of one slot. state_from, state_save: as chunk_from and chunk_save of
+    StepInputs."""
+
+    rows: range
+    slot: int
+    state_from: int
+    state_save: int
+
+
 @dataclass(kw_only=True)
 class ReferenceStep:
     """What an op sees while it runs: the token rows, the weights, the cache, and all values made so far.
 
     token_ids, slots, positions: int64 [tokens]; row_token: int64 [rows]; weights: float32 by name, as the
-    Program shapes them. inputs, state and hidden (the input of the program's head) are needed by Sample
-    alone.
+    Program shapes them. states: by name of the state layer, float32 [states, *shape]. inputs: without them,
+    chunks save no state and go on from the live one of their slot. inputs, state and hidden (the input of the
+    program's head) are needed by Sample.
     """
 
     token_ids: I64
@@ -55,6 +69,7 @@ class ReferenceStep:
     row_token: I64
     weights: Mapping[str, F32]
     cache: ReferenceCache
+    states: Mapping[str, F32] = field(default_factory=dict[str, F32])
     inputs: StepInputs | None = None
     state: SlotState | None = None
     hidden: Value | None = None
@@ -87,6 +102,43 @@ class ReferenceStep:
     def read_cache(self, layer: int, slot: int, start: int, stop: int) -> tuple[F32, F32]:
         """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, width] each."""
         return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
+
+    @property
+    def chunks(self) -> list[ReferenceChunk]:
+        """In the order of the token rows, for ops that keep state."""
+        inputs = self.inputs
+        if inputs is None:
+            return self._chunks_of_slots()
+        chunks, first = list[ReferenceChunk](), 0
+        for i in range(inputs.num_chunks):
+            rows = range(first, first + int(inputs.chunk_len[i]))
+            state = int(inputs.chunk_from[i]), int(inputs.chunk_save[i])
+            chunks.append(ReferenceChunk(rows, int(inputs.chunk_slot[i]), *state))
+            first = rows.stop
+        return chunks
+
+    def _chunks_of_slots(self) -> list[ReferenceChunk]:
+        """Runs of rows of one slot."""
+        turns = [0, *(np.flatnonzero(np.diff(self.slots)) + 1).tolist(), len(self.slots)]
+        chunks = list[ReferenceChunk]()
+        for first, last in pairwise(dict.fromkeys(turns)):
+            slot = int(self.slots[first])
+            start = slot if self.positions[first] else ZERO_STATE
+            chunks.append(ReferenceChunk(range(first, last), slot, start, NO_SNAPSHOT))
+        return chunks
+
+    def read_state(self, layer: StateLayer, chunk: ReferenceChunk) -> F32:
+        """A copy of the state before the chunk's first token."""
+        if chunk.state_from == ZERO_STATE:
+            return np.zeros(layer.shape, np.float32)
+        return self.states[layer.name][chunk.state_from].copy()
+
+    def write_state(self, layer: StateLayer, chunk: ReferenceChunk, state: F32) -> None:
+        """The state after the chunk's last token: to the live state, and to the snapshot if there is one."""
+        assert state.shape == layer.shape, f"{layer.name}: {state.shape} is not {layer.shape}"
+        self.states[layer.name][chunk.slot] = state
+        if chunk.state_save != NO_SNAPSHOT:
+            self.states[layer.name][chunk.state_save] = state
 
     def sample(self, logits: F32) -> None:
         """Draw or score each output row, unless it is to be embedded; drawn tokens go to the slots'

@@ -167,8 +167,7 @@ class Assistant:
         template = self._prompts.template
         if template is None:
             raise RequestError(
-                "this model has no chat template: use /v1/completions, or add a chat_template.jinja to its "
-                "directory",
+                "this model has no chat template: use /v1/completions, or give one with --chat-template",
                 param="messages",
                 code="no_chat_template",
             )

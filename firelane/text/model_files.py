@@ -25,6 +25,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 """Lowest and highest value that engines take."""
 MOST_NAME = 64
 """Characters of a kind of model."""
+TEMPLATES = Path(__file__).parent / "templates"
+WITHOUT_TEMPLATE = ("deepseek_v32",)
+"""Kinds of models that are published without a chat template, which come with Firelane."""
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -47,13 +50,21 @@ class ModelFiles:
     pooling: Pooling | None = "last"
 
 
-def read_model_files(model_dir: Path) -> ModelFiles:
-    """Raises TokenizerError when one of the files is damaged; a missing file is as an empty one."""
+def read_model_files(model_dir: Path, chat_template: Path | None = None) -> ModelFiles:
+    """chat_template: a file to be used in place of the model's own template. Raises TokenizerError when one
+    of the files is damaged; a missing one of the model's is as an empty one.
+    """
     tokenizer_config = _read_json(model_dir / "tokenizer_config.json")
     generation = _read_json(model_dir / "generation_config.json")
     config = _read_config(model_dir / "config.json")
     vocab_size = config.get("vocab_size")
-    template, where = _find_template(model_dir, tokenizer_config)
+    model_type = str(config.get("model_type") or "")[:MOST_NAME]
+    if chat_template is not None:
+        template, where = _given_template(chat_template), str(chat_template)
+    else:
+        template, where = _find_template(model_dir, tokenizer_config)
+        if template is None and model_type in WITHOUT_TEMPLATE:
+            template, where = _shipped_template(model_type)
     path = model_dir / "generation_config.json"
     eos_ids = _eos_ids(path, generation) or _eos_ids(model_dir / "config.json", config)
     return ModelFiles(
@@ -63,7 +74,7 @@ def read_model_files(model_dir: Path) -> ModelFiles:
         eos_ids=_known_ids(model_dir, eos_ids, vocab_size),
         defaults=_defaults(path, generation),
         vocab_size=vocab_size if type(vocab_size) is int else None,  # the engine refuses what is no number
-        model_type=str(config.get("model_type") or "")[:MOST_NAME],
+        model_type=model_type,
         pooling=_pooling(_read_json(model_dir / "1_Pooling" / "config.json")),
     )
 
@@ -125,6 +136,18 @@ def _find_template(model_dir: Path, tokenizer_config: dict[str, Any]) -> tuple[s
     if value is not None and not isinstance(value, str):
         raise TokenizerError(f"chat_template in {path} is not a text: fetch it again")
     return value, str(path)
+
+
+def _given_template(path: Path) -> str:
+    text = _read_text(path)
+    if text is None:
+        raise TokenizerError(f"{path}: no such file; give the file of a Jinja chat template")
+    return text
+
+
+def _shipped_template(model_type: str) -> tuple[str, str]:
+    path = TEMPLATES / f"{model_type}.jinja"
+    return path.read_text(encoding="utf-8"), str(path)
 
 
 def _specials(tokenizer_config: dict[str, Any]) -> dict[str, str]:

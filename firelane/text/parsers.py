@@ -5,7 +5,7 @@ of the command list them.
 TOOL_PARSERS = (
     *("auto", "none", "llama3_json", "hermes", "mistral", "harmony", "deepseek_v3", "deepseek_v31"),
     *("deepseek_v32", "deepseek_v4", "kimi_k2", "qwen3_coder", "glm45", "glm47", "minimax_m2", "seed_oss"),
-    *("gemma4", "llama4_pythonic", "lfm2", "phi4_mini_json", "granite"),
+    *("gemma4", "llama4_pythonic", "lfm2", "phi4_mini_json", "granite", "nemotron_json", "olmo3"),
 )
 TOOL_ALIASES = {
     "openai": "harmony",
@@ -13,6 +13,8 @@ TOOL_ALIASES = {
     "qwen3_xml": "qwen3_coder",
     "pythonic": "llama4_pythonic",
     "llama4_json": "llama3_json",
+    "llama_nemotron_json": "nemotron_json",
+    "nemotron_nano_v2": "nemotron_json",
 }
 """Names that other servers have for the same."""
 REASONING_PARSERS = ("auto", "none", "think", "mistral", "gemma4", "seed_oss", "harmony")

@@ -13,6 +13,7 @@ from firelane.errors import CacheError, FirelaneError
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fingerprint import FileStamp
 from firelane.weights.huge_pages import HugePages
+from firelane.weights.pace import StepPace
 from firelane.weights.packed import PackedWeights
 from firelane.weights.plan import PackedWeight
 from firelane.weights.source import is_source
@@ -22,11 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class WeightCheck(Protocol):
-    """Whether weights that are served may go on being served."""
+    """Whether weights that are served may go on being served. It is told of each step, beside which it takes
+    little."""
 
-    def raise_if_failed(self) -> None:
-        """Raises CacheError."""
+    def step_begins(self) -> None:
+        """Raises CacheError where it has failed."""
         ...
+
+    def step_ends(self) -> None: ...
 
     def wait(self) -> None:
         """Until it has ended."""
@@ -40,7 +44,10 @@ class WeightCheck(Protocol):
 class NoCheck:
     """Weights that nobody doubts."""
 
-    def raise_if_failed(self) -> None:
+    def step_begins(self) -> None:
+        return
+
+    def step_ends(self) -> None:
         return
 
     def wait(self) -> None:
@@ -53,7 +60,8 @@ class NoCheck:
 class BackgroundCheck:
     """Compares mapped weights with the digests that they were written with, then, where its stamps are new,
     the checkpoint with what was packed; in a thread of the least priority, which moves the weights to `pages`
-    first. A file that fails is removed: the next start packs the weights again.
+    first, and which keeps to a share of the time while steps run. A file that fails is removed: the next
+    start packs the weights again.
     """
 
     def __init__(
@@ -65,14 +73,18 @@ class BackgroundCheck:
         pages: HugePages | None = None,
     ) -> None:
         self._weights, self._placed, self._checkpoint, self._pages = weights, placed, checkpoint, pages
-        self._stopped = threading.Event()
+        self._stopped, self._pace = threading.Event(), StepPace()
         self._failure = ""
         self._thread = threading.Thread(target=self._run, name="check weights", daemon=True)
         self._thread.start()
 
-    def raise_if_failed(self) -> None:
+    def step_begins(self) -> None:
         if self._failure:
             raise CacheError(self._failure)
+        self._pace.step_begins()
+
+    def step_ends(self) -> None:
+        self._pace.step_ends()
 
     def close(self) -> None:
         self._stopped.set()
@@ -86,7 +98,7 @@ class BackgroundCheck:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
         if self._pages is not None:
-            self._pages.move(self._stopped.is_set)
+            self._pages.move(self._is_over)
         began_s = time.monotonic()
         try:
             failure = self._find()
@@ -105,9 +117,14 @@ class BackgroundCheck:
             "packed weights checked: %.2f GB in %.1f s, %.2f s of a core", size, took_s, time.thread_time()
         )
 
+    def _is_over(self) -> bool:
+        """Between two pieces of the work: whether to leave it."""
+        self._pace.rest(self._stopped)
+        return self._stopped.is_set()
+
     def _find(self) -> str:
         """What is wrong, or ""."""
-        path, stopped = self._weights.path, self._stopped.is_set
+        path, stopped = self._weights.path, self._is_over
         name = self._weights.damage(stopped)
         if name is not None:
             return f"{path}: weight {name} is damaged; the file was removed, start again to pack it anew"

@@ -1,5 +1,6 @@
-"""Checkpoint: all tensors of a model directory, one safetensors file or several with an index, each as its
-maker wrote it or packed without loss (weights/lossless).
+"""Checkpoint: all tensors of a model directory: one safetensors file or several with an index, each as its
+maker wrote it or packed without loss (weights/lossless); or GGUF files that lie elsewhere (weights/gguf).
+Quantised tensors are presented as the bf16 ones that they stand for (weights/quantized).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError, ModelNotFoundError
@@ -18,9 +20,14 @@ from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.storage import read_regular
 from firelane.weights.fingerprint import FileStamp, fingerprint
+from firelane.weights.gguf.file import GgufFile, bf16_bits
+from firelane.weights.gguf.index import NAME as GGUF_INDEX
+from firelane.weights.gguf.index import read_index as read_gguf_index
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.names import TensorNames, other_part
+from firelane.weights.quantized.file import QuantizedTensors
+from firelane.weights.quantized.settings import read_settings
 from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import SafetensorsFile
 
@@ -28,7 +35,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
 MAX_INDEX_BYTES = 64 << 20
-WeightFile = SafetensorsFile | PackedFile
+WeightFile = SafetensorsFile | PackedFile | GgufFile
+Reader = WeightFile | QuantizedTensors
+ROUNDED = ("F32", "F16")
+"""Dtypes of matrices that are rounded to bf16 beside quantised ones."""
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
 log = logging.getLogger(__name__)
 
@@ -40,21 +50,29 @@ class Checkpoint:
     decoded, and checked, each time they are read.
     """
 
-    __slots__ = ("_files", "_fingerprint", "_places", "directory")
+    __slots__ = ("_files", "_fingerprint", "_places", "_rounded", "_rounds", "directory")
 
-    def __init__(self, directory: Path, files: Sequence[WeightFile]) -> None:
+    def __init__(
+        self, directory: Path, files: Sequence[WeightFile], quantized: QuantizedTensors | None = None
+    ) -> None:
         self.directory = directory
         self._files = tuple(files)
         self._fingerprint = ""
-        self._places = _places(directory, self._files)
+        self._rounds = quantized is not None
+        self._rounded: frozenset[str] = frozenset()
+        self._places = _places(directory, self._files, quantized)
 
     @classmethod
     def open(cls, directory: Path) -> Checkpoint:
         """Raises ModelNotFoundError without weights, CheckpointError when they are damaged or incomplete."""
+        if (directory / GGUF_INDEX).is_file():
+            return cls(directory, _gguf_files(directory))
         weight_map = _weight_map(directory)
         files = [open_weights(path) for path in _paths(directory, weight_map)]
         _check_kinds(directory, files)
-        checkpoint = cls(directory, files)
+        settings = read_settings(directory)
+        quantized = QuantizedTensors(directory, files, settings) if settings else None
+        checkpoint = cls(directory, files, quantized)
         tensors_of = {file.path.name: file.tensors for file in files}
         for name, shard in weight_map.items():
             if name not in tensors_of[shard]:
@@ -79,7 +97,7 @@ class Checkpoint:
     @property
     def is_sampled(self) -> bool:
         """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
-        return any(isinstance(file, SafetensorsFile) for file in self._files)
+        return any(not isinstance(file, PackedFile) for file in self._files)
 
     def is_unchanged(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""
@@ -97,7 +115,7 @@ class Checkpoint:
         decoded from a packed one). Raises CheckpointError.
         """
         file, published = self._place(name)
-        return file.tensor(published)
+        return self._presented(name, file.tensor(published))
 
     def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
         """Rows first .. last - 1 of a tensor of at least one dimension, as `tensor()` gives them; safe from
@@ -110,7 +128,7 @@ class Checkpoint:
         shape = file.tensors[published].shape
         if not shape or not 0 <= first <= last <= shape[0]:
             raise IndexError(f"{name} has shape {list(shape)}, not rows {first} .. {last - 1}")
-        return file.rows(published, first, last, buffer)
+        return self._presented(name, file.rows(published, first, last, buffer))
 
     def elements(
         self, name: str, first: int, last: int, buffer: ReadBuffer | None = None, *, sparse: bool = False
@@ -119,7 +137,7 @@ class Checkpoint:
         looked at; of a plain file only the pages that hold them are read then.
         """
         file, published = self._place(name)
-        return file.elements(published, first, last, buffer, sparse=sparse)
+        return self._presented(name, file.elements(published, first, last, buffer, sparse=sparse))
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """None where there is no such tensor."""
@@ -131,13 +149,29 @@ class Checkpoint:
     def dtype(self, name: str) -> str:
         """As safetensors names it. Raises CheckpointError where there is no such tensor."""
         file, published = self._place(name)
-        return file.tensors[published].dtype
+        return "BF16" if name in self._rounded else file.tensors[published].dtype
 
-    def _place(self, name: str) -> tuple[WeightFile, str]:
+    def _presented(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        if name not in self._rounded:
+            return values
+        return bf16_bits(values.astype(np.float32, copy=False)).reshape(values.shape)
+
+    def _place(self, name: str) -> tuple[Reader, str]:
         """The file that a tensor lies in, and its name there."""
         if name not in self._places:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
         return self._places[name]
+
+    def round_for(self, program: Program) -> None:
+        """From now on, matrices that `program` has in bf16 and that are stored in more bits beside quantised
+        ones are read as bf16."""
+        if not self._rounds:
+            return
+        named = {piece.tensor for w in program.weights if w.dtype is DType.BF16 for piece in w.pieces}
+        there = [name for name in named if name in self._places]
+        self._rounded = frozenset(name for name in there if self.dtype(name) in ROUNDED)
+        if self._rounded:
+            log.info("tensors_rounded model=%s to=bf16 tensors=%d", self.directory.name, len(self._rounded))
 
     def check_against(self, program: Program) -> None:
         """Raises CheckpointError naming missing tensors, wrong shapes and dtypes, and tensors that the model
@@ -172,16 +206,21 @@ class Checkpoint:
             info = file.tensors[published]
             if info.shape != shape:
                 problems.append(f"{name} has shape {list(info.shape)}, not {list(shape)}")
-            elif info.dtype not in READABLE[weight.dtype]:
+            elif self.dtype(name) not in READABLE[weight.dtype]:
                 problems.append(f"{name} has dtype {info.dtype}, not {' or '.join(READABLE[weight.dtype])}")
         return problems
 
 
-def _places(directory: Path, files: Sequence[WeightFile]) -> dict[str, tuple[WeightFile, str]]:
+def _places(
+    directory: Path, files: Sequence[WeightFile], quantized: QuantizedTensors | None = None
+) -> dict[str, tuple[Reader, str]]:
     """By the name that families know, the file of each tensor and its name there. Raises CheckpointError."""
-    file_of: dict[str, WeightFile] = {}
+    file_of: dict[str, Reader] = dict.fromkeys(quantized.tensors, quantized) if quantized else {}
+    hidden = quantized.names if quantized else frozenset[str]()
     for file in files:
         for name in file.tensors:
+            if name in hidden:
+                continue
             if name in file_of:
                 raise CheckpointError(f"{file.path}: tensor {name} is also in {file_of[name].path.name}")
             file_of[name] = file
@@ -189,7 +228,7 @@ def _places(directory: Path, files: Sequence[WeightFile]) -> dict[str, tuple[Wei
         names = TensorNames.find(file_of)
     except CheckpointError as error:
         raise CheckpointError(f"{directory}: {error}") from None
-    places: dict[str, tuple[WeightFile, str]] = {}
+    places: dict[str, tuple[Reader, str]] = {}
     for published, file in file_of.items():
         name = names.known(published)
         if name in places:
@@ -199,6 +238,13 @@ def _places(directory: Path, files: Sequence[WeightFile]) -> dict[str, tuple[Wei
             )
         places[name] = file, published
     return places
+
+
+def _gguf_files(directory: Path) -> list[GgufFile]:
+    index = read_gguf_index(directory)
+    if index is None or not index.is_current:
+        raise CheckpointError(f"{directory}: the GGUF file has been changed or moved: start again")
+    return [GgufFile(file) for file in index.files]
 
 
 def weight_files(directory: Path) -> list[Path]:

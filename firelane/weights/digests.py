@@ -15,8 +15,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-PIECE_BYTES = 16 << 20
-"""Hashed in one go: some milliseconds, after which a check may be stopped."""
+PIECE_BYTES = 4 << 20
+"""Hashed in one go: less than a millisecond, after which a check may rest, or be stopped."""
 Bytes = NDArray[np.uint8]
 
 

@@ -21,6 +21,7 @@ def fitted(program: Program, checkpoint: Checkpoint) -> Program:
     weights = {w.name: replace(w, pieces=_recipe(w, checkpoint), others=()) for w in several}
     if weights:
         program = replace(program, ops=tuple(_with_weights(op, weights) for op in program.ops))
+    checkpoint.round_for(program)
     checkpoint.check_against(program)
     return program
 

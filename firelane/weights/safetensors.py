@@ -37,7 +37,10 @@ ITEM_BYTES = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
-NUMPY_DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+NUMPY_DTYPES: dict[str, type[np.generic]] = {
+    "F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8,
+    "U8": np.uint8, "I8": np.int8, "I32": np.int32, "I64": np.int64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +73,8 @@ class SafetensorsFile:
         return len(self._map)
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """A read-only view: float32, float16, or uint16 holding the bits of bf16. The name has to be in
-        `tensors`.
+        """A read-only view: float32, float16, integers, or uint16 and uint8 holding the bits of bf16 and fp8.
+        The name has to be in `tensors`.
         """
         info = self.tensors[name]
         if info.dtype not in NUMPY_DTYPES:

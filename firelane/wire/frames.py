@@ -124,7 +124,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):
     """The engine serves. The figures describe what it can take. identity: a hash of all that decides about
-    the tokens of a request; engines of equal identity can go on with each other's requests."""
+    the tokens of a request; engines of equal identity can go on with each other's requests. states_bytes: of
+    all recurrent states, snapshots among them; num_snapshots: how many of these there are."""
 
     protocol: int
     pid: int
@@ -139,6 +140,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     load_s: float
     embedding_width: int = 0
     identity: str = ""
+    states_bytes: int = 0
+    num_snapshots: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -191,7 +194,8 @@ class Embedding(msgspec.Struct, frozen=True, array_like=True):
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """State after a step; counters grow from the engine's start. running and waiting include background
-    work."""
+    work. state_snapshots: snapshots of recurrent states that a prompt could begin with; state_snapshot_hits:
+    sequences that began with one."""
 
     running: int = 0
     waiting: int = 0
@@ -206,6 +210,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     running_background: int = 0
     waiting_background: int = 0
     grammar_failures: int = 0
+    state_snapshots: int = 0
+    state_snapshots_total: int = 0
+    state_snapshot_hits: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):

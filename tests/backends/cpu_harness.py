@@ -15,7 +15,17 @@ from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.native import Library
-from firelane.contract import SAMPLE, SCORE, SlotState, Span, StepInputs, StepLimits, StepOutputs
+from firelane.contract import (
+    NO_SNAPSHOT,
+    SAMPLE,
+    SCORE,
+    ZERO_STATE,
+    SlotState,
+    Span,
+    StepInputs,
+    StepLimits,
+    StepOutputs,
+)
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Rotary
@@ -131,6 +141,9 @@ class Chunk:
     length: int
     sample: bool = True
     score: bool = False
+    state_from: int | None = None
+    """As chunk_from; None: from the slot itself, or from zeros at its first token."""
+    state_save: int = NO_SNAPSHOT
 
 
 def set_greedy(state: SlotState, slot: int, prompt: Sequence[int], logprobs: int) -> None:
@@ -146,6 +159,8 @@ def fill(inputs: StepInputs, chunks: Sequence[Chunk]) -> StepInputs:
     row = token = 0
     for i, c in enumerate(chunks):
         inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = c.slot, c.start, c.length
+        inputs.chunk_from[i] = (c.slot if c.start else ZERO_STATE) if c.state_from is None else c.state_from
+        inputs.chunk_save[i] = c.state_save
         first = 0 if c.score else c.length - 1 if c.sample else c.length
         for at in range(first, c.length):
             inputs.row_token[row], inputs.row_slot[row] = token + at, c.slot
@@ -198,6 +213,15 @@ def with_spans(program: Program, spans: Sequence[Span]) -> Program:
     return replace(program, ops=ops)
 
 
+def fitted(sizes: StepLimits, program: Program) -> StepLimits:
+    """With `sizes.num_blocks` pages for each cache group, and recurrent states of the program's size, two of
+    them snapshots."""
+    spans = program.spans
+    blocks = sizes.num_blocks * len(spans)
+    states = {"state_bytes": program.state_bytes, "num_snapshots": 2 if program.state_bytes else 0}
+    return replace(sizes, spans=spans, num_blocks=blocks, **states)
+
+
 def machine(
     spec: DenseSpec | Program,
     cache_dir: Path,
@@ -215,7 +239,7 @@ def machine(
     matrices = [w.name for w in program.weights if w.is_matrix and w.dtype is DType.BF16]
     forms = dict.fromkeys(matrices, form) if form else {}
     sizes = sizes or limits()
-    sizes = replace(sizes, spans=program.spans, num_blocks=sizes.num_blocks * len(program.spans))
+    sizes = fitted(sizes, program)
     layout = Layout(program=program, limits=sizes, isa=isa, forms=forms)
     if place is not None:
         vars(layout)["placement"] = place(layout)  # where the cached property keeps its value

@@ -18,6 +18,7 @@ from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
 from tests.models.dense import dense_program
 from tests.models.experts import EXPERT_SPECS, experts_program
+from tests.models.recurrent import RECURRENT_SPECS, recurrent_program
 
 SEQUENCES = 9
 OUTPUTS = 6
@@ -31,6 +32,8 @@ SPECS = {
     "f32": small_spec(dtype=DType.F32, windows=(0, 40)),
     "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(40), CAUSAL)),
     "bf16-experts": experts_program(EXPERT_SPECS["bf16-experts"]),
+    "bf16-recurrent": recurrent_program(RECURRENT_SPECS["bf16-recurrent"]),
+    "f32-recurrent": recurrent_program(RECURRENT_SPECS["f32-recurrent"]),
 }
 
 
@@ -62,8 +65,9 @@ class Trace:
 
 
 def poison(m: Machine) -> None:
-    """Fill the whole cache with NaN: what earlier owners left must not matter."""
+    """Fill the whole cache and all recurrent states with NaN: what earlier owners left must not matter."""
     m.executor.pages[:] = 0xFF
+    m.executor.states[:] = 0xFF
 
 
 def run_alone(m: Machine, sequence: int) -> list[bytes]:
@@ -115,26 +119,39 @@ def test_random_schedules_give_the_same_bits(driven, alone, data) -> None:
     assert trace.rows == alone
 
 
-def test_thread_counts_and_block_sizes_give_the_same_bits(kernel_cache) -> None:
+@pytest.mark.parametrize("name", ["bf16", "bf16-recurrent"])
+def test_thread_counts_and_block_sizes_give_the_same_bits(kernel_cache, name: str) -> None:
     results = []
     for threads, block_size in ((1, 16), (2, 64), (3, 64)):
         sizes = limits(block_size=block_size)
-        m = machine(SPECS["bf16"], kernel_cache, threads=threads, sizes=sizes)
+        m = machine(SPECS[name], kernel_cache, threads=threads, sizes=sizes)
         results.append(run_alone(m, SEQUENCES - 1))
         m.executor.release()
     assert results[0] == results[1] == results[2]
 
 
+def assert_others_stand(m: Machine, before: NDArray[np.uint8], *, changed: int) -> None:
+    """All recurrent states but one are as they were."""
+    size = m.executor.limits.state_bytes
+    for index in range(m.executor.limits.num_states):
+        if index != changed:
+            at = slice(index * size, (index + 1) * size)
+            np.testing.assert_array_equal(m.executor.states[at], before[at])
+
+
 def test_prefix_blocks_of_another_sequence_give_the_same_bits(driven, alone) -> None:
-    """A sequence that starts on blocks which another computed continues with the same bytes."""
+    """A sequence that starts on blocks which another computed, and on a snapshot of its state, continues with
+    the same bytes."""
     poison(driven)
-    prompt = PROMPTS[-1]
+    prompt, snapshot = PROMPTS[-1], driven.executor.limits.max_num_seqs
     driven.greedy(3, prompt)
     driven.give_blocks(3, range(100, 120))
-    driven.step([Chunk(3, 0, 128)])
+    driven.step([Chunk(3, 0, 128, state_save=snapshot)])
+    kept = driven.executor.states.copy()
     driven.greedy(4, prompt)
     driven.give_blocks(4, [*range(100, 108), *range(200, 212)])
-    outputs = driven.step([Chunk(4, 128, len(prompt) - 128)])
+    outputs = driven.step([Chunk(4, 128, len(prompt) - 128, state_from=snapshot)])
+    assert_others_stand(driven, kept, changed=4)
     trace = Trace()
     trace.add(SEQUENCES - 1, outputs, 0)
     assert trace.rows[SEQUENCES - 1][0] == alone[SEQUENCES - 1][0]

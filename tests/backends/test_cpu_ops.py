@@ -37,6 +37,7 @@ from tests.models.dense import dense_program
 from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, experts_program
 from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, latent_program
 from tests.models.options import OPTIONS
+from tests.models.recurrent import RECURRENT_SPECS, RECURRENT_SPECS_HERE, recurrent_program
 
 WIDE = HeadShape(heads=4, kv_heads=1, head_dim=80)
 SPECS = {
@@ -45,6 +46,7 @@ SPECS = {
     ),
     "f32": small_spec(dtype=DType.F32, windows=(20, 0), qk_norm=True, mlp_bias=True),
     **{name: experts_program(spec) for name, spec in EXPERT_SPECS.items()},
+    **{name: recurrent_program(spec) for name, spec in RECURRENT_SPECS.items()},
     **{name: latent_program(spec) for name, spec in LATENT_SPECS.items()},
 }
 # Without what the others have, other spans, more head widths with one query head per KV head or several, and
@@ -57,6 +59,7 @@ SPECS_HERE = {
     "bf16-head-128": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=128), qk_norm=True), 16),
     "f32-head-256": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=256), dtype=DType.F32), 128),
     **{name: (experts_program(spec), 16) for name, spec in EXPERT_SPECS_HERE.items()},
+    **{name: (recurrent_program(spec), 16) for name, spec in RECURRENT_SPECS_HERE.items()},
     **{name: (latent_program(spec), 128) for name, spec in LATENT_SPECS_HERE.items()},
 }
 CASES = (
@@ -113,7 +116,7 @@ def read(m: Machine, value: Value, rows: int) -> NDArray[np.float32]:
 def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) -> None:
     m.executor.arena[:] = 0xFF
     state = m.executor.state
-    tokens = state.tokens.copy()
+    tokens, before = state.tokens.copy(), m.executor.states.copy()
     m.step(chunks)
     state.tokens[...] = tokens
     step = reference.begin(m.inputs, state)
@@ -130,7 +133,24 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
             error = np.abs(mine - expected).max() / max(np.abs(expected).max(), 1e-30)
             assert error <= bounds[value.dtype], f"{type(op).__name__} {value.name}: error {error:.2e}"
             step.values[value] = mine  # the next op's reference starts from what its kernel had
+    check_states(m, step)
+    m.executor.states[:] = before
     check_hidden(m, step)
+
+
+def check_states(m: Machine, step: ReferenceStep) -> None:
+    """The recurrent states that chunks have left, and that the next step's reference starts from."""
+    layout = m.executor.layout
+    pool = m.executor.states[: m.executor.limits.num_states * layout.program.state_bytes]
+    for state in layout.program.state_layers:
+        start = layout.state_offsets[state.name]
+        rows = pool.reshape(m.executor.limits.num_states, -1)[:, start : start + state.nbytes]
+        mine = np.ascontiguousarray(rows).view(np.float32).reshape(-1, *state.shape)
+        for chunk in step.chunks:
+            expected = step.states[state.name][chunk.slot]
+            error = np.abs(mine[chunk.slot] - expected).max() / max(np.abs(expected).max(), 1e-30)
+            assert error <= BOUNDS[DType.F32], f"state of {state.name}: error {error:.2e}"
+            step.states[state.name][chunk.slot] = mine[chunk.slot]
 
 
 def check_hidden(m: Machine, step: ReferenceStep) -> None:

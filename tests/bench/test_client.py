@@ -71,6 +71,14 @@ def test_any_split_of_the_bytes_gives_the_same_events(size: int) -> None:
     assert outcome.token_times_s == sorted(outcome.token_times_s)
 
 
+@pytest.mark.parametrize("name", ["content", "reasoning_content", "reasoning"])
+def test_a_chat_is_timed_from_its_first_text(name: str) -> None:
+    deltas = [{"role": "assistant", "content": ""}, {name: "a"}, {name: "b"}, {}]
+    pieces = [chunk(f"data: {json.dumps({'choices': [{'delta': d}]})}\n\n".encode()) for d in deltas]
+    outcome = read_outcome(recording([OK, *pieces, chunk(USAGE + DONE) + b"0\r\n\r\n"]))
+    assert (outcome.error, outcome.token_times_s) == ("", [3.0, 4.0])
+
+
 def test_a_body_without_chunks_is_read_too() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     outcome = read_outcome(recording([head + event("a"), event("b") + USAGE + DONE]))
@@ -132,6 +140,20 @@ def test_over_a_real_socket() -> None:
     sent = json.loads(body)
     assert (sent["prompt"], sent["max_tokens"], sent["stream"]) == ([5, 6, 7], 4, True)
     assert sent["ignore_eos"] is True
+
+
+def test_a_chat_has_one_message() -> None:
+    client = LoadClient("http://x:1/base/v1", "m", extra={"top_p": 1}, endpoint="/v1/chat/completions")
+    head, _, body = client.encode(Request(prompt="hello", output_tokens=4)).partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\n")
+    assert json.loads(body) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_completion_tokens": 4,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "top_p": 1,
+    }
 
 
 def test_no_server_is_an_error_of_the_request() -> None:

@@ -5,24 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firelane.bench.datasets import (
-    RandomLengths,
-    local_counter,
-    random_requests,
-    server_counter,
-    sharegpt_requests,
-)
-from firelane.errors import MachineError, UsageError
-
-EMBEDDED = Path(__file__).parents[2] / "firelane" / "models" / "embedded"
+from firelane.bench.datasets import RandomLengths, random_requests, sharegpt_requests
+from firelane.errors import UsageError
 
 
 def words(text: str) -> int:
@@ -124,43 +113,3 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--dataset-path .*No such file"):
         sharegpt_requests(tmp_path / "none.json", 1, seed=0, count_tokens=words)
-
-
-def test_tokens_are_counted_by_a_tokenizer(tmp_path: Path) -> None:
-    count = local_counter(EMBEDDED)
-    assert count("hello world") == local_counter(EMBEDDED / "tokenizer.json")("hello world") > 0
-    with pytest.raises(UsageError, match="--tokenizer"):
-        local_counter(tmp_path)
-
-
-def serving(answer: Callable[[dict[str, Any], str | None], bytes]) -> HTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert self.path == "/tokenize"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer(body, self.headers["Authorization"]))
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-def test_tokens_are_counted_by_the_server() -> None:
-    def answer(body: dict[str, Any], key: str | None) -> bytes:
-        assert (body["model"], key) == ("m", "Bearer k")
-        return json.dumps({"count": words(body["prompt"])}).encode() if body["prompt"] else b"{}"
-
-    server = serving(answer)
-    try:
-        count = server_counter(f"http://127.0.0.1:{server.server_port}/v1", "m", api_key="k")
-        assert count("one two three") == 3
-        with pytest.raises(MachineError, match="--tokenizer"):
-            count("")
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -12,7 +12,7 @@ import pytest
 from firelane.bench.host import HostLoad, measure_host, read_vocabulary
 from firelane.bench.server import ServerProcess, cpu_seconds, descendants
 from firelane.errors import MachineError
-from firelane.weights.sources import EMBEDDED
+from firelane.sources.resolve import EMBEDDED
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 

@@ -15,8 +15,8 @@ from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
+from firelane.sources.resolve import EMBEDDED
 from firelane.weights.progress import silent
-from firelane.weights.sources import EMBEDDED
 
 LIMITS = Limits(
     threads=1,

@@ -13,8 +13,8 @@ import pytest
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.values import StepShape
+from firelane.sources.resolve import EMBEDDED
 from firelane.weights.formats import Format
-from firelane.weights.sources import EMBEDDED
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("figures", "report", "published", "plot", "starts", "steps", "at_rest")

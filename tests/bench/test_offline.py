@@ -13,7 +13,7 @@ from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
-from firelane.weights.sources import EMBEDDED
+from firelane.sources.resolve import EMBEDDED
 
 LIMITS = Limits(
     threads=2,

@@ -14,8 +14,8 @@ from firelane.contract import CAUSAL, SlotState, StepLimits
 from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.native.machine import cpu_identity, supported_isas
+from firelane.sources.resolve import EMBEDDED
 from firelane.weights.progress import silent
-from firelane.weights.sources import EMBEDDED
 
 BEST = supported_isas(cpu_identity())[0]
 

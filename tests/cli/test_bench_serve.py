@@ -21,7 +21,7 @@ SHAREGPT = [
 
 
 class Counted(ThreadingHTTPServer):
-    """bodies: of the completions that were asked for."""
+    """bodies: of the completions and chats that were asked for. Token i is the word "wi"."""
 
     daemon_threads = True
 
@@ -45,8 +45,14 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/tokenize":
             self._answer({"count": len(body["prompt"].split())})
             return
+        if self.path == "/detokenize":
+            self._answer({"prompt": " ".join(f"w{i}" for i in body["tokens"])})
+            return
         self.server.bodies.append(body)
-        events: list[Any] = [{"choices": [{"text": "x"}]}] * 3
+        is_chat = self.path.endswith("/chat/completions")
+        piece = {"delta": {"content": "x"}} if is_chat else {"text": "x"}
+        events: list[Any] = [{"choices": [{"delta": {"role": "assistant", "content": ""}}]}] * is_chat
+        events += [{"choices": [piece]}] * 3
         events.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
         self._send("".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n")
 
@@ -104,9 +110,38 @@ def test_a_file_of_conversations_up_a_ramp(server, tmp_path) -> None:
     assert json.loads(result.read_text())["ramp_up_end_rps"] == 5000
 
 
+CHAT = "--backend openai-chat --endpoint /v1/chat/completions"
+
+
+def test_chats_of_random_tokens(server, tmp_path) -> None:
+    file = tmp_path / "x.json"
+    words = f"{CHAT} --dataset-name random --random-input-len 6 --random-output-len 3 --num-prompts 4"
+    assert bench(server, *words.split(), "--json", str(file)) == 0
+    for body in server.bodies:
+        (message,) = body["messages"]
+        assert message["role"] == "user"
+        assert len(message["content"].split()) == 6
+        assert (body["max_completion_tokens"], "max_tokens" in body, "prompt" in body) == (3, False, False)
+    result = json.loads(file.read_text())
+    assert (result["endpoint_type"], result["completed"]) == ("openai-chat", 4)
+    assert result["total_output_tokens"] == 12
+
+
+def test_chats_of_a_file_of_conversations(server, tmp_path) -> None:
+    path = tmp_path / "share.json"
+    path.write_text(json.dumps(SHAREGPT))
+    words = f"--backend openai-chat --dataset-name sharegpt --dataset-path {path} --num-prompts 3"
+    assert bench(server, *words.split()) == 0
+    texts = {turns["conversations"][0]["value"] for turns in SHAREGPT}
+    assert {body["messages"][0]["content"] for body in server.bodies} == texts
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("--backend openai-chat --endpoint /v1/completions", "asks a path such as /v1/chat/completions"),
+        ("--endpoint /v1/chat/completions", "--backend openai asks a path such as /v1/completions"),
+        ("--endpoint v1/completions", "asks a path such as"),
         ("--dataset-name sharegpt", "--dataset-path names the file of --dataset-name sharegpt"),
         ("--dataset-path x", "--dataset-path names the file of --dataset-name sharegpt"),
         ("--ramp-up-start-rps 1", "need --ramp-up-strategy"),

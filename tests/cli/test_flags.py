@@ -14,10 +14,11 @@ from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, 
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend --gemm"
+    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend "
+    "--gemm --state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
-PARSERS = "--tool-parser --reasoning-parser"
+PARSERS = "--chat-template --tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
@@ -31,11 +32,12 @@ FLAGS = {
     "chat": f"MODEL --url --system {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
     "bench offline": "MODEL --threads --weights --workload --repeats --json",
-    "bench serve": "--url --model --api-key --seed --dataset-name --dataset-path --num-prompts --tokenizer "
-    "--random-input-len --random-output-len --random-range-ratio --random-prefix-len --sharegpt-output-len "
-    "--vocab-size --longest --max-concurrency --request-rate --burstiness --ramp-up-strategy "
-    "--ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature --ignore-eos --extra-body --goodput "
-    "--metric-percentiles --save-detailed --metadata --save-plot --json",
+    "bench serve": "--url --backend --endpoint --model --api-key --seed --dataset-name --dataset-path "
+    "--num-prompts --tokenizer --random-input-len --random-output-len --random-range-ratio "
+    "--random-prefix-len --sharegpt-output-len --vocab-size --longest --max-concurrency --request-rate "
+    "--burstiness --ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature "
+    "--ignore-eos --extra-body --goodput --metric-percentiles --save-detailed --metadata --save-plot "
+    "--json",
     "bench kernels": "MODEL --threads --weights --isa --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",

@@ -10,7 +10,7 @@ import pytest
 
 from firelane.cli import main
 from firelane.errors import ModelNotFoundError
-from firelane.weights.sources import EMBEDDED
+from firelane.sources.resolve import EMBEDDED
 from tests.cli.test_cli import firelane_command
 
 FILES = [p.name for p in EMBEDDED.iterdir()]

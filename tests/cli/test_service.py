@@ -14,6 +14,7 @@ from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service, raise_file_limit
+from firelane.cli.start_lines import states_text
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -44,6 +45,8 @@ READY: Any = SimpleNamespace(
     weights_bytes=1,
     kv_bytes=3_000_000,
     load_s=0.1,
+    states_bytes=0,
+    num_snapshots=0,
 )
 
 
@@ -128,6 +131,23 @@ def test_an_alias_is_of_the_model_that_it_names(tmp_path: Path) -> None:
         models_of(*words[:2], "--alias", "x=c")
 
 
+def test_a_template_is_of_the_model_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    def templates(*words: str) -> list[Path | None]:
+        models = serve._models(build_parser().parse_args(["serve", *words]), ProgressDisplay(), tmp_path)
+        return [model.chat_template for model in models]
+
+    one, two = f"--model=a={tmp_path}", f"--model=b={tmp_path}"
+    assert templates(one) == [None]
+    assert templates(one, "--chat-template", "x.jinja") == [Path("x.jinja")]
+    assert templates(one, two, "--chat-template", "b=x.jinja") == [None, Path("x.jinja")]
+    with pytest.raises(UsageError, match="several models: write NAME=FILE; served are a, b"):
+        templates(one, two, "--chat-template", "x.jinja")
+    with pytest.raises(UsageError, match="'c' is not served"):
+        templates(one, "--chat-template", "c=x.jinja")
+
+
 def test_a_server_that_may_open_too_few_files_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (16, 16))
     with pytest.raises(UsageError, match="may open 16 files, and a server needs at least 256"):
@@ -160,6 +180,13 @@ def test_the_lines_of_a_start(service, capsys) -> None:
         r"serving  a, b at http://127.0.0.1:1 after [\d.]+ s; needs no key; Ctrl-C ends it", said[4]
     )
     assert len(said) == 5
+
+
+def test_the_line_of_memory_tells_of_recurrent_states() -> None:
+    sizes = {"max_num_seqs": 8, "num_snapshots": 30, "states_bytes": 38 * 64 * 10**6}
+    ready: Any = SimpleNamespace(**vars(READY) | sizes)
+    assert states_text(ready) == "; states of 8 sequences and 30 snapshots in 2.43 GB"
+    assert states_text(READY) == ""
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from firelane.contract import (
     smallest_limits,
 )
 from firelane.contract.resolve import GIB
-from firelane.engine_config import ExecutorConfig
-from firelane.errors import OutOfMemoryError
+from firelane.engine_config import EngineConfig, ExecutorConfig
+from firelane.errors import OutOfMemoryError, UsageError
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 
@@ -26,6 +26,7 @@ class Model:
     max_model_len: int = 512
     kv_bytes_per_token: int = 1000
     spans: tuple[Span, ...] = (CAUSAL,)
+    state_bytes: int = 0
 
 
 PAGE_BYTES = 16 * Model.kv_bytes_per_token
@@ -94,3 +95,56 @@ def test_groups_share_the_pages_and_a_window_needs_few_of_them() -> None:
     free = least.num_blocks * PAGE_BYTES
     assert resolve_limits(mixed, sizes, DEFAULTS, free_bytes=free).max_model_len == 4096
     assert resolve_limits(mixed, sizes, DEFAULTS, free_bytes=free - 1).max_model_len < 4096
+
+
+STATE = 64 * 1000
+HYBRID = Model(state_bytes=STATE)
+
+
+def hybrid(budget: int, **sizes) -> StepLimits:
+    return resolve_limits(HYBRID, config(**sizes), DEFAULTS, free_bytes=budget)
+
+
+def test_states_come_before_pages() -> None:
+    found = hybrid(40 * STATE)
+    assert (found.state_bytes, found.max_num_seqs, found.num_snapshots) == (STATE, 4, 10)
+    assert found.num_states == 14
+    assert found.num_blocks == (40 - 14) * STATE // PAGE_BYTES
+    found = hybrid(40 * STATE, state_snapshots=20)
+    assert (found.num_states, found.num_blocks) == (24, 16 * STATE // PAGE_BYTES)
+
+
+def test_snapshots_are_no_more_than_are_of_use() -> None:
+    assert hybrid(GIB).num_snapshots == 4 * 16
+    assert hybrid(GIB, state_snapshots=200).num_snapshots == 200
+
+
+def test_fewer_sequences_run_where_their_states_would_take_too_much(caplog) -> None:
+    found = hybrid(100 * STATE, max_num_seqs=256, max_num_batched_tokens=300)
+    assert (found.max_num_seqs, found.num_snapshots, found.max_output_rows) == (50, 25, 82)
+    assert "max_num_seqs is lowered from 256 to 50" in caplog.text
+
+
+def test_states_that_leave_no_room_for_pages_are_refused_with_what_to_lower() -> None:
+    message = r"beside 4 recurrent states and 40 snapshots of .* lower --max-model-len, --state-snapshots or"
+    with pytest.raises(OutOfMemoryError, match=message):
+        hybrid(40 * STATE, state_snapshots=40)
+    with pytest.raises(OutOfMemoryError, match="beside 1 recurrent states and 0 snapshots"):
+        hybrid(STATE)
+
+
+def test_a_model_without_states_has_no_snapshots() -> None:
+    assert limits(GIB, state_snapshots=5).num_snapshots == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"state_snapshots": -1}, "state_snapshots is -1: it must be at least 0"),
+        ({"state_snapshot_interval": 0}, "state_snapshot_interval is 0: it must be at least 1"),
+        ({"state_snapshots": 3, "prefix_cache": False}, "without the prefix cache no prompt begins with one"),
+    ],
+)
+def test_settings_of_snapshots_that_make_no_sense_are_refused(settings: dict, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        EngineConfig(cache_dir=Path("/nowhere"), model_dir=Path("/nowhere"), **settings)

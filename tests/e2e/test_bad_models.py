@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from firelane.weights.sources import EMBEDDED
+from firelane.sources.resolve import EMBEDDED
 
 NAN_BF16 = b"\xc0\x7f"
 

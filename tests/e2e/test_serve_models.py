@@ -11,7 +11,7 @@ import pytest
 from e2e_support import status, wait_until
 
 from firelane.bench.server import ServerProcess
-from firelane.weights.sources import EMBEDDED
+from firelane.sources.resolve import EMBEDDED
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,17 @@ import functools
 
 import numpy as np
 
-from firelane.contract import CAUSAL, EMBED, SAMPLE, SlotState, StepLimits, StepOutputs, kept_from
+from firelane.contract import (
+    CAUSAL,
+    EMBED,
+    NO_SNAPSHOT,
+    SAMPLE,
+    ZERO_STATE,
+    SlotState,
+    StepLimits,
+    StepOutputs,
+    kept_from,
+)
 from firelane.wire.frames import NewRequest
 
 VOCAB = 50
@@ -27,41 +37,36 @@ def hidden(history: int) -> np.ndarray:
     return np.array([history % 997, history % 1013, history % 2**30], np.float32) / np.float32(7)
 
 
-def embedded(request: NewRequest) -> bytes:
-    """The embedding of this request, computed without an engine."""
-    history, states = 0, []
-    for token in np.frombuffer(request.prompt, np.int32).tolist():
-        history = chain_hash(history, token)
-        states.append(hidden(history))
-    if request.pooling == "last":
-        return states[-1].tobytes()
-    total = np.zeros(HIDDEN, np.float64)
-    for state in states:
-        total += state
-    return (total / len(states)).astype(np.float32).tobytes()
-
-
 def own_value(group: int, position: int, token: int) -> int:
     """What a group with a limited span stores of a token: nothing of the tokens before it."""
     return chain_hash(group + 1, token * 1000 + position)
 
 
-class History:
-    """What the model makes of the tokens so far: of all of them in a causal group, of those within its span
-    in another."""
+def next_state(before: int, token: int) -> int:
+    """The recurrent state after a token."""
+    return chain_hash(before ^ 77, token)
 
-    def __init__(self, spans) -> None:
+
+class History:
+    """What the model makes of the tokens so far: of all of them in a causal group and in a recurrent state,
+    of those within its span in another group."""
+
+    def __init__(self, spans, has_state=False) -> None:
         self.spans = spans
+        self.has_state = has_state
+        self.state = 0
         self.causal = 0
         self.tokens: list[int] = []
 
     def add(self, token: int) -> None:
         self.causal = chain_hash(self.causal, token)
+        self.state = next_state(self.state, token)
         self.tokens.append(token)
 
     def value(self) -> int:
         position = len(self.tokens) - 1
-        return combined([self._of(group, span, position) for group, span in enumerate(self.spans)])
+        values = [self._of(group, span, position) for group, span in enumerate(self.spans)]
+        return combined([*values, *([self.state] if self.has_state else [])])
 
     def _of(self, group, span, position) -> int:
         if span == CAUSAL:
@@ -75,13 +80,13 @@ def combined(values: list[int]) -> int:
 
 
 def expected(
-    request: NewRequest, max_model_len: int, seed: int | None = None, spans=(CAUSAL,)
+    request: NewRequest, max_model_len: int, seed: int | None = None, spans=(CAUSAL,), has_state=False
 ) -> tuple[list[int], str]:
     """What the model says to this request, computed without an engine."""
     sampling = request.sampling
     seed = sampling.seed if seed is None else seed
     prompt = np.frombuffer(request.prompt, np.int32).tolist()
-    history, out = History(spans), []
+    history, out = History(spans, has_state), []
     for token in prompt:
         history.add(token)
     while len(out) < min(sampling.max_tokens, max_model_len - len(prompt)):
@@ -95,9 +100,24 @@ def expected(
     return out, "length"
 
 
+def embedded(request: NewRequest, spans=(CAUSAL,), has_state=False) -> bytes:
+    """The embedding of this request, computed without an engine."""
+    history, states = History(spans, has_state), []
+    for token in np.frombuffer(request.prompt, np.int32).tolist():
+        history.add(token)
+        states.append(hidden(history.value()))
+    if request.pooling == "last":
+        return states[-1].tobytes()
+    total = np.zeros(HIDDEN, np.float64)
+    for state in states:
+        total += state
+    return (total / len(states)).astype(np.float32).tobytes()
+
+
 class ChainExecutor:
     """The K/V of a position is the hash of all tokens up to it, stored in its page and read from there; in a
-    group with a limited span that of its own token, and all positions that a kernel may read are read.
+    group with a limited span that of its own token, and all positions that a kernel may read are read. Where
+    the limits have states, a hash of all tokens is carried from token to token, too.
 
     A wrong block table, a block given out too early or shared wrongly, or a wrong token changes what is
     drawn. All of a step runs inside wait(), so that what the engine touches too early is seen.
@@ -113,6 +133,7 @@ class ChainExecutor:
         self.max_in_flight = max_in_flight
         self.state = SlotState.allocate(limits, VOCAB)
         self.kv = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
+        self.states = np.full(limits.num_states, -1, np.int64)
         self.outputs = [StepOutputs.allocate(limits, HIDDEN) for _ in range(max_in_flight + 1)]
         self.queue = []
         self.steps = 0
@@ -132,11 +153,26 @@ class ChainExecutor:
         chunks = inputs.chunk_slot[: inputs.num_chunks]
         assert len(set(chunks.tolist())) == inputs.num_chunks, "a slot has two chunks"
         assert inputs.chunk_len[: inputs.num_chunks].sum() == inputs.num_tokens
+        if self.limits.state_bytes:
+            self._check_states(inputs, chunks.tolist())
         stops = (inputs.chunk_start + inputs.chunk_len)[: inputs.num_chunks]
         blocks = -(-stops // self.limits.block_size)
         frozen = {s: self._row(s, n) for s, n in zip(chunks.tolist(), blocks.tolist(), strict=True)}
         self.queue.append((inputs, frozen))
         self.most_in_flight = max(self.most_in_flight, len(self.queue))
+
+    def _check_states(self, inputs, slots):
+        count = inputs.num_chunks
+        read = inputs.chunk_from[:count].tolist()
+        saved = [s for s in inputs.chunk_save[:count].tolist() if s != NO_SNAPSHOT]
+        snapshots = [s for s, slot in zip(read, slots, strict=True) if s not in (slot, ZERO_STATE)]
+        assert all(self.limits.max_num_seqs <= s < self.limits.num_states for s in [*saved, *snapshots])
+        assert len(set(saved)) == len(saved), "two chunks write one snapshot"
+        assert not set(saved) & set(snapshots), "a snapshot is written and read in one step"
+        starts = inputs.chunk_start[:count].tolist()
+        assert all((s == ZERO_STATE) == (start == 0) for s, start in zip(read, starts, strict=True))
+        stops = (inputs.chunk_start + inputs.chunk_len)[:count][inputs.chunk_save[:count] != NO_SNAPSHOT]
+        assert not (stops % self.limits.block_size).any(), "a snapshot within a block"
 
     def _row(self, slot, blocks):
         """What a step with so many blocks reads of a slot."""
@@ -153,9 +189,11 @@ class ChainExecutor:
             assert self._row(slot, blocks)[1] == row, "a slot was rewritten in flight"
         token_rows = []
         for i in range(inputs.num_chunks):
-            token_rows += self._chunk(
-                int(inputs.chunk_slot[i]), int(inputs.chunk_start[i]), int(inputs.chunk_len[i])
-            )
+            slot, start = int(inputs.chunk_slot[i]), int(inputs.chunk_start[i])
+            rows = self._chunk(slot, start, int(inputs.chunk_len[i]))
+            if self.limits.state_bytes:
+                rows = self._recur(rows, int(inputs.chunk_from[i]), int(inputs.chunk_save[i]))
+            token_rows += rows
         self.steps += 1
         outputs = self.outputs[self.steps % len(self.outputs)]
         outputs.tokens.fill(-7)
@@ -174,6 +212,17 @@ class ChainExecutor:
             ]
             rows.append((slot, position, combined(values)))
         return rows
+
+    def _recur(self, rows, state_from, save):
+        state, out = 0 if state_from == ZERO_STATE else int(self.states[state_from]), []
+        assert state >= 0, "reads a state that was never written"
+        for slot, position, value in rows:
+            state = next_state(state, int(self.state.tokens[slot, position]))
+            out.append((slot, position, combined([value, state])))
+        self.states[rows[0][0]] = state
+        if save != NO_SNAPSHOT:
+            self.states[save] = state
+        return out
 
     def _attend(self, group, span, slot, position):
         table, token = self.state.block_tables[group, slot], int(self.state.tokens[slot, position])

@@ -41,6 +41,7 @@ class Driver:
         policy=None,
         max_in_flight=1,
         speculates=False,
+        snapshots=None,
         **sizes,
     ):
         given = {
@@ -61,6 +62,7 @@ class Driver:
             prerequisites=prerequisites,
             policy=policy,
             speculates=speculates,
+            snapshots=snapshots,
         )
         self.tokens: dict[int, list[int]] = {}
         self.reasons: dict[int, str] = {}
@@ -117,6 +119,7 @@ class Driver:
         else:
             raise AssertionError("the engine does not come to an end")
         assert self.core.kv.num_used_pages == 0
+        assert self.core.kv.states.num_free == self.core.kv.states.count
         assert self.core.table.num_free_slots == self.limits.max_num_seqs
         return self
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from firelane.contract.limits import sequence_pages
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
@@ -17,7 +18,6 @@ from tests.models.toy_config import VOCAB_SIZE
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 96
-SEQUENCE_BLOCKS = MAX_MODEL_LEN // BLOCK_SIZE
 
 
 @dataclass
@@ -78,7 +78,11 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
     return requests
 
 
-@pytest.fixture(scope="module", params=[("llama3", "bfloat16"), ("qwen3_moe", "float32")], ids="-".join)
+KINDS = [("llama3", "bfloat16"), ("qwen3_moe", "float32"), ("gpt_oss", "bfloat16"), ("llama4", "float32")]
+"""A family of each kind."""
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def load(request, tmp_path_factory, kernel_cache):
     base = tmp_path_factory.mktemp("schedules")
     family, dtype = request.param
@@ -110,7 +114,8 @@ def load(request, tmp_path_factory, kernel_cache):
 def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
     reference = load(1, 128, 1 << 20)
     block_bytes = reference.kv_bytes // reference.limits.num_blocks
-    executor = load(slots, budget, int(block_bytes * SEQUENCE_BLOCKS * pool_sequences))
+    pages = sequence_pages(reference.limits.spans, MAX_MODEL_LEN, budget, BLOCK_SIZE)
+    executor = load(slots, budget, int(block_bytes * pages * pool_sequences))
     random = np.random.default_rng(slots * budget)
     assert reference.vocab_size == VOCAB_SIZE
     seen_preemptions = seen_hits = most_running = 0

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
+from firelane.kv.states import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
 from tests.models.families import FAMILIES, make_checkpoint
 from tests.models.oracle import load_oracle
@@ -74,7 +75,7 @@ def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
     )
     executor = load_executor(config, lambda *_: None)
     channel = Collector()
-    core = EngineCore(executor, channel)
+    core = EngineCore(executor, channel, snapshots=SnapshotRule(interval=64, at_least=16))
     sampling = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=5)
     every = list(enumerate(prompts()))
     for wave in (every[:-2], every[-2:]):
@@ -141,7 +142,10 @@ def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: st
     assert answers[len(LENGTHS) - 1].tokens == answers[len(LENGTHS) + 1].tokens
 
 
-@pytest.mark.parametrize(("family", "dtype"), [("llama3", "bfloat16"), ("qwen3_moe", "float32")])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("llama3", "bfloat16"), ("qwen3_moe", "float32"), ("qwen3_next", "bfloat16"), ("lfm2", "float32")],
+)
 def test_chunks_and_prefix_hits_do_not_change_a_bit(
     checkpoints, kernel_cache: Path, family: str, dtype: str
 ) -> None:

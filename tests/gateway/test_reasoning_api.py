@@ -158,6 +158,8 @@ BUDGETS = [
     {"thinking_budget": 7},
     {"thinking": {"type": "enabled", "budget_tokens": 7}},
     {"thinking_token_budget": 7, "thinking_budget": 9},
+    {"reasoning": {"max_tokens": 7}},
+    {"reasoning": {"max_tokens": 9, "exclude": True}, "thinking_budget": 7},
 ]
 
 
@@ -174,7 +176,8 @@ def test_a_budget_becomes_a_grammar(marked, template, begun, fields):
 
 def test_a_budget_that_cannot_be_kept_is_named(make):
     service = make(DEEPSEEK, "hm</think>yes")  # whose marks are several tokens
-    for fields, name in ((BUDGETS[0], "thinking_token_budget"), (BUDGETS[2], "thinking")):
+    names = ("thinking_token_budget", "thinking_budget", "thinking", "thinking_token_budget")
+    for fields, name in zip(BUDGETS, (*names, "reasoning.max_tokens"), strict=False):
         answer = service.http.post("/v1/chat/completions", json={"messages": USER, **fields})
         assert answer.headers["x-ignored-fields"] == name
         assert service.engine.submitted[-1].grammar is None
@@ -195,6 +198,37 @@ def test_other_words_about_thinking_are_hints(marked, thinking):
     answer = service.http.post("/v1/chat/completions", json={"messages": USER, "thinking": thinking})
     assert answer.headers["x-ignored-fields"] == "thinking"
     assert service.engine.submitted[-1].grammar is None
+
+
+def test_reasoning_by_the_object_of_other_servers(make):
+    service = make(DEEPSEEK, "hm</think>yes")
+    chat(service, reasoning={"effort": "high"})
+    assert "effort high" in prompt_text(service)
+    chat(service, reasoning={"effort": "high"}, reasoning_effort="low")
+    assert "effort low" in prompt_text(service)
+    answer = chat(service, reasoning={"exclude": True})
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "yes", "refusal": None}
+    answer = chat(service, reasoning={"exclude": True}, include_reasoning=True)
+    assert answer["choices"][0]["message"]["reasoning_content"] == "hm"
+
+
+def test_reasoning_that_is_not_enabled(make):
+    service = make(QWEN, "yes")
+    chat(service, reasoning={"enabled": False})
+    assert prompt_text(service).endswith("<think>\n\n</think>\n\n")
+    chat(service, reasoning={"enabled": True})
+    assert prompt_text(service).endswith("<|assistant|>")
+
+
+def test_further_words_about_reasoning_are_named(make):
+    service = make(DEEPSEEK, "hm</think>yes")
+    body = {"messages": USER, "reasoning": {"mode": "deep"}}
+    answer = service.http.post("/v1/chat/completions", json=body)
+    assert answer.headers["x-ignored-fields"] == "reasoning.mode"
+    body["reasoning"] = {"max_tokens": -1}
+    refused = service.http.post("/v1/chat/completions", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "reasoning.max_tokens"
 
 
 def test_a_format_leaves_nothing_to_a_budget(marked):

@@ -57,6 +57,14 @@ def test_scheduling_policy(model, tmp_path, name, kind):
         LLM(str(model), backend="null", scheduling_policy="lottery")
 
 
+def test_a_chat_template_of_ones_own(model, tmp_path):
+    (tmp_path / "own.jinja").write_text("Q: {{ messages[0].content }} A:")
+    with LLM(str(model), backend="null", cache_dir=tmp_path, chat_template=tmp_path / "own.jinja") as llm:
+        assert llm._files.template == "Q: {{ messages[0].content }} A:"
+    with pytest.raises(TokenizerError, match="no such file"):
+        LLM(str(model), backend="null", chat_template="none.jinja")
+
+
 def forced(text, **more):
     """The null backend then says only this character."""
     return SamplingParams(logit_bias={ALPHABET.index(text): 100.0}, ignore_eos=True, **more)

@@ -17,7 +17,7 @@ import tokenizers
 from firelane.models.registry import load_program
 from firelane.program.recipes import Piece
 from firelane.program.values import Weight
-from tests.models import toy_dense, toy_experts, toy_latent
+from tests.models import toy_dense, toy_experts, toy_latent, toy_recurrent
 from tests.models.toy_config import BOS, EOS, MAX_LEN, PAD, SPECIALS, Config
 from tests.models.toy_experts import EXPERTS
 from tests.weights.files import write_safetensors
@@ -66,6 +66,11 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "llama4": toy_experts.llama4,
     "llama4_maverick": toy_experts.llama4_maverick,
     "gemma4_moe": toy_experts.gemma4_moe,
+    "qwen3_next": toy_recurrent.qwen3_next,
+    "qwen3_5": toy_recurrent.qwen3_5,
+    "qwen3_5_moe": toy_recurrent.qwen3_5_moe,
+    "lfm2": toy_recurrent.lfm2,
+    "lfm2_moe": toy_recurrent.lfm2_moe,
 }
 
 
@@ -103,8 +108,10 @@ def random_tensors(config: Config, seed: int) -> dict[str, np.ndarray]:
 
 def _random(rng: np.random.Generator, weight: Weight, piece: Piece) -> np.ndarray:
     tensor, values = piece.tensor, rng.standard_normal(piece.shape, np.float32)
-    if tensor.endswith("e_score_correction_bias"):
+    if tensor.endswith(("e_score_correction_bias", "expert_bias")):
         return values * np.float32(0.1)
+    if tensor.endswith("A_log"):  # some heads forget within a token or two, others remember hundreds
+        return values * np.float32(1.5) - np.float32(2.5)
     if tensor.endswith((".bias", "_bias")):
         return values * np.float32(0.3)
     if values.ndim == 1:

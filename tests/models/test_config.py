@@ -36,7 +36,6 @@ LLAMA = FAMILIES["llama3"]()
         ({"rope_parameters": LLAMA["rope_parameters"] | {"mscale": 2.0}}, "mscale"),
         ({"rope_parameters": LLAMA["rope_parameters"] | {"high_freq_factor": 0.5}}, "high_freq_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"num_nextn_predict_layers": -1}, "num_nextn_predict_layers"),
         ({"logits_scaling": 8.0}, "logits_scaling"),
         ({"sliding_window": 128}, "sliding_window"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.contract import SCORE, SlotState, StepInputs, StepLimits
+from firelane.contract import SCORE, ZERO_STATE, SlotState, StepInputs, StepLimits
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
@@ -23,7 +23,10 @@ from tests.models.toy_config import MAX_LEN, VOCAB_SIZE, WINDOW
 
 # Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone.
 # bf16 keeps 8 bits of mantissa (relative error 2^-9 a rounding) in some 8 roundings a layer.
+# Heads of delta networks are normalised, however little they remember of a key: roundings grow there, up to
+# 0.53 where transformers' own bf16 is off by 0.94.
 F32_BOUND, BF16_BOUND = 1e-4, 0.15
+DELTA_BF16_BOUND = 0.6
 EXPERT_FAMILIES = [name for name, config in FAMILIES.items() if not config().keys().isdisjoint(PICKS_KEYS)]
 LIMITS = StepLimits(
     max_num_seqs=2,
@@ -55,6 +58,7 @@ def values_of(
     for n in chunks:
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = 1, n, n
         inputs.chunk_slot[0], inputs.chunk_start[0], inputs.chunk_len[0] = 1, start, n
+        inputs.chunk_from[0] = 1 if start else ZERO_STATE
         inputs.row_token[:n], inputs.row_slot[:n] = range(n), 1
         inputs.row_position[:n], inputs.row_kind[:n] = range(start, start + n), SCORE
         step = executor.step(inputs, state)
@@ -92,6 +96,8 @@ def test_logits(checkpoints: Callable[[str, str], Path], family: str, dtype: str
     run.
     """
     directory = checkpoints(family, dtype)
+    if dtype == "bfloat16" and family.startswith(("qwen3_next", "qwen3_5")):
+        bound = DELTA_BF16_BOUND
     tokens = prompt(4 * WINDOW)
     want = oracle_logits(directory, tokens)
     got = logits_of(load_program(read_config(directory)), directory, tokens, [len(tokens)])
@@ -99,7 +105,7 @@ def test_logits(checkpoints: Callable[[str, str], Path], family: str, dtype: str
     np.testing.assert_allclose(got, want, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize("family", ["llama3", "mistral"])
+@pytest.mark.parametrize("family", ["llama3", "mistral", "qwen3_next"])
 def test_chunks_and_cache(checkpoints: Callable[[str, str], Path], family: str) -> None:
     """Prefill in chunks, then single tokens, through the cache."""
     directory = checkpoints(family, "float32")

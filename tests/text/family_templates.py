@@ -117,6 +117,13 @@ TEMPLATES = {
     ),
     "phi4_mini_json": _template(JSON_CALL, before="functools[", after="]"),
     "granite": _template(JSON_CALL, before="<|tool_call|>[", after="]"),
+    "nemotron_json": _template(JSON_CALL, before="<TOOLCALL>[", after="]</TOOLCALL>"),
+    "olmo3": PYTHON
+    + _template(
+        "{{ f.name }}(" + _values("{{ ', ' if not loop.first }}{{ k }}={{ said(v) }}") + ")\n",
+        before="<function_calls>\n",
+        after="</function_calls>",
+    ),
 }
 HARMONY = (
     "{%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}"

@@ -52,7 +52,8 @@ def test_a_template_tells_its_family(name):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_calls_that_a_template_writes_are_read(name):
     family = find_family("auto", TEMPLATES[name])
-    count = 1 if name in ("llama3_json", "granite", "phi4_mini_json", "llama4_pythonic", "lfm2") else 2
+    single = ("llama3_json", "granite", "phi4_mini_json", "nemotron_json", "llama4_pythonic", "lfm2")
+    count = 1 if name in single else 2
     text = rendered(TEMPLATES[name], count)
     content, _, calls = joined(split(family.parse, list(text), known=(TOOL,)))
     assert not content.strip()

@@ -187,6 +187,17 @@ CASES = [
      "", [("f", ARGS), ("g", "{}")]),
     ("phi4_mini_json", "import functools\nx", "import functools\nx", []),
     ("granite", f'Ok. <|tool_call|> [{{"name": "f", "arguments": {ARGS}}}]', "Ok. ", [("f", ARGS)]),
+    ("nemotron_json", f'Ok. <TOOLCALL>[{{"name": "f", "arguments": {ARGS}}}]</TOOLCALL> end', "Ok.  end",
+     [("f", ARGS)]),
+    ("nemotron_json", '<TOOLCALL>[{"name": "g", "arguments": {}}, {"name": "f", "arguments": {"n": 1}}]', "",
+     [("g", "{}"), ("f", '{"n": 1}')]),
+    ("nemotron_json", "<TOOLCALL>none</TOOLCALL>", "<TOOLCALL>none</TOOLCALL>", []),
+    ("olmo3", "Sure.<function_calls>\nf(s='a)', n=2, o={'k': [1]}, b=true)\ng()\n</function_calls>!",
+     "Sure.!", [("f", '{"s": "a)", "n": 2, "o": {"k": [1]}, "b": true}'), ("g", "{}")]),
+    ("olmo3", "<function_calls>g()</function_calls>", "", [("g", "{}")]),
+    ("olmo3", "<function_calls>\nnothing\n</function_calls>",
+     "<function_calls>\nnothing\n</function_calls>", []),
+    ("olmo3", "<function_calls>\nf(s=\"ab", "", [("f", '{"s": "ab')]),
 ]  # fmt: skip
 
 

@@ -123,6 +123,9 @@ CALL = {
     "lfm2": '<|tool_call_start|>[plain(s="x", e="red", b=True)]<|tool_call_end|>',
     "phi4_mini_json": 'functools[{"name": "plain", "arguments": {"s": "x", "e": "red", "b": true}}]',
     "granite": '<|tool_call|>[{"name": "plain", "arguments": {"s": "x", "e": "red", "b": true}}]',
+    "nemotron_json": '<TOOLCALL>[{"name": "plain", "arguments": {"s": "x", "e": "red", "b": true}}]'
+    "</TOOLCALL>",
+    "olmo3": '<function_calls>\nplain(s="x", e="red", b=True)\n</function_calls>',
 }
 CALL["deepseek_v4"] = CALL["deepseek_v32"].replace("function_calls", "tool_calls")
 

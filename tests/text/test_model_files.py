@@ -34,6 +34,13 @@ def test_places_of_the_template_in_order(tmp_path):
     assert read_model_files(tmp_path).template == "a"
 
 
+def test_a_template_in_place_of_the_models_own(tmp_path):
+    write(tmp_path, chat_template_jinja="a", other_jinja="b")
+    assert read_model_files(tmp_path, tmp_path / "other.jinja").template == "b"
+    with pytest.raises(TokenizerError, match=r"none\.jinja: no such file; give the file of a Jinja"):
+        read_model_files(tmp_path, tmp_path / "none.jinja")
+
+
 def test_named_templates(tmp_path):
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
     write(tmp_path, tokenizer_config_json={"chat_template": named})

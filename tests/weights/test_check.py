@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -74,7 +75,7 @@ def change(model: Path) -> None:
 @FORMS
 def test_sound_weights_pass(model: Path, cache: Path, form: Format | None) -> None:
     weights, checked = load(model, cache, form)
-    checked.raise_if_failed()
+    checked.step_begins()
     assert is_intact(weights.path)
 
 
@@ -91,12 +92,12 @@ def test_every_damage_is_found_and_packed_anew(
     assert not is_intact(path)
     weights, checked = load(model, cache, form)
     if path.exists():  # damage of a panel table is found when the file is opened
-        checked.raise_if_failed()
+        checked.step_begins()
     else:
         with pytest.raises(CacheError, match="damaged; the file was removed, start again"):
-            checked.raise_if_failed()
+            checked.step_begins()
     weights, checked = load(model, cache, form)
-    checked.raise_if_failed()
+    checked.step_begins()
     assert path.read_bytes() == whole
 
 
@@ -110,8 +111,21 @@ def test_a_file_that_was_packed_anew_meanwhile_is_left(model: Path, cache: Path)
     checked = BackgroundCheck(weights, plan(program), checkpoint)
     checked.wait()
     with pytest.raises(CacheError, match="damaged"):
-        checked.raise_if_failed()
+        checked.step_begins()
     assert weights.path.exists()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_check_ends_beside_a_step_that_does_not(model: Path, cache: Path, *, damaged: bool) -> None:
+    weights, _ = load(model, cache)
+    if damaged:
+        damage(weights.path, 100)
+    checked = BackgroundCheck(weights, plan(load_program(read_config(model))), Checkpoint.open(model))
+    with contextlib.suppress(CacheError):  # it may be done already
+        checked.step_begins()
+    checked.wait()
+    checked.step_ends()
+    assert weights.path.exists() == (not damaged)
 
 
 def test_a_check_is_stopped(model: Path, cache: Path) -> None:
@@ -130,7 +144,7 @@ def test_a_checkpoint_that_cannot_be_read_stops_nothing(
     load(model, cache)
     monkeypatch.setattr(Source, "knows", lambda *_: False)
     monkeypatch.setattr("firelane.weights.reader.DriveReader.read", _fails)
-    load(model, cache)[1].raise_if_failed()
+    load(model, cache)[1].step_begins()
 
 
 def _fails(*_: object) -> None:
@@ -148,9 +162,9 @@ def test_an_update_in_place_is_found(model: Path, cache: Path) -> None:
     weights, checked = load(model, cache)
     assert weights.path == path
     with pytest.raises(CacheError, match="was packed from other weights than"):
-        checked.raise_if_failed()
+        checked.step_begins()
     weights, checked = load(model, cache)
-    checked.raise_if_failed()
+    checked.step_begins()
     assert not np.array_equal(weights.array("layers.1.gate_up"), before)
 
 
@@ -161,7 +175,7 @@ def test_another_model_is_found(model: Path, cache: Path, tmp_path: Path) -> Non
     shutil.copytree(model, tmp_path / "tune")
     change(tmp_path / "tune")
     with pytest.raises(CacheError, match="was packed from other weights than"):
-        load(tmp_path / "tune", cache)[1].raise_if_failed()
+        load(tmp_path / "tune", cache)[1].step_begins()
 
 
 def test_a_copied_cache_is_read_once(
@@ -174,11 +188,11 @@ def test_a_copied_cache_is_read_once(
     add = source.ReadDigest.add
     monkeypatch.setattr("firelane.weights.source.ReadDigest.add", lambda *a: (reads.append(a), add(*a)))
     monkeypatch.setattr(Packer, "run", None)
-    load(tmp_path / "to" / "model", tmp_path / "to" / "cache")[1].raise_if_failed()
+    load(tmp_path / "to" / "model", tmp_path / "to" / "cache")[1].step_begins()
     assert reads
     reads.clear()
-    load(tmp_path / "to" / "model", tmp_path / "to" / "cache")[1].raise_if_failed()
-    load(model, cache)[1].raise_if_failed()
+    load(tmp_path / "to" / "model", tmp_path / "to" / "cache")[1].step_begins()
+    load(model, cache)[1].step_begins()
     assert not reads
 
 
@@ -200,7 +214,7 @@ def test_without_its_source_a_packed_file_is_packed_anew(model: Path, cache: Pat
     source = path.with_suffix(".source.json")
     source.write_text(source.read_text().replace('"digest"', '"digset"'))
     weights, checked = load(model, cache)
-    checked.raise_if_failed()
+    checked.step_begins()
     assert weights.path == path
     assert path.stat().st_ino != first or Source.read(path) is not None
 

@@ -8,14 +8,25 @@ from functools import singledispatch
 
 from firelane.backends.cpu.contract_source import contract_source
 from firelane.backends.cpu.layout import LANES, PANEL, Layout
+from firelane.backends.cpu.operands import at as _at
+from firelane.backends.cpu.operands import at_or_null as _at_or_null
+from firelane.backends.cpu.operands import flag as _flag
+from firelane.backends.cpu.operands import number as _float
+from firelane.backends.cpu.operands import rows as _rows
+from firelane.backends.cpu.operands import tag as _tag
+from firelane.backends.cpu.operands import truth as _truth
+from firelane.backends.cpu.operands import vector as _vector
+from firelane.backends.cpu.recurrent_calls import delta_rule, delta_rule_type, gated, short_conv
 from firelane.contract import Causal, Chunk, Span, Window
 from firelane.program.ops import (
     Attention,
     Cast,
+    DeltaRule,
     Embed,
     ExpertGatedLinear,
     ExpertLinear,
     Gate,
+    Gated,
     GatedLinear,
     HeadLinear,
     LatentCache,
@@ -27,12 +38,12 @@ from firelane.program.ops import (
     Route,
     Sample,
     SelectRows,
+    ShortConv,
     Temperature,
 )
-from firelane.program.values import DType, Rows, Value, Weight
+from firelane.program.values import Value, Weight
 from firelane.weights.formats import Format
 
-ELEMENTS = {DType.F32: "float", DType.BF16: "Bf16::act", DType.I32: "std::int32_t"}
 # The C++ decoder of each lossless form.
 DECODERS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
 
@@ -83,6 +94,11 @@ def call(op: Op, layout: Layout) -> str:
     raise NotImplementedError(f"no CPU kernel for {type(op).__name__}")
 
 
+call.register(Gated, gated)
+call.register(ShortConv, short_conv)
+call.register(DeltaRule, delta_rule)
+
+
 def scratch_of(op: Op, layout: Layout) -> list[str]:
     """C++ expressions of the bytes of scratch that a thread needs for `op`."""
     if op.products:
@@ -92,6 +108,8 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
         return [f"sizeof({_attention(op, layout)}::Scratch)"]
+    if isinstance(op, DeltaRule):
+        return [f"sizeof({delta_rule_type(op, layout)}::Scratch)"]
     if isinstance(op, Sample):
         return [f"kSampleScratchBytes<{op.logits.width}>"]
     return []
@@ -103,26 +121,6 @@ def row_scratch_of(op: Op, layout: Layout) -> int:
     if isinstance(op, ExpertGatedLinear | ExpertLinear):
         return 4 * op.picks.width + layout.padded_bytes(op.weight.k, op.x.dtype)
     return 0
-
-
-def _tag(dtype: DType) -> str:
-    return "Bf16" if dtype is DType.BF16 else "F32"
-
-
-def _rows(value: Value) -> str:
-    return "tokens" if value.rows is Rows.TOKEN else "outputs"
-
-
-def _at(value: Value, layout: Layout) -> str:
-    return f"c.at<{ELEMENTS[value.dtype]}>({layout.value_index[value]})"
-
-
-def _at_or_null(value: Value | None, layout: Layout) -> str:
-    return "nullptr" if value is None else _at(value, layout)
-
-
-def _vector(weight: Weight | None, layout: Layout) -> str:
-    return "nullptr" if weight is None else f"c.weight<float>({layout.weight_index[weight]})"
 
 
 def _matrix(weight: Weight, layout: Layout) -> str:
@@ -142,14 +140,6 @@ def _coded(weight: Weight, layout: Layout) -> str:
     return f"*c.weight<CodedWeight>({layout.weight_index[weight]})"
 
 
-def _flag(value: object) -> str:
-    return _truth(value is not None)
-
-
-def _truth(value: object) -> str:
-    return "true" if value else "false"
-
-
 @call.register
 def _(op: Embed, layout: Layout) -> str:
     vocab, width = op.table.shape
@@ -167,7 +157,9 @@ def _(op: Embed, layout: Layout) -> str:
 def _(op: RMSNorm, layout: Layout) -> str:
     strides = [layout.stride(value) for value in (op.x, op.residual or op.x, op.out)]
     flags = [_flag(operand) for operand in (op.weight, op.residual, op.scalar)]
-    shape = f"{_tag(op.out.dtype)}, {op.x.width}, {', '.join(map(str, strides))}, {', '.join(flags)}"
+    shape = (
+        f"{_tag(op.out.dtype)}, {op.x.width}, {op.groups}, {', '.join(map(str, strides))}, {', '.join(flags)}"
+    )
     fields = [
         _at(op.x, layout),
         _vector(op.weight, layout),
@@ -424,7 +416,3 @@ def _expert_product(
 
 def _stride_if(value: Value | None, layout: Layout) -> str:
     return "0" if value is None else str(layout.stride(value))
-
-
-def _float(value: float) -> str:
-    return f"float({value!r})"

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.memory import zeroed
 from firelane.backends.cpu.native import (
     CodedStruct,
@@ -76,6 +76,7 @@ class CpuExecutor:
         self._check = check or NoCheck()
         self._state = SlotState.allocate(limits, program.vocab_size)
         self._pool = PagePool(layout, shared=shared_pages)
+        self.states = zeroed(limits.num_states * limits.state_bytes + CACHE_LINE_BYTES)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
@@ -104,6 +105,7 @@ class CpuExecutor:
             arena=address(self.arena),
             offsets=offsets_table,
             scratch=address(self._scratch),
+            states=address(self.states),
             op_seconds=address(self.op_seconds),
             **state_addresses(self._state),
         )
@@ -166,7 +168,7 @@ class CpuExecutor:
         return self.pages.nbytes
 
     def submit(self, inputs: StepInputs) -> None:
-        self._check.raise_if_failed()
+        self._check.step_begins()
         step = self._struct(inputs)
         step.num_chunks, step.num_tokens, step.num_rows = (
             inputs.num_chunks,
@@ -185,6 +187,7 @@ class CpuExecutor:
 
     def wait(self) -> StepOutputs:
         self._library.wait(self._handle)
+        self._check.step_ends()
         outputs = self._outputs[self._turn]
         self._turn ^= 1
         return outputs

@@ -9,8 +9,9 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, HeadShape, Rotary, Temperature
+from firelane.program.ops import Attention, DeltaRule, HeadShape, Op, RMSNorm, Rotary, Temperature
 from firelane.program.program import Program
+from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
 from firelane.weights.formats import Format
 
@@ -43,9 +44,14 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
+        limits, states = self.limits, self.program.state_bytes
+        assert limits.state_bytes == states, f"states of {limits.state_bytes} bytes, the program's {states}"
         for op in self.program.ops:
             if isinstance(op, Attention):
                 check_heads(op.shape)
+            for what, size in _sizes_in_lanes(op):
+                if size % LANES:
+                    raise UnsupportedModelError(f"{what} {size}: the CPU kernels need a multiple of {LANES}")
             for product in op.products:
                 if product.weight.k % 2:
                     raise UnsupportedModelError(
@@ -119,6 +125,11 @@ class Layout:
         return places
 
     @cached_property
+    def state_offsets(self) -> dict[str, int]:
+        """By name of a recurrent layer: where it begins in a state, in bytes."""
+        return state_offsets(self.program.state_layers)
+
+    @cached_property
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
         return {table: i for i, table in enumerate(self.program.position_tables)}
@@ -135,3 +146,14 @@ def check_heads(shape: HeadShape) -> None:
         )
     if shape.shared and shape.kv_heads > 1:
         raise UnsupportedModelError(f"{shape.kv_heads} heads of latents: the CPU kernels need one")
+
+
+def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
+    """Sizes that have to be whole vectors, each with its name."""
+    match op:
+        case DeltaRule(shape=shape):
+            return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
+        case RMSNorm(groups=groups) if groups > 1:
+            return [("norm over", op.x.width // groups)]
+        case _:
+            return []

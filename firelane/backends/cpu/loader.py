@@ -107,11 +107,13 @@ def load_for(
 
 
 def _spare(config: ExecutorConfig, layout: Layout) -> int:
-    """Memory that copies of the weights in huge pages may take. The KV cache may still need of it all that it
-    can ever hold: its pages are paid for when they are written."""
+    """Memory that copies of the weights in huge pages may take. The KV cache and recurrent states may still
+    need of it all that they can ever hold: their pages are paid for when they are written."""
     if not private_huge_pages():
         return 0
-    free = available_bytes() - layout.limits.num_blocks * layout.page_bytes
+    limits = layout.limits
+    held = limits.num_blocks * layout.page_bytes + limits.num_states * limits.state_bytes
+    free = available_bytes() - held
     if config.weights_pages == "huge":
         return free
     return free // 2 if config.weights_pages == "auto" and config.replicas == 1 else 0

@@ -47,6 +47,7 @@ class CreateStruct(ct.Structure):
                 "bias_values",
                 "stop_ids",
                 "masks",
+                "states",
                 "op_seconds",
             )
         ),
@@ -59,7 +60,8 @@ class CodedStruct(ct.Structure):
     _fields_ = [("bytes", ct.c_void_p), ("offsets", ct.c_void_p), ("decode_once_from", ct.c_int32)]
 
 
-STEP_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "row_token", "row_slot", "row_position", "row_kind")
+CHUNK_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "chunk_from", "chunk_save")
+STEP_ARRAYS = (*CHUNK_ARRAYS, "row_token", "row_slot", "row_position", "row_kind")
 OUTPUT_ARRAYS = ("tokens", "logprobs", "top_ids", "top_logprobs", "hidden")
 
 

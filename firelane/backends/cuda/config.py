@@ -44,13 +44,21 @@ class LinearConfig:
 @dataclass(frozen=True, kw_only=True)
 class ProductShape:
     """A product as far as its config depends on it: a matrix [rows, k] (gated: gate's and up's rows
-    together) and at most max_rows rows of x."""
+    together) and at most max_rows rows of x. experts: how many such matrices there are, of which each row
+    meets `picks`; 0 of a plain product."""
 
     rows: int
     k: int
     gated: bool
     max_rows: int
     is_coded: bool
+    experts: int = 0
+    picks: int = 0
+
+    @property
+    def rows_of_expert(self) -> int:
+        """On average, of those that there are."""
+        return -(-self.max_rows * self.picks // self.experts)
 
 
 MeasuredTable = Mapping[ProductShape, LinearConfig]
@@ -91,11 +99,24 @@ def by_rule(shape: ProductShape) -> LinearConfig:
 
     Parts are read and written as float32, several times: worth it only where programs would be too few.
     """
+    if shape.experts:
+        return _grouped(shape)
     if shape.is_coded and shape.max_rows <= FUSED_ROWS:
         config = _coded_gated(shape) if shape.gated else _coded(shape)
     else:
         config = _plain_gated(shape) if shape.gated else _plain(shape)
     return replace(config, transpose=shape.max_rows > TRANSPOSE_ROWS)
+
+
+def _grouped(shape: ProductShape) -> LinearConfig:
+    """As of a product with the rows that an expert has on average: so few are in vain, and few experts take
+    two tiles. Rows are gathered, and their addresses take registers: 128 rows need two warp groups, which
+    coded weights cannot have. Both products of a layer have tiles of as many rows, so that they are grouped
+    once."""
+    most = 64 if shape.is_coded else PARTS_ROWS
+    config = by_rule(replace(shape, max_rows=min(shape.rows_of_expert, most), experts=0, picks=0))
+    config = replace(config, parts=False, transpose=False, decode_first=False)
+    return replace(config, warps=8) if config.row_tile == PARTS_ROWS else config
 
 
 def _coded(shape: ProductShape) -> LinearConfig:

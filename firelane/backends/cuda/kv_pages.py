@@ -20,8 +20,8 @@ DTYPES = {DType.BF16: torch.bfloat16, DType.F32: torch.float32, DType.I32: torch
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCache:
-    """Keys and values of one attention layer: views [num_blocks, kv_heads, block_size, head_dim] of the pool,
-    in its dtype. group: whose block tables name the layer's pages."""
+    """Keys and values of one attention layer: views [num_blocks, kv_heads, block_size, width] of the pool, in
+    its dtype; values may be a part of their keys. group: whose block tables name the layer's pages."""
 
     keys: Tensor
     values: Tensor
@@ -59,11 +59,12 @@ class KvPages:
 
 def layer_cache(pool: Tensor, layer: CacheLayer, offset: int, block_size: int, group: int) -> LayerCache:
     """offset: bytes per token of the layers before it in a page."""
-    heads, dim = layer.shape.kv_heads, layer.shape.head_dim
+    shape = layer.shape
+    heads, dim = shape.kv_heads, shape.head_dim
     sizes, strides = (len(pool), heads, block_size, dim), (pool.stride(0), block_size * dim, dim, 1)
     first = offset * block_size // pool.dtype.itemsize
-    return LayerCache(
-        keys=pool.as_strided(sizes, strides, first),
-        values=pool.as_strided(sizes, strides, first + heads * block_size * dim),
-        group=group,
-    )
+    keys = pool.as_strided(sizes, strides, first)
+    if shape.shared:
+        return LayerCache(keys=keys, values=keys[..., : shape.v_dim], group=group)
+    values = pool.as_strided(sizes, strides, first + heads * block_size * dim)
+    return LayerCache(keys=keys, values=values, group=group)

@@ -16,18 +16,23 @@ from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
 from firelane.backends.cuda.kernels.cast import cast
 from firelane.backends.cuda.kernels.embed import embed
+from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
 from firelane.backends.cuda.kernels.gated import gated_linear
+from firelane.backends.cuda.kernels.group_rows import group_rows
+from firelane.backends.cuda.kernels.head_linear import head_linear
+from firelane.backends.cuda.kernels.latent import latent_cache
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
+from firelane.backends.cuda.kernels.route import route
 from firelane.backends.cuda.kernels.sample import sample
 from firelane.backends.cuda.kernels.select import select_rows, store_hidden
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.placement import padded_rows
-from firelane.backends.cuda.product_plan import ProductPlan, library_rows
+from firelane.backends.cuda.product_plan import ExpertOp, ProductPlan, library_rows
 from firelane.backends.cuda.shapes import segments
 from firelane.backends.cuda.split_k import Source, SplitKSum
 from firelane.backends.cuda.step_memory import StepMemory, stride_of
@@ -37,11 +42,16 @@ from firelane.program.ops import (
     Attention,
     Cast,
     Embed,
+    ExpertGatedLinear,
+    ExpertLinear,
     GatedLinear,
+    HeadLinear,
+    LatentCache,
     Linear,
     Op,
     RMSNorm,
     RopeAndCache,
+    Route,
     Sample,
     SelectRows,
 )
@@ -63,7 +73,8 @@ class StepWork:
 
 @dataclass(kw_only=True)
 class Lowering:
-    """Makes the launches of one bucket, op after op. `split_k`: products whose parts the next op adds up."""
+    """Makes the launches of one bucket, op after op. `split_k`: products whose parts the next op adds
+    up. `grouped`: the picks that the rows lie grouped by, and in tiles of how many."""
 
     program: Program
     bucket: Bucket
@@ -73,6 +84,7 @@ class Lowering:
     num_sms: int
     tile_tokens: int
     split_k: dict[Value, SplitKSum] = field(default_factory=dict[Value, SplitKSum])
+    grouped: tuple[Value, int] | None = None
 
     def step(self) -> StepWork:
         return StepWork(
@@ -120,6 +132,31 @@ class Lowering:
         """Of its one product."""
         (product,) = op.products
         return self.products.config(product, self.bucket)
+
+    def experts(self, op: ExpertOp) -> tuple[list[Work], dict[str, Any]]:
+        """What an op of experts needs done first, and its operands but for x and the output."""
+        config, experts, picks = self.products.expert_config(op, self.bucket), op.weight.matrices, op.picks
+        works: list[Work] = []
+        if self.grouped != (picks, config.row_tile):
+            self.grouped = (picks, config.row_tile)
+            launch = group_rows(
+                self.at(picks),
+                self.memory.groups,
+                experts=experts,
+                width=picks.width,
+                row_tile=config.row_tile,
+                **self.counted(picks),
+            )
+            works.append(launch)
+        return works, {
+            "groups": self.memory.groups,
+            "experts": experts,
+            "picks": picks.width,
+            "bias": self.optional(op.bias),
+            "shares": None if op.shares is None else self.at(op.shares),
+            "config": config,
+            "max_rows": self.rows(picks),
+        }
 
     def counted(self, value: Value, *, is_head: bool = False) -> dict[str, Any]:
         """What says how many rows of `value` a step has."""
@@ -296,6 +333,74 @@ def _(op: GatedLinear, to: Lowering) -> list[Work]:
 def _library_sums(op: GatedLinear, to: Lowering) -> Tensor:
     rows, width = library_rows(to.rows(op.x)), padded_rows(op.weight)
     return to.memory.parts[: rows * width].view(rows, width)
+
+
+@lower.register
+def _(op: Route, to: Lowering) -> list[Work]:
+    launch = route(
+        to.source(op.logits),
+        to.at(op.picks),
+        to.at(op.shares),
+        op=op,
+        bias=to.optional(op.bias),
+        factors=to.optional(op.factors),
+        **to.counted(op.logits),
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: ExpertGatedLinear, to: Lowering) -> list[Work]:
+    works, operands = to.experts(op)
+    matrix = to.matrix(op.weight.name)
+    return [*works, expert_gated(matrix, to.at(op.x), to.at(op.out), gate=op.gate, **operands)]
+
+
+@lower.register
+def _(op: ExpertLinear, to: Lowering) -> list[Work]:
+    works, operands = to.experts(op)
+    count, rows, stride = op.picks.width, to.rows(op.out), stride_of(op.out)
+    parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
+    works.append(expert_linear(to.matrix(op.weight.name), to.at(op.x), parts, **operands))
+    residual = to.at(op.residual) if op.residual else None
+    if op.out in to.products.may_be_parts:
+        out = None if len(to.products.readers[op.out]) == 1 else to.at(op.out)
+        to.split_k[op.out] = SplitKSum(parts=parts, width=op.out.width, bias=None, residual=residual, out=out)
+        return works
+    total = SplitKSum(parts=parts, width=op.out.width, bias=None, residual=residual, out=None)
+    return [*works, cast(total, to.at(op.out), width=op.out.width, **to.counted(op.out))]
+
+
+@lower.register
+def _(op: LatentCache, to: Lowering) -> list[Work]:
+    by_position = to.memory.by_position
+    launches = latent_cache(
+        to.at(op.q),
+        to.source(op.latent),
+        op=op,
+        tables=to.memory.tables,
+        rotary=None if op.rotary is None else by_position[op.rotary],
+        temperature=None if op.temperature is None else by_position[op.temperature],
+        norm=to.weights.vector(op.norm.name),
+        cache=to.memory.pages.layers[op.layer],
+        out=to.at(op.out),
+        max_tokens=to.bucket.tokens,
+    )
+    return [*launches]
+
+
+@lower.register
+def _(op: HeadLinear, to: Lowering) -> list[Work]:
+    launch = head_linear(
+        to.matrix(op.weight.name),
+        to.at(op.x),
+        to.at(op.out),
+        heads=op.weight.matrices,
+        keep=op.keep,
+        config=to.products.expert_config(op, to.bucket),
+        **to.counted(op.x),
+    )
+    return [launch]
 
 
 @lower.register

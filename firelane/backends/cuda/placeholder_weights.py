@@ -9,7 +9,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.kv_pages import DTYPES
 from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
-from firelane.backends.cuda.placement import padded_rows
+from firelane.backends.cuda.placement import is_matrix, padded_rows
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
 from firelane.backends.cuda.weights import DeviceWeights
@@ -19,8 +19,8 @@ from firelane.program.values import DType, Weight
 def placeholder_weights(plan: ProductPlan) -> DeviceWeights:
     """Every weight of the plan's program in the form that the plan takes it to have."""
     weights = plan.program.weights
-    matrices = {w.name: _matrix(w, is_coded=plan.is_coded) for w in weights if w.is_matrix}
-    vectors = {w.name: _meta(*w.shape, dtype=torch.float32) for w in weights if not w.is_matrix}
+    matrices = {w.name: _matrix(w, is_coded=plan.is_coded) for w in weights if is_matrix(w)}
+    vectors = {w.name: _meta(w.height, dtype=torch.float32) for w in weights if not is_matrix(w)}
     return DeviceWeights(matrices=matrices, vectors=vectors)
 
 

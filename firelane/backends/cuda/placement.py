@@ -28,7 +28,8 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A weight as an array [padded_rows, padded_k]; of a vector padded_k is 1 and there is no padding.
+    """A weight as an array [padded_rows, padded_k]; of a vector, or one for each expert, padded_k is 1 and
+    there is no padding.
 
     may_split: a range is looked for, and escapes taken out; to_coded: what is left then goes into the
     coded form.
@@ -42,7 +43,7 @@ class Placement:
 
     @property
     def is_matrix(self) -> bool:
-        return self.weight.is_matrix
+        return is_matrix(self.weight)
 
     @property
     def k(self) -> int:
@@ -117,17 +118,22 @@ def planned_bytes(program: Program, mode: str) -> int:
     return sum(p.most_bytes for p in placements(program, mode))
 
 
+def is_matrix(weight: Weight) -> bool:
+    """Whether it is multiplied, or a table of rows: experts' biases are no more than numbers."""
+    return weight.k > 1
+
+
 def padded_rows(weight: Weight) -> int:
     """Of a weight's array on the device."""
-    if not weight.is_matrix:
+    if not is_matrix(weight):
         return weight.height
     halves = 2 if weight.layout.is_gated else 1
     return weight.matrices * halves * round_up(weight.rows // halves, ROW_BLOCK)
 
 
 def _place(weight: Weight, mode: str, *, multiplied: bool) -> Placement:
-    padded_k = round_up(weight.k, K_TILE) if weight.is_matrix else 1
-    has_form = weight.is_matrix and weight.dtype is DType.BF16 and weight.k == padded_k
+    padded_k = round_up(weight.k, K_TILE) if is_matrix(weight) else 1
+    has_form = is_matrix(weight) and weight.dtype is DType.BF16 and weight.k == padded_k
     return Placement(
         weight=weight,
         padded_rows=padded_rows(weight),

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 
 from firelane.backends.cuda.buckets import Bucket
-from firelane.backends.cuda.config import LinearConfig, MeasuredTable, choose
+from firelane.backends.cuda.config import LinearConfig, MeasuredTable, ProductShape, by_rule, choose
 from firelane.backends.cuda.kernels import transpose
+from firelane.backends.cuda.kernels.tiling import fitted
+from firelane.backends.cuda.kv_pages import DTYPES
 from firelane.backends.cuda.placement import padded_rows
+from firelane.backends.cuda.row_groups import most_tiles
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.split_k import added_up
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
-from firelane.program.ops import Linear, Op, Product
+from firelane.program.ops import ExpertGatedLinear, ExpertLinear, HeadLinear, Linear, Op, Product
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
 
+ExpertOp = ExpertGatedLinear | ExpertLinear
 LIBRARY_ROWS = 2048  # both products of a gated linear op, in float32, before they become one
 
 
@@ -43,12 +47,33 @@ class ProductPlan:
             # The head has few rows and the largest matrix: not worth a buffer for all of it.
             gemm="invariant" if head is not None and product in head.products else self.gemm,
         )
-        return config if product.out in self._may_be_parts else replace(config, parts=False)
+        return config if product.out in self.may_be_parts else replace(config, parts=False)
+
+    def expert_config(self, op: ExpertOp | HeadLinear, bucket: Bucket) -> LinearConfig:
+        """Fitting the op's matrices as they are. Each row meets all heads' matrices."""
+        weight, is_coded = op.weight, self.is_coded(op.weight)
+        shape = ProductShape(
+            rows=weight.rows,
+            k=weight.k,
+            gated=weight.layout.is_gated,
+            max_rows=self.rows(op.x, bucket),
+            is_coded=is_coded,
+            experts=weight.matrices,
+            picks=weight.matrices if isinstance(op, HeadLinear) else op.picks.width,
+        )
+        measured = None if self.table is None else self.table.get(shape)
+        padded = padded_rows(weight) // (weight.matrices * (1 + shape.gated))
+        return fitted(
+            measured or by_rule(shape), is_coded=is_coded, dtype=DTYPES[weight.dtype], padded_rows=padded
+        )
 
     def scratch(self, buckets: Sequence[Bucket]) -> ScratchSizes:
         """Enough for every bucket."""
         parts = decoded = transposed_bytes = 0
+        experts = [op for op in self.program.ops if isinstance(op, ExpertOp)]
         for product in self.program.products:
+            if product.layout.by_expert:
+                continue
             x, weight, out = product.x, product.weight, product.out
             for bucket in buckets:
                 config = self.config(product, bucket)
@@ -62,19 +87,29 @@ class ProductPlan:
                 if config.transpose:
                     size = transpose.elements(x.width, self.rows(x, bucket)) * x.dtype.itemsize
                     transposed_bytes = max(transposed_bytes, size)
-        return ScratchSizes(parts=parts, decoded=decoded, transposed_bytes=transposed_bytes)
+        sizes = ScratchSizes(parts=parts, decoded=decoded, transposed_bytes=transposed_bytes)
+        return reduce(_largest, (self._of_experts(op, b) for op in experts for b in buckets), sizes)
+
+    def _of_experts(self, op: ExpertOp, bucket: Bucket) -> ScratchSizes:
+        rows, picks = self.rows(op.x, bucket), op.picks.width
+        row_tile = self.expert_config(op, bucket).row_tile
+        return ScratchSizes(
+            parts=picks * rows * stride_of(op.out) if isinstance(op, ExpertLinear) else 0,
+            entries=rows * picks,
+            row_tiles=most_tiles(rows=rows, picks=picks, experts=op.weight.matrices, row_tile=row_tile),
+        )
 
     @staticmethod
     def rows(value: Value, bucket: Bucket) -> int:
         return bucket.tokens if value.rows is Rows.TOKEN else bucket.rows
 
     @cached_property
-    def _may_be_parts(self) -> frozenset[Value]:
+    def may_be_parts(self) -> frozenset[Value]:
         """Values of products that the op behind adds up, and does not read otherwise."""
         return frozenset(
             op.out
             for op, behind in pairwise(self.program.ops)
-            if isinstance(op, Linear) and not op.softcap
+            if isinstance(op, ExpertLinear) or (isinstance(op, Linear) and not op.softcap)
             if added_up(behind) == op.out and behind.inputs.count(op.out) == 1
         )
 
@@ -86,6 +121,11 @@ class ProductPlan:
             for value in op.inputs:
                 found.setdefault(value, []).append(op)
         return found
+
+
+def _largest(a: ScratchSizes, b: ScratchSizes) -> ScratchSizes:
+    """Of each the larger one."""
+    return ScratchSizes(**{name: max(size, getattr(b, name)) for name, size in vars(a).items()})
 
 
 def library_rows(max_rows: int) -> int:

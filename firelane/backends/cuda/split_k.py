@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from firelane.program.ops import Cast, Op, RMSNorm, RopeAndCache, SelectRows
+from firelane.program.ops import Cast, LatentCache, Op, RMSNorm, RopeAndCache, Route, SelectRows
 from firelane.program.values import Value
 
 
@@ -43,5 +43,9 @@ def added_up(op: Op) -> Value | None:
             return op.x
         case RopeAndCache():
             return op.qkv
+        case LatentCache():
+            return op.latent
+        case Route():
+            return op.logits
         case _:
             return None

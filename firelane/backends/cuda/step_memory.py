@@ -14,11 +14,12 @@ from firelane.backends.cuda.kernels.attention_tiles import tile_tokens
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch
 from firelane.backends.cuda.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.pinned_state import PinnedState
+from firelane.backends.cuda.row_groups import RowGroups
 from firelane.backends.cuda.shapes import round_up
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import StepLimits
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import HeadShape, Rotary, Temperature
+from firelane.program.ops import Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
 
@@ -27,12 +28,15 @@ STRIDE_ELEMENTS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchSizes:
-    """In elements. parts: float32, of products whose segments are summed apart; decoded: bf16, of the largest
-    matrix that is decoded as a whole; transposed_bytes: of the rows of a product, transposed."""
+    """In elements. parts: float32, of products whose segments, or experts, are summed apart; decoded: bf16,
+    of the largest matrix that is decoded as a whole; transposed_bytes: of the rows of a product, transposed;
+    entries, row_tiles: of RowGroups."""
 
     parts: int = 0
     decoded: int = 0
     transposed_bytes: int = 0
+    entries: int = 0
+    row_tiles: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +52,10 @@ class Sizes:
         return {Rows.TOKEN: self.limits.max_num_batched_tokens, Rows.OUTPUT: self.limits.max_output_rows}
 
     @property
-    def heads(self) -> HeadShape:
-        """The widest of the attention layers, for scratch."""
+    def heads(self) -> tuple[int, int]:
+        """The most heads of an attention layer, and the widest values, for scratch."""
         layers = [c.shape for c in self.program.cache_layers]
-        return HeadShape(
-            heads=max(s.heads for s in layers),
-            kv_heads=min(s.kv_heads for s in layers),
-            head_dim=max(s.head_dim for s in layers),
-        )
+        return max(s.heads for s in layers), max(s.v_dim for s in layers)
 
     @property
     def tile_tokens(self) -> int:
@@ -92,6 +92,7 @@ class StepMemory:
     parts: Tensor
     decoded: Tensor
     transposed: Tensor
+    groups: RowGroups
     partial: Tensor
     stats: Tensor
     sampling: SampleScratch
@@ -106,7 +107,7 @@ class StepMemory:
     def allocate(cls, sizes: Sizes, device: Device) -> StepMemory:
         program, limits = sizes.program, sizes.limits
         tables = StepTables.allocate(limits, tile_tokens=sizes.tile_tokens, device=device)
-        heads, rows = sizes.heads, limits.max_output_rows
+        (heads, value_dim), rows = sizes.heads, limits.max_output_rows
         kv_splits = tables.max_kv_splits
         return cls(
             tables=tables,
@@ -117,8 +118,9 @@ class StepMemory:
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),
             transposed=device.empty(sizes.scratch.transposed_bytes, dtype=torch.uint8),
-            partial=device.empty(kv_splits, heads.heads, heads.head_dim, dtype=torch.float32),
-            stats=device.empty(kv_splits, heads.heads, 2, dtype=torch.float32),
+            groups=RowGroups.allocate(sizes.scratch.entries, sizes.scratch.row_tiles, device),
+            partial=device.empty(kv_splits, heads, value_dim, dtype=torch.float32),
+            stats=device.empty(kv_splits, heads, 2, dtype=torch.float32),
             sampling=SampleScratch.allocate(program.vocab_size, rows, device),
             outputs=SampleOutputs.allocate(rows, device),
             hidden=device.pinned(MAX_IN_FLIGHT, rows, program.hidden_width, dtype=torch.float32),

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import (
-    Attention,
-    ExpertGatedLinear,
-    ExpertLinear,
-    HeadLinear,
-    LatentCache,
-    Op,
-    Route,
-)
+from firelane.program.ops import Attention, DeltaRule, Gated, Op, RMSNorm, ShortConv
 from firelane.program.program import Program
 
 
@@ -26,11 +18,11 @@ def check_supported(program: Program) -> None:
 
 def _missing(op: Op) -> str:
     match op:
-        case Route() | ExpertGatedLinear() | ExpertLinear():
-            return "experts"
-        case LatentCache() | HeadLinear():
-            return "latent attention"
-        case Attention(shape=shape) if shape.v_dim != shape.head_dim:
+        case DeltaRule() | ShortConv() | Gated():
+            return "recurrent layers"
+        case RMSNorm() if op.groups > 1:
+            return "norms of groups"
+        case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
             return "values that are wider or narrower than keys"
         case _:
             return ""

@@ -32,6 +32,8 @@ from firelane.engine_config import ExecutorConfig
 from firelane.program.program import Program
 
 DEFAULT_KV_TOKENS = 1 << 20
+STATES_PER_SEQUENCE = 4
+"""As much memory as so many states of each sequence take is added to that of the pages."""
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 FORCING_BIAS = 100.0
 StepTime = Callable[[StepInputs], float]
@@ -50,12 +52,13 @@ def load(
     del model_dir
     progress("load", 0.0, 0.0, "B")
     tokens = max(DEFAULT_KV_TOKENS, config.max_model_len or program.max_model_len)
+    pages = len(program.spans) * tokens * program.kv_bytes_per_token
     limits = resolve_limits(
         program,
         config,
         DEFAULTS,
         free_bytes=sys.maxsize,
-        default_kv_bytes=len(program.spans) * tokens * program.kv_bytes_per_token,
+        default_kv_bytes=pages + STATES_PER_SEQUENCE * config.max_num_seqs * program.state_bytes,
     )
     return NullExecutor(limits, program.vocab_size, hidden_width=program.hidden_width)
 

@@ -17,6 +17,8 @@ class GrammarLimits:
     text that a grammar may leave no choice about at its start (each token looks at all of it again).
     compile_s: how long a request waits for its grammar. trial_cpu_s, trial_bytes: processor time and address
     space (256 MB of it stack) to compile it in a process apart; trial_wall_s: how long to wait for that.
+    stuck_s: after which a compilation is taken to be one that never ends; longer than a process apart may
+    take to start, and to compile.
     cached: compiled grammars that are kept. waiting: grammars that may wait to be compiled. token_cpu_s: what
     a token of a sequence may cost on average, beyond the first slack_cpu_s.
 
@@ -34,6 +36,7 @@ class GrammarLimits:
     trial_cpu_s: float = 1.0
     trial_wall_s: float = 5.0
     trial_bytes: int = 1 << 30
+    stuck_s: float = 90.0
     cached: int = 64
     waiting: int = 256
     token_cpu_s: float = 0.005

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import threading
 import time
@@ -17,7 +18,7 @@ from firelane.engine.grammar.source import check_size
 from firelane.engine.grammar.turns import Path, Turns
 from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
-from firelane.errors import FirelaneError, QueueTimeoutError, RequestError
+from firelane.errors import FirelaneError, MachineError, QueueTimeoutError, RequestError
 from firelane.wire.frames import Grammar, NewRequest
 
 AT_ONCE = 2
@@ -45,7 +46,8 @@ def grammar_queue(model_dir: pathlib.Path, vocab_size: int) -> GrammarQueue:
 @dataclass(eq=False)
 class _Job:
     """One text to compile, and who waits for it. path: whose turn it is, as in Turns. result: set by the
-    thread, when it is done. is_lasting: it would be the same another time."""
+    thread, when it is done. is_lasting: it would be the same another time. stuck_s: when it runs, the time
+    from which on nobody believes any more that it ends."""
 
     grammar: Grammar
     path: Path
@@ -53,6 +55,7 @@ class _Job:
     sequences: list[Sequence] = field(default_factory=list[Sequence])
     result: CompiledGrammar | str | None = None
     is_lasting: bool = True
+    stuck_s: float = math.inf
 
 
 class _Workers:
@@ -130,8 +133,8 @@ class GrammarQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """Some request waits for its grammar."""
-        return bool(self._waiting)
+        """Some request waits for its grammar, or a thread compiles one that nobody waits for any more."""
+        return bool(self._waiting) or bool(self._running)
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
         """As Prerequisites.add: ready without a grammar, or with one that is compiled. The text of an
@@ -168,13 +171,19 @@ class GrammarQueue:
         job.sequences.remove(sequence)
 
     def take(self) -> list[Waited]:
-        """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing)."""
+        """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing). Raises
+        MachineError where a thread will never be done: nothing but the end of the process stops it."""
         ready = [Waited(sequence, self._too_many()) for job in self._refused for sequence in job.sequences]
         self._refused = []
         for job in [job for job in self._running if job.result is not None]:
             self._running.remove(job)
             ready += self._done(job)
         now_s = time.monotonic()
+        if any(now_s >= job.stuck_s for job in self._running):
+            raise MachineError(
+                f"a grammar that was compiled for {self._limits.stuck_s:g} s does not end, and takes memory: "
+                "the engine has to be started again"
+            )
         for late in [job for job in self._jobs.values() if now_s >= job.deadline_s]:
             ready += [Waited(sequence, self._too_late()) for sequence in late.sequences]
             late.sequences.clear()
@@ -215,6 +224,7 @@ class GrammarQueue:
             if not job.sequences:
                 del self._jobs[job.grammar]
                 continue
+            job.stuck_s = time.monotonic() + self._limits.stuck_s
             self._running.append(job)
             self._workers.put(job, len(self._running))
 

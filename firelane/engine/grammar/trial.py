@@ -11,7 +11,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 PROBE_BYTES = 8
+Pick = Callable[[list[int], int], int]
+PATHS: tuple[Pick, ...] = (
+    lambda allowed, _: allowed[len(allowed) // 2],
+    lambda allowed, _: allowed[0],
+    lambda allowed, _: allowed[-1],
+    lambda allowed, turn: allowed[7 * turn % len(allowed)],
+)
+"""Texts that are begun, by the byte that each takes of those that are allowed: what never ends in one of them
+shall do so here."""
 
 
 class _Bytes:
@@ -72,17 +81,22 @@ def try_out(grammar: Grammar, tokenizer: LLTokenizer, limits: GrammarLimits) -> 
     matcher = made[0]
     if isinstance(matcher, str):
         return matcher
-    matcher = matcher.deep_copy()
-    for _ in range(PROBE_BYTES):
-        allowed = [i for i, bit in enumerate(matcher.compute_logit_bias()[:256]) if bit]
-        if matcher.is_stopped() or not allowed:
-            break
-        matcher.consume_token(allowed[len(allowed) // 2])
     try:
-        check(matcher, grammar)
+        for pick in PATHS:
+            begun = matcher.deep_copy()
+            _begin_text(begun, pick)
+            check(begun, grammar)
     except RequestError as error:
         return str(error)
     return ""
+
+
+def _begin_text(matcher: LLMatcher, pick: Pick) -> None:
+    for turn in range(PROBE_BYTES):
+        allowed = [i for i, bit in enumerate(matcher.compute_logit_bias()[:256]) if bit]
+        if matcher.is_stopped() or not allowed:
+            return
+        matcher.consume_token(pick(allowed, turn))
 
 
 def allow_seconds(cpu_s: float) -> None:

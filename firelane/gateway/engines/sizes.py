@@ -11,11 +11,11 @@ from firelane.wire.frames import EngineStats, Ready
 COUNTERS = frozenset(
     {
         *("prompt_tokens", "generated_tokens", "prefix_queries", "prefix_hits"),
-        *("preemptions", "steps", "grammar_failures"),
+        *("preemptions", "steps", "grammar_failures", "state_snapshot_hits"),
     }
 )
 """Fields of EngineStats that only grow; the others are levels, which end with their engine."""
-SUMS = ("max_num_seqs", "num_blocks", "weights_bytes", "kv_bytes")
+SUMS = ("max_num_seqs", "num_blocks", "weights_bytes", "kv_bytes", "states_bytes", "num_snapshots")
 _STATS = EngineStats.__struct_fields__
 _NOTHING = EngineStats()
 

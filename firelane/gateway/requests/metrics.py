@@ -173,14 +173,22 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
         def read() -> dict[str, float]:
             return {replica: level(stats) for replica, stats in engines.stats_by_replica.items()}
 
-        registry.gauges(f"vllm:{name}", text, "replica", read)
+        registry.gauges(name, text, "replica", read)
 
     def kv_usage(stats: EngineStats) -> float:
         return stats.kv_used_blocks / stats.kv_total_blocks if stats.kv_total_blocks else 0.0
 
-    gauges("num_requests_running", "Sequences in the batch.", lambda stats: stats.running)
-    gauges("num_requests_waiting", "Sequences in the queue.", lambda stats: stats.waiting)
-    gauges("kv_cache_usage_perc", "Used part of the KV blocks, 1 = all.", kv_usage)
+    def snapshot_usage(stats: EngineStats) -> float:
+        return stats.state_snapshots / stats.state_snapshots_total if stats.state_snapshots_total else 0.0
+
+    gauges("vllm:num_requests_running", "Sequences in the batch.", lambda stats: stats.running)
+    gauges("vllm:num_requests_waiting", "Sequences in the queue.", lambda stats: stats.waiting)
+    gauges("vllm:kv_cache_usage_perc", "Used part of the KV blocks, 1 = all.", kv_usage)
+    gauges(
+        "firelane:state_snapshot_usage_perc",
+        "Part of the state snapshots that hold one, 1 = all.",
+        snapshot_usage,
+    )
     registry.gauge("firelane:sequences_in_flight", "Submitted and not ended.", lambda: engines.in_flight)
     registry.gauge("firelane:engine_up", "1 when an engine serves.", lambda: float(engines.ready is not None))
     registry.gauge("firelane:replicas_up", "Engines that serve.", lambda: len(engines.serving))
@@ -218,6 +226,11 @@ def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
 
     counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", "prefix_queries")
     counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", "prefix_hits")
+    counter(
+        "firelane:state_snapshot_hits",
+        "Sequences that began with a snapshot of recurrent state.",
+        "state_snapshot_hits",
+    )
     counter("vllm:num_preemptions", "Sequences put back for want of KV blocks.", "preemptions")
     counter(
         "firelane:grammar_failures",

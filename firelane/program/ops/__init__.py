@@ -3,8 +3,10 @@
 from firelane.program.ops.attention import Attention
 from firelane.program.ops.base import Op, Product
 from firelane.program.ops.cast import Cast
+from firelane.program.ops.delta_rule import DeltaRule, DeltaShape
 from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
+from firelane.program.ops.gated import Gated
 from firelane.program.ops.gated_linear import GELU_TANH, SILU, Gate, GatedLinear
 from firelane.program.ops.head_linear import HeadLinear
 from firelane.program.ops.heads import HeadNorm, HeadShape, Temperature
@@ -15,16 +17,20 @@ from firelane.program.ops.rope import RopeAndCache, Rotary
 from firelane.program.ops.route import Groups, Route
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
+from firelane.program.ops.short_conv import ShortConv
 
 __all__ = [
     "GELU_TANH",
     "SILU",
     "Attention",
     "Cast",
+    "DeltaRule",
+    "DeltaShape",
     "Embed",
     "ExpertGatedLinear",
     "ExpertLinear",
     "Gate",
+    "Gated",
     "GatedLinear",
     "Groups",
     "HeadLinear",
@@ -40,5 +46,6 @@ __all__ = [
     "Route",
     "Sample",
     "SelectRows",
+    "ShortConv",
     "Temperature",
 ]

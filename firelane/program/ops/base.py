@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from firelane.program.recipes import WeightLayout
 from firelane.program.reference_step import ReferenceStep
+from firelane.program.state import StateLayer
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 Array = NDArray[Any]
@@ -53,6 +54,15 @@ class Op(ABC):
 
     @property
     def products(self) -> tuple[Product, ...]:
+        return ()
+
+    @property
+    def states(self) -> tuple[StateLayer, ...]:
+        """Numbers that it keeps of each sequence from token to token.
+
+        The state after a token depends on the state before it and on that token's row alone, and is computed
+        in the same way whatever tokens run beside it: so results do not depend on how a sequence is cut into
+        chunks."""
         return ()
 
     @abstractmethod

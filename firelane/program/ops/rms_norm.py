@@ -14,7 +14,8 @@ from firelane.program.values import Cost, DType, StepShape, Value, Weight
 @dataclass(frozen=True, kw_only=True)
 class RMSNorm(Op):
     """out = (x / sqrt(mean(x^2) + eps) * weight + residual) * scalar, computed in float32; each of the last
-    three only where it is given. x, residual: F32; weight: [width]; scalar: [1]; same rows and width.
+    three only where it is given. x, residual: F32; weight: [width]; scalar: [1]; same rows and width. The
+    mean is over each of `groups` equal parts of a row by itself.
     """
 
     x: Value
@@ -22,12 +23,16 @@ class RMSNorm(Op):
     eps: float
     residual: Value | None = None
     scalar: Weight | None = None
+    groups: int = 1
     out: Value
 
     def __post_init__(self) -> None:
         for width in (self.out.width, *(w.shape[0] for w in (self.weight,) if w)):
             assert self.x.width == width, f"RMSNorm {self.out.name}: widths differ"
         assert self.x.rows is self.out.rows, f"RMSNorm {self.out.name}: row kinds differ"
+        assert self.x.width % self.groups == 0, (
+            f"RMSNorm {self.out.name}: {self.x.width} in {self.groups} groups"
+        )
         if self.residual is not None:
             assert self.out.dtype is DType.F32, f"RMSNorm {self.out.name}: with a residual, out is F32"
             assert self.residual.width == self.x.width, f"RMSNorm {self.out.name}: residual"
@@ -39,7 +44,9 @@ class RMSNorm(Op):
 
     def reference(self, step: ReferenceStep) -> None:
         x = step.read(self.x)
-        out = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(self.eps))
+        parts = x.reshape(len(x), self.groups, x.shape[1] // self.groups)
+        parts = parts / np.sqrt(np.mean(parts * parts, axis=-1, keepdims=True) + np.float32(self.eps))
+        out = parts.reshape(x.shape)
         if self.weight is not None:
             out = out * step.weight(self.weight)
         if self.residual is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from firelane.text.parsers import TOOL_ALIASES
 from firelane.text.tools import deepseek, gemma4, harmony, hermes, json_list, kimi_k2, llama3, mistral, tags
 from firelane.text.tools.family import Family
+from firelane.text.tools.python_lines import OLMO3, PythonLines
 from firelane.text.tools.pythonic import Pythonic
 from firelane.text.tools.tagged import Tagged
 
@@ -32,6 +33,8 @@ _FAMILIES: dict[str, Callable[[str], Family]] = {
     "lfm2": lambda _: Pythonic("lfm2", *LFM2, marked=True),
     "phi4_mini_json": lambda _: json_list.JsonList("phi4_mini_json", json_list.PHI4_MINI),
     "granite": lambda _: json_list.JsonList("granite", json_list.GRANITE),
+    "nemotron_json": lambda _: json_list.JsonList("nemotron_json", *json_list.NEMOTRON),
+    "olmo3": lambda _: PythonLines("olmo3", *OLMO3),
 }
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("harmony", (harmony.CHANNEL, harmony.MESSAGE)),
@@ -50,6 +53,8 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("lfm2", (LFM2[0],)),
     ("lfm2", ("<|tool_list_start|>",)),
     ("granite", (json_list.GRANITE,)),
+    ("nemotron_json", (json_list.NEMOTRON[0],)),
+    ("olmo3", (OLMO3[0],)),
     ("hermes", (hermes.OPEN,)),
     ("phi4_mini_json", (json_list.PHI4_MINI,)),
     ("phi4_mini_json", ("<|/tool|>",)),

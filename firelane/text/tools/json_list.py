@@ -1,5 +1,5 @@
 """Calls in a JSON list behind a word or a mark: functools[{"name": ..., "arguments": {...}}] (Phi-4-mini),
-<|tool_call|>[...] (Granite 3).
+<|tool_call|>[...] (Granite 3), <TOOLCALL>[...]</TOOLCALL> (Nemotron).
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from firelane.text.tools.call_rules import (
 )
 from firelane.text.tools.family import Family
 from firelane.text.tools.json_call import read_list
-from firelane.text.tools.stream_buffer import Reading, StreamBuffer, char, skip_space, until
+from firelane.text.tools.stream_buffer import Reading, StreamBuffer, begins, char, skip_space, until
 from firelane.text.tools.tool import Tool
 
 PHI4_MINI = "functools"
 GRANITE = "<|tool_call|>"
+NEMOTRON = ("<TOOLCALL>", "</TOOLCALL>")
 
 
 class JsonList(Family):
-    """A family that writes calls behind this mark."""
+    """A family that writes calls behind this mark, and `close` after them."""
 
-    def __init__(self, name: str, mark: str) -> None:
+    def __init__(self, name: str, mark: str, close: str = "") -> None:
         self.name = name
         self.opening = f"{mark}["
-        self.delimiters = (mark,)
-        self._mark = mark
+        self.delimiters = (mark, close) if close else (mark,)
+        self._mark, self._close = mark, close
 
     def parse(self, buffer: StreamBuffer) -> Reading[None]:
         while mark := (yield from until(buffer, (self._mark,), buffer.content, trim=True)):
@@ -39,6 +40,10 @@ class JsonList(Family):
             listed = (yield from char(buffer, at)) == "["
             if not listed or not (yield from read_list(buffer, at)):
                 buffer.content(buffer.take(len(mark)))
+            elif self._close:
+                at = yield from skip_space(buffer, 0)
+                ends = yield from begins(buffer, at, self._close)
+                buffer.take(at + len(self._close) if ends else 0)
 
     def rules(self, tools: Sequence[Tool], token_of: TokenOf, *, parallel: bool) -> str:
         def call(tool: Tool) -> str:
@@ -46,5 +51,6 @@ class JsonList(Family):
             return f"{head} {inline_arguments(tool)} {quoted('}')}"
 
         listed = repeated("call", quoted(", "), parallel=parallel)
-        calls = f'calls: {mark_symbol(self._mark, token_of)} "[" block\nblock: {listed} "]"\n'
+        close = mark_symbol(self._close, token_of) if self._close else ""
+        calls = f'calls: {mark_symbol(self._mark, token_of)} "[" block\nblock: {listed} "]" {close}\n'
         return calls + tool_rules(tools, call)

@@ -87,7 +87,7 @@ class Pythonic(Family):
 
 def _list(buffer: StreamBuffer, at: int, *, known_only: bool) -> Reading[bool]:
     """Read calls up to the list's bracket. False, with nothing taken, where it does not begin with one."""
-    if not (yield from _call(buffer, at, known_only=known_only)):
+    if not (yield from read_python_call(buffer, at, known_only=known_only)):
         return False
     while True:
         at = yield from skip_space(buffer, 0)
@@ -96,11 +96,12 @@ def _list(buffer: StreamBuffer, at: int, *, known_only: bool) -> Reading[bool]:
             buffer.take(at + 1)
         if after != ",":
             return True
-        if not (yield from _call(buffer, at + 1, known_only=False)):
+        if not (yield from read_python_call(buffer, at + 1, known_only=False)):
             return True
 
 
-def _call(buffer: StreamBuffer, at: int, *, known_only: bool) -> Reading[bool]:
+def read_python_call(buffer: StreamBuffer, at: int, *, known_only: bool = False) -> Reading[bool]:
+    """Read `f(a=1)`. False, with nothing taken, where none begins there."""
     name = yield from match(buffer, _NAME, at, _NO_NAME)
     if name is None or (known_only and name[1] not in buffer.tools):
         return False

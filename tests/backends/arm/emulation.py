@@ -224,7 +224,7 @@ def _image_of(machine: Machine) -> Image:
     ]
     records = (executor.state, machine.inputs, *executor._outputs)
     arrays = [v for record in records for v in vars(record).values() if isinstance(v, np.ndarray)]
-    return Image(fixed, [executor.pages, executor.arena, executor.op_seconds, *arrays])
+    return Image(fixed, [executor.pages, executor.states, executor.arena, executor.op_seconds, *arrays])
 
 
 def emulated(layout: Layout, cache: Path, *, threads: int = 2, decode_once_from: int = 2) -> Machine:

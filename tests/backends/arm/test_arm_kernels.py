@@ -4,7 +4,6 @@ lossless forms, and what stands in the inner loops. Run with -m arm (scripts/arm
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from tests.backends.arm.emulation import (
     missing,
     with_forms,
 )
-from tests.backends.cpu_harness import Chunk, Machine, limits
+from tests.backends.cpu_harness import Chunk, Machine, fitted, limits
 from tests.backends.test_cpu_coded import FORMS, run
 from tests.backends.test_cpu_coded import SPECS as CODED_SPECS
 from tests.backends.test_cpu_ops import SPECS, apart, check_step
@@ -39,12 +38,12 @@ STEPS = {
 }
 CASES = [("neonbf16", "bf16"), ("neon", "bf16"), ("neon", "f32")]
 CASES += [("neonbf16", "bf16-experts"), ("neon", "f32-experts")]
+CASES += [("neonbf16", "bf16-recurrent"), ("neon", "f32-recurrent")]
 
 
 def layout_of(spec: DenseSpec | Program, isa: str) -> Layout:
     program = spec if isinstance(spec, Program) else dense_program(spec)
-    sizes = replace(limits(), spans=program.spans, num_blocks=700 * len(program.spans))
-    return Layout(program=program, limits=sizes, isa=isa)
+    return Layout(program=program, limits=fitted(limits(), program), isa=isa)
 
 
 @pytest.fixture(scope="module", params=CASES, ids="/".join)

@@ -76,9 +76,9 @@ class Scene:
 
         self.q = draw(self.slots, self.max_len, s.heads * s.head_dim) * 2
         self.k = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
-        self.v = draw(self.slots, self.max_len, s.kv_heads, s.head_dim)
-        width, scale = s.heads * s.head_dim, s.head_dim**-0.5
-        q, out = (Value(name=n, rows=Rows.TOKEN, width=width, dtype=self.dtype) for n in ("q", "out"))
+        self.v = self.k[..., : s.v_dim] if s.shared else draw(*self.k.shape)
+        widths, scale = {"q": s.q_width, "out": s.out_width}, s.head_dim**-0.5
+        q, out = (Value(n, Rows.TOKEN, width, self.dtype) for n, width in widths.items())
         self.sinks = rng.standard_normal(s.heads).astype(np.float32) if self.has_sinks else None
         self.op = Attention(
             q=q,
@@ -100,12 +100,13 @@ class Scene:
         """The rows of a step, by the kernels: float32 [tokens, width]. spare: how many more chunks, tokens,
         kv_splits and tiles the launches are made for."""
         tables = self.tables(pieces, spare)
-        tokens, width = sum(p.length for p in pieces), self.op.q.width
-        stride = round_up(width, 64) + 64
-        q = poison(torch.empty(tokens + spare, stride, dtype=TORCH[self.dtype]))
+        tokens, width = sum(p.length for p in pieces), self.op.out.width
+        q, out = (
+            poison(torch.empty(tokens + spare, round_up(n, 64) + 64, dtype=TORCH[self.dtype]))
+            for n in (self.op.q.width, width)
+        )
         if pieces:
-            q[:tokens, :width] = torch.from_numpy(self.queries(pieces))
-        out = poison(torch.empty_like(q))
+            q[:tokens, : self.op.q.width] = torch.from_numpy(self.queries(pieces))
         for launch in self.launches(q, out, tables, len(pieces) + spare):
             launch.run()
         assert out[tokens:].isnan().all(), "wrote rows beyond the count"
@@ -115,7 +116,7 @@ class Scene:
     def launches(self, q: Tensor, out: Tensor, tables: StepTables, max_chunks: int):
         cache = self.cache(tables)
         s, kv_splits = self.shape, tables.max_kv_splits
-        partial = poison(torch.empty(kv_splits, s.heads, s.head_dim))
+        partial = poison(torch.empty(kv_splits, s.heads, s.v_dim))
         stats = poison(torch.empty(kv_splits, s.heads, 2))
         yield attend_splits(
             q, cache, tables, op=self.op, partial=partial, stats=stats, programs=self.programs
@@ -137,8 +138,7 @@ class Scene:
         nothing else."""
         s, size = self.shape, self.block_size
         layer = CacheLayer(layer=0, shape=s, dtype=self.dtype, span=self.span)
-        width = 2 * s.kv_heads * s.head_dim
-        pool = torch.empty(self.num_blocks, (width + PADDING) * size, dtype=TORCH[self.dtype])
+        pool = torch.empty(self.num_blocks, (s.cached_width + PADDING) * size, dtype=TORCH[self.dtype])
         poison(pool[self.first_block :])
         cache = layer_cache(pool, layer, PADDING * self.dtype.itemsize, size, GROUP)
         for chunk in tables.chunks[: tables.counts[t.CHUNKS]].tolist():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from firelane.backends.cuda.assembly import assemble
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
+from firelane.backends.cuda.placement import is_matrix
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.contract import Span, StepInputs, StepLimits, StepOutputs
 from firelane.program.program import Program
@@ -51,13 +52,14 @@ class RandomWeights:
         rng = np.random.default_rng(self.seed)
         for weight in self.program.weights:
             values = draw(rng, weight)
-            if len(weight.shape) == 1:
+            if not is_matrix(weight):
                 self.values[weight.name] = values
-                self.vectors[weight.name] = torch.from_numpy(values.copy())
+                self.vectors[weight.name] = torch.from_numpy(values.reshape(-1).copy())
                 continue
             bf16 = weight.dtype is DType.BF16
             bits = to_bf16(values) if bf16 else values
-            parts = np.split(bits, 2) if weight.layout.is_gated else [bits]
+            segments = weight.matrices * (2 if weight.layout.is_gated else 1)
+            parts = np.split(bits.reshape(weight.height, weight.k), segments)
             self.values[weight.name] = widen(bits) if bf16 else values
             self.matrices[weight.name] = self._matrix(parts, bf16=bf16)
 
@@ -73,10 +75,10 @@ class RandomWeights:
 
 def draw(rng: np.random.Generator, weight: Weight) -> NDArray[np.float32]:
     """With zeros of both signs, and some values so small that they are escapes."""
-    if len(weight.shape) == 1:
+    if not is_matrix(weight):
         offset = 0.0 if "bias" in weight.name else 1.0
         return (offset + 0.2 * rng.standard_normal(weight.shape)).astype(np.float32)
-    values = rng.standard_normal(weight.shape) * 1.2 * weight.shape[1] ** -0.5
+    values = rng.standard_normal(weight.shape) * 1.2 * weight.k**-0.5
     odd = rng.integers(0, 3000, weight.shape)
     values *= np.select([odd < 5, odd == 5, odd == 6, odd == 7], [2.0**-25, 0.0, -0.0, 30.0], 1.0)
     return values.astype(np.float32)

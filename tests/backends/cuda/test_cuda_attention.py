@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,6 +44,32 @@ def test_decode_at_every_context(dtype: DType, span: Span) -> None:
 def test_prompts_in_pieces(dtype: DType, span: Span) -> None:
     scene = Scene(shape=heads(kv_heads=2), dtype=dtype, span=span, slots=3, block_size=16)
     check(scene, [Piece(0, 0, 65), Piece(1, 250, 40), Piece(2, 599, 1)])
+
+
+LATENTS = {
+    "rank 32": HeadShape(heads=5, kv_heads=1, head_dim=48, value_dim=32, shared=True),
+    "odd": HeadShape(heads=3, kv_heads=1, head_dim=30, value_dim=24, shared=True),
+    "in parts of a group": HeadShape(heads=70, kv_heads=1, head_dim=48, value_dim=32, shared=True),
+    "in slices": HeadShape(heads=2, kv_heads=1, head_dim=336, value_dim=320, shared=True),
+}
+
+
+@pytest.mark.parametrize("shape", LATENTS.values(), ids=LATENTS)
+def test_values_that_are_a_part_of_their_keys(shape: HeadShape) -> None:
+    """Decoded, and in tiles; the same bits in both."""
+    scene = Scene(shape=shape, slots=2, max_len=300)
+    check(scene, [decoded(0, 290), Piece(1, 254, 4), decoded(0, 5)])
+    whole = scene.attend([Piece(1, 254, 4)])
+    alone = np.concatenate([scene.attend([decoded(1, position)]) for position in range(254, 258)])
+    np.testing.assert_array_equal(whole, alone)
+
+
+def test_latents_in_float32() -> None:
+    """Of more heads than a program has rows."""
+    scene = Scene(
+        shape=replace(LATENTS["rank 32"], heads=37), dtype=DType.F32, max_len=300, has_sinks=True, softcap=2.5
+    )
+    check(scene, [decoded(0, 290), Piece(0, 254, 4)])
 
 
 SCORES = pytest.mark.parametrize(

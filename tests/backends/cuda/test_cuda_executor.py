@@ -18,6 +18,8 @@ from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, small_spec
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.lean import lean
+from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, ExpertsSpec, experts_program
+from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, LatentSpec, latent_program
 from tests.models.options import OPTIONS
 
 # Widths of 128 give the matrices a range, 104 and 200 do not.
@@ -33,6 +35,8 @@ SPECS = {
 # Largest difference of two logits, which spread over some units: float32 differs by the order of sums, bf16
 # by roundings that fall the other way.
 BOUNDS = {DType.F32: 2e-4, DType.BF16: 0.15}
+LATENTS = [*LATENT_SPECS, *LATENT_SPECS_HERE]
+EXPERTS = [*EXPERT_SPECS, *EXPERT_SPECS_HERE]
 STALE = 0x7F7F7F7F
 STEPS = [
     [Chunk(0, 0, 21), Chunk(2, 0, 4)],
@@ -55,6 +59,28 @@ def test_logits_are_those_of_the_reference(name: str, coded: bool) -> None:
 @pytest.mark.parametrize(("name", "dtype"), [*((n, DType.F32) for n in OPTIONS), ("sandwiched", DType.BF16)])
 def test_options_of_blocks(name: str, dtype: DType) -> None:
     check_logits(machine(OPTIONS[name](dtype)), STEPS[:2])
+
+
+@pytest.mark.parametrize("spec", [*LATENT_SPECS.values(), *LATENT_SPECS_HERE.values()], ids=LATENTS)
+def test_latent_attention(spec: LatentSpec) -> None:
+    check_logits(machine(latent_program(spec)), STEPS[:2])
+
+
+@pytest.mark.parametrize("spec", [*EXPERT_SPECS.values(), *EXPERT_SPECS_HERE.values()], ids=EXPERTS)
+def test_layers_with_experts(spec: ExpertsSpec) -> None:
+    check_logits(machine(experts_program(spec)), STEPS[:2])
+
+
+def test_experts_give_the_same_bits_in_any_company_and_form() -> None:
+    """From one row of an expert to all of them, and to none."""
+    spec = replace(EXPERT_SPECS["bf16-experts"], hidden_size=128, width=128, routes=({},))
+    found: list[list[bytes]] = []
+    token_by_token = [[Chunk(0, p, 1), Chunk(1, p, 1)] for p in range(4)]
+    for coded, steps in ((False, [[Chunk(1, 0, 4)]]), (True, token_by_token)):
+        m = machine(experts_program(spec), coded=coded)
+        prompts(m)
+        found.append(bits(m, steps, 1))
+    assert found[0] == found[1]
 
 
 def check_logits(m: Machine, steps: Sequence[list[Chunk]] = STEPS) -> None:

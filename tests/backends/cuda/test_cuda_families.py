@@ -12,7 +12,6 @@ import torch
 from firelane.backends.cuda import loader
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import UnsupportedModelError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
@@ -35,26 +34,8 @@ def _lean():
         yield
 
 
-EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "minimax_m2", "ernie4_5_moe")
-"""Families that there are no kernels for."""
-LATENT = ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "kimi_k2", "mistral4", "glm4_moe_lite")
-SERVED = [family for family in FAMILIES if family not in EXPERTS + LATENT]
-
-
-@pytest.mark.parametrize("family", EXPERTS)
-def test_experts_are_refused_by_name(family: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"no CUDA kernels for experts yet.*--backend cpu"):
-        load(make_checkpoint(family, "float32", tmp_path))
-
-
-@pytest.mark.parametrize("family", LATENT)
-def test_latent_attention_is_refused_by_name(family: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"no CUDA kernels for latent attention yet"):
-        load(make_checkpoint(family, "float32", tmp_path))
-
-
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*((family, "float32") for family in SERVED), ("llama3", "bfloat16")]
+    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama3", "bfloat16")]
 )
 def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
     directory = make_checkpoint(family, dtype, tmp_path / family)

@@ -42,6 +42,8 @@ def conjunction(count: int) -> str:
     return "start: S\nS: /.*/ " + " ".join(f'& ~(/.*/ "{i}" /.*/)' for i in range(count))
 
 
+ENDLESS = "start: T r\nr: /a/ /b/ | r T T r\nT: /a*/\n"
+"""It compiles; a mask behind `aa` is never done, and takes memory."""
 HOSTILE = [
     ("nested repeats", "regex", r"((a{1,100}){1,100}){1,100}b", None),
     ("exact nested repeats", "regex", r"((a{100}){100}){100}", "the regular expression"),
@@ -133,6 +135,7 @@ HOSTILE = [
     ("doubling terminals", "lark", tokens(40, "NEXT NEXT"), ""),
     ("ambiguous", "lark", 'start: s\ns: s s s | s s | "a" |', None),
     ("all may be empty", "lark", 'start: a*\na: b*\nb: c*\nc: "x"?', None),
+    ("never ends at its third byte", "lark", ENDLESS, "takes more than 1 s"),
     ("no start", "lark", 'foo: "a"', "no start rule"),
     ("unknown rule", "lark", "start: foo", "unknown name"),
     ("unknown special token", "lark", "start: <|nope|>", "unknown special token"),

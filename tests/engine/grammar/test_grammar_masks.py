@@ -64,7 +64,7 @@ class Instant(GrammarQueue):
 
     def __init__(self, compiled: dict[str, CompiledGrammar], limits: GrammarLimits) -> None:
         self.compiled, self.limits = compiled, limits
-        self._waiting = {}
+        self._waiting, self._running = {}, []
 
     def compile(self, sequence, grammar, client):  # noqa: ARG002
         constrain(sequence, self.compiled[grammar.text], self.limits)

@@ -29,12 +29,13 @@ struct CreateArgs {
   const float* bias_values;
   const std::int32_t* stop_ids;
   const std::uint32_t* masks;
+  std::uint8_t* states;  // of recurrent layers: one of each slot, then snapshots
   double* op_seconds;  // by op, accumulated; the last entry counts steps
 };
 
 struct StepArgs {
   std::int32_t num_chunks, num_tokens, num_rows, pad;
-  const std::int32_t *chunk_slot, *chunk_start, *chunk_len;
+  const std::int32_t *chunk_slot, *chunk_start, *chunk_len, *chunk_from, *chunk_save;
   const std::int32_t *row_token, *row_slot, *row_position, *row_kind;
   std::int32_t* out_tokens;
   float* out_logprobs;
@@ -58,12 +59,18 @@ struct alignas(64) Counter {
   int take() { return taken.fetch_add(1, std::memory_order_relaxed); }
 };
 
+// Of a recurrent layer: where its numbers begin in each state of the pool, and how far apart states lie, in bytes.
+struct StatePlace {
+  std::size_t offset, stride;
+};
+
 struct Context : CreateArgs {
   StepArgs step;
   std::int32_t logit_rows;       // output rows that need logits: none behind them does
   std::int32_t* token_slot;      // by token row
   std::int32_t* token_position;  // by token row
   std::int32_t* token_last;      // by token row: 1 for the last token of its chunk
+  std::int32_t* chunk_row;       // by chunk: its first token row
   Counter* counters;             // by op and thread: work taken by kernels that share it out as they go
   std::size_t scratch_stride;
   std::size_t scratch_rows;  // where, in a thread's scratch, what it needs for each token row begins
@@ -98,6 +105,9 @@ struct Context : CreateArgs {
 
   const std::int32_t* block_table(int group, int slot) const {
     return block_tables + (std::size_t(group) * limits.max_num_seqs + slot) * limits.blocks_per_seq;
+  }
+  float* state(StatePlace place, int index) const {
+    return reinterpret_cast<float*>(states + place.stride * index + place.offset);
   }
   std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
   template <class T>

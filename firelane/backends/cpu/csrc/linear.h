@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "context.h"
+#include "gates.h"
 
 namespace firelane {
 
@@ -248,34 +249,6 @@ struct StoreF32 {
     float* to = out + std::size_t(row) * LDO + panel * 32;
     firelane::store(to, finished(a, row, panel * 32));
     firelane::store(to + 16, finished(b, row, panel * 32 + 16));
-  }
-};
-
-// Functions of a gate and an up output.
-struct Silu {
-  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
-    const f32x16 silu = gate / (1.0f + exp_16(-max(gate, splat(-87.0f))));
-    return silu * up;
-  }
-};
-
-struct GeluTanh {
-  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
-    const f32x16 slope = (gate + gate * gate * gate * 0.044715f) * 1.5957691216f;  // 2 sqrt(2 / pi)
-    return gate * sigmoid_16(slope) * up;
-  }
-};
-
-// LIMITED: whether both are bounded by `limit`.
-template <bool LIMITED>
-struct ShiftedSilu {
-  float alpha, limit, up_offset;
-  FL_INLINE f32x16 operator()(f32x16 gate, f32x16 up) const {
-    if constexpr (LIMITED) {
-      gate = min(gate, splat(limit));
-      up = max(min(up, splat(limit)), splat(-limit));
-    }
-    return gate * sigmoid_16(gate * alpha) * (up + up_offset);
   }
 };
 

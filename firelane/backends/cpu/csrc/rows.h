@@ -57,8 +57,8 @@ FL_INLINE float mean_square(const float* x) {
   return sum(s[0] + s[1]) / float(WIDTH);
 }
 
-// LDR: of the residual; WEIGHTED, RESIDUAL, SCALED: which of the last three operands there are.
-template <class T, int WIDTH, int LDX, int LDR, int LDO, bool WEIGHTED, bool RESIDUAL, bool SCALED>
+// GROUPS: parts of a row with a mean each; LDR: of the residual; WEIGHTED, RESIDUAL, SCALED: which of the last three operands there are.
+template <class T, int WIDTH, int GROUPS, int LDX, int LDR, int LDO, bool WEIGHTED, bool RESIDUAL, bool SCALED>
 struct RmsNorm {
   const float *x, *weight;
   float eps;
@@ -66,18 +66,21 @@ struct RmsNorm {
   typename T::act* out;
 
   FL_KERNEL void run(const Context& c, int thread, int rows) const {
+    constexpr int size = WIDTH / GROUPS;
+    static_assert(GROUPS == 1 || size % 16 == 0);
     const Range mine = split(rows, thread, c.threads());
-    for (int row = mine.begin; row < mine.end; ++row) {
-      const float* in = x + std::size_t(row) * LDX;
-      const float scale = 1.0f / std::sqrt(mean_square<WIDTH>(in) + eps);
-      for (int i = 0; i < WIDTH; i += 16) {
-        f32x16 y = load(in + i) * scale;
-        if constexpr (WEIGHTED) y = y * load(weight + i);
-        if constexpr (RESIDUAL) y = y + load(residual + std::size_t(row) * LDR + i);
-        if constexpr (SCALED) y = y * scalar[0];
-        T::store_act(out + std::size_t(row) * LDO + i, y);
+    for (int row = mine.begin; row < mine.end; ++row)
+      for (int first = 0; first < WIDTH; first += size) {
+        const float* in = x + std::size_t(row) * LDX + first;
+        const float scale = 1.0f / std::sqrt(mean_square<size>(in) + eps);
+        for (int i = 0; i < size; i += 16) {
+          f32x16 y = load(in + i) * scale;
+          if constexpr (WEIGHTED) y = y * load(weight + first + i);
+          if constexpr (RESIDUAL) y = y + load(residual + std::size_t(row) * LDR + first + i);
+          if constexpr (SCALED) y = y * scalar[0];
+          T::store_act(out + std::size_t(row) * LDO + first + i, y);
+        }
       }
-    }
   }
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "delta_rule.h"
 #include "experts.h"
 #include "latent.h"
 #include "latent_attention.h"
@@ -16,6 +17,7 @@
 #include "route.h"
 #include "rows.h"
 #include "sample.h"
+#include "short_conv.h"
 #include "coded.h"
 
 namespace firelane {
@@ -39,11 +41,13 @@ class Executor {
       : slot_(args.limits.max_num_batched_tokens),
         position_(slot_.size()),
         last_(slot_.size()),
+        chunk_row_(args.limits.max_num_seqs),
         counters_(std::size_t(Program::kOps) * args.limits.threads) {
     static_cast<CreateArgs&>(context_) = args;
     context_.token_slot = slot_.data();
     context_.token_position = position_.data();
     context_.token_last = last_.data();
+    context_.chunk_row = chunk_row_.data();
     context_.counters = counters_.data();
     context_.scratch_stride = scratch_bytes<Program>(args.limits.max_num_batched_tokens);
     context_.scratch_rows = Program::kScratchBytes;
@@ -53,12 +57,14 @@ class Executor {
   void submit(const StepArgs& step) {
     context_.step = step;
     int row = 0;
-    for (int i = 0; i < step.num_chunks; ++i)
+    for (int i = 0; i < step.num_chunks; ++i) {
+      chunk_row_[i] = row;
       for (int t = 0; t < step.chunk_len[i]; ++t, ++row) {
         slot_[row] = step.chunk_slot[i];
         position_[row] = step.chunk_start[i] + t;
         last_[row] = t + 1 == step.chunk_len[i];
       }
+    }
     context_.logit_rows = step.num_rows;
     while (context_.logit_rows > 0 && step.row_kind[context_.logit_rows - 1] == kEmbed) --context_.logit_rows;
     for (auto& counter : counters_) counter.taken.store(0, std::memory_order_relaxed);
@@ -85,7 +91,7 @@ class Executor {
   }
 
   Context context_{};
-  std::vector<std::int32_t> slot_, position_, last_;
+  std::vector<std::int32_t> slot_, position_, last_, chunk_row_;
   std::vector<Counter> counters_;
   double mark_ = 0;
   std::unique_ptr<ThreadPool> pool_;

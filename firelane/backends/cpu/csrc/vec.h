@@ -78,10 +78,31 @@ FL_INLINE f32x16 exp2_16(f32x16 x) {
 }
 FL_INLINE f32x16 exp_16(f32x16 x) { return exp2_16(x * 1.44269504f); }
 
+// The first n < 16 numbers at p, then zeros.
+FL_INLINE f32x16 load_part(const float* p, int n) {
+  alignas(64) float lanes[16] = {};
+  std::memcpy(lanes, p, n * sizeof(float));
+  return load(lanes);
+}
+
 FL_INLINE f32x16 sigmoid_16(f32x16 x) { return 1.0f / (1.0f + exp_16(-max(x, splat(-87.0f)))); }
 
 // Absolute error below 4e-7.
 FL_INLINE f32x16 tanh_16(f32x16 x) { return 1.0f - 2.0f / (1.0f + exp_16(min(x, splat(20.0f)) * 2.0f)); }
+
+// log(1 + e^x), relative error below 1e-6 where e^x is a number: 2 atanh(u / (2 + u)) for u = e^-|x|.
+FL_INLINE f32x16 softplus_16(f32x16 x) {
+  const f32x16 u = exp_16(-max(x, -x));
+  const f32x16 s = u / (2.0f + u), q = s * s;
+  f32x16 p = splat(1.0f / 13.0f);
+  p = fmadd(p, q, splat(1.0f / 11.0f));
+  p = fmadd(p, q, splat(1.0f / 9.0f));
+  p = fmadd(p, q, splat(1.0f / 7.0f));
+  p = fmadd(p, q, splat(1.0f / 5.0f));
+  p = fmadd(p, q, splat(1.0f / 3.0f));
+  p = fmadd(p, q, splat(1.0f));
+  return max(x, f32x16{}) + s * p * 2.0f;
+}
 
 // ---- bf16
 

@@ -35,7 +35,7 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     out,
     out_stride,
     HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
     SPAN: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -52,17 +52,17 @@ def attention_merge(  # limits: exempt (kernel: what it reads and writes)
     first_split = first_visible(position, SPAN) // SPLIT
     row = tl.arange(0, 1)  # one head: a state of one row
     column = tl.arange(0, COLUMNS)[None, :]
-    held = column < HEAD_DIM
+    held = column < VALUE_DIM
     state = first_kv_split * HEADS + head
     pairs = stats + state * 2 + row
-    accs = partial + state * HEAD_DIM + column
+    accs = partial + state * VALUE_DIM + column
     total_m, total_l, total = before_splits(sinks, head + row, 1, COLUMNS)
     for split in tl.range(first_split, tl.cdiv(position + 1, SPLIT), num_stages=IN_FLIGHT):
         m = tl.load(pairs + split * (2 * HEADS))
         l = tl.load(pairs + split * (2 * HEADS) + 1)  # noqa: E741
-        acc = tl.load(accs + split * (HEADS * HEAD_DIM), mask=held, other=0.0)
+        acc = tl.load(accs + split * (HEADS * VALUE_DIM), mask=held, other=0.0)
         total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
-    place = token * out_stride + head * HEAD_DIM + column
+    place = token * out_stride + head * VALUE_DIM + column
     tl.store(out + place, finish(total_l, total).to(out.dtype.element_ty), mask=held)
 
 
@@ -91,9 +91,9 @@ def merge_splits(
             "out": out,
             "out_stride": out.stride(0),
             "HEADS": shape.heads,
-            "HEAD_DIM": shape.head_dim,
+            "VALUE_DIM": shape.v_dim,
             "SPAN": span_code(op.span),
-            "COLUMNS": power_of_two(shape.head_dim),
+            "COLUMNS": power_of_two(shape.v_dim),
         },
         warps=1,
     )

@@ -25,7 +25,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     products,
     score_arguments,
 )
-from firelane.backends.cuda.kernels.query_tile import QueryTile
+from firelane.backends.cuda.kernels.query_tile import QueryTile, width_arguments
 from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables, span_code
@@ -53,19 +53,27 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     GROUP: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    SHARED: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPAN: tl.constexpr,
     CAP_SLOPE: tl.constexpr,
+    PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    kv_head = tl.program_id(1)
-    row = tl.arange(0, ROWS)
+    """A program a KV head, a part of its group of heads, and some of the KV splits."""
+    kv_head = tl.program_id(1) // PARTS
+    row = tl.program_id(1) % PARTS * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
+    if TAIL:
+        tail_column = tl.arange(0, TAIL)[None, :]
     head = kv_head * GROUP + row
-    held = (row[:, None] < GROUP) & (column < HEAD_DIM)
+    held_rows = row[:, None] < GROUP
+    held = held_rows & (column < VALUE_DIM)
     kv_split, step = tl.program_id(0), tl.num_programs(0)
     chunk, split = (
         tl.load(kv_splits + 2 * kv_split),
@@ -83,6 +91,12 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
         table = block_tables + chunk.to(tl.int64) * table_stride
         q_row = q + token.to(tl.int64) * q_stride
         queries = tl.load(q_row + head[:, None] * HEAD_DIM + column, mask=held, other=0.0)
+        tail_queries = None
+        if TAIL:
+            in_tail = held_rows & (tail_column < HEAD_DIM - VALUE_DIM)
+            tail_queries = tl.load(
+                q_row + head[:, None] * HEAD_DIM + VALUE_DIM + tail_column, mask=in_tail, other=0.0
+            )
         split_first = split * SPLIT
         begin = tl.maximum(split_first, first_visible(position, SPAN) // TILE * TILE)
         end = tl.minimum(split_first + SPLIT, position + 1)
@@ -90,16 +104,19 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
         for first in tl.range(begin, end, TILE):
             written = first + tl.arange(0, TILE) < end
             rows = cache_rows(table, kv_head, first, end, TILE, PAGE, BLOCK_SIZE, HEAD_DIM)
-            k = load_tile(keys, rows, written, column, HEAD_DIM, COLUMNS)
-            v = load_tile(values, rows, written, column, HEAD_DIM, COLUMNS)
-            scores = products(queries, k, CAP_SLOPE)
+            k = load_tile(keys, rows, written, column, VALUE_DIM, COLUMNS)
+            tail = None
+            if TAIL:
+                tail = load_tile(keys + VALUE_DIM, rows, written, tail_column, HEAD_DIM - VALUE_DIM, TAIL)
+            v = k if SHARED else load_tile(values, rows, written, column, VALUE_DIM, COLUMNS)
+            scores = products(queries, k, tail_queries, tail, CAP_SLOPE)
             scores = hide(scores, first, tl.full((1, 1), position, tl.int32), position, position, TILE, SPAN)
             m, l, acc = add_tile(m, l, acc, scores, v, scale)  # noqa: E741
         about = chunks + next_chunk * CHUNK_COLUMNS
         next_position, next_token = tl.load(about + START), tl.load(about + FIRST_TOKEN)
 
         place = kv_split * (KV_HEADS * GROUP) + head  # of MAX_KV_SPLITS: far below 2^31 elements
-        tl.store(partial + place[:, None] * HEAD_DIM + column, acc, mask=held)
+        tl.store(partial + place[:, None] * VALUE_DIM + column, acc, mask=held)
         tl.store(stats + 2 * place, m, mask=row < GROUP)
         tl.store(stats + 2 * place + 1, l, mask=row < GROUP)
         chunk, split, position, token = next_chunk, next_split, next_position, next_token
@@ -118,13 +135,13 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
     """For each KV split of `tables.kv_splits`: the state of its token's heads over its split.
 
     q: [max tokens, stride]; cache: of q's dtype.
-    partial: float32 [max_kv_splits, heads, head_dim]: acc; stats: float32 [max_kv_splits, heads, 2]: (m, l).
-    programs: over which the KV splits are spread, for each KV head; see split_programs.
+    partial: float32 [max_kv_splits, heads, value_dim]: acc; stats: float32 [max_kv_splits, heads, 2]: (m, l).
+    programs: over which the KV splits are spread, for each KV head and part of it; see split_programs.
     """
     shape, queries = op.shape, QueryTile.of_decode(op)
     return Launch(
         kernel=attention_split,
-        grid=(min(programs, tables.max_kv_splits), shape.kv_heads),
+        grid=(min(programs, tables.max_kv_splits), shape.kv_heads * queries.parts_of(shape.group)),
         arguments={
             "q": q,
             "keys": cache.keys,
@@ -140,13 +157,13 @@ def attend_splits(  # limits: exempt (wrapper: what the kernel reads and writes)
             "table_stride": tables.block_tables.stride(1),
             "GROUP": shape.group,
             "KV_HEADS": shape.kv_heads,
-            "HEAD_DIM": shape.head_dim,
+            **width_arguments(shape, queries),
             "PAGE": cache.page_stride,
             "BLOCK_SIZE": cache.block_size,
             "SPAN": span_code(op.span),
+            "PARTS": queries.parts_of(shape.group),
             "ROWS": queries.rows,
             "TILE": queries.positions,
-            "COLUMNS": queries.columns,
         },
         warps=queries.warps,
         stages=queries.stages,

@@ -25,7 +25,7 @@ from firelane.backends.cuda.kernels.online_softmax import (
     products,
     score_arguments,
 )
-from firelane.backends.cuda.kernels.query_tile import QueryTile
+from firelane.backends.cuda.kernels.query_tile import QueryTile, width_arguments
 from firelane.backends.cuda.kv_pages import LayerCache
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.tables import StepTables, span_code
@@ -61,6 +61,8 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     PARTS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    SHARED: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPAN: tl.constexpr,
@@ -68,6 +70,7 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    TAIL: tl.constexpr,
     SLICE: tl.constexpr,
 ):
     """A program a part of a tile, a KV head and a slice of the values' columns."""
@@ -84,13 +87,19 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
 
     row = tl.program_id(0) % PARTS * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
+    if TAIL:
+        tail_column = tl.arange(0, TAIL)[None, :]
     token = tile_first + row // GROUP
     held_rows = (row < TOKENS * GROUP) & (token < length)
-    held = held_rows[:, None] & (column < HEAD_DIM)
+    held = held_rows[:, None] & (column < VALUE_DIM)
     head = kv_head * GROUP + row % GROUP
-    place = head[:, None] * HEAD_DIM + column
     token_at = (token_row + token).to(tl.int64)[:, None]
-    queries = tl.load(q + token_at * q_stride + place, mask=held, other=0.0)
+    q_rows = q + token_at * q_stride + head[:, None] * HEAD_DIM
+    queries = tl.load(q_rows + column, mask=held, other=0.0)
+    tail_queries = None
+    if TAIL:
+        in_tail = held_rows[:, None] & (tail_column < HEAD_DIM - VALUE_DIM)
+        tail_queries = tl.load(q_rows + VALUE_DIM + tail_column, mask=in_tail, other=0.0)
 
     position = (start + token)[:, None]
     tile_start = start + tile_first
@@ -104,9 +113,15 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     for first in tl.range(begin, end, TILE):  # a loop for each split would run dry at the end of each
         written = first + tl.arange(0, TILE) < end
         rows = cache_rows(table, kv_head, first, end, TILE, PAGE, BLOCK_SIZE, HEAD_DIM)
-        k = load_tile(keys, rows, written, column, HEAD_DIM, COLUMNS)
-        v = load_tile(values, rows, written, value_column, HEAD_DIM, SLICE)
-        scores = products(queries, k, CAP_SLOPE)
+        k = load_tile(keys, rows, written, column, VALUE_DIM, COLUMNS)
+        tail = None
+        if TAIL:
+            tail = load_tile(keys + VALUE_DIM, rows, written, tail_column, HEAD_DIM - VALUE_DIM, TAIL)
+        if SHARED and SLICE == COLUMNS:
+            v = k
+        else:
+            v = load_tile(values, rows, written, value_column, VALUE_DIM, SLICE)
+        scores = products(queries, k, tail_queries, tail, CAP_SLOPE)
         if first // SPLIT * SPLIT == first:
             total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
             m, l, acc = fresh(ROWS, SLICE)  # noqa: E741
@@ -115,8 +130,8 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
     total_m, total_l, total = fold(total_m, total_l, total, m, l, acc)
     total = finish(total_l, total)
     if SLICE != COLUMNS:
-        place = head[:, None] * HEAD_DIM + value_column
-        held = held_rows[:, None] & (value_column < HEAD_DIM)
+        held = held_rows[:, None] & (value_column < VALUE_DIM)
+    place = head[:, None] * VALUE_DIM + value_column
     tl.store(out + token_at * out_stride + place, total.to(out.dtype.element_ty), mask=held)
 
 
@@ -137,7 +152,7 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
     `tables.tiles`, at most tile_tokens() of the group.
     """
     shape, queries = op.shape, QueryTile.of_prompts(op)
-    parts = -(-tokens * shape.group // queries.rows)
+    parts = queries.parts_of(tokens * shape.group)
     return Launch(
         kernel=attention_tiles,
         grid=(max_tiles * parts, shape.kv_heads, queries.columns // queries.value_slice),
@@ -158,13 +173,12 @@ def attend_tiles(  # limits: exempt (wrapper: what the kernel reads and writes)
             "TOKENS": tokens,
             "PARTS": parts,
             "GROUP": shape.group,
-            "HEAD_DIM": shape.head_dim,
+            **width_arguments(shape, queries),
             "PAGE": cache.page_stride,
             "BLOCK_SIZE": cache.block_size,
             "SPAN": span_code(op.span),
             "ROWS": queries.rows,
             "TILE": queries.positions,
-            "COLUMNS": queries.columns,
             "SLICE": queries.value_slice,
         },
         warps=queries.warps,

@@ -23,21 +23,20 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
     where,
     values,
     block,
-    x,
-    x_stride,
-    x_t,
+    x_rows,
+    valid,
+    x_t_rows,
     x_t_stride,
-    count,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """float32 [FEATURES, ROW_TILE]: the products of the escapes of blocks block .. block + FEATURES / 64.
 
-    x: the first of ROW_TILE rows, of which `count` are read; x_t: the same transposed (transpose.py),
-    read instead if it is there. Each block's list is walked by itself, STEP entries at a time, so that what a
-    row gets depends on its own block alone. STEP is a multiple of 16, what one product instruction takes: any
-    such gives the same bits.
+    x_rows: where each of ROW_TILE rows begins, of which those that are valid are read; x_t_rows: where their
+    first inputs lie in the transpose (transpose.py), read instead if it is there. Each block's list is walked
+    by itself, STEP entries at a time, so that what a row gets depends on its own block alone. STEP is a
+    multiple of 16, what one product instruction takes: any such gives the same bits.
     """
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     for part in tl.static_range(FEATURES // _ROW_BLOCK):
@@ -45,8 +44,8 @@ def sum_escapes(  # limits: exempt (kernel: a list, and the rows that it meets)
         end = tl.load(starts + block + part + 1)
         for at in range(begin, end, STEP):
             total = add_entries(
-                total, at, end, part, where, values, x, x_stride, x_t, x_t_stride, count,
-                FEATURES, ROW_TILE, STEP,
+                total, at, end, part, where, values, x_rows, valid, x_t_rows, x_t_stride,
+                FEATURES, STEP,
             )  # fmt: skip
     return total
 
@@ -58,11 +57,10 @@ def sum_escapes_of_two(  # limits: exempt (kernel: two lists, and the rows that 
     values,
     block,
     other_block,
-    x,
-    x_stride,
-    x_t,
+    x_rows,
+    valid,
+    x_t_rows,
     x_t_stride,
-    count,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     STEP: tl.constexpr,
@@ -78,12 +76,12 @@ def sum_escapes_of_two(  # limits: exempt (kernel: two lists, and the rows that 
         other_end = tl.load(starts + other_block + part + 1)
         for at in range(0, tl.maximum(end - begin, other_end - other_begin), STEP):
             total = add_entries(
-                total, begin + at, end, part, where, values, x, x_stride, x_t, x_t_stride, count,
-                FEATURES, ROW_TILE, STEP,
+                total, begin + at, end, part, where, values, x_rows, valid, x_t_rows, x_t_stride,
+                FEATURES, STEP,
             )  # fmt: skip
             other = add_entries(
-                other, other_begin + at, other_end, part, where, values, x, x_stride, x_t, x_t_stride, count,
-                FEATURES, ROW_TILE, STEP,
+                other, other_begin + at, other_end, part, where, values, x_rows, valid, x_t_rows, x_t_stride,
+                FEATURES, STEP,
             )  # fmt: skip
     return total, other
 
@@ -96,17 +94,14 @@ def add_entries(  # limits: exempt (kernel: a piece of a list, and the rows that
     part,
     where,
     values,
-    x,
-    x_stride,
-    x_t,
+    x_rows,
+    valid,
+    x_t_rows,
     x_t_stride,
-    count,
     FEATURES: tl.constexpr,
-    ROW_TILE: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """total + the products of the STEP entries from `at` on, of those before `end`, with block `part`."""
-    tokens = tl.arange(0, ROW_TILE)
     features = tl.arange(0, FEATURES)
     entries = at + tl.arange(0, STEP)
     live = entries < end
@@ -116,10 +111,10 @@ def add_entries(  # limits: exempt (kernel: a piece of a list, and the rows that
     inputs = place & _INPUTS
     mine = (row[None, :] == features[:, None]) & live[None, :]
     tile = tl.where(mine, value[None, :], 0.0).to(value.dtype)
-    if x_t is None:
-        mask = live[:, None] & (tokens < count)[None, :]
-        met = tl.load(x + tokens[None, :] * x_stride + inputs[:, None], mask=mask, other=0.0)
+    if x_t_rows is None:
+        mask = live[:, None] & valid[None, :]
+        met = tl.load(x_rows[None, :] + inputs[:, None], mask=mask, other=0.0)
     else:
-        places = x_t + inputs[:, None] * x_t_stride + tokens[None, :]
+        places = x_t_rows[None, :] + inputs[:, None] * x_t_stride
         met = tl.load(places, mask=live[:, None], other=0.0)
     return tl.dot(tile, met, total, input_precision="ieee")

@@ -92,15 +92,17 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     out += first_row.to(tl.int64) * out_stride
     count -= first_row
     tokens = tl.arange(0, ROW_TILE)
+    x_rows = x + tokens * x_stride
     if EARLY:
+        x_t_rows = None if x_t is None else x_t + tokens
         block = feature // _ROW_BLOCK
         gate_escapes, up_escapes = sum_escapes_of_two(
-            starts, where, values, block, block + up_rows // _ROW_BLOCK, x, x_stride, x_t, x_t_stride, count,
-            FEATURES, ROW_TILE, STEP,
+            starts, where, values, block, block + up_rows // _ROW_BLOCK, x_rows, tokens < count,
+            x_t_rows, x_t_stride, FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
     if sums is None:
         gate, up = multiply_two(
-            data, codes, bases, feature, up_rows, k_tiles, x + tokens * x_stride, tokens < count, k,
+            data, codes, bases, feature, up_rows, k_tiles, x_rows, tokens < count, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED,
         )  # fmt: skip
     else:
@@ -161,20 +163,52 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     LIMIT: tl.constexpr,
     UP_OFFSET: tl.constexpr,
 ):
-    """Rows first .. first + WIDTH of the tile: escapes (if they are still missing), bias, and the gate.
-    In two halves if the tile is big: beside gate and up the registers hold few more sums."""
+    """finish_gated() of rows first .. first + WIDTH of the tile: in two halves if the tile is big, as the
+    registers hold few more sums beside gate and up."""
     tokens = tl.arange(0, WIDTH) + first
-    valid = tokens < count
-    x += first * x_stride
-    if x_t is not None:
-        x_t += first
-    left = count - first
     block = feature // _ROW_BLOCK
-    up_block = block + up_rows // _ROW_BLOCK
+    finish_gated(
+        gate, up, starts, where, values, x + tokens * x_stride, tokens < count,
+        None if x_t is None else x_t + tokens, x_t_stride, block, block + up_rows // _ROW_BLOCK,
+        bias, None, out + tokens * out_stride, feature, rows,
+        FEATURES, WIDTH, STEP, ESCAPES, GELU, ALPHA, LIMIT, UP_OFFSET,
+    )  # fmt: skip
+
+
+@triton.jit
+def finish_gated(  # limits: exempt (kernel: two tiles of sums, and what a tile of the output is made of)
+    gate,
+    up,
+    starts,
+    where,
+    values,
+    x_rows,
+    valid,
+    x_t_rows,
+    x_t_stride,
+    block,
+    up_block,
+    bias,
+    share,
+    out_rows,
+    feature,
+    rows,
+    FEATURES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STEP: tl.constexpr,
+    ESCAPES: tl.constexpr,
+    GELU: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    UP_OFFSET: tl.constexpr,
+):
+    """Of sums of WIDTH rows with features feature .., `rows` in all: escapes (if they are still missing),
+    bias, the row's share (if any), and the gate, into out_rows."""
     if ESCAPES:
         gate_escapes, up_escapes = sum_escapes_of_two(
-            starts, where, values, block, up_block, x, x_stride, x_t, x_t_stride, left, FEATURES, WIDTH, STEP
-        )
+            starts, where, values, block, up_block, x_rows, valid, x_t_rows, x_t_stride,
+            FEATURES, WIDTH, STEP,
+        )  # fmt: skip
         gate += gate_escapes
         up += up_escapes
     features = feature + tl.arange(0, FEATURES)
@@ -182,9 +216,12 @@ def _finish_rows(  # limits: exempt (kernel: two tiles of sums, and what a tile 
     if bias is not None:
         gate += tl.load(bias + features, mask=inside, other=0.0).to(tl.float32)[:, None]
         up += tl.load(bias + rows + features, mask=inside, other=0.0).to(tl.float32)[:, None]
+    if share is not None:
+        gate *= share[None, :]
+        up *= share[None, :]
     result = gated(gate, up, GELU, ALPHA, LIMIT, UP_OFFSET)
-    places = out + tokens[None, :] * out_stride + features[:, None]
-    tl.store(places, result.to(out.dtype.element_ty), mask=inside[:, None] & valid[None, :])
+    places = out_rows[None, :] + features[:, None]
+    tl.store(places, result.to(out_rows.dtype.element_ty), mask=inside[:, None] & valid[None, :])
 
 
 def gated_linear(

@@ -64,6 +64,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
     SLICES: tl.constexpr,
+    EARLY: tl.constexpr,
     SCALE: tl.constexpr,
     CAP: tl.constexpr,
     GROUP: tl.constexpr,
@@ -71,7 +72,9 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     """One tile of out = (((segment 0 + …) + escapes) + bias) * SCALE + residual, capped.
 
     Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
-    lie. SEGMENTS 0: all that matrix and rows give lies in `out` already.
+    lie. SEGMENTS 0: all that matrix and rows give lies in `out` already. EARLY: the escapes' products are
+    made first and wait in registers, where those have room: behind the main loop nothing else would be read
+    meanwhile.
     """
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     first = row_tile * ROW_TILE
@@ -85,36 +88,45 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     x += first.to(tl.int64) * x_stride
     x_rows = x + tokens * x_stride
     if x_t is not None:
-        x_t += first
+        x_t += first + tokens
     valid = tokens < count
     feature = feature_tile * FEATURES
     block = feature_tile * (FEATURES // _ROW_BLOCK)
     has_escapes = tl.load(starts + block) < tl.load(starts + block + FEATURES // _ROW_BLOCK)
+    escapes = None
+    if EARLY:
+        escapes = sum_escapes(
+            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
+            FEATURES, ROW_TILE, STEP,
+        )  # fmt: skip
     tiles = k_tiles // max(SEGMENTS, 1)
     for segment in range(SEGMENTS):  # none if SEGMENTS is 0
         total = multiply(
             data, codes, bases, feature, k_tiles, x_rows, valid, segment * tiles, (segment + 1) * tiles, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED,
         )  # fmt: skip
-        if (segment == SEGMENTS - 1) & (not has_escapes):
+        if (segment == SEGMENTS - 1) & ((not has_escapes) | EARLY):
             add_to_tile(
-                out, out_stride, total, segment > 0, bias, residual, residual_stride, feature, rows, count,
+                out, out_stride, total, segment > 0, escapes, has_escapes, bias, residual, residual_stride,
+                feature, rows, count,
                 FEATURES, ROW_TILE, SLICES, SCALE, CAP,
             )  # fmt: skip
         else:
             add_to_tile(
-                out, out_stride, total, segment > 0, None, None, 0, feature, rows, count,
+                out, out_stride, total, segment > 0, None, False, None, None, 0, feature, rows, count,
                 FEATURES, ROW_TILE, SLICES, 1.0, 0.0,
             )  # fmt: skip
-    if has_escapes | (SEGMENTS == 0):
-        total = sum_escapes(
-            starts, where, values, block, x, x_stride, x_t, x_t_stride, count,
-            FEATURES, ROW_TILE, STEP,
-        )  # fmt: skip
-        add_to_tile(
-            out, out_stride, total, True, bias, residual, residual_stride, feature, rows, count,
-            FEATURES, ROW_TILE, SLICES, SCALE, CAP,
-        )  # fmt: skip
+    if not EARLY:  # noqa: SIM102 (the inner one is known on the device alone)
+        if has_escapes | (SEGMENTS == 0):
+            total = sum_escapes(
+                starts, where, values, block, x_rows, valid, x_t, x_t_stride,
+                FEATURES, ROW_TILE, STEP,
+            )  # fmt: skip
+            add_to_tile(
+                out, out_stride, total, True, None, False, bias, residual, residual_stride,
+                feature, rows, count,
+                FEATURES, ROW_TILE, SLICES, SCALE, CAP,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -123,6 +135,8 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     out_stride,
     total,
     has_earlier,
+    escapes,
+    has_escapes,
     bias,
     residual,
     residual_stride,
@@ -135,8 +149,8 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     SCALE: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    """out = ((out + total) + bias) * SCALE + residual, capped; what lies in `out` counts as 0 if not
-    has_earlier.
+    """out = (((out + total) + escapes) + bias) * SCALE + residual, capped; what lies in `out` counts as 0 if
+    not has_earlier. escapes: None in more than one slice; left out, not added as zeros, if not has_escapes.
 
     In SLICES runs of rows (1 or 4), one after the other: so few addresses are needed at a time that they fit
     beside the sums.
@@ -145,7 +159,8 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
     tl.debug_barrier()
     if SLICES == 1:
         _add_rows(
-            out, out_stride, total, has_earlier, bias, residual, residual_stride, features, rows, count,
+            out, out_stride, total, has_earlier, escapes, has_escapes, bias, residual, residual_stride,
+            features, rows, count,
             0, ROW_TILE, SCALE, CAP,
         )  # fmt: skip
     else:
@@ -154,19 +169,23 @@ def add_to_tile(  # limits: exempt (kernel: a tile of the output, and what it is
         first, second = halves(lower, FEATURES, ROW_TILE // 2)
         third, fourth = halves(upper, FEATURES, ROW_TILE // 2)
         _add_rows(
-            out, out_stride, first, has_earlier, bias, residual, residual_stride, features, rows, count,
+            out, out_stride, first, has_earlier, None, False, bias, residual, residual_stride,
+            features, rows, count,
             0 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
         _add_rows(
-            out, out_stride, second, has_earlier, bias, residual, residual_stride, features, rows, count,
+            out, out_stride, second, has_earlier, None, False, bias, residual, residual_stride,
+            features, rows, count,
             1 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
         _add_rows(
-            out, out_stride, third, has_earlier, bias, residual, residual_stride, features, rows, count,
+            out, out_stride, third, has_earlier, None, False, bias, residual, residual_stride,
+            features, rows, count,
             2 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
         _add_rows(
-            out, out_stride, fourth, has_earlier, bias, residual, residual_stride, features, rows, count,
+            out, out_stride, fourth, has_earlier, None, False, bias, residual, residual_stride,
+            features, rows, count,
             3 * quarter, quarter, SCALE, CAP,
         )  # fmt: skip
 
@@ -177,6 +196,8 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     out_stride,
     total,
     has_earlier,
+    escapes,
+    has_escapes,
     bias,
     residual,
     residual_stride,
@@ -193,6 +214,8 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     mask = (features < rows)[:, None] & (tokens < count)[None, :]
     places = out + tokens[None, :] * out_stride + features[:, None]
     total = tl.load(places, mask=mask & has_earlier, other=0.0) + total
+    if escapes is not None:
+        total = tl.where(has_escapes, total + escapes, total)
     if bias is not None:
         total += tl.load(bias + features, mask=features < rows, other=0.0).to(tl.float32)[:, None]
     if SCALE != 1.0:
@@ -248,7 +271,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     x += first.to(tl.int64) * x_stride
     x_rows = x + tokens * x_stride
     if x_t is not None:
-        x_t += first
+        x_t += first + tokens
     features = feature_tile * FEATURES + tl.arange(0, FEATURES)
     parts += part.to(tl.int64) * parts_stride + first.to(tl.int64) * out_stride
     places = parts + tokens[None, :] * out_stride + features[:, None]
@@ -263,7 +286,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     else:
         block = feature_tile * (FEATURES // 64)
         total = sum_escapes(
-            starts, where, values, block, x, x_stride, x_t, x_t_stride, count,
+            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
             FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
@@ -300,6 +323,7 @@ def linear(
         num_segments, config = 0, FINISH
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
+    slices = 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1
     arguments = {
         **matrix_arguments(matrix),
         **tiles,
@@ -316,7 +340,8 @@ def linear(
         "out_stride": out.stride(0),
         "SCALE": scale,
         "CAP": softcap,
-        "SLICES": 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1,
+        "SLICES": slices,
+        "EARLY": slices == 1 and num_segments > 0,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
     return [*works, launch_of(linear_kernel, grid, arguments, config)]

@@ -46,9 +46,14 @@ def before_splits(sinks, head, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def products(q, k, CAP_SLOPE: tl.constexpr):
-    """Scores before they are scaled: [ROWS, TILE]. q: [ROWS, COLUMNS]; k: [TILE, COLUMNS]."""
+def products(q, k, q_tail, k_tail, CAP_SLOPE: tl.constexpr):
+    """Scores before they are scaled: [ROWS, TILE]. q: [ROWS, COLUMNS]; k: [TILE, COLUMNS]; the tails: what
+    stands behind these columns, or None."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if q_tail is not None:
+        behind = tl.dot(q_tail, tl.trans(k_tail), input_precision="ieee")
+        # No plain sum: the compiler would chain the products, and give them different layouts.
+        scores = tl.fma(behind, 1.0, scores)
     if CAP_SLOPE != 0.0:
         scores = tanh_of_exponent(scores * CAP_SLOPE)
     return scores
@@ -143,10 +148,10 @@ def cache_rows(
 
 
 @triton.jit
-def load_tile(cache, rows, written, column, HEAD_DIM: tl.constexpr, COLUMNS: tl.constexpr):
-    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond HEAD_DIM. column:
+def load_tile(cache, rows, written, column, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """[TILE, COLUMNS] of keys or values; zero where nothing was written and beyond WIDTH. column:
     int32 [1, COLUMNS]."""
     mask = written[:, None]
-    if HEAD_DIM % COLUMNS != 0:
-        mask = mask & (column < HEAD_DIM)
+    if WIDTH % COLUMNS != 0:
+        mask = mask & (column < WIDTH)
     return tl.load(cache + rows[:, None] + column, mask=mask, other=0.0)

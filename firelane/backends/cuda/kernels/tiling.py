@@ -89,10 +89,17 @@ def launch_of(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: Lin
 def fitting(config: LinearConfig, matrix: Matrix, padded_rows: int) -> LinearConfig:
     """The config, or the nearest one that this matrix can have; results are the same. padded_rows: of the
     matrix, as far as it is tiled."""
-    if isinstance(matrix, CodedMatrix):
+    is_coded = isinstance(matrix, CodedMatrix)
+    dtype = torch.bfloat16 if is_coded else matrix.data.dtype
+    return fitted(config, is_coded=is_coded, dtype=dtype, padded_rows=padded_rows)
+
+
+def fitted(config: LinearConfig, *, is_coded: bool, dtype: torch.dtype, padded_rows: int) -> LinearConfig:
+    """fitting() of a matrix that is not there yet."""
+    if is_coded:
         return replace(config, features=ROW_BLOCK, k_tile=K_TILE)
     if padded_rows % config.features:
         config = replace(config, features=ROW_BLOCK)
-    if matrix.data.dtype == torch.float32:  # there is no product instruction for it: tiles of registers
+    if dtype == torch.float32:  # there is no product instruction for it: tiles of registers
         config = replace(config, k_tile=32, row_tile=min(config.row_tile, 32), stages=2)
     return config

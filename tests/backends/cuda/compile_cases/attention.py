@@ -38,6 +38,9 @@ def cases() -> Iterator[Case]:
     yield from both("Gemma 2", (16, 8, 256), span=Window(4096), softcap=50.0)
     yield from both("Gemma 4", (32, 4, 512))
     yield from both("gpt-oss", (64, 8, 64), span=Window(128), sinks=True)
+    yield from both("DeepSeek V3", (128, 1, 576), value_dim=512)
+    yield from both("DeepSeek V2-Lite", (16, 1, 576), value_dim=512)
+    yield from both("Mistral Small 4", (32, 1, 320), value_dim=256)
     yield from both("float32", LLAMA_8B, dtype=DType.F32)
     yield from both("float32, heads of 256", (16, 8, 256), dtype=DType.F32)
 
@@ -51,21 +54,26 @@ def both(
     block_size: int = 64,
     softcap: float = 0.0,
     sinks: bool = False,
+    value_dim: int = 0,
 ) -> Iterator[Case]:
+    """value_dim: of values that are a part of their keys."""
     heads, kv_heads, head_dim = shape
-    grouped = HeadShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    grouped = HeadShape(
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim, shared=value_dim > 0
+    )
     torch_dtype = torch.float32 if dtype is DType.F32 else torch.bfloat16
     is_f32 = dtype is DType.F32  # only has to work: what it takes differs much between Triton's versions
     needs = () if is_f32 else TENSOR_CORES
-    q, out = (Value(name=n, rows=Rows.TOKEN, width=heads * head_dim, dtype=dtype) for n in ("q", "out"))
+    widths = {"q": grouped.q_width, "out": grouped.out_width}
+    q, out = (Value(name=n, rows=Rows.TOKEN, width=w, dtype=dtype) for n, w in widths.items())
     scale = head_dim**-0.5
     op = Attention(q=q, layer=0, shape=grouped, scale=scale, span=span, softcap=softcap, out=out)
     tables = step_tables(tile_tokens(op.shape.group), 65536 // block_size)
     layer = CacheLayer(layer=0, shape=grouped, dtype=dtype, span=span)
-    pool = untouched(BLOCKS, 4 * kv_heads * head_dim * block_size, dtype=torch_dtype)
+    pool = untouched(BLOCKS, 2 * grouped.cached_width * block_size, dtype=torch_dtype)
     cache = layer_cache(pool, layer, layer.bytes_per_token, block_size, 0)
-    rows, result = (untouched(TOKENS, heads * head_dim, dtype=torch_dtype) for _ in range(2))
-    partial = untouched(MAX_KV_SPLITS, heads, head_dim, dtype=torch.float32)
+    rows, result = (untouched(TOKENS, width, dtype=torch_dtype) for width in widths.values())
+    partial = untouched(MAX_KV_SPLITS, heads, grouped.v_dim, dtype=torch.float32)
     stats = untouched(MAX_KV_SPLITS, heads, 2, dtype=torch.float32)
     programs = split_programs(op, SMS)
     splits = attend_splits(rows, cache, tables, op=op, partial=partial, stats=stats, programs=programs)

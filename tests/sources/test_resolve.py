@@ -7,7 +7,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from firelane.errors import ModelNotFoundError
-from firelane.weights.sources import EMBEDDED, HUB_FILES, resolve
+from firelane.sources.hub import HUB_FILES
+from firelane.sources.resolve import EMBEDDED, resolve
 
 
 def test_embedded() -> None:
@@ -22,9 +23,9 @@ def test_directory(tmp_path: Path) -> None:
 
 
 def test_file(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_text("")
+    (tmp_path / "model.bin").write_text("")
     with pytest.raises(ModelNotFoundError, match="is a file"):
-        resolve(str(tmp_path / "model.gguf"))
+        resolve(str(tmp_path / "model.bin"))
 
 
 @pytest.mark.parametrize("model", ["/no/such/dir", "./x", "a/b/c", "..", "-x", "a b"])

@@ -1,0 +1,271 @@
+"""Snapshots of recurrent states: what lets a prompt begin behind a cached prefix where layers keep state.
+
+A snapshot is the state after exactly the tokens of a prefix of whole blocks, and is named as the last of
+these blocks is. Life of a snapshot:
+
+    blank -- take --> held, being written -- publish, release --> named -- share --> held, being read
+     ^                                                             | ^                     |
+     +---- discard, or taken again, the least recently used first -+ +----- release -------+
+
+Running sequences hold a snapshot only from the step that writes, or first reads, it until that step is
+committed: all others are cache.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract import NO_SNAPSHOT
+from firelane.kv.prefix import PrefixChain
+
+DEFAULT_INTERVAL = 4096
+
+
+class SnapshotPool:
+    """Snapshots by number: reference counts, names, and the order in which they are given out again: blank
+    ones, then the least recently used. Every operation is O(1)."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._references = [0] * count
+        self._name_of: list[bytes | None] = [None] * count
+        self._by_name: dict[bytes, int] = {}
+        self._blank: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def num_free(self) -> int:
+        """Snapshots that can be taken now."""
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def num_named(self) -> int:
+        """Snapshots that a prompt could begin with."""
+        return len(self._by_name)
+
+    def free(self) -> Iterator[int]:
+        """Snapshots that can be taken now, the next one first; valid until the pool changes."""
+        yield from self._blank
+        yield from self._cached
+
+    def find(self, name: bytes) -> int:
+        """The snapshot of this name, or NO_SNAPSHOT."""
+        return self._by_name.get(name, NO_SNAPSHOT)
+
+    def take(self, snapshot: int) -> None:
+        """For one user that writes to it, its old content forgotten. KeyError where it is not free."""
+        if snapshot in self._cached:
+            self._forget(snapshot)
+        else:
+            del self._blank[snapshot]
+        self._references[snapshot] = 1
+
+    def share(self, snapshot: int) -> None:
+        """One more user of a named snapshot, who reads it."""
+        self._cached.pop(snapshot, None)
+        self._references[snapshot] += 1
+
+    def release(self, snapshot: int) -> None:
+        """One user fewer."""
+        self._references[snapshot] -= 1
+        if not self._references[snapshot]:
+            (self._cached if self._name_of[snapshot] else self._blank)[snapshot] = None
+
+    def publish(self, snapshot: int, name: bytes) -> bool:
+        """Let others find this one by its name. False where another one has it: that one is then the most
+        recently used, and this one stays without a name."""
+        known = self._by_name.setdefault(name, snapshot)
+        if known != snapshot:
+            if known in self._cached:
+                self._cached.move_to_end(known)
+            return False
+        self._name_of[snapshot] = name
+        return True
+
+    def discard(self, name: bytes) -> None:
+        """Make the snapshot of this name blank, if there is one and nobody uses it."""
+        snapshot = self.find(name)
+        if snapshot in self._cached:
+            self._forget(snapshot)
+            self._blank[snapshot] = None
+
+    def check_integrity(self, held: Iterable[int]) -> None:
+        """Raise AssertionError unless every snapshot is in one place, names are one to one, and `held` names
+        each user once."""
+        expected = [0] * self.count
+        for snapshot in held:
+            expected[snapshot] += 1
+        assert self._references == expected, "snapshot references differ from the sequences: leaked or freed"
+        for snapshot in range(self.count):
+            places = (snapshot in self._blank, snapshot in self._cached, self._references[snapshot] > 0)
+            assert sum(places) == 1, f"snapshot {snapshot}: in {sum(places)} places"
+            assert not places[0] or self._name_of[snapshot] is None, f"snapshot {snapshot}: blank but named"
+            assert not places[1] or self._name_of[snapshot], f"snapshot {snapshot}: cached without a name"
+        named = {name: snapshot for snapshot, name in enumerate(self._name_of) if name is not None}
+        assert named == self._by_name, "names and snapshots differ"
+
+    def _forget(self, snapshot: int) -> None:
+        name = self._name_of[snapshot]
+        assert name is not None
+        del self._by_name[name], self._cached[snapshot]
+        self._name_of[snapshot] = None
+
+
+class StateSave(NamedTuple):
+    """A snapshot that a step makes of the state of `slot` after its first `tokens` tokens. is_latest: it
+    replaces the sequence's one before of this kind."""
+
+    slot: int
+    tokens: int
+    snapshot: int
+    is_latest: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRule:
+    """interval: a prompt leaves a snapshot at each multiple of so many tokens, rounded up to whole blocks.
+    at_least: the tokens that must lie between two snapshots of a prompt, or between the one that it begins
+    with and the next: fewer are not worth the step that ends there."""
+
+    interval: int = DEFAULT_INTERVAL
+    at_least: int = 64
+
+
+@dataclass(slots=True)
+class HeldSnapshots:
+    """Snapshots of one running sequence. Changed by StateSnapshots alone.
+
+    wanted: lengths at which its prefill leaves one. read: the one that it begins with, until the step that
+    reads it is committed. saving: by length, those that steps in flight write. has_latest: it makes some
+    while it decodes; latest: the name of the newest of these.
+    """
+
+    wanted: tuple[int, ...] = ()
+    read: int = NO_SNAPSHOT
+    saving: dict[int, int] = field(default_factory=dict[int, int])
+    has_latest: bool = False
+    latest: bytes | None = None
+
+    @property
+    def held(self) -> list[int]:
+        """Each as often as it is used."""
+        return [*self.saving.values(), *([] if self.read == NO_SNAPSHOT else [self.read])]
+
+
+class StateSnapshots:
+    """The one owner of the snapshots: which are made, which are held by whom, and by what name the others are
+    found."""
+
+    def __init__(
+        self, count: int = 0, *, block_size: int, rule: SnapshotRule | None = None, is_kept: bool = True
+    ) -> None:
+        """is_kept: the program keeps recurrent state, and no prompt may begin without one."""
+        rule = rule or SnapshotRule()
+        self.is_kept = is_kept
+        self._pool = SnapshotPool(count)
+        self._block_size = block_size
+        self._interval = -(-rule.interval // block_size) * block_size
+        self._at_least = rule.at_least
+        self._most_latest = (count + 1) // 2
+        self._num_latest = 0
+
+    @property
+    def count(self) -> int:
+        return self._pool.count
+
+    @property
+    def num_free(self) -> int:
+        """Snapshots that can be taken now."""
+        return self._pool.num_free
+
+    @property
+    def num_named(self) -> int:
+        """Snapshots that a prompt could begin with."""
+        return self._pool.num_named
+
+    @property
+    def latest_left(self) -> int:
+        """More sequences that may have a latest one: half of the snapshots are for those of prompts."""
+        return self._most_latest - self._num_latest
+
+    def free(self) -> Iterator[int]:
+        """Snapshots that can be taken now, the next one first; valid until one is."""
+        return self._pool.free()
+
+    def known(self, names: Sequence[bytes], blocks: int) -> NDArray[np.bool_]:
+        """By number of leading blocks, up to `blocks`: there is a state for what follows. There always is one
+        of no blocks."""
+        find = self._pool.find
+        return np.array([True, *(find(name) != NO_SNAPSHOT for name in names[:blocks])])
+
+    def find(self, name: bytes) -> int:
+        """The snapshot of the blocks that end with this one, or NO_SNAPSHOT."""
+        return self._pool.find(name)
+
+    def wanted(self, num_tokens: int, hit_tokens: int, shared_tokens: int) -> tuple[int, ...]:
+        """Lengths at which a prefill that begins behind `hit_tokens` tokens is to leave a snapshot: at each
+        multiple of the interval, where its pages ceased to be those of an earlier prompt (what two prompts
+        share, a third one may), and at the last block boundary that a prompt like this may begin with."""
+        if not self.count:
+            return ()
+        last = (num_tokens - 1) // self._block_size * self._block_size
+        regular = range(hit_tokens // self._interval * self._interval, last + 1, self._interval)
+        chosen, since = list[int](), hit_tokens
+        for tokens in sorted({*regular, shared_tokens, last}):
+            if tokens - since >= self._at_least and tokens > hit_tokens:
+                chosen.append(tokens)
+                since = tokens
+        return tuple(chosen)
+
+    def begin(self, snapshot: int, wanted: tuple[int, ...]) -> HeldSnapshots:
+        """Of a sequence that begins with this snapshot, or with none, held for it from now on."""
+        if snapshot != NO_SNAPSHOT:
+            self._pool.share(snapshot)
+        return HeldSnapshots(wanted=wanted, read=snapshot)
+
+    def begun(self, held: HeldSnapshots) -> None:
+        """The step that reads the snapshot that the sequence begins with has ended."""
+        if held.read != NO_SNAPSHOT:
+            self._pool.release(held.read)
+            held.read = NO_SNAPSHOT
+
+    def take(self, held: HeldSnapshots, save: StateSave) -> None:
+        """A step that writes this snapshot is submitted."""
+        self._pool.take(save.snapshot)
+        held.saving[save.tokens] = save.snapshot
+        if save.is_latest and not held.has_latest:
+            held.has_latest = True
+            self._num_latest += 1
+
+    def publish(
+        self, held: HeldSnapshots, save: StateSave, chain: PrefixChain, tokens: NDArray[np.int32]
+    ) -> None:
+        """The step has ended: let later prompts find the snapshot."""
+        blocks, snapshot = save.tokens // self._block_size, held.saving.pop(save.tokens)
+        name = chain.names(tokens, blocks)[blocks - 1]
+        is_new = self._pool.publish(snapshot, name)
+        self._pool.release(snapshot)
+        if save.is_latest:
+            if held.latest is not None:
+                self._pool.discard(held.latest)
+            held.latest = name if is_new and save.tokens % self._interval else None
+
+    def release(self, held: HeldSnapshots) -> None:
+        """The sequence runs no more. Its latest snapshot stays findable."""
+        for snapshot in held.held:
+            self._pool.release(snapshot)
+        self._num_latest -= held.has_latest
+        held.read, held.has_latest, held.latest = NO_SNAPSHOT, False, None
+        held.saving.clear()
+
+    def check_integrity(self, all_held: Iterable[HeldSnapshots]) -> None:
+        """Raise AssertionError unless the pool is sound and `all_held` are exactly its users."""
+        running = list(all_held)
+        self._pool.check_integrity(snapshot for held in running for snapshot in held.held)
+        assert self._num_latest == sum(held.has_latest for held in running), "latest snapshots are miscounted"

@@ -1,0 +1,54 @@
+"""From what a user types to a model directory: the embedded model, a local directory, or a hub id to
+download.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from firelane import env
+from firelane.errors import ModelNotFoundError
+from firelane.sources.gguf import is_gguf, model_directory
+from firelane.sources.hub import download, download_gguf
+from firelane.weights.progress import Progress, silent
+
+EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+FILE_NAME = re.compile(r"[\w.-]+")
+
+
+def resolve(model: str | None, *, progress: Progress = silent, cache_dir: Path | None = None) -> Path:
+    """The directory of `model`: None is the embedded model, then a local directory, a GGUF file, or a hub id,
+    which may name one of several GGUF files (owner/name:Q4_K_M). cache_dir: of what is made of a GGUF file,
+    None: as the environment says.
+
+    A hub id is looked up online, and in the hub's cache alone when HF_HUB_OFFLINE is set or the hub cannot be
+    reached. Raises ModelNotFoundError saying what to do.
+    """
+    if model is None:
+        return _checked(EMBEDDED)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _checked(path)
+    if is_gguf(path):
+        return model_directory(path, cache_dir or env.read().cache_dir)
+    if path.exists():
+        raise ModelNotFoundError(f"{model}: is a file; give a .gguf file, or the directory with config.json")
+    hub_id, _, name = model.partition(":")
+    if not HUB_ID.fullmatch(hub_id) or (":" in model and not FILE_NAME.fullmatch(name)):
+        raise ModelNotFoundError(
+            f"{model}: no such directory; give a model directory, a .gguf file, or a hub id (owner/name, "
+            "owner/name:Q4_K_M)"
+        )
+    if name:
+        return model_directory(download_gguf(hub_id, name, progress), cache_dir or env.read().cache_dir)
+    return _checked(download(model, progress))
+
+
+def _checked(directory: Path) -> Path:
+    if not (directory / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"{directory}: no config.json; give a model directory in Hugging Face layout"
+        )
+    return directory

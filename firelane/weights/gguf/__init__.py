@@ -1,0 +1,1 @@
+"""GGUF files (github.com/ggml-org/ggml, docs/gguf.md) as checkpoints."""

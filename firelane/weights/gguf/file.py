@@ -1,0 +1,154 @@
+"""GgufFile: a GGUF file that presents tensors under the names, and in the shapes, that families know.
+
+A quantised matrix is read as the bf16 matrix that it stands for: scale * code - minimum in float32, rounded
+once to nearest even. So it gives the same bytes as the bf16 checkpoint of its dequantised weights.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from firelane.errors import CheckpointError
+from firelane.program.recipes import widened
+from firelane.weights.fingerprint import sampled_ranges
+from firelane.weights.gguf.blocks import decode
+from firelane.weights.gguf.index import File, Tensor
+from firelane.weights.gguf.types import TYPES
+from firelane.weights.reader import DriveReader, ReadBuffer, read_ranges
+from firelane.weights.safetensors import TensorInfo
+
+NUMBERS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+class GgufFile:
+    """Reads are safe from many threads. tensors: as the model has them; begin and end are places in the
+    file."""
+
+    __slots__ = ("_places", "_reader", "header", "path", "stamp", "tensors")
+
+    def __init__(self, file: File) -> None:
+        """Raises CheckpointError."""
+        self.path, self.stamp = Path(file.path), file.stamp
+        self._places = file.tensors
+        self.tensors = {
+            name: TensorInfo(dtype=t.dtype, shape=t.shape, begin=t.begin, end=t.end)
+            for name, t in file.tensors.items()
+        }
+        try:
+            self._reader = DriveReader(self.path)
+            self.header = self._reader.read(0, file.header_bytes, ReadBuffer(file.header_bytes)).tobytes()
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def sample(self, samples: int) -> bytes:
+        """A digest of parts of each tensor: see fingerprint.sampled_ranges()."""
+        ranges = [r for t in self._places.values() for r in sampled_ranges(t.begin, t.end, samples)]
+        digest = xxhash.xxh3_128()
+        try:
+            for piece in read_ranges(self.path, ranges, cached=not self._reader.direct):
+                digest.update(piece)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return digest.digest()
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        """float32, float16, or uint16 holding the bits of bf16. The name has to be in `tensors`."""
+        shape = self.tensors[name].shape
+        return self.elements(name, 0, prod(shape)).reshape(shape)
+
+    def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
+        """Rows first .. last - 1 of tensor(name), along its first axis."""
+        shape = self.tensors[name].shape
+        row = prod(shape[1:])
+        return self.elements(name, first * row, last * row, buffer).reshape((last - first, *shape[1:]))
+
+    def elements(
+        self,
+        name: str,
+        first: int,
+        last: int,
+        buffer: ReadBuffer | None = None,
+        *,
+        sparse: bool = False,  # noqa: ARG002 - whole rows are decoded all the same
+    ) -> NDArray[Any]:
+        """Elements first .. last - 1 of the flat tensor, in `buffer` if there is one. Raises
+        CheckpointError."""
+        tensor = self._places[name]
+        width = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+        low, high = first // width, -(-last // width)
+        values = self._rows(tensor, low, high, width).reshape(-1)[first - low * width : last - low * width]
+        if buffer is None:
+            return values
+        out = buffer.pages[: values.nbytes].view(values.dtype)
+        out[:] = values
+        return out
+
+    def _rows(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[Any]:
+        """Rows low .. high - 1 of all rows of the model's tensor: [rows, width]."""
+        rows = stored_rows(tensor, low, high)
+        kind = TYPES[tensor.type]
+        first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+        row_bytes = width // kind.size * kind.nbytes
+        raw = self._read(tensor.begin + first * row_bytes, (last - first) * row_bytes)
+        taken = raw.reshape(last - first, row_bytes)[rows - first]
+        return self._converted(_numbers(kind.name, taken, kind.nbytes), tensor)
+
+    def _read(self, begin: int, nbytes: int) -> NDArray[np.uint8]:
+        try:
+            return self._reader.read(begin, nbytes, ReadBuffer(nbytes))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _converted(self, values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+        """In the dtype that is promised."""
+        kind = NUMBERS[tensor.dtype]
+        if tensor.minus:
+            values = widened(values) - np.float32(tensor.minus)
+        if values.dtype == kind:
+            return values
+        values = widened(values)
+        return bf16_bits(values) if tensor.dtype == "BF16" else values.astype(kind)
+
+    def _unreadable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self.path}: cannot be read: {error.strerror}")
+
+
+def stored_rows(tensor: Tensor, low: int, high: int) -> NDArray[np.int64]:
+    """Where in the file, in rows, rows low .. high - 1 of the model's tensor lie."""
+    row = np.arange(low, high)
+    if not tensor.view:
+        return row
+    sizes = [tensor.view[axis] for axis in tensor.order]
+    strides = [prod(tensor.view[axis + 1 :]) for axis in tensor.order]
+    at = np.zeros_like(row)
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        row, index = np.divmod(row, size)
+        at += index * stride
+    return at
+
+
+def bf16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Rounded to nearest, ties to even; infinite and NaN where `values` are."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+    special = (bits & 0x7F800000) == 0x7F800000
+    return np.where(special, bits >> 16 | ((bits & 0xFFFF) != 0), rounded).astype(np.uint16)
+
+
+def _numbers(kind: str, taken: NDArray[np.uint8], block_bytes: int) -> NDArray[Any]:
+    """Rows as numbers: as they are stored where they are, else decoded into float32."""
+    dtype = NUMBERS.get(kind)
+    if dtype is not None:
+        return np.ascontiguousarray(taken).view(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):  # the caller tells of what is not finite
+        return decode(kind, taken.reshape(-1, block_bytes)).values().reshape(len(taken), -1)

@@ -1,0 +1,92 @@
+"""Configs of toy models of families with recurrent layers."""
+
+from __future__ import annotations
+
+from tests.models.toy_config import Config, base
+from tests.models.toy_experts import EXPERTS
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+
+
+def _next(architecture: str, model_type: str) -> Config:
+    """Three layers with delta networks, two value heads for each key head, and one with attention."""
+    return base(architecture, model_type) | {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "rope_parameters": dict(ROPE),
+        "attention_bias": False,
+    }
+
+
+def _experts() -> Config:
+    return {
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 44,
+        "shared_expert_intermediate_size": 52,
+        "norm_topk_prob": True,
+    }
+
+
+def qwen3_next() -> Config:
+    """Projections by key head, experts in each second layer."""
+    config = _next("Qwen3NextForCausalLM", "qwen3_next") | _experts()
+    return config | {"decoder_sparse_step": 2, "mlp_only_layers": []}
+
+
+def qwen3_5() -> Config:
+    """Projections apart, attention in the second layer, positions on three axes."""
+    config = _next("Qwen3_5ForCausalLM", "qwen3_5_text") | {"tie_word_embeddings": True}
+    config["rope_parameters"] |= {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    return config | {"num_hidden_layers": 3, "layer_types": kinds, "attn_output_gate": True}
+
+
+def qwen3_5_moe() -> Config:
+    """Experts in all layers, one value head for each key head."""
+    config = _next("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text") | _experts()
+    del config["intermediate_size"], config["norm_topk_prob"]
+    return config | {"linear_num_key_heads": 4, "full_attention_interval": 2}
+
+
+def lfm2() -> Config:
+    """Convolutions of three taps and attention, with the keys of published configs."""
+    config = base("Lfm2ForCausalLM", "lfm2") | {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 5,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "full_attn_idxs": [1, 3],
+        "block_auto_adjust_ff_dim": True,
+        "block_ff_dim": 200,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    }
+    del config["rms_norm_eps"], config["hidden_act"]
+    return config
+
+
+def lfm2_moe() -> Config:
+    """A dense layer first, then experts chosen with a bias; four taps."""
+    config = lfm2() | _experts()
+    config = {k: v for k, v in config.items() if not k.startswith(("full_attn", "shared", "block"))}
+    return config | {
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "model_type": "lfm2_moe",
+        "conv_L_cache": 4,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_hidden_layers": 3,
+        "num_dense_layers": 1,
+        "use_expert_bias": True,
+        "routed_scaling_factor": 1.5,
+    }
