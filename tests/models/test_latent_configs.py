@@ -30,11 +30,6 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     "groups of nothing": ("deepseek_v2", {"n_group": 7, "topk_group": 7}, "n_group = 7: 6 experts"),
     "more groups than there are": ("deepseek_v2", {"topk_group": 4}, "topk_group = 4: .* n_group = 3"),
     "too few to choose from": ("deepseek_v3", {"topk_group": 1, "num_experts_per_tok": 3}, "1 x 2 experts"),
-    "int4": (
-        "kimi_k2",
-        {"quantization_config": {"quant_method": "compressed-tensors"}},
-        "quantization_config = .*bf16 checkpoint",
-    ),
     "half a rotation": ("kimi_k2", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
     "another part": (
         "mistral4",
