@@ -1,5 +1,5 @@
-"""The plot of benchmarks/results/families.md: tokens a second of one decoding sequence, by family, beside what
-the memory's bandwidth allows.
+"""The plot of benchmarks/results/families.md: tokens a second of one decoding sequence, by family, beside
+what the memory's bandwidth allows.
 
     python benchmarks/families_plot.py [PAGE]
 

@@ -67,7 +67,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
         "original_max_position_embeddings",
     ),
-    "coded experts": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),
     "two numbers of picks": ("gpt_oss", {"experts_per_token": 3}, "experts_per_token = 3"),
     "nothing stretched": ("gpt_oss", {"rope_parameters": None}, "rope_parameters = missing"),
     "no limit": ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit"),
