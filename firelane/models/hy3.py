@@ -1,5 +1,5 @@
-"""Hy3 (Tencent, 2026): experts behind a dense layer, chosen by sigmoids and a bias, beside one that all tokens
-share; norms of heads."""
+"""Hy3 (Tencent, 2026): experts behind a dense layer, chosen by sigmoids and a bias, beside one that all
+tokens share; norms of heads."""
 
 from __future__ import annotations
 
