@@ -99,6 +99,7 @@ def mistral4() -> Config:
     theta = config.pop("rope_theta")
     return config | {
         "n_group": 2,
+        "num_hidden_layers": 2,
         "topk_group": 1,
         "norm_topk_prob": True,
         "rope_parameters": YARN
