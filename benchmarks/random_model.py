@@ -78,8 +78,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "partial_rotary_factor": 0.25,
         "vocab_size": 151936,
     },
-    # Seven of the 27 layers of DeepSeek V2-Lite, with 12 of its 64 experts each, of which a token uses as
-    # many.
+    # Seven of the 27 layers of DeepSeek V2-Lite, with 12 of its 64 experts each, of which a token uses six.
     "deepseek-v2-lite-1b": COMMON
     | {
         "architectures": ["DeepseekV2ForCausalLM"],
