@@ -22,6 +22,11 @@ def _block(**attention: Any) -> dict[str, Any]:
     return {"num_hidden_layers": 1, "block_configs": [block]}
 
 
+def _delta(**changes: Any) -> dict[str, Any]:
+    """Another section of Kimi-Linear."""
+    return {"linear_attn_config": FAMILIES["kimi_linear"]()["linear_attn_config"] | changes}
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no window": ("gemma2", {"sliding_window": 0}, "sliding_window = 0"),
     "another gate": ("gemma2", {"hidden_activation": "relu"}, "hidden_activation = 'relu'"),
@@ -93,6 +98,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "convolutions alone": ("lfm2", {"full_attn_idxs": []}, "full_attn_idxs"),
     "no past": ("lfm2", {"conv_L_cache": 1}, "conv_L_cache = 1"),
     "layers named twice": ("lfm2_moe", {"full_attn_idxs": [0]}, r"full_attn_idxs = \[0\].*the same"),
+    "no delta rule": ("kimi_linear", {"linear_attn_config": None}, "linear_attn_config = missing"),
+    "a layer named twice": ("kimi_linear", _delta(kda_layers=[1, 2, 3, 4]), "full_attn_layers.*4 layers"),
+    "a layer too many": ("kimi_linear", _delta(kda_layers=[1, 2, 4, 5]), "full_attn_layers.*4 layers"),
+    "no latents": ("kimi_linear", _delta(kda_layers=[1, 2, 3, 4], full_attn_layers=[]), "full_attn_layers"),
+    "another part": ("kimi_linear", _delta(window=8), "linear_attn_config: window = 8.*unknown"),
+    "positions": ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope = False"),
+    "another score": ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
+    "groups of experts": ("kimi_linear", {"num_expert_group": 4}, "num_expert_group = 4.*divided"),
     "a key of another family": ("seed_oss", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.toy_config import Config, base
+from tests.models.toy_config import MAX_LEN, Config, base
 from tests.models.toy_experts import EXPERTS
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
@@ -90,3 +90,39 @@ def lfm2_moe() -> Config:
         "use_expert_bias": True,
         "routed_scaling_factor": 1.5,
     }
+
+
+def kimi_linear() -> Config:
+    """Delta rules by channel, and latent attention in the third layer; a dense layer, then experts."""
+    config = base("KimiLinearForCausalLM", "kimi_linear") | {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "model_max_length": MAX_LEN,
+        "q_lora_rank": None,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 20,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 28,
+        "mla_use_nope": True,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 44,
+        "moe_renormalize": True,
+        "moe_router_activation_func": "sigmoid",
+        "num_experts": EXPERTS,
+        "num_experts_per_token": 2,
+        "num_expert_group": 1,
+        "topk_group": 1,
+        "num_shared_experts": 1,
+        "routed_scaling_factor": 1.5,
+        "rope_theta": 10000.0,
+        "linear_attn_config": {
+            "full_attn_layers": [3],
+            "kda_layers": [1, 2, 4],
+            "head_dim": 32,
+            "num_heads": 3,
+            "short_conv_kernel_size": 4,
+        },
+    }
+    del config["max_position_embeddings"]
+    return config
