@@ -4,8 +4,8 @@ that behind the first of these contexts.
     python benchmarks/long_decode.py DIR [--contexts 1000 32000] [--weights bf16] [--isa avx512bf16]
 
 Contexts are not computed: the cache and the recurrent states are filled with numbers, as steps take the same
-time whatever they are. Bandwidth is measured before and after each round of steps, in turns with the
-contexts; figures are medians of the rounds.
+time whatever they are. Each round takes single steps of the contexts in turns, between two measurements of
+the bandwidth; figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from firelane.backends.cpu import loader
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.kernels import decode_inputs, decode_shape
 from firelane.bench.table import format_table
-from firelane.bench.targets import step_seconds
 from firelane.doctor.limits import build_probe
 from firelane.engine_config import EngineConfig
 from firelane.models.config import read_config
@@ -31,6 +31,8 @@ from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
 from firelane.program.program import Program
 
+STEPS = 8
+"""Of each context, in a round."""
 SMALL_BF16 = 0x3C3C
 """The bits of about 0.01, in bf16 and in float32."""
 
@@ -67,6 +69,19 @@ def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor
     return executor
 
 
+def one_round(executor: CpuExecutor, contexts: list[Times]) -> list[float]:
+    """Mean seconds of a step of each context: single steps in turns, as the memory's speed drifts."""
+    seconds = [0.0] * len(contexts)
+    for _ in range(STEPS):
+        for i, times in enumerate(contexts):
+            inputs = decode_inputs(executor, 1, times.context)
+            began = time.perf_counter()
+            executor.submit(inputs)
+            executor.wait()
+            seconds[i] += (time.perf_counter() - began) / STEPS
+    return seconds
+
+
 def measure(executor: CpuExecutor, program: Program, options: argparse.Namespace, isa: str) -> list[Times]:
     probe, threads = build_probe(env.read(), isa), cpu_identity().usable_cores
     form = executor.weights_bytes / program.weights_bytes
@@ -74,15 +89,15 @@ def measure(executor: CpuExecutor, program: Program, options: argparse.Namespace
     for context in options.contexts:
         cost = program.cost(decode_shape(1, context))
         found.append(Times(context, form * cost.weight_bytes + cost.kv_bytes))
+    bandwidth = probe.read_gbps(threads)
     for number in range(options.rounds + 1):
-        for times in found:
-            inputs = decode_inputs(executor, 1, times.context)
-            before = probe.read_gbps(threads)
-            seconds = step_seconds(executor, inputs)
-            if number:  # the first one warms up
-                bandwidth = max(before, probe.read_gbps(threads))
-                times.seconds.append(seconds)
-                times.shares.append(times.moved / seconds / 1e9 / bandwidth)
+        seconds = one_round(executor, found)
+        after = probe.read_gbps(threads)
+        if number:  # the first one warms up
+            for times, mean in zip(found, seconds, strict=True):
+                times.seconds.append(mean)
+                times.shares.append(times.moved / mean / 1e9 / max(bandwidth, after))
+        bandwidth = after
     return found
 
 

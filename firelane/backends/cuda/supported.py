@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, DeltaRule, Gated, Op, RMSNorm, ShortConv
+from firelane.program.ops import Attention, DeltaRule, Gated, Op, RMSNorm, ShortConv, StateSpace
 from firelane.program.program import Program
 
 
@@ -18,7 +18,7 @@ def check_supported(program: Program) -> None:
 
 def _missing(op: Op) -> str:
     match op:
-        case DeltaRule() | ShortConv() | Gated():
+        case DeltaRule() | ShortConv() | StateSpace() | Gated():
             return "recurrent layers"
         case RMSNorm() if op.groups > 1:
             return "norms of groups"
