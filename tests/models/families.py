@@ -70,6 +70,8 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "qwen3_5": toy_recurrent.qwen3_5,
     "qwen3_5_moe": toy_recurrent.qwen3_5_moe,
     "kimi_linear": toy_recurrent.kimi_linear,
+    "granite_hybrid": toy_recurrent.granite_hybrid,
+    "granite_hybrid_dense": toy_recurrent.granite_hybrid_dense,
     "lfm2": toy_recurrent.lfm2,
     "lfm2_moe": toy_recurrent.lfm2_moe,
 }

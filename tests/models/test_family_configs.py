@@ -106,6 +106,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "positions": ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope = False"),
     "another score": ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
     "groups of experts": ("kimi_linear", {"num_expert_group": 4}, "num_expert_group = 4.*divided"),
+    "heads that are too narrow": ("granite_hybrid", {"mamba_d_head": 16}, "mamba_n_heads = 5: heads of 16"),
+    "groups of heads": ("granite_hybrid", {"mamba_n_groups": 2}, "mamba_n_groups = 2.*divide"),
+    "layers of a third kind": ("granite_hybrid", {"layer_types": ["mamba", "conv", "mamba"]}, "layer_types"),
+    "steps in words": ("granite_hybrid", {"time_step_limit": "auto"}, "time_step_limit = 'auto'"),
+    "steps the wrong way round": ("granite_hybrid", {"time_step_limit": [1.0, 0.5]}, "time_step_limit"),
+    "biases of projections": ("granite_hybrid", {"mamba_proj_bias": True}, "mamba_proj_bias"),
+    "other positions": ("granite_hybrid", {"position_embedding_type": "alibi"}, "position_embedding_type"),
     "a key of another family": ("seed_oss", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
 }
 

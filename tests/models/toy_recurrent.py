@@ -126,3 +126,43 @@ def kimi_linear() -> Config:
     }
     del config["max_position_embeddings"]
     return config
+
+
+def granite_hybrid() -> Config:
+    """State spaces and attention without positions, an MLP and experts in all layers, Granite's factors."""
+    return base("GraniteMoeHybridForCausalLM", "granitemoehybrid") | {
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "mamba_n_heads": 5,
+        "mamba_d_head": 32,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+        "position_embedding_type": "nope",
+        "shared_intermediate_size": 52,
+        "intermediate_size": 44,
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "embedding_multiplier": 6.0,
+        "residual_multiplier": 0.7,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    }
+
+
+def granite_hybrid_dense() -> Config:
+    """No experts; two groups of heads, and positions."""
+    config = granite_hybrid()
+    del config["num_experts_per_tok"]
+    return config | {
+        "num_local_experts": 0,
+        "mamba_n_heads": 10,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "position_embedding_type": "rope",
+    }
