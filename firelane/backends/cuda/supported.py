@@ -1,28 +1,17 @@
-"""Ops that there are no CUDA kernels for yet: refused by name when a program is loaded."""
+"""Ops that there are no CUDA kernels for: refused by name when a program is loaded."""
 
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, DeltaRule, Gated, Op, RMSNorm, ShortConv
+from firelane.program.ops import Attention
 from firelane.program.program import Program
 
 
 def check_supported(program: Program) -> None:
     """Raises UnsupportedModelError for a program with one of them."""
-    for op in program.ops:
-        if missing := _missing(op):
-            raise UnsupportedModelError(
-                f"{program.name}: there are no CUDA kernels for {missing} yet: serve it with --backend cpu"
-            )
-
-
-def _missing(op: Op) -> str:
-    match op:
-        case DeltaRule() | ShortConv() | Gated():
-            return "recurrent layers"
-        case RMSNorm() if op.groups > 1:
-            return "norms of groups"
-        case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
-            return "values that are wider or narrower than keys"
-        case _:
-            return ""
+    shapes = [op.shape for op in program.ops if isinstance(op, Attention)]
+    if any(shape.v_dim != shape.head_dim and not shape.shared for shape in shapes):
+        raise UnsupportedModelError(
+            f"{program.name}: there are no CUDA kernels for values that are wider or narrower than keys yet: "
+            "serve it with --backend cpu"
+        )
