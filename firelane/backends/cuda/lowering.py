@@ -14,7 +14,7 @@ from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
-from firelane.backends.cuda.kernels.cast import cast
+from firelane.backends.cuda.kernels.cast import cast, select_rows
 from firelane.backends.cuda.kernels.delta_rule import delta_rule
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
@@ -30,8 +30,8 @@ from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.route import route
 from firelane.backends.cuda.kernels.sample import sample
-from firelane.backends.cuda.kernels.select import select_rows, store_hidden
 from firelane.backends.cuda.kernels.short_conv import short_conv
+from firelane.backends.cuda.kernels.store_hidden import store_hidden
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.placement import padded_rows
