@@ -41,8 +41,8 @@ def _unit(x):
 
 @triton.jit
 def _log_decay(raw, speed, FLOOR: tl.constexpr):
-    """g of the op. speed: exp(a_log)."""
-    if FLOOR is None:
+    """g of the op. speed: exp(a_log). FLOOR 0: none."""
+    if FLOOR == 0.0:
         g = -speed * (tl.maximum(raw, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(raw))))
     else:
         g = FLOOR / (1.0 + tl.exp(-speed * raw))
@@ -151,7 +151,7 @@ def delta_rule(
             "KEY_DIM": s.key_dim,
             "VALUE_DIM": s.value_dim,
             "BY_CHANNEL": s.by_channel,
-            "FLOOR": op.floor,
+            "FLOOR": op.floor or 0.0,
             "KEYS": power_of_two(s.key_dim),
             "COLUMNS": COLUMNS,
         },
