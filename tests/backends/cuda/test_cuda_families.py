@@ -25,7 +25,7 @@ from tests.models.toy_config import VOCAB_SIZE
 # Largest difference of two log-probabilities; see tests/models/test_exactness.py.
 BOUNDS = {"float32": 2e-4, "bfloat16": 0.15}
 LENGTH, FIRST = 30, 13
-SIZES = {"max_num_seqs": 2, "max_num_batched_tokens": 34, "max_model_len": 64, "block_size": 16}
+SIZES = {"max_num_seqs": 2, "max_num_batched_tokens": 17, "max_model_len": 64, "block_size": 16}
 
 
 @pytest.fixture(autouse=True, scope="module")
