@@ -12,6 +12,7 @@ from firelane.models.config import ConfigReader, read_dtype
 from firelane.models.decoder_config import read_decoder
 from firelane.program.ops import GELU_TANH, Gate
 from firelane.program.reference_step import rounded
+from firelane.program.values import DType
 
 AROUND_ATTENTION = Norms(before="input_layernorm", after="post_attention_layernorm")
 AROUND_MLP = Norms(before="pre_feedforward_layernorm", after="post_feedforward_layernorm")
@@ -23,10 +24,14 @@ def read_gemma(config: ConfigReader, *, name: str, logits_softcap: float) -> Dec
         why = "only causal attention of text is supported"
         raise config.refusal("use_bidirectional_attention", config.value("use_bidirectional_attention"), why)
     config.ignore("use_bidirectional_attention")
-    factor = np.float32(math.sqrt(config.integer("hidden_size")))
-    scale = float(rounded(factor.reshape(1), read_dtype(config))[0])
+    scale = rounded_root(config.integer("hidden_size"), read_dtype(config))
     decoder = read_decoder(config, name=name, tied=True)
     return replace(decoder, embed_scale=scale, logits_softcap=logits_softcap, norm_plus=1.0)
+
+
+def rounded_root(width: int, dtype: DType) -> float:
+    """The factor of an embedding, as the checkpoint's dtype holds it."""
+    return float(rounded(np.array([math.sqrt(width)], np.float32), dtype)[0])
 
 
 def read_gemma_gate(config: ConfigReader) -> Gate:

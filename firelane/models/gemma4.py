@@ -1,6 +1,7 @@
-"""Gemma 4 (Google, 2026), its language models without per-layer embeddings (31B, 26B-A4B): Gemma 3 with
-normalised values, scores without a scale, a factor of the stream behind each layer, and full layers with
-heads of their own, of which a quarter turns and whose keys may be their values; experts beside the MLPs.
+"""Gemma 4 (Google, 2026), its language models: Gemma 3 with normalised values, scores without a scale, a
+factor of the stream behind each layer, and full layers with heads of their own, of which a quarter turns and
+whose keys may be their values; experts beside the MLPs (26B-A4B); inputs of each layer, and last layers that
+attend to the keys of others (E2B, E4B).
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from firelane.models.decoder_config import FULL, SLIDING, read_cap, read_heads, 
 from firelane.models.expert_config import read_expert_counts
 from firelane.models.experts import ExpertNames, Experts, Routing
 from firelane.models.gemma import AROUND_ATTENTION, AROUND_MLP, read_gemma, read_gemma_gate
-from firelane.models.gemma4_blocks import SCALAR, mlp_and_experts
+from firelane.models.gemma4_blocks import (
+    SCALAR,
+    attention_to,
+    mlp_and_experts,
+    read_layer_inputs,
+    read_sources,
+)
 from firelane.models.projections import SEPARATE, AttentionTensors
 from firelane.models.rope import Rope, plain_rope, read_rope
 from firelane.program.ops import HeadShape
@@ -23,11 +30,14 @@ from firelane.program.program import Program
 ARCHITECTURES = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 UNSCALED = Scores(scale=1.0)
 KEYS_AS_VALUES = AttentionTensors(qkv=("q_proj", "k_proj", "k_proj"))
+OF_KEYS = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")
+"""Tensors that published checkpoints have and layers without keys of their own do not use."""
 NAMES = ExpertNames(router="router.proj", experts="experts", transposed=False)
 
 
 def program(config: ConfigReader) -> Program:
-    _refuse_others(config)
+    if config.boolean("attention_bias", False):
+        raise config.refusal("attention_bias", True, "biases of this family are not supported")
     decoder = read_gemma(
         config, name="gemma4", logits_softcap=read_cap(config, "final_logit_softcapping", None)
     )
@@ -38,26 +48,35 @@ def program(config: ConfigReader) -> Program:
         False: KEYS_AS_VALUES if config.boolean("attention_k_eq_v", False) else SEPARATE,
         True: SEPARATE,
     }
-    experts = _read_experts(config)
+    experts, double = _read_experts(config), config.boolean("use_double_wide_mlp", False)
     pattern = (*read_pattern(config, default=6)[:-1], False)  # the last layer is a full one in any case
+    sources, inputs = read_sources(config, pattern), read_layer_inputs(config, len(pattern))
     x = embed(decoder)
+    embedded, scalar = (inputs.begin(decoder, x), "") if inputs else (x, SCALAR)
     for layer, slides in zip(decoder.layers(len(pattern)), pattern, strict=True):
-        x = attention(
-            layer,
-            x,
-            heads[slides],
-            ropes[slides],
-            span=spans[slides],
-            head_norm="qkv",
-            norms=AROUND_ATTENTION,
-            scores=UNSCALED,
-            tensors=tensors[slides],
-        )
-        if experts:
-            x = mlp_and_experts(layer, x, width, experts, gate=gate)
+        shape, rope, span, own = heads[slides], ropes[slides], spans[slides], layer.number not in sources
+        if own:
+            x = attention(
+                layer,
+                x,
+                shape,
+                rope,
+                span=span,
+                head_norm="qkv",
+                norms=AROUND_ATTENTION,
+                scores=UNSCALED,
+                tensors=tensors[slides],
+            )
         else:
-            x = mlp(layer, x, width, gate=gate, norms=AROUND_MLP, scalar=SCALAR)
-    return decoder.program(head(decoder, x))
+            x = attention_to(layer, x, shape, rope, span, sources[layer.number])
+        wide = width if own or not double else 2 * width
+        if experts:
+            x = mlp_and_experts(layer, x, wide, experts, gate=gate, scalar=scalar)
+        else:
+            x = mlp(layer, x, wide, gate=gate, norms=AROUND_MLP, scalar=scalar)
+        x = inputs.add(layer, x, embedded, gate) if inputs else x
+    left_out = tuple(f"model.layers.{number}.self_attn.{part}" for number in sources for part in OF_KEYS)
+    return replace(decoder.program(head(decoder, x)), left_out=left_out)
 
 
 def _heads(config: ConfigReader) -> dict[bool, HeadShape]:
@@ -95,18 +114,3 @@ def _read_experts(config: ConfigReader) -> Experts | None:
         routing=Routing(factors="router.per_expert_scale", logits_scale=scale),
         names=NAMES,
     )
-
-
-def _refuse_others(config: ConfigReader) -> None:
-    """Models of the family that have more than these blocks."""
-    config.ignore("vocab_size_per_layer_input")
-    for key, what in (
-        ("hidden_size_per_layer_input", "per-layer embeddings"),
-        ("num_kv_shared_layers", "keys and values of other layers"),
-    ):
-        if config.count(key, 256 if key.startswith("hidden") else 0):
-            raise config.refusal(key, config.count(key, 256), f"{what} are not supported yet")
-    if config.boolean("use_double_wide_mlp", False):
-        raise config.refusal("use_double_wide_mlp", True, "wide layers of this family are not supported yet")
-    if config.boolean("attention_bias", False):
-        raise config.refusal("attention_bias", True, "biases of this family are not supported")

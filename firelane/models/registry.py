@@ -43,7 +43,7 @@ def load_program(config: Mapping[str, Any], *, max_model_len: int | None = None)
     names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
     reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len)
     program = _family(names).program(reader)
-    program = replace(program, left_out=_predictor_layers(reader))
+    program = replace(program, left_out=(*program.left_out, *_predictor_layers(reader)))
     reader.finish()
     return program
 

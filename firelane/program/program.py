@@ -72,11 +72,15 @@ class Program:
 
     @cached_property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        return tuple(
+        """Each once, also where several ops attend to it."""
+        found = dict.fromkeys(
             CacheLayer(layer=op.layer, shape=op.shape, dtype=op.out.dtype, span=op.span)
             for op in self.ops
             if isinstance(op, Attention)
         )
+        numbers = [layer.layer for layer in found]
+        assert len(set(numbers)) == len(numbers), f"{self.name}: one cache layer of two kinds in {numbers}"
+        return tuple(found)
 
     @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:

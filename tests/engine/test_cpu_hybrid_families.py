@@ -19,7 +19,12 @@ from tests.engine.resume import resumed
 from tests.models.families import FAMILIES, make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
 
-KINDS = [("gpt_oss", "bfloat16"), ("llama4", "float32"), ("llama_nemotron", "bfloat16")]
+KINDS = [
+    ("gpt_oss", "bfloat16"),
+    ("llama4", "float32"),
+    ("llama_nemotron", "bfloat16"),
+    ("gemma4_e", "float32"),
+]
 BLOCK_SIZE = 16
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 165)
 FIELDS = {"max_tokens": 24, "seed": 7, "logprobs": 3, "prompt_logprobs": 1, "repetition_penalty": 1.1}

@@ -38,6 +38,7 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "gemma2": toy_dense.gemma2,
     "gemma3": toy_dense.gemma3,
     "gemma4": toy_dense.gemma4,
+    "gemma4_e": toy_dense.gemma4_e,
     "olmo2": toy_dense.olmo2,
     "olmo3": toy_dense.olmo3,
     "smollm3": toy_dense.smollm3,

@@ -24,9 +24,10 @@ from tests.models.toy_config import MAX_LEN, VOCAB_SIZE, WINDOW
 # Largest difference of two logits, which spread over about +-10. float32 differs by the order of sums alone.
 # bf16 keeps 8 bits of mantissa (relative error 2^-9 a rounding) in some 8 roundings a layer.
 # Heads of delta networks are normalised, however little they remember of a key: roundings grow there, up to
-# 0.53 where transformers' own bf16 is off by 0.94.
+# 0.53 where transformers' own bf16 is off by 0.94. Scores of Gemma 4 are not scaled, and its E models have
+# twice as many layers as others: of plain ones of as many layers, logits are off by as much.
 F32_BOUND, BF16_BOUND = 1e-4, 0.15
-DELTA_BF16_BOUND = 0.6
+DELTA_BF16_BOUND, DEEP_BF16_BOUND = 0.6, 0.3
 EXPERT_FAMILIES = [name for name, config in FAMILIES.items() if not config().keys().isdisjoint(PICKS_KEYS)]
 LIMITS = StepLimits(
     max_num_seqs=2,
@@ -98,6 +99,8 @@ def test_logits(checkpoints: Callable[[str, str], Path], family: str, dtype: str
     directory = checkpoints(family, dtype)
     if dtype == "bfloat16" and family.startswith(("qwen3_next", "qwen3_5", "kimi_linear")):
         bound = DELTA_BF16_BOUND
+    if (dtype, family) == ("bfloat16", "gemma4_e"):
+        bound = DEEP_BF16_BOUND
     tokens = prompt(4 * WINDOW)
     want = oracle_logits(directory, tokens)
     got = logits_of(load_program(read_config(directory)), directory, tokens, [len(tokens)])

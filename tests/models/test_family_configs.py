@@ -35,11 +35,25 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "both directions": ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     "types of other layers": ("gemma3", {"layer_types": CYCLE}, "layer_types.*3 entries"),
     "unknown type": ("olmo3", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
-    "per-layer embeddings": ("gemma4", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
-    "shared caches": ("gemma4", {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
+    "inputs of half a number": (
+        "gemma4",
+        {"hidden_size_per_layer_input": 1.5},
+        "hidden_size_per_layer_input",
+    ),
+    "a table without all tokens": (
+        "gemma4_e",
+        {"vocab_size_per_layer_input": 100},
+        "vocab_size_per_layer_input = 100.*need a row each",
+    ),
+    "no keys at all": (
+        "gemma4_e",
+        {"num_kv_shared_layers": 4},
+        "num_kv_shared_layers = 4.*keys of their own",
+    ),
+    "more than there are": ("gemma4_e", {"num_kv_shared_layers": 9}, "num_kv_shared_layers = 9"),
+    "keys of one kind alone": ("gemma4_e", {"num_kv_shared_layers": 3}, "num_kv_shared_layers = 3"),
     "no experts": ("gemma4", {"enable_moe_block": True}, "num_experts"),
     "picks": ("gemma4_moe", {"top_k_experts": 9}, "top_k_experts = 9.*only num_experts = 6"),
-    "wide layers": ("gemma4_moe", {"use_double_wide_mlp": True}, "use_double_wide_mlp"),
     "heads that do not divide": (
         "gemma4",
         {"num_global_key_value_heads": 3},
@@ -200,6 +214,15 @@ def test_llama4_without_chunks() -> None:
     whole = {"no_rope_layers": [0, 0, 0], "attention_chunk_size": None}
     program = load_program(FAMILIES["llama4"]() | whole)
     assert {op.span for op in program.ops if isinstance(op, Attention)} == {CAUSAL}
+
+
+def test_gemma4_layers_that_share_keys_have_no_cache_of_their_own() -> None:
+    program = load_program(FAMILIES["gemma4_e"]())
+    assert [layer.layer for layer in program.cache_layers] == [0, 1]
+    assert [op.layer for op in program.ops if isinstance(op, Attention)] == [0, 1, 0, 1]
+    assert "model.layers.2.self_attn.k_proj." in program.left_out
+    widths = [op.out.width for op in program.ops if isinstance(op, GatedLinear)]
+    assert widths == [136, 136, 272, 272]
 
 
 def test_llama_nemotron_leaves_out_what_layers_do_without() -> None:

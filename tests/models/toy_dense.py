@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.toy_config import MAX_LEN, WINDOW, Config, base
+from tests.models.toy_config import MAX_LEN, VOCAB_SIZE, WINDOW, Config, base
 
 CYCLE = ["sliding_attention", "full_attention"]
 
@@ -310,4 +310,20 @@ def llama_nemotron() -> Config:
         "num_hidden_layers": 4,
         "block_configs": [block(6, 2.625), block(None, 5.25), block(3, None), block(2, 1.3125)],
         "rope_scaling": llama3()["rope_parameters"],
+    }
+
+
+def gemma4_e() -> Config:
+    """Inputs of each layer, and last layers that attend to the keys of others, with MLPs twice as wide."""
+    return gemma4() | {
+        "num_hidden_layers": 4,
+        "layer_types": CYCLE * 2,
+        "attention_k_eq_v": False,
+        "num_global_key_value_heads": None,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "hidden_size_per_layer_input": 36,
+        "vocab_size_per_layer_input": VOCAB_SIZE + 3,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
     }

@@ -147,6 +147,26 @@ def test_rope_and_cache() -> None:
     assert np.isnan(step.cache.keys[0][1, :5]).all()
 
 
+def test_queries_without_keys() -> None:
+    """The same queries as beside keys; the cache stays as it is."""
+    norm = HeadNorm(q=weight("qn", 8), k=weight("kn", 8), eps=1e-6)
+    rotary = Rotary(inverse_frequencies=(1.0, 0.5, 0.25, 0.125))
+    both = RopeAndCache(
+        qkv=value("qkv", 64), layer=0, shape=SHAPE, rotary=rotary, norm=norm, out=value("q", 32)
+    )
+    alone = replace(
+        both, qkv=value("raw", 32), norm=replace(norm, k=None), keys=False, out=value("other", 32)
+    )
+    rows = random(3, 64)
+    step = step_with({both.qkv: rows, alone.qkv: rows[:, :32]}, start=5, qn=random(8), kn=random(8))
+    alone.reference(step)
+    assert np.isnan(step.cache.keys[0]).all()
+    both.reference(step)
+    np.testing.assert_array_equal(step.read(alone.out), step.read(both.out))
+    with pytest.raises(AssertionError, match="weights of q or k alone"):
+        replace(both, norm=replace(norm, k=None))
+
+
 @pytest.mark.parametrize("span", [CAUSAL, Window(1), Window(4), Chunk(4), Chunk(7)], ids=str)
 def test_attention(span: Span) -> None:
     """Six queries after four cached positions, against torch with an explicit mask."""

@@ -244,7 +244,7 @@ def gate_function(gate: Gate) -> tuple[str, str]:
 def _(op: RopeAndCache, layout: Layout) -> str:
     tag, s = _tag(op.out.dtype), op.shape
     shape = (
-        f"{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {_page(tag, layout)}, "
+        f"{tag}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {_page(tag, layout)}, "
         f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_head_steps(op)}"
     )
     fields = [

@@ -1,9 +1,9 @@
-"""Ops that there are no CUDA kernels for yet: refused by name when a program is loaded."""
+"""Ops that there are no CUDA kernels for: refused by name when a program is loaded."""
 
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, DeltaRule, Gated, Op, RMSNorm, ShortConv, StateSpace
+from firelane.program.ops import Attention, Op, StateSpace
 from firelane.program.program import Program
 
 
@@ -18,10 +18,8 @@ def check_supported(program: Program) -> None:
 
 def _missing(op: Op) -> str:
     match op:
-        case DeltaRule() | ShortConv() | StateSpace() | Gated():
-            return "recurrent layers"
-        case RMSNorm() if op.groups > 1:
-            return "norms of groups"
+        case StateSpace():
+            return "state spaces"
         case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
             return "values that are wider or narrower than keys"
         case _:

@@ -74,7 +74,8 @@ class HeadShape:
 class HeadNorm:
     """RMS norms of queries and of keys: of each head, with q, k: [head_dim], or of all heads of a row
     together (`whole`), with q: [heads * head_dim], k: [kv_heads * head_dim]. q and k are both None for a norm
-    without weights. `values`: each value head is normalised too, without weights."""
+    without weights; k alone where there are no keys. `values`: each value head is normalised too, without
+    weights."""
 
     q: Weight | None
     k: Weight | None
@@ -82,15 +83,13 @@ class HeadNorm:
     whole: bool = False
     values: bool = False
 
-    def __post_init__(self) -> None:
-        assert (self.q is None) == (self.k is None), "HeadNorm: both q and k have weights, or none"
-
     @property
     def weights(self) -> tuple[Weight, ...]:
         return tuple(w for w in (self.q, self.k) if w is not None)
 
-    def check(self, shape: HeadShape) -> None:
-        """AssertionError unless the weights fit the heads."""
+    def check(self, shape: HeadShape, *, keys: bool) -> None:
+        """AssertionError unless the weights fit the heads. keys: whether there are some."""
+        assert not keys or (self.q is None) == (self.k is None), "HeadNorm: weights of q or k alone"
         widths = (shape.q_width, shape.k_width) if self.whole else (shape.head_dim,) * 2
         for weight, width in zip(self.weights, widths, strict=False):
             assert weight.shape == (width,), f"{weight.name}: {weight.shape}, heads of {width}"

@@ -52,7 +52,8 @@ class Rotary:
 class RopeAndCache(Op):
     """qkv rows hold [q heads | k heads | v heads]. Queries and keys are normalised, if there is a norm, then
     rotated, if there are angles; queries are multiplied by their position's temperature, if there is one. q
-    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`. Keys that
+    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`. Without `keys`
+    rows are queries alone, which will attend to what another op has written there (Gemma 4, 2026). Keys that
     hold their values are LatentCache's."""
 
     qkv: Value
@@ -61,12 +62,13 @@ class RopeAndCache(Op):
     rotary: Rotary | None
     norm: HeadNorm | None = None
     temperature: Temperature | None = None
+    keys: bool = True
     out: Value
 
     def __post_init__(self) -> None:
         s = self.shape
         assert not s.shared, f"RopeAndCache {self.layer}: keys that hold their values are LatentCache's"
-        assert self.qkv.width == s.q_width + s.k_width + s.v_width, (
+        assert self.qkv.width == s.q_width + self.keys * (s.k_width + s.v_width), (
             f"RopeAndCache {self.layer}: qkv {self.qkv.width}"
         )
         assert self.out.width == s.q_width, f"RopeAndCache {self.layer}: out {self.out.width}"
@@ -76,7 +78,7 @@ class RopeAndCache(Op):
                 f"RopeAndCache {self.layer}: frequencies"
             )
         if self.norm is not None:
-            self.norm.check(s)
+            self.norm.check(s, keys=self.keys)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -89,24 +91,28 @@ class RopeAndCache(Op):
 
     def cost(self, shape: StepShape) -> Cost:
         s, tokens = self.shape, shape.tokens
-        written = s.cached_width * self.out.dtype.itemsize
+        written = self.keys * s.cached_width * self.out.dtype.itemsize
         return Cost(
-            flops=3.0 * tokens * (s.heads + s.kv_heads) * s.head_dim,
+            flops=3.0 * tokens * (s.heads + self.keys * s.kv_heads) * s.head_dim,
             weight_bytes=float(sum(w.nbytes for w in self.weights)),
             kv_bytes=float(tokens * written),
         )
 
     def reference(self, step: ReferenceStep) -> None:
-        s, qkv = self.shape, step.read(self.qkv)
+        s, norm, qkv = self.shape, self.norm, step.read(self.qkv)
         parts = np.split(qkv, [s.q_width, s.q_width + s.k_width], axis=1)
-        q, k = (part.reshape(len(qkv), -1, s.head_dim) for part in parts[:2])
-        v = parts[2].reshape(len(qkv), s.kv_heads, s.v_dim)
-        if self.norm is not None:
-            q, k = self.norm.apply(q, self.norm.q, step), self.norm.apply(k, self.norm.k, step)
-            v = self.norm.apply_values(v) if self.norm.values else v
-        if self.rotary is not None:
-            q, k = self.rotary.rotate(q, step.positions), self.rotary.rotate(k, step.positions)
+        q = self._turned(parts[0], norm.q if norm else None, step)
         if self.temperature is not None:
             q = q * self.temperature.at(step.positions)[:, None, None]
         step.write(self.out, q.reshape(len(q), -1))
-        step.write_cache(self.layer, k, v)
+        if self.keys:
+            v = parts[2].reshape(len(qkv), s.kv_heads, s.v_dim)
+            v = norm.apply_values(v) if norm and norm.values else v
+            step.write_cache(self.layer, self._turned(parts[1], norm.k if norm else None, step), v)
+
+    def _turned(self, rows: F32, weight: Weight | None, step: ReferenceStep) -> F32:
+        """Heads normalised and rotated: [tokens, heads, head_dim]."""
+        heads = rows.reshape(len(rows), -1, self.shape.head_dim)
+        if self.norm is not None:
+            heads = self.norm.apply(heads, weight, step)
+        return heads if self.rotary is None else self.rotary.rotate(heads, step.positions)
