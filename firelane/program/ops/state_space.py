@@ -101,7 +101,7 @@ class StateSpace(Op):
                 kept = kept * np.exp(-speed * steps[t])[:, None, None] + added
                 out[t] = np.einsum("hnp,hn->hp", kept, c[t])
             step.write_state(state, chunk, kept)
-        out = out + step.weight(self.skip)[:, None] * x
+        out += step.weight(self.skip)[:, None] * x
         step.write(self.out, out.reshape(len(out), -1))
 
     def _by_head(self, groups: F32) -> F32:
@@ -112,4 +112,5 @@ class StateSpace(Op):
         """float32 [T, heads]."""
         raw = step.read(self.dt)[:, self.column : self.column + self.shape.heads]
         steps = np.logaddexp(np.float32(0), raw + step.weight(self.dt_bias))
-        return np.clip(steps, *(np.float32(limit) for limit in self.limits))
+        least, most = self.limits
+        return np.minimum(np.maximum(steps, np.float32(least)), np.float32(most)).astype(np.float32)

@@ -56,7 +56,7 @@ def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
 
 
 def test_state_spaces_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="granite_hybrid: .* no CUDA kernels for state spaces"):
+    with pytest.raises(UnsupportedModelError, match=r"granite_hybrid: .* no CUDA kernels for state spaces"):
         load(make_checkpoint("granite_hybrid", "float32", tmp_path))
 
 
