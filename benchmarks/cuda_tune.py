@@ -32,10 +32,10 @@ from firelane.backends.cuda.buckets import make_buckets
 from firelane.backends.cuda.compilation import compile_all
 from firelane.backends.cuda.config import LinearConfig, ProductShape, by_rule
 from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.product_plan import ExpertOp, ProductPlan, grouped_shape
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import neighbours
-from firelane.backends.cuda.tuning.problem import Problem
+from firelane.backends.cuda.tuning.grouped_problem import problem_of
 from firelane.backends.cuda.tuning.stopwatch import CudaStopwatch, Stopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 from firelane.contract import StepLimits
@@ -55,9 +55,14 @@ class Figures:
 
 
 def shapes_of(program: Program, limits: StepLimits, *, is_coded: bool) -> Iterator[ProductShape]:
-    """Every product of every bucket."""
+    """Every product of every bucket, but for those by head."""
+    experts = [op for op in program.ops if isinstance(op, ExpertOp)]
     for bucket in make_buckets(limits):
+        for op in experts:
+            yield grouped_shape(op, ProductPlan.rows(op.x, bucket), is_coded=is_coded)
         for product in program.products:
+            if product.layout.by_expert:
+                continue
             yield ProductShape(
                 rows=product.weight.rows,
                 k=product.weight.k,
@@ -85,7 +90,7 @@ def candidates(shape: ProductShape) -> list[LinearConfig]:
 def compile_ahead(shapes: Sequence[ProductShape]) -> None:
     """Their first candidates, from operands on no device. One that the compiler refuses is left to the
     stopwatch, which says so."""
-    problems = [Problem(shape=replace(s), device=torch.device("meta")) for s in shapes]
+    problems = [problem_of(replace(s), torch.device("meta")) for s in shapes]
     runs = [p.runs(config)[0] for p in problems for config in candidates(p.shape)]
 
     def compile_one(works: Sequence[Work]) -> None:
@@ -109,14 +114,14 @@ def measure(
                 break
             coming.result()
             coming = ahead.submit(compile_ahead, shapes[index + 1 : index + 2])
-            found |= tune([shape], lambda s: Problem(shape=s, device=device).runs, stopwatch)
+            found |= tune([shape], lambda s: problem_of(s, device).runs, stopwatch)
             yield found
 
 
 def table(figures: Figures) -> Table:
     rows = [
         [
-            f"{m.shape.rows} x {m.shape.k}{', gated' if m.shape.gated else ''}",
+            f"{m.shape.rows} x {m.shape.k}{', gated' if m.shape.gated else ''}{_experts(m.shape)}",
             "window" if m.shape.is_coded else "plain",
             str(m.shape.max_rows),
             f"{m.times_ms[by_rule(m.shape)] * 1e3:.1f}",
@@ -131,6 +136,10 @@ def table(figures: Figures) -> Table:
         rows=rows,
         notes=[f"{len(figures.left_out)} shapes were not reached. Table: {figures.file}"],
     )
+
+
+def _experts(shape: ProductShape) -> str:
+    return f", {shape.picks} of {shape.experts} experts" if shape.experts else ""
 
 
 def describe(config: LinearConfig) -> str:

@@ -4,8 +4,8 @@ that behind the first of these contexts.
     python benchmarks/long_decode.py DIR [--contexts 1000 32000] [--weights bf16] [--isa avx512bf16]
 
 Contexts are not computed: the cache and the recurrent states are filled with numbers, as steps take the same
-time whatever they are. Bandwidth is measured before and after each round of steps, in turns with the
-contexts; figures are medians of the rounds.
+time whatever they are. Each round takes single steps of the contexts in turns, between two measurements of
+the bandwidth; figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from firelane.backends.cpu import loader
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.kernels import decode_inputs, decode_shape
 from firelane.bench.table import format_table
-from firelane.bench.targets import step_seconds
 from firelane.doctor.limits import build_probe
 from firelane.engine_config import EngineConfig
 from firelane.models.config import read_config
@@ -33,6 +33,8 @@ from firelane.program.ops import Attention
 from firelane.program.program import Program
 from firelane.program.values import Cost
 
+STEPS = 8
+"""Of each context, in a round."""
 SMALL_BF16 = 0x3C3C
 """The bits of about 0.01, in bf16 and in float32."""
 
@@ -82,18 +84,34 @@ def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor
     return executor
 
 
+def one_round(executor: CpuExecutor, program: Program, contexts: list[Times]) -> list[tuple[float, float]]:
+    """Mean seconds of a step of each context, and of its attention: single steps in turns, as the memory's
+    speed drifts."""
+    seconds = [(0.0, 0.0)] * len(contexts)
+    for _ in range(STEPS):
+        for i, times in enumerate(contexts):
+            inputs = decode_inputs(executor, 1, times.context)
+            executor.op_seconds[:] = 0
+            began = time.perf_counter()
+            executor.submit(inputs)
+            executor.wait()
+            step, attention = time.perf_counter() - began, attention_seconds(executor, program)
+            seconds[i] = seconds[i][0] + step / STEPS, seconds[i][1] + attention / STEPS
+    return seconds
+
+
 def measure(executor: CpuExecutor, program: Program, options: argparse.Namespace, isa: str) -> list[Times]:
     probe, threads = build_probe(env.read(), isa), cpu_identity().usable_cores
     peak = probe.dot_gflops(threads) or probe.fma_gflops(threads)
     found = [times_of(program, context, executor.weights_bytes) for context in options.contexts]
+    bandwidth = probe.read_gbps(threads)
     for number in range(options.rounds + 1):
-        for times in found:
-            inputs = decode_inputs(executor, 1, times.context)
-            before = probe.read_gbps(threads)
-            executor.op_seconds[:] = 0
-            seconds, attention = step_seconds(executor, inputs), attention_seconds(executor, program)
-            if number:  # the first one warms up
-                times.add(seconds, attention, max(before, probe.read_gbps(threads)), peak)
+        steps = one_round(executor, program, found)
+        after = probe.read_gbps(threads)
+        if number:  # the first one warms up
+            for times, (seconds, attention) in zip(found, steps, strict=True):
+                times.add(seconds, attention, max(bandwidth, after), peak)
+        bandwidth = after
     return found
 
 

@@ -11,12 +11,15 @@ MAX_LAYERS = 1024
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_decoder(config: ConfigReader, *, name: str, tied: bool = False) -> Decoder:
-    """The sizes of a decoder, without ops. tied: where the config does not say."""
+def read_decoder(
+    config: ConfigReader, *, name: str, tied: bool = False, length: str = "max_position_embeddings"
+) -> Decoder:
+    """The sizes of a decoder, without ops. tied: where the config does not say. length: the key of the
+    longest sequence's."""
     return Decoder(
         name=name,
         vocab_size=config.integer("vocab_size"),
-        max_model_len=config.integer("max_position_embeddings"),
+        max_model_len=config.integer(length),
         width=config.integer("hidden_size"),
         eps=config.number("rms_norm_eps", 1e-6),
         dtype=read_dtype(config),

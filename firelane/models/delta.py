@@ -25,12 +25,14 @@ class Columns(NamedTuple):
 class Delta:
     """A layer's delta rule, and names of its tensors below the layer. conv: tensors of the convolution that
     queries, keys and values go through, with the channels of each. gate: the function of the gate of what
-    heads remember, behind its norm."""
+    heads remember, behind its norm. a_log_shape: in the checkpoint, if it is not one number a head, one
+    after the other."""
 
     shape: DeltaShape
     taps: int
     conv: tuple[tuple[str, int], ...]
     a_log: str
+    a_log_shape: tuple[int, ...] = ()
     dt_bias: str
     norm: str
     out: str
@@ -54,7 +56,7 @@ def delta(
         decay=decay.value,
         beta=beta.value,
         columns=(decay.first, beta.first),
-        a_log=_vector(layer, "a_log", how.a_log, shape.heads),
+        a_log=_vector(layer, "a_log", how.a_log, shape.heads, stored=how.a_log_shape),
         dt_bias=_vector(layer, "dt_bias", how.dt_bias, shape.decay_width),
         shape=shape,
         out=layer.value("remembered", shape.value_width, DType.F32),
@@ -127,7 +129,10 @@ def taps_of(layer: Layer, part: str, tensors: tuple[tuple[str, int], ...], taps:
     return Weight(name=layer.name(part), shape=(size,), dtype=DType.F32, pieces=pieces)
 
 
-def _vector(layer: Layer, part: str, tensor: str, size: int, times: int = 1) -> Weight:
-    """A tensor of `size` numbers, whatever its axes, `times` times."""
-    piece = Piece(tensor=layer.tensor(tensor), shape=(size,))
+def _vector(
+    layer: Layer, part: str, tensor: str, size: int, *, times: int = 1, stored: tuple[int, ...] = ()
+) -> Weight:
+    """A tensor of `size` numbers, `times` times; `stored`: its shape, where it has other axes."""
+    shape, view = (stored, (size,)) if stored else ((size,), ())
+    piece = Piece(tensor=layer.tensor(tensor), shape=shape, view=view)
     return Weight(name=layer.name(part), shape=(times * size,), dtype=DType.F32, pieces=(piece,) * times)

@@ -35,16 +35,18 @@ def read_expert_counts(
     return count, picks
 
 
-def read_groups(config: ConfigReader, count: int, picks: int, *, best: int = 2) -> Groups | None:
-    """Groups of experts, as good as their `best` best. Raises UnsupportedModelError where they do not divide
-    the experts, or leave too few to choose from."""
-    groups, keep = config.integer("n_group", 1), config.integer("topk_group", 1)
+def read_groups(
+    config: ConfigReader, count: int, picks: int, *, best: int = 2, key: str = "n_group"
+) -> Groups | None:
+    """Groups of experts, as good as their `best` best. key: of how many there are. Raises
+    UnsupportedModelError where they do not divide the experts, or leave too few to choose from."""
+    groups, keep = config.integer(key, 1), config.integer("topk_group", 1)
     if groups == keep == 1:
         return None
     if count % groups or count < best * groups:
-        raise config.refusal("n_group", groups, f"{count} experts cannot be divided in such groups")
+        raise config.refusal(key, groups, f"{count} experts cannot be divided in such groups")
     if keep > groups:
-        raise config.refusal("topk_group", keep, f"there are only n_group = {groups}")
+        raise config.refusal("topk_group", keep, f"there are only {key} = {groups}")
     if picks > keep * (count // groups):
         size = count // groups
         raise config.refusal("topk_group", keep, f"{keep} x {size} experts, and each token uses {picks}")

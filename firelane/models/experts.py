@@ -69,13 +69,15 @@ class Routing:
 class ExpertNames:
     """Names of the tensors of a layer's experts in the checkpoint, below the layer. transposed: whether one
     tensor for all is [experts, k, n]; None: there may be one for each expert, and shapes tell. interleaved:
-    of gate and up in one transposed tensor, whether their columns alternate."""
+    of gate and up in one transposed tensor, whether their columns alternate. fused: the tensors for all, of
+    gate and up, and of down."""
 
     router: str = "mlp.gate"
     experts: str = "mlp.experts"
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    fused: tuple[str, str] = ("gate_up_proj", "down_proj")
     norm: str = NORM
     transposed: bool | None = None
     interleaved: bool = False
@@ -90,7 +92,7 @@ class ExpertNames:
         each = tuple(
             Piece(tensor=f"{block}.{e}.{part}.weight", shape=shape) for e in range(count) for part in parts
         )
-        name, rows = f"{block}.{'_'.join(halves)}_proj", len(halves) * n
+        name, rows = f"{block}.{self.fused[halves == DOWN]}", len(halves) * n
         fused = Piece(tensor=name, shape=(count, rows, k))
         view, order = ((count, k, n, 2), (0, 3, 2, 1)) if self._alternates(halves) else ((), (0, 2, 1))
         transposed = Piece(tensor=name, shape=(count, k, rows), view=view, order=order)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.contract import EMBED, SAMPLE, SCORE, StepInputs
+from firelane.contract import EMBED, SAMPLE, SCORE, ZERO_STATE, StepInputs
 
 LIMITS = {
     "max_num_seqs": 4,
@@ -62,6 +62,7 @@ class Batch:
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), 0, 0
         for i, (slot, start, length, rows) in enumerate(chunks):
             inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = slot, start, length
+            inputs.chunk_from[i] = slot if start else ZERO_STATE
             for position, kind in rows.items():
                 r = inputs.num_rows
                 inputs.row_token[r] = inputs.num_tokens + position - start

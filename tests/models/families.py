@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PICKS_KEYS = ("num_experts_per_tok", "moe_k", "top_k_experts")
+PICKS_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "top_k_experts")
 
 FAMILIES: dict[str, Callable[[], Config]] = {
     "llama2": toy_dense.llama2,
@@ -71,6 +71,9 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "qwen3_next": toy_recurrent.qwen3_next,
     "qwen3_5": toy_recurrent.qwen3_5,
     "qwen3_5_moe": toy_recurrent.qwen3_5_moe,
+    "kimi_linear": toy_recurrent.kimi_linear,
+    "granite_hybrid": toy_recurrent.granite_hybrid,
+    "granite_hybrid_dense": toy_recurrent.granite_hybrid_dense,
     "lfm2": toy_recurrent.lfm2,
     "lfm2_moe": toy_recurrent.lfm2_moe,
 }

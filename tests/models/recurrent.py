@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from firelane.models.blocks import Decoder, Layer, attention, embed, head
 from firelane.models.rope import plain_rope
-from firelane.program.ops import DeltaRule, DeltaShape, Gated, HeadShape, Linear, RMSNorm, ShortConv
+from firelane.program.ops import (
+    DeltaRule,
+    DeltaShape,
+    Gated,
+    HeadShape,
+    Linear,
+    RMSNorm,
+    ShortConv,
+    StateShape,
+    StateSpace,
+)
 from firelane.program.ops.gated import Activation
 from firelane.program.program import Program
 from firelane.program.values import DType, Value, Weight
@@ -15,15 +26,17 @@ from firelane.program.values import DType, Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentSpec:
-    """A delta rule, a convolution of the stream, and attention with a gate. `taps`: of the convolutions."""
+    """For each shape a delta rule, or a state space, a convolution of the stream, and attention. `taps`: of
+    the convolutions."""
 
     hidden_size: int
     dtype: DType
-    shapes: tuple[DeltaShape, ...]
+    shapes: tuple[DeltaShape | StateShape, ...]
     taps: int = 4
     act: Literal["silu", "none"] = "silu"
     gate: Activation = "silu"
     floor: float | None = None
+    limits: tuple[float, float] = (0.0, math.inf)
     bias: bool = False
     vocab_size: int = 331
     heads: HeadShape = field(default=HeadShape(heads=2, kv_heads=1, head_dim=16))
@@ -41,7 +54,8 @@ def recurrent_program(spec: RecurrentSpec) -> Program:
     )
     x = embed(decoder)
     for layer, shape in zip(decoder.layers(len(spec.shapes)), spec.shapes, strict=True):
-        x = _delta(layer, spec, shape, x)
+        mix = _delta if isinstance(shape, DeltaShape) else _space
+        x = mix(layer, spec, shape, x)
         x = _convolution(layer, spec, x)
         x = attention(layer, x, spec.heads, rope)
     return decoder.program(head(decoder, x))
@@ -75,6 +89,24 @@ def _delta(layer: Layer, spec: RecurrentSpec, s: DeltaShape, x: Value) -> Value:
     out = layer.value("delta_gated", s.value_width, spec.dtype)
     gated = add(Gated(x=add(norm), gate=every, act=spec.gate, column=gate, out=out))
     return _linear(layer, "delta_end", gated, x.width, residual=x)
+
+
+def _space(layer: Layer, spec: RecurrentSpec, s: StateShape, x: Value) -> Value:
+    normed, add = layer.read(x, "space", "input_layernorm"), layer.decoder.add
+    every = _linear(layer, "projections", normed, s.xbc_width + s.heads)
+    op = StateSpace(
+        xbc=add(_conv(layer, spec, "mixed", every, s.xbc_width)),
+        dt=every,
+        column=s.xbc_width,
+        a_log=_vector(layer, "a_log_bias", s.heads),
+        dt_bias=_vector(layer, "dt_bias", s.heads),
+        skip=_vector(layer, "skip", s.heads),
+        shape=s,
+        limits=spec.limits,
+        out=layer.value("remembered", s.width, DType.F32),
+    )
+    cast = layer.read(add(op), "space_end", None)
+    return _linear(layer, "space_end", cast, x.width, residual=x)
 
 
 def _convolution(layer: Layer, spec: RecurrentSpec, x: Value) -> Value:
@@ -115,7 +147,10 @@ RECURRENT_SPECS = {
     "bf16-recurrent": RecurrentSpec(
         hidden_size=104,
         dtype=DType.BF16,
-        shapes=(DeltaShape(key_heads=2, heads=6, key_dim=48, value_dim=80),),
+        shapes=(
+            DeltaShape(key_heads=2, heads=6, key_dim=48, value_dim=80),
+            StateShape(heads=3, groups=1, head_dim=32, state_dim=64),
+        ),
     ),
     "f32-recurrent": RecurrentSpec(
         hidden_size=84,
@@ -123,7 +158,9 @@ RECURRENT_SPECS = {
         shapes=(
             DeltaShape(key_heads=3, heads=3, key_dim=32, value_dim=16, by_channel=True),
             DeltaShape(key_heads=1, heads=2, key_dim=16, value_dim=64),
+            StateShape(heads=6, groups=2, head_dim=48, state_dim=32),
         ),
+        limits=(0.3, 1.1),
         taps=3,
         act="none",
         gate="sigmoid",

@@ -22,6 +22,11 @@ def _block(**attention: Any) -> dict[str, Any]:
     return {"num_hidden_layers": 1, "block_configs": [block]}
 
 
+def _delta(**changes: Any) -> dict[str, Any]:
+    """Another section of Kimi-Linear."""
+    return {"linear_attn_config": FAMILIES["kimi_linear"]()["linear_attn_config"] | changes}
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no window": ("gemma2", {"sliding_window": 0}, "sliding_window = 0"),
     "another gate": ("gemma2", {"hidden_activation": "relu"}, "hidden_activation = 'relu'"),
@@ -106,6 +111,21 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "convolutions alone": ("lfm2", {"full_attn_idxs": []}, "full_attn_idxs"),
     "no past": ("lfm2", {"conv_L_cache": 1}, "conv_L_cache = 1"),
     "layers named twice": ("lfm2_moe", {"full_attn_idxs": [0]}, r"full_attn_idxs = \[0\].*the same"),
+    "no delta rule": ("kimi_linear", {"linear_attn_config": None}, "linear_attn_config = missing"),
+    "a layer named twice": ("kimi_linear", _delta(kda_layers=[1, 2, 3, 4]), "full_attn_layers.*4 layers"),
+    "a layer too many": ("kimi_linear", _delta(kda_layers=[1, 2, 4, 5]), "full_attn_layers.*4 layers"),
+    "no latents": ("kimi_linear", _delta(kda_layers=[1, 2, 3, 4], full_attn_layers=[]), "full_attn_layers"),
+    "another part": ("kimi_linear", _delta(window=8), "linear_attn_config: window = 8.*unknown"),
+    "positions": ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope = False"),
+    "another score": ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
+    "groups of experts": ("kimi_linear", {"num_expert_group": 4}, "num_expert_group = 4.*divided"),
+    "heads that are too narrow": ("granite_hybrid", {"mamba_d_head": 16}, "mamba_n_heads = 5: heads of 16"),
+    "groups of heads": ("granite_hybrid", {"mamba_n_groups": 2}, "mamba_n_groups = 2.*divide"),
+    "layers of a third kind": ("granite_hybrid", {"layer_types": ["mamba", "conv", "mamba"]}, "layer_types"),
+    "steps in words": ("granite_hybrid", {"time_step_limit": "auto"}, "time_step_limit = 'auto'"),
+    "steps the wrong way round": ("granite_hybrid", {"time_step_limit": [1.0, 0.5]}, "time_step_limit"),
+    "biases of projections": ("granite_hybrid", {"mamba_proj_bias": True}, "mamba_proj_bias"),
+    "other positions": ("granite_hybrid", {"position_embedding_type": "alibi"}, "position_embedding_type"),
     "a key of another family": ("seed_oss", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
 }
 

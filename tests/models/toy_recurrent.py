@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.toy_config import Config, base
+from tests.models.toy_config import MAX_LEN, Config, base
 from tests.models.toy_experts import EXPERTS
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
@@ -89,4 +89,80 @@ def lfm2_moe() -> Config:
         "num_dense_layers": 1,
         "use_expert_bias": True,
         "routed_scaling_factor": 1.5,
+    }
+
+
+def kimi_linear() -> Config:
+    """Delta rules by channel, and latent attention in the third layer; a dense layer, then experts."""
+    config = base("KimiLinearForCausalLM", "kimi_linear") | {
+        "num_hidden_layers": 4,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "model_max_length": MAX_LEN,
+        "q_lora_rank": None,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 20,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 28,
+        "mla_use_nope": True,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 44,
+        "moe_renormalize": True,
+        "moe_router_activation_func": "sigmoid",
+        "num_experts": EXPERTS,
+        "num_experts_per_token": 2,
+        "num_expert_group": 1,
+        "topk_group": 1,
+        "num_shared_experts": 1,
+        "routed_scaling_factor": 1.5,
+        "rope_theta": 10000.0,
+        "linear_attn_config": {
+            "full_attn_layers": [3],
+            "kda_layers": [1, 2, 4],
+            "head_dim": 32,
+            "num_heads": 3,
+            "short_conv_kernel_size": 4,
+        },
+    }
+    del config["max_position_embeddings"]
+    return config
+
+
+def granite_hybrid() -> Config:
+    """State spaces and attention without positions, an MLP and experts in all layers, Granite's factors."""
+    return base("GraniteMoeHybridForCausalLM", "granitemoehybrid") | {
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "mamba_n_heads": 5,
+        "mamba_d_head": 32,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "mamba_conv_bias": True,
+        "mamba_proj_bias": False,
+        "position_embedding_type": "nope",
+        "shared_intermediate_size": 52,
+        "intermediate_size": 44,
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": 2,
+        "embedding_multiplier": 6.0,
+        "residual_multiplier": 0.7,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    }
+
+
+def granite_hybrid_dense() -> Config:
+    """No experts; two groups of heads, and positions."""
+    config = granite_hybrid()
+    del config["num_experts_per_tok"]
+    return config | {
+        "num_local_experts": 0,
+        "mamba_n_heads": 10,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "position_embedding_type": "rope",
     }

@@ -11,9 +11,19 @@ import pytest
 import torch
 import torch.nn.functional as fn
 from transformers.models.glm5_next.modeling_glm5_next import recurrent_kimi_delta_attention
+from transformers.models.granitemoehybrid.modeling_granitemoehybrid import mamba2_chunk_scan
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 
-from firelane.program.ops import DeltaRule, DeltaShape, Gated, Op, RMSNorm, ShortConv
+from firelane.program.ops import (
+    DeltaRule,
+    DeltaShape,
+    Gated,
+    Op,
+    RMSNorm,
+    ShortConv,
+    StateShape,
+    StateSpace,
+)
 from firelane.program.ops.gated import Activation
 from firelane.program.reference_step import ReferenceChunk, ReferenceStep
 from firelane.program.values import DType, StepShape, Value
@@ -126,11 +136,57 @@ def test_delta_rule(shape: DeltaShape, floor: float | None) -> None:
     np.testing.assert_allclose(run(op, x, **w).read(op.out), oracle(op, x, w), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("op", [delta(), delta(BY_CHANNEL), conv()], ids=["head", "channel", "conv"])
-def test_steps_after_each_other_are_one(op: DeltaRule | ShortConv) -> None:
+SPACE = StateShape(heads=6, groups=2, head_dim=5, state_dim=8)
+
+
+def space(**fields: Any) -> StateSpace:
+    given = {
+        "xbc": value("xbc", SPACE.xbc_width),
+        "dt": value("dt", 2 + SPACE.heads),
+        "column": 2,
+        "a_log": weight("a", SPACE.heads),
+        "dt_bias": weight("dt", SPACE.heads),
+        "skip": weight("d", SPACE.heads),
+        "shape": SPACE,
+        "out": value("out", SPACE.width),
+    }
+    return StateSpace(**{**given, **fields})
+
+
+@pytest.mark.parametrize("limits", [(0.0, float("inf")), (0.3, 0.9)], ids=str)
+def test_state_space(limits: tuple[float, float]) -> None:
+    """By transformers."""
+    op, s = space(limits=limits), SPACE
+    x = {v: random(TOKENS, v.width) for v in (op.xbc, op.dt)}
+    w = {name: random(s.heads) for name in ("a", "dt", "d")}
+    parts = np.split(x[op.xbc], [s.width, s.width + s.groups * s.state_dim], axis=1)
+    numbers, b, c = (torch.tensor(part)[None] for part in parts)
+    expected = mamba2_chunk_scan(
+        numbers.reshape(1, TOKENS, s.heads, -1),
+        torch.tensor(x[op.dt][None, :, 2:]),
+        -torch.exp(torch.tensor(w["a"])),
+        b.reshape(1, TOKENS, s.groups, -1),
+        c.reshape(1, TOKENS, s.groups, -1),
+        chunk_size=4,
+        D=torch.tensor(w["d"]),
+        dt_bias=torch.tensor(w["dt"]),
+        dt_softplus=True,
+        dt_limit=limits,
+    )
+    expected = (expected[0] if isinstance(expected, tuple) else expected).reshape(TOKENS, -1).numpy()
+    np.testing.assert_allclose(run(op, x, **w).read(op.out), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "op", [delta(), delta(BY_CHANNEL), space(), conv()], ids=["head", "channel", "space", "conv"]
+)
+def test_steps_after_each_other_are_one(op: DeltaRule | StateSpace | ShortConv) -> None:
     """Whatever the chunks, of one token, of fewer than the convolution sees, or of more."""
     if isinstance(op, DeltaRule):
         x, w = inputs_of(op), weights_of(op)
+    elif isinstance(op, StateSpace):
+        x = {v: random(TOKENS, v.width) for v in (op.xbc, op.dt)}
+        w = {name: random(SPACE.heads) for name in ("a", "dt", "d")}
     else:
         x, w = {op.x: random(TOKENS, 7)}, {"w": random(20)}
     whole = run(op, x, **w)
@@ -183,6 +239,12 @@ INTEGERS = value("out", 5, DType.I32)
         (lambda: delta(a_log=weight("a", 2)), "a_log"),
         (lambda: delta(dt_bias=weight("a", 2)), "dt_bias"),
         (lambda: delta(out=value("out", 3)), "out 3"),
+        (lambda: space(xbc=value("xbc", 3)), "xbc 3"),
+        (lambda: space(column=3), "dt 8 from 3 on"),
+        (lambda: space(skip=weight("d", 2)), "each of 6 heads"),
+        (lambda: space(limits=(1.0, 0.5)), "limits"),
+        (lambda: space(out=value("out", 3)), "out 3"),
+        (lambda: StateShape(heads=6, groups=4, head_dim=8, state_dim=8), "evenly"),
         (lambda: DeltaShape(key_heads=4, heads=6, key_dim=8, value_dim=8), "evenly"),
         (lambda: Gated(x=value("x", 4), gate=value("g", 5), act="none", out=INTEGERS), "of x 4"),
         (lambda: Gated(x=value("x", 5), gate=value("g", 5), act="none", column=1, out=INTEGERS), "1 to 6"),

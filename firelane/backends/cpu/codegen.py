@@ -16,7 +16,13 @@ from firelane.backends.cpu.operands import rows as _rows
 from firelane.backends.cpu.operands import tag as _tag
 from firelane.backends.cpu.operands import truth as _truth
 from firelane.backends.cpu.operands import vector as _vector
-from firelane.backends.cpu.recurrent_calls import delta_rule, delta_rule_type, gated, short_conv
+from firelane.backends.cpu.recurrent_calls import (
+    delta_rule,
+    gated,
+    recurrence_type,
+    short_conv,
+    state_space,
+)
 from firelane.contract import Causal, Chunk, Span, Window
 from firelane.program.ops import (
     Attention,
@@ -39,6 +45,7 @@ from firelane.program.ops import (
     Sample,
     SelectRows,
     ShortConv,
+    StateSpace,
     Temperature,
 )
 from firelane.program.values import Value, Weight
@@ -97,6 +104,7 @@ def call(op: Op, layout: Layout) -> str:
 call.register(Gated, gated)
 call.register(ShortConv, short_conv)
 call.register(DeltaRule, delta_rule)
+call.register(StateSpace, state_space)
 
 
 def scratch_of(op: Op, layout: Layout) -> list[str]:
@@ -108,8 +116,8 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
         return [f"sizeof({_attention(op, layout)}::Scratch)"]
-    if isinstance(op, DeltaRule):
-        return [f"sizeof({delta_rule_type(op, layout)}::Scratch)"]
+    if isinstance(op, DeltaRule | StateSpace):
+        return [f"sizeof({recurrence_type(op, layout)}::Scratch)"]
     if isinstance(op, Sample):
         return [f"kSampleScratchBytes<{op.logits.width}>"]
     return []

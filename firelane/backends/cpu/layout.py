@@ -9,7 +9,7 @@ from functools import cached_property
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, DeltaRule, HeadShape, Op, RMSNorm, Rotary, Temperature
+from firelane.program.ops import Attention, DeltaRule, HeadShape, Op, RMSNorm, Rotary, StateSpace, Temperature
 from firelane.program.program import Program
 from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
@@ -153,6 +153,8 @@ def _sizes_in_lanes(op: Op) -> list[tuple[str, int]]:
     match op:
         case DeltaRule(shape=shape):
             return [("key_dim", shape.key_dim), ("value_dim", shape.value_dim)]
+        case StateSpace(shape=shape):
+            return [("state_dim", shape.state_dim), ("head_dim", shape.head_dim)]
         case RMSNorm(groups=groups) if groups > 1:
             return [("norm over", op.x.width // groups)]
         case _:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.operands import at, flag, number, rows, tag, truth, vector
-from firelane.program.ops import DeltaRule, Gated, Op, ShortConv
+from firelane.program.ops import DeltaRule, Gated, Op, ShortConv, StateSpace
 
+MOST = 3e38
+"""In place of infinity, which C++ has no literal of."""
 # The C++ types of functions of a gate.
 ACTIVATIONS = {"sigmoid": "Sigmoid", "silu": "Silu", "gelu_tanh": "GeluTanh", "none": "Factor"}
 
@@ -33,18 +37,39 @@ def delta_rule(op: DeltaRule, layout: Layout) -> str:
         vector(op.a_log, layout),
         vector(op.dt_bias, layout),
         number(op.floor or 0.0),
-        _state(op, layout),
-        at(op.out, layout),
     ]
-    return f"{delta_rule_type(op, layout)}{{{', '.join(fields)}}}.run(c, thread, op);"
+    return _recurrence(op, fields, layout)
 
 
-def delta_rule_type(op: DeltaRule, layout: Layout) -> str:
+def state_space(op: StateSpace, layout: Layout) -> str:
+    least, most = (limit if math.isfinite(limit) else MOST for limit in op.limits)
+    fields = [
+        at(op.xbc, layout),
+        f"{at(op.dt, layout)} + {op.column}",
+        *(vector(weight, layout) for weight in (op.a_log, op.dt_bias, op.skip)),
+        number(least),
+        number(most),
+    ]
+    return _recurrence(op, fields, layout)
+
+
+def _recurrence(op: DeltaRule | StateSpace, fields: list[str], layout: Layout) -> str:
+    rest = f"{_state(op, layout)}, {at(op.out, layout)}"
+    return f"{recurrence_type(op, layout)}{{{{{', '.join(fields)}}}, {rest}}}.run(c, thread, op);"
+
+
+def recurrence_type(op: DeltaRule | StateSpace, layout: Layout) -> str:
     """The kernel's C++ type."""
-    s = op.shape
-    strides = ", ".join(str(layout.stride(value)) for value in (op.qkv, op.decay, op.beta, op.out))
-    flags = f"{truth(s.by_channel)}, {flag(op.floor)}"
-    return f"DeltaRule<{s.key_heads}, {s.heads}, {s.key_dim}, {s.value_dim}, {flags}, {strides}>"
+    match op:
+        case DeltaRule(shape=s):
+            strides = ", ".join(str(layout.stride(value)) for value in (op.qkv, op.decay, op.beta, op.out))
+            flags = f"{truth(s.by_channel)}, {flag(op.floor)}"
+            sizes = f"{s.key_heads}, {s.heads}, {s.key_dim}, {s.value_dim}"
+            return f"Recurrence<DeltaRule<{sizes}, {flags}, {strides}>>"
+        case StateSpace(shape=s):
+            strides = ", ".join(str(layout.stride(value)) for value in (op.xbc, op.dt, op.out))
+            sizes = f"{s.heads}, {s.groups}, {s.state_dim}, {s.head_dim}"
+            return f"Recurrence<StateSpace<{sizes}, {strides}>>"
 
 
 def _state(op: Op, layout: Layout) -> str:

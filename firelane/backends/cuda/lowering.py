@@ -14,10 +14,12 @@ from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
-from firelane.backends.cuda.kernels.cast import cast
+from firelane.backends.cuda.kernels.cast import cast, select_rows
+from firelane.backends.cuda.kernels.delta_rule import delta_rule
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
 from firelane.backends.cuda.kernels.gated import gated_linear
+from firelane.backends.cuda.kernels.gates import gated
 from firelane.backends.cuda.kernels.group_rows import group_rows
 from firelane.backends.cuda.kernels.head_linear import head_linear
 from firelane.backends.cuda.kernels.latent import latent_cache
@@ -28,7 +30,8 @@ from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.route import route
 from firelane.backends.cuda.kernels.sample import sample
-from firelane.backends.cuda.kernels.select import select_rows, store_hidden
+from firelane.backends.cuda.kernels.short_conv import short_conv
+from firelane.backends.cuda.kernels.store_hidden import store_hidden
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.placement import padded_rows
@@ -41,9 +44,11 @@ from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.ops import (
     Attention,
     Cast,
+    DeltaRule,
     Embed,
     ExpertGatedLinear,
     ExpertLinear,
+    Gated,
     GatedLinear,
     HeadLinear,
     LatentCache,
@@ -54,6 +59,7 @@ from firelane.program.ops import (
     Route,
     Sample,
     SelectRows,
+    ShortConv,
 )
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
@@ -185,6 +191,7 @@ def _(op: RMSNorm, to: Lowering) -> list[Work]:
         residual=None if op.residual is None else to.at(op.residual),
         scalar=to.optional(op.scalar),
         width=op.x.width,
+        groups=op.groups,
         eps=op.eps,
         **to.counted(op.x),
     )
@@ -399,6 +406,46 @@ def _(op: HeadLinear, to: Lowering) -> list[Work]:
         keep=op.keep,
         config=to.products.expert_config(op, to.bucket),
         **to.counted(op.x),
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Gated, to: Lowering) -> list[Work]:
+    return [gated(to.at(op.x), to.at(op.gate), to.at(op.out), op=op, **to.counted(op.x))]
+
+
+@lower.register
+def _(op: ShortConv, to: Lowering) -> list[Work]:
+    (state,) = op.states
+    launches = short_conv(
+        to.at(op.x),
+        to.at(op.out),
+        op=op,
+        weight=to.weights.vector(op.weight.name),
+        bias=to.optional(op.bias),
+        states=to.memory.states.layer(state),
+        tables=to.memory.tables,
+        max_tokens=to.bucket.tokens,
+        max_chunks=to.bucket.chunks,
+    )
+    return [*launches]
+
+
+@lower.register
+def _(op: DeltaRule, to: Lowering) -> list[Work]:
+    (state,) = op.states
+    launch = delta_rule(
+        to.at(op.qkv),
+        to.at(op.decay),
+        to.at(op.beta),
+        to.at(op.out),
+        op=op,
+        a_log=to.weights.vector(op.a_log.name),
+        dt_bias=to.weights.vector(op.dt_bias.name),
+        states=to.memory.states.layer(state),
+        tables=to.memory.tables,
+        max_chunks=to.bucket.chunks,
     )
     return [launch]
 

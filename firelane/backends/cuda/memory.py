@@ -59,8 +59,7 @@ def plan_memory(
     Raises OutOfMemoryError where the weights, or one sequence beside them, do not fit.
     """
     limits = smallest_limits(program, config, defaults)
-    page_bytes = program.kv_bytes_per_token * limits.block_size
-    step = step_bytes(sizes_of(limits)) - limits.num_blocks * page_bytes
+    step = step_bytes(sizes_of(limits)) - kept_bytes(program, limits)
     left = free_bytes - weights_bytes - max(step + RESERVE_BYTES, staging_bytes)
     if left <= 0:
         raise OutOfMemoryError(
@@ -75,9 +74,15 @@ def plan_memory(
         weights=weights_bytes,
         step=step,
         reserve=RESERVE_BYTES,
-        kv=limits.num_blocks * page_bytes,
+        kv=kept_bytes(program, limits),
         limits=limits,
     )
+
+
+def kept_bytes(program: Program, limits: StepLimits) -> int:
+    """Of the pages and the recurrent states of sequences."""
+    pages = limits.num_blocks * program.kv_bytes_per_token * limits.block_size
+    return pages + limits.num_states * limits.state_bytes
 
 
 def step_bytes(sizes: Sizes) -> int:

@@ -52,15 +52,7 @@ class ProductPlan:
     def expert_config(self, op: ExpertOp | HeadLinear, bucket: Bucket) -> LinearConfig:
         """Fitting the op's matrices as they are. Each row meets all heads' matrices."""
         weight, is_coded = op.weight, self.is_coded(op.weight)
-        shape = ProductShape(
-            rows=weight.rows,
-            k=weight.k,
-            gated=weight.layout.is_gated,
-            max_rows=self.rows(op.x, bucket),
-            is_coded=is_coded,
-            experts=weight.matrices,
-            picks=weight.matrices if isinstance(op, HeadLinear) else op.picks.width,
-        )
+        shape = grouped_shape(op, self.rows(op.x, bucket), is_coded=is_coded)
         measured = None if self.table is None else self.table.get(shape)
         padded = padded_rows(weight) // (weight.matrices * (1 + shape.gated))
         return fitted(
@@ -121,6 +113,19 @@ class ProductPlan:
             for value in op.inputs:
                 found.setdefault(value, []).append(op)
         return found
+
+
+def grouped_shape(op: ExpertOp | HeadLinear, max_rows: int, *, is_coded: bool) -> ProductShape:
+    weight = op.weight
+    return ProductShape(
+        rows=weight.rows,
+        k=weight.k,
+        gated=weight.layout.is_gated,
+        max_rows=max_rows,
+        is_coded=is_coded,
+        experts=weight.matrices,
+        picks=weight.matrices if isinstance(op, HeadLinear) else op.picks.width,
+    )
 
 
 def _largest(a: ScratchSizes, b: ScratchSizes) -> ScratchSizes:

@@ -22,6 +22,8 @@ from firelane.backends.cuda.tables import (
     ROWS,
     SLOT,
     START,
+    STATE_FROM,
+    STATE_SAVE,
     TILES,
     TOKENS,
     StepTables,
@@ -73,6 +75,8 @@ class Stager:
         chunks[:, SLOT] = inputs.chunk_slot[:n]
         chunks[:, START] = start
         chunks[:, LENGTH] = length
+        chunks[:, STATE_FROM] = inputs.chunk_from[:n]
+        chunks[:, STATE_SAVE] = inputs.chunk_save[:n]
         if inputs.num_tokens == n > 0:
             ends = np.cumsum(start // ATTENTION_SPLIT + 1)
             if ends[-1] <= self._max_kv_splits:

@@ -16,6 +16,7 @@ from firelane.backends.cuda.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.row_groups import RowGroups
 from firelane.backends.cuda.shapes import round_up
+from firelane.backends.cuda.state_pool import StatePool
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import StepLimits
 from firelane.program.liveness import Placement, place
@@ -88,6 +89,7 @@ class StepMemory:
     state: PinnedState
     values: Mapping[Value, Tensor]
     pages: KvPages
+    states: StatePool
     by_position: Mapping[Rotary | Temperature, Tensor]
     parts: Tensor
     decoded: Tensor
@@ -101,7 +103,8 @@ class StepMemory:
 
     @property
     def kv_bytes(self) -> int:
-        return self.pages.pool.nbytes
+        """What is kept of sequences: pages and recurrent states."""
+        return self.pages.pool.nbytes + self.states.pool.nbytes
 
     @classmethod
     def allocate(cls, sizes: Sizes, device: Device) -> StepMemory:
@@ -114,6 +117,7 @@ class StepMemory:
             state=PinnedState.allocate(limits, program.vocab_size, device),
             values=_values(sizes, device),
             pages=KvPages.allocate(program, limits, device),
+            states=StatePool.allocate(program, limits, device),
             by_position=_position_tables(program, limits, device),
             parts=device.empty(sizes.scratch.parts, dtype=torch.float32),
             decoded=device.empty(sizes.scratch.decoded, dtype=torch.bfloat16),

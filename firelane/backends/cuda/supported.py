@@ -1,9 +1,9 @@
-"""Ops that there are no CUDA kernels for yet: refused by name when a program is loaded."""
+"""Ops that there are no CUDA kernels for: refused by name when a program is loaded."""
 
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, DeltaRule, Gated, Op, RMSNorm, RopeAndCache, ShortConv
+from firelane.program.ops import Attention, Op, RopeAndCache, StateSpace
 from firelane.program.program import Program
 
 
@@ -20,10 +20,8 @@ def _missing(op: Op) -> str:
     match op:
         case RopeAndCache(keys=False):
             return "layers that attend to another's keys"
-        case DeltaRule() | ShortConv() | Gated():
-            return "recurrent layers"
-        case RMSNorm() if op.groups > 1:
-            return "norms of groups"
+        case StateSpace():
+            return "state spaces"
         case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
             return "values that are wider or narrower than keys"
         case _:

@@ -21,8 +21,8 @@ from firelane.contract import KEY_TILE, Chunk, Span, StepLimits, Window
 CHUNKS, TOKENS, ROWS, LOGIT_ROWS, KV_SPLITS, TILES, PARITY = range(7)
 NUM_COUNTS = 8
 # Columns of `chunks`. FIRST_KV_SPLIT is -1 of a chunk that is attended in tiles of queries, FIRST_TILE -1
-# of one that is attended in KV splits.
-SLOT, START, LENGTH, FIRST_TOKEN, FIRST_KV_SPLIT, FIRST_TILE = range(6)
+# of one that is attended in KV splits. STATE_FROM, STATE_SAVE: as StepInputs.chunk_from, chunk_save.
+SLOT, START, LENGTH, FIRST_TOKEN, FIRST_KV_SPLIT, FIRST_TILE, STATE_FROM, STATE_SAVE = range(8)
 CHUNK_COLUMNS = 8
 # Columns of `rows`: as StepInputs.row_*.
 ROW_TOKEN, ROW_SLOT, ROW_POSITION, ROW_KIND = range(4)

@@ -18,6 +18,7 @@ from firelane.program.ops.route import Groups, Route
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
 from firelane.program.ops.short_conv import ShortConv
+from firelane.program.ops.state_space import StateShape, StateSpace
 
 __all__ = [
     "GELU_TANH",
@@ -47,5 +48,7 @@ __all__ = [
     "Sample",
     "SelectRows",
     "ShortConv",
+    "StateShape",
+    "StateSpace",
     "Temperature",
 ]

@@ -138,7 +138,9 @@ def machine(
     weights = RandomWeights(with_spans(program, spans) if spans else program, coded=coded, seed=seed)
     executor = assemble(
         weights.program,
-        limits=replace(sizes or limits(), spans=weights.program.spans),
+        limits=replace(
+            sizes or limits(), spans=weights.program.spans, state_bytes=weights.program.state_bytes
+        ),
         device=HostDevice(warm=warm),
         weights=weights.on_device,
     )

@@ -21,6 +21,7 @@ from tests.backends.cuda.lean import lean
 from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, ExpertsSpec, experts_program
 from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, LatentSpec, latent_program
 from tests.models.options import OPTIONS
+from tests.models.recurrent import RECURRENT_SPECS, recurrent_program
 
 # Widths of 128 give the matrices a range, 104 and 200 do not.
 WIDE = small_spec(
@@ -64,6 +65,10 @@ def test_options_of_blocks(name: str, dtype: DType) -> None:
 @pytest.mark.parametrize("spec", [*LATENT_SPECS.values(), *LATENT_SPECS_HERE.values()], ids=LATENTS)
 def test_latent_attention(spec: LatentSpec) -> None:
     check_logits(machine(latent_program(spec)), STEPS[:2])
+
+
+def test_recurrent_layers() -> None:
+    check_logits(machine(recurrent_program(RECURRENT_SPECS["bf16-recurrent"])), STEPS[:2])
 
 
 @pytest.mark.parametrize("spec", [*EXPERT_SPECS.values(), *EXPERT_SPECS_HERE.values()], ids=EXPERTS)

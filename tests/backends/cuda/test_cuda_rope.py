@@ -53,15 +53,16 @@ class Case:
         return self.op.qkv.width
 
 
-def case(heads, *, norm=None, dtype=DType.BF16, block_size=16, **options):
+def case(heads, *, norm=None, dtype=DType.BF16, block_size=16, keys=True, **options):
     d = heads.head_dim
     rng = np.random.default_rng(d)
     rotary = Rotary(inverse_frequencies=tuple((10000.0 ** -(np.arange(0, d, 2) / d)).tolist()), scale=1.1)
     op = RopeAndCache(
-        qkv=Value("qkv", Rows.TOKEN, (heads.heads + 2 * heads.kv_heads) * d, DType.F32),
+        qkv=Value("qkv", Rows.TOKEN, heads.q_width + keys * (heads.k_width + heads.v_width), DType.F32),
         layer=LAYER,
         shape=heads,
         norm=norm,
+        keys=keys,
         out=Value("out", Rows.TOKEN, heads.heads * d, dtype),
         **{"rotary": rotary, **options},
     )
@@ -223,6 +224,18 @@ def test_options_as_the_reference_has_them(name):
     c = case(**{"heads": SMALL, "dtype": DType.F32, **OPTIONS[name]})
     qkv = random_rows(c)
     check(c, qkv, run(c, filled(qkv, 10), max_tokens=10))
+
+
+@pytest.mark.parametrize("heads", [SMALL, SHAPES["9/9x128"]], ids=["one program", "two"])
+def test_queries_alone_leave_the_pages_as_they_were(heads):
+    """Of a layer that attends to another's keys."""
+    c = case(heads, norm=replace(norm_of(heads), k=None), keys=False)
+    qkv = random_rows(c)
+    result = run(c, filled(qkv, 12), max_tokens=12)
+    out, _, _ = reference(c, qkv)
+    close(result.out[: len(out), : out.shape[1]], out, BOUNDS[c.op.out.dtype])
+    assert result.keys.isnan().all()
+    assert result.values.isnan().all()
 
 
 NORMS = {"each": norm_of(SMALL), "whole": norm_of(SMALL, whole=True), "none": None}

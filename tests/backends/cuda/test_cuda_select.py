@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda.kernels.select import select_rows, store_hidden
+from firelane.backends.cuda.kernels.cast import select_rows
+from firelane.backends.cuda.kernels.store_hidden import store_hidden
 from firelane.backends.cuda.tables import PARITY, ROW_KIND, ROW_TOKEN, ROWS
 from firelane.contract import EMBED, SAMPLE, SCORE
 from tests.backends.cuda.host_device import poison

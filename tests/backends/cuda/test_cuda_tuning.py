@@ -4,7 +4,7 @@ disk."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,14 @@ from firelane.backends.cuda.kernels.tiling import fitting
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.tuning.candidates import is_possible, neighbours
+from firelane.backends.cuda.tuning.grouped_problem import GroupedProblem, problem_of
 from firelane.backends.cuda.tuning.problem import LEAST_RUNS, Problem
 from firelane.backends.cuda.tuning.stopwatch import NEVER, CudaStopwatch
 from firelane.backends.cuda.tuning.tuner import Measured, table_of, tune
 
 DECODE = ProductShape(rows=4096, k=4096, gated=False, max_rows=1, is_coded=True)
 PREFILL = ProductShape(rows=28672, k=4096, gated=True, max_rows=8192, is_coded=False)
+EXPERTS = ProductShape(rows=1536, k=2048, gated=True, max_rows=64, is_coded=True, experts=128, picks=8)
 SHAPES = st.builds(
     ProductShape,
     rows=st.sampled_from([64, 4096, 6144, 28672, 128256]),
@@ -65,7 +67,7 @@ def tuned(shape: ProductShape, time_of: Callable[[LinearConfig], float]) -> Meas
     return tune([shape], lambda _: lambda config: [[Labelled(config)]], MadeUp(time_of))[shape]
 
 
-@given(SHAPES)
+@given(st.one_of(SHAPES, st.builds(replace, SHAPES, experts=st.integers(4, 300), picks=st.integers(1, 4))))
 def test_configs_near_the_rule_are_possible(shape: ProductShape) -> None:
     assert is_possible(by_rule(shape), shape)
     near = neighbours(by_rule(shape), shape)
@@ -77,7 +79,7 @@ def test_configs_near_the_rule_are_possible(shape: ProductShape) -> None:
 
 def test_a_possible_config_is_taken_as_it_is() -> None:
     shape = ProductShape(rows=192, k=128, gated=False, max_rows=64, is_coded=True)
-    matrix = Problem(shape=shape, device=torch.device("meta"))._matrix()
+    matrix = Problem(shape=shape, device=torch.device("meta")).matrix()
     for config in neighbours(by_rule(shape), shape):
         if not config.decode_first:
             assert fitting(config, matrix, 192) == config
@@ -164,6 +166,32 @@ def test_a_problem_can_be_run_with_every_config(gated: bool, is_coded: bool) -> 
         runs = problem.runs(config)
         assert len(runs) >= LEAST_RUNS
         assert sum(run[0].name == "decode_matrix_kernel" for run in runs) == config.decode_first * len(runs)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("is_coded", [False, True])
+def test_a_problem_of_experts_can_be_run_with_every_config(gated: bool, is_coded: bool) -> None:
+    shape = replace(EXPERTS, gated=gated, is_coded=is_coded)
+    problem = problem_of(shape, torch.device("meta"))
+    for config in (by_rule(shape), *neighbours(by_rule(shape), shape)):
+        runs = problem.runs(config)
+        assert len(runs) >= LEAST_RUNS
+        assert [work.name for work in runs[0]][:2] == [
+            "group_rows_kernel",
+            "expert_gated_kernel" if gated else "expert_linear_kernel",
+        ]
+
+
+def test_a_problem_of_experts_has_one_result() -> None:
+    shape = ProductShape(rows=64, k=128, gated=False, max_rows=3, is_coded=True, experts=4, picks=2)
+    problem = problem_of(shape, torch.device("cpu"))
+    assert isinstance(problem, GroupedProblem)
+    results: list[np.ndarray] = []
+    for row_tile in (16, 32):
+        for work in problem.runs(LinearConfig(row_tile=row_tile))[0]:
+            work.run()
+        results.append(problem._sum[:, :64].numpy().copy())
+    np.testing.assert_array_equal(*results)
 
 
 def test_parts_and_whole_products_of_a_problem_have_one_result(monkeypatch: pytest.MonkeyPatch) -> None:

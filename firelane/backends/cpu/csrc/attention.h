@@ -15,12 +15,28 @@ namespace firelane {
 constexpr int kKeys = kKeyTile;
 constexpr int kItemRows = 48;  // rows of a work item that has several tokens
 
-template <class T, int M, int V, int LDX, int STRIDE>
+struct FetchNothing {
+  FL_INLINE void operator()(int) const {}
+};
+
+// Two streams of lines, `stride` bytes from one to the next, into the second-level cache.
+struct FetchLines {
+  const char* from[2];
+  int stride;
+
+  FL_INLINE void operator()(int i) const {
+    __builtin_prefetch(from[0] + std::ptrdiff_t(i) * stride, 0, 2);
+    __builtin_prefetch(from[1] + std::ptrdiff_t(i) * stride, 0, 2);
+  }
+};
+
+template <class T, int M, int V, int LDX, int STRIDE, class FETCH = FetchNothing>
 FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V],
-                          int words) {
+                          int words, const FETCH& fetch = {}) {
   for (int k = 0; k < words; ++k) {
     const typename T::word* at[V];
     for (int v = 0; v < V; ++v) at[v] = w[v] + std::size_t(k) * STRIDE;
+    fetch(k);
     step_from<T, M, V, LDX>(acc, x + k * T::kPerWord, at);
   }
 }
@@ -68,19 +84,19 @@ struct Attention {
   }
 
   // A single token waits for memory, not for arithmetic: while its scores are computed the values of the same positions
-  // are fetched, and while these are weighed the keys of the next tile.
-  FL_INLINE void fetch_values(const Item& it, int position) const {
-    if (it.tokens > 1) return;
-    const word* from = value_words(it, position);
-    for (int i = 0; i < 16 / P * D; i += 16) __builtin_prefetch(from + i, 0, 2);
+  // are fetched, and while these are weighed the keys of the next tile. Of other items, what is there already.
+  FL_INLINE FetchLines values_at(const Item& it, int position, int other) const {
+    if (it.tokens > 1) return {{as_bytes(key_words(it, position)), as_bytes(key_words(it, position))}, 0};
+    return {{as_bytes(value_words(it, position)), as_bytes(value_words(it, other))}, 64};
   }
-  FL_INLINE void fetch_keys(const Item& it, int start, int first, int last) const {
-    if (it.tokens > 1) return;
-    for (int at = start; at < std::min(start + kKeys, it.position + 1); at += 16) {
-      const word* from = key_words(it, at);
-      for (int i = first / P; i < last / P; ++i) __builtin_prefetch(from + i * BS, 0, 2);
-    }
+  // Keys of the sixteen positions from `position` on: those words that hold columns first .. last - 1.
+  FL_INLINE FetchLines keys_at(const Item& it, int position, int first, int last) const {
+    if (it.tokens > 1 || position > it.position)
+      return {{as_bytes(value_words(it, it.position)), as_bytes(value_words(it, it.position))}, 0};
+    const word* from = key_words(it, position) + std::size_t(first / P) * BS;
+    return {{as_bytes(from), as_bytes(from + (last - first) / (2 * P) * BS)}, BS * int(sizeof(word))};
   }
+  static FL_INLINE const char* as_bytes(const word* p) { return reinterpret_cast<const char*>(p); }
 
   template <int M>
   FL_INLINE void score_rows(const Item& it, Scratch& s, int row, int start, int vectors) const {
@@ -89,10 +105,12 @@ struct Attention {
       const bool pair = v + 1 < vectors;
       const word* first = key_words(it, start + v * 16);
       const word* const w[2] = {first, pair ? key_words(it, start + v * 16 + 16) : first};
-      fetch_values(it, start + v * 16);
-      if (pair) fetch_values(it, start + v * 16 + 16);
       f32x16 acc[M][2] = {};
-      cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P);
+      const int other = pair ? start + v * 16 + 16 : start + v * 16;
+      if constexpr (M == GROUP)
+        cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P, values_at(it, start + v * 16, other));
+      else
+        cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P);
       for (int m = 0; m < M; ++m) {
         store(s.scores + (row + m) * kKeys + v * 16, acc[m][0]);
         if (pair) store(s.scores + (row + m) * kKeys + v * 16 + 16, acc[m][1]);
@@ -105,7 +123,6 @@ struct Attention {
   FL_INLINE void score_narrow(const Item& it, Scratch& s, int row, int start, int vectors) const {
     for (int v = 0; v < vectors; ++v) {
       const word* const w[1] = {key_words(it, start + v * 16)};
-      fetch_values(it, start + v * 16);
       f32x16 acc[M][1] = {};
       cache_tile<T, M, 1, LDD, BS>(acc, s.query + row * LDD, w, D / P);
 #pragma GCC unroll 16
@@ -128,17 +145,20 @@ struct Attention {
 
   template <int M, int V>
   FL_INLINE void weigh_columns(const Item& it, Scratch& s, int row, int d, int start, int words) const {
-    fetch_keys(it, start + kKeys, d, d + 16 * V);
     f32x16 acc[M][V];
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) acc[m][v] = load(s.out + (row + m) * D + d + v * 16) * s.alpha[row + m];
-    constexpr int per_block = BS / P;
-    for (int k = 0; k < words; k += per_block) {
+    constexpr int run = 16 / P;
+    for (int k = 0; k < words; k += run) {
       const word* first = value_words(it, start + k * P) + d;
       const word* w[V];
       for (int v = 0; v < V; ++v) w[v] = first + v * 16;
       const word* const(&cw)[V] = reinterpret_cast<const word* const(&)[V]>(w);
-      cache_tile<T, M, V, LDK, D>(acc, s.probs + row * LDK + k * P, cw, std::min(per_block, words - k));
+      const act* x = s.probs + row * LDK + k * P;
+      if constexpr (M == GROUP && V == 2)
+        cache_tile<T, M, V, LDK, D>(acc, x, cw, std::min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
+      else
+        cache_tile<T, M, V, LDK, D>(acc, x, cw, std::min(run, words - k));
     }
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) store(s.out + (row + m) * D + d + v * 16, acc[m][v]);

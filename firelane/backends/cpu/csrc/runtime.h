@@ -18,6 +18,7 @@
 #include "rows.h"
 #include "sample.h"
 #include "short_conv.h"
+#include "state_space.h"
 #include "coded.h"
 
 namespace firelane {

@@ -56,6 +56,18 @@ def gated(
     return gate / (1.0 + tl.exp(-slope)) * up
 
 
+@triton.jit
+def activated(x, ACT: tl.constexpr):
+    """The function ACT of each number, as in the ops Gated and ShortConv."""
+    if ACT == "sigmoid":
+        x = 1.0 / (1.0 + tl.exp(-x))
+    elif ACT == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    elif ACT == "gelu_tanh":
+        x = x / (1.0 + tl.exp(-((x + x * x * x * _GELU_CUBIC) * _GELU_SLOPE)))
+    return x
+
+
 def gate_arguments(gate: Gate) -> dict[str, Any]:
     """The arguments of a kernel that calls gated()."""
     return {

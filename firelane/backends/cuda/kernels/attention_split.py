@@ -69,6 +69,7 @@ def attention_split(  # limits: exempt (kernel: what it reads and writes)
     kv_head = tl.program_id(1) // PARTS
     row = tl.program_id(1) % PARTS * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
+    tail_column = column
     if TAIL:
         tail_column = tl.arange(0, TAIL)[None, :]
     head = kv_head * GROUP + row

@@ -87,6 +87,7 @@ def attention_tiles(  # limits: exempt (kernel: what it reads and writes)
 
     row = tl.program_id(0) % PARTS * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)[None, :]
+    tail_column = column
     if TAIL:
         tail_column = tl.arange(0, TAIL)[None, :]
     token = tile_first + row // GROUP

@@ -84,7 +84,7 @@ def cache_latent_kernel(  # limits: exempt (kernel: a Source, tables and a cache
 
 
 @triton.jit
-def turn_queries_kernel(
+def turn_queries_kernel(  # limits: exempt (kernel: pointers, strides and sizes)
     q,
     q_stride,
     positions,

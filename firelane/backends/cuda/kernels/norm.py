@@ -46,8 +46,9 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program a row, four columns beside each other a thread: then all it reads and writes lies in the
-    registers alike, whatever its dtype, and the order of the sum follows from the width alone."""
+    """A program a row, or a group of its columns; four columns beside each other a thread: then all it reads
+    and writes lies in the registers alike, whatever its dtype, and the order of the sum follows from the
+    width alone."""
     row = tl.program_id(0)
     live = row < tl.load(counts + COUNT)
     if not EAGER and not live:
@@ -55,6 +56,7 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     row = row.to(tl.int64)
     columns = tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     mask = columns < WIDTH
+    columns += tl.program_id(1) * WIDTH
     if weight is not None:
         factors = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
     if EAGER and BLOCK <= 8192:  # beyond, registers do not suffice
@@ -89,18 +91,20 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
     residual: Tensor | None = None,
     scalar: Tensor | None = None,
     width: int,
+    groups: int = 1,
     eps: float,
     counts: Tensor,
     count: int,
     max_rows: int,
 ) -> Launch:
-    """out = (x / sqrt(mean(x^2) + eps) * weight + residual) * scalar in float32, rounded to out's dtype; a
-    split-K x is written to x.out besides. weight: [width]; residual: float32 [rows, stride]; scalar: [1];
-    out: bf16 or float32 [rows, stride], overlaps nothing else; counts[count]: the rows there are."""
-    block = power_of_two(width)
+    """out = (x / sqrt(mean(x^2) + eps) * weight + residual) * scalar in float32, rounded to out's dtype, the
+    mean of each of `groups` parts of a row by itself; a split-K x is written to x.out besides. weight:
+    [width]; residual: float32 [rows, stride]; scalar: [1]; out: bf16 or float32 [rows, stride], overlaps
+    nothing else; counts[count]: the rows there are."""
+    block = power_of_two(width // groups)
     return Launch(
         kernel=rms_norm_kernel,
-        grid=(max_rows,),
+        grid=(max_rows, groups),
         arguments={
             **source_arguments(x),
             **total_arguments(x),
@@ -114,7 +118,7 @@ def rms_norm(  # limits: exempt (kernel: as the op, and the rows of the bucket)
             "eps": eps,
             "COUNT": count,
             "EAGER": max_rows <= EAGER_ROWS,
-            "WIDTH": width,
+            "WIDTH": width // groups,
             "BLOCK": block,
         },
         warps=warps_of(block),

@@ -160,13 +160,13 @@ def rope_and_cache(  # limits: exempt (kernel: as the op)
     out: Tensor,
     max_tokens: int,
 ) -> Launch:
-    """Rotated queries to `out` [rows, stride], keys and values to the layer's cache, rounded to their
-    dtypes. rotary: float32 [max_len, head_dim], by position the cosines, then the sines, of its head_dim / 2
-    angles; temperature: float32 [max_len]."""
+    """Rotated queries to `out` [rows, stride]; keys and values, if there are any, to the layer's cache; all
+    rounded to their dtypes. rotary: float32 [max_len, head_dim], by position the cosines, then the sines, of
+    its head_dim / 2 angles; temperature: float32 [max_len]."""
     assert isinstance(qkv, Tensor) or qkv.out is None, "rope_and_cache: its qkv is read elsewhere, too"
     shape = op.shape
     heads = min(HEADS, power_of_two(shape.heads), DIMENSIONS // power_of_two(shape.head_dim))
-    programs = -(-shape.heads // heads) + 2 * -(-shape.kv_heads // heads)
+    programs = -(-shape.heads // heads) + 2 * op.keys * -(-shape.kv_heads // heads)
     return Launch(
         kernel=rope_and_cache_kernel,
         grid=(max_tokens, programs),

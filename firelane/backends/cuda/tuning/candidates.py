@@ -23,6 +23,8 @@ def is_possible(config: LinearConfig, shape: ProductShape) -> bool:
     """Whether kernels take the config as it is (tiling.fitting would change nothing), and whether its tiles
     fit registers and shared memory."""
     fused = shape.is_coded and not config.decode_first
+    if shape.experts and (config.parts or config.transpose or config.decode_first):
+        return False
     halves = 1 + shape.gated
     padded = round_up(shape.rows // halves, ROW_BLOCK)
     return (

@@ -67,12 +67,13 @@ class Problem:
 
     @cached_property
     def _matrices(self) -> list[Matrix]:
-        first = self._matrix()
+        first = self.matrix()
         copies = max(1, -(-PASSED_BYTES // first.nbytes))
-        distinct = [first, *(self._matrix() for _ in range(copies - 1))]
+        distinct = [first, *(self.matrix() for _ in range(copies - 1))]
         return [distinct[i % copies] for i in range(max(copies, LEAST_RUNS))]
 
-    def _matrix(self) -> Matrix:
+    def matrix(self) -> Matrix:
+        """A random one."""
         shape, rows = self.shape, self._padded_rows
         k = round_up(shape.k, K_TILE)
         if not shape.is_coded:

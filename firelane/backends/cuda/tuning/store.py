@@ -20,7 +20,9 @@ KERNELS = Path(__file__).parent.parent / "kernels"
 PRODUCTS = (
     "coded",
     "escapes",
+    "experts",
     "gated",
+    "group_rows",
     "linear",
     "products",
     "tiling",

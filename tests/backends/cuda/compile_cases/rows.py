@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.cast import cast
+from firelane.backends.cuda.kernels.cast import cast, select_rows
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
-from firelane.backends.cuda.kernels.select import select_rows, store_hidden
+from firelane.backends.cuda.kernels.store_hidden import store_hidden
 from firelane.backends.cuda.kv_pages import layer_cache
 from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.pinned_state import PinnedState
