@@ -58,6 +58,15 @@ def test_snapshots_at_each_interval_and_not_too_near(stateful, request_of):
     assert lengths == [[(16, True)], [(32, True)], [(38, False)]]  # 36 is nearer to 32 than is worth a step
 
 
+def test_a_short_prompt_is_not_cut(stateful, request_of):
+    """Its first snapshot is the one of its decodes."""
+    d = stateful(snapshots=None, max_num_batched_tokens=64)
+    d.submit(request_of(1, prompt(15), max_tokens=1), request_of(2, prompt(19), max_tokens=1))
+    d.step()
+    assert [n for _, _, n, _ in begin_and_save(d)] == [15, 16]
+    d.run()
+
+
 @pytest.mark.parametrize("length", range(1, 26))
 def test_hits_at_every_block(stateful, request_of, alone, length):
     """The first prompt is cut into chunks of one block, and leaves a snapshot at the end of each."""
