@@ -145,8 +145,8 @@ def _or_states(limits: StepLimits) -> str:
 def _beside_states(limits: StepLimits) -> str:
     if not limits.num_states:
         return ""
-    size = limits.state_bytes / MIB
+    nbytes = limits.num_states * limits.state_bytes
     return (
-        f" beside {limits.max_num_seqs} recurrent states and {limits.num_snapshots} snapshots of "
-        f"{size:.1f} MiB each"
+        f", of which the recurrent states of {limits.max_num_seqs} sequences and {limits.num_snapshots} "
+        f"snapshots take {nbytes / GIB:.2f} GiB"
     )
