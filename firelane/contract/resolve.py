@@ -127,8 +127,8 @@ def _with_states(limits: StepLimits, config: ExecutorConfig, budget: int) -> Ste
     live = min(wanted, max(1, int(budget * LIVE_STATES_SHARE) // size))
     if live < wanted:
         log.warning(
-            "max_num_seqs is lowered from %d to %d: the recurrent state of a sequence takes %.1f MiB, and of "
-            "the KV cache's %.2f GiB at most half is for states",
+            "max_num_seqs is lowered from %d to %d: the recurrent state of a sequence takes %.1f MiB, and at "
+            "most half of the KV cache's %.2f GiB is for states; --kv-cache-gib gives more",
             *(wanted, live, size / MIB, budget / GIB),
         )
     snapshots = config.state_snapshots
