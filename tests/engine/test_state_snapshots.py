@@ -179,6 +179,27 @@ def test_many_begin_with_one_snapshot(stateful, request_of, alone):
         assert d.tokens[request.id] == alone(request, 64, **MODEL)[0]
 
 
+def test_a_snapshot_is_held_from_the_admission_to_the_first_chunk(stateful, request_of, alone):
+    """Two come before background work, and the step has tokens for the first of them alone."""
+    d = stateful(max_num_seqs=8, max_num_batched_tokens=8, max_output_rows=8, num_blocks=200)
+    d.core.policy.times.tokens_within = lambda _: 8.0
+    d.submit(request_of(0, prompt(17), max_tokens=1))
+    d.run()
+    d.submit(*(request_of(i, [i], max_tokens=60, background=i == 1) for i in range(1, 7)))
+    while len(d.tokens) < 7:
+        d.step()
+    sent = [request_of(i, [*prompt(17), i, i], max_tokens=4) for i in (10, 11)]
+    d.submit(*sent)
+    d.step()
+    second = d.core.table.running[11]
+    assert not second.row_written
+    assert second.blocks.snapshots.read != NO_SNAPSHOT
+    d.run()
+    assert (d.cached[10], d.cached[11]) == (16, 16)
+    for request in sent:
+        assert d.tokens[request.id] == alone(request, 64, **MODEL)[0]
+
+
 def test_tenants_share_none(stateful, request_of):
     d = stateful()
     for i, salt in enumerate([b"a", b"b", b"a"]):
