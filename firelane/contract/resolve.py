@@ -127,8 +127,8 @@ def _with_states(limits: StepLimits, config: ExecutorConfig, budget: int) -> Ste
     live = min(wanted, max(1, int(budget * LIVE_STATES_SHARE) // size))
     if live < wanted:
         log.warning(
-            "max_num_seqs is lowered from %d to %d: the recurrent state of a sequence takes %.1f MiB, and of "
-            "the KV cache's %.2f GiB at most half is for states",
+            "max_num_seqs is lowered from %d to %d: the recurrent state of a sequence takes %.1f MiB, and at "
+            "most half of the KV cache's %.2f GiB is for states; --kv-cache-gib gives more",
             *(wanted, live, size / MIB, budget / GIB),
         )
     snapshots = config.state_snapshots
@@ -145,8 +145,8 @@ def _or_states(limits: StepLimits) -> str:
 def _beside_states(limits: StepLimits) -> str:
     if not limits.num_states:
         return ""
-    size = limits.state_bytes / MIB
+    nbytes = limits.num_states * limits.state_bytes
     return (
-        f" beside {limits.max_num_seqs} recurrent states and {limits.num_snapshots} snapshots of "
-        f"{size:.1f} MiB each"
+        f", of which the recurrent states of {limits.max_num_seqs} sequences and {limits.num_snapshots} "
+        f"snapshots take {nbytes / GIB:.2f} GiB"
     )

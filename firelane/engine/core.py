@@ -87,6 +87,7 @@ class EngineCore:
             states=StateSnapshots(
                 limits.num_snapshots if prefix_cache else 0,
                 block_size=limits.block_size,
+                chunk_tokens=limits.max_num_batched_tokens,
                 rule=snapshots,
                 is_kept=bool(limits.state_bytes),
             ),

@@ -131,10 +131,11 @@ class StateSave(NamedTuple):
 class SnapshotRule:
     """interval: a prompt leaves a snapshot at each multiple of so many tokens, rounded up to whole blocks.
     at_least: the tokens that must lie between two snapshots of a prompt, or between the one that it begins
-    with and the next: fewer are not worth the step that ends there."""
+    with and the next, so that they are worth the step that ends there; None: a quarter of what a step can
+    compute."""
 
     interval: int = DEFAULT_INTERVAL
-    at_least: int = 64
+    at_least: int | None = None
 
 
 @dataclass(slots=True)
@@ -163,15 +164,22 @@ class StateSnapshots:
     found."""
 
     def __init__(
-        self, count: int = 0, *, block_size: int, rule: SnapshotRule | None = None, is_kept: bool = True
+        self,
+        count: int = 0,
+        *,
+        block_size: int,
+        chunk_tokens: int = 1,
+        rule: SnapshotRule | None = None,
+        is_kept: bool = True,
     ) -> None:
-        """is_kept: the program keeps recurrent state, and no prompt may begin without one."""
+        """chunk_tokens: the most that a step can compute. is_kept: the program keeps recurrent state, and no
+        prompt may begin without one."""
         rule = rule or SnapshotRule()
         self.is_kept = is_kept
         self._pool = SnapshotPool(count)
         self._block_size = block_size
         self._interval = -(-rule.interval // block_size) * block_size
-        self._at_least = rule.at_least
+        self._at_least = chunk_tokens // 4 if rule.at_least is None else rule.at_least
         self._most_latest = (count + 1) // 2
         self._num_latest = 0
 

@@ -23,6 +23,7 @@ from firelane.engine.load import load_executor
 from firelane.engine.policies import make_policy
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
+from firelane.kv import SnapshotRule
 from firelane.llm.channel import LocalChannel
 from firelane.llm.choice import Choice, PromptRun
 from firelane.llm.outputs import RequestOutput
@@ -79,6 +80,7 @@ class LLM:
             prefix_cache=config.prefix_cache,
             prerequisites=self._grammars,
             policy=make_policy(config.scheduling_policy, self._executor.limits.max_num_batched_tokens),
+            snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         self._next_id = 0
         self._closed = False

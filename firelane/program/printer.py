@@ -22,10 +22,12 @@ def format_program(program: Program, shape: StepShape = ONE_TOKEN) -> str:
 def _title(program: Program, shape: StepShape) -> str:
     parameters = sum(w.nbytes // w.dtype.itemsize for w in program.weights)
     groups = f" in {len(program.cache_groups)} groups" if len(program.cache_groups) > 1 else ""
+    state = f", state {_bytes(program.state_bytes)} a sequence" if program.state_bytes else ""
     return (
         f"{program.name}: {parameters / 1e6:.1f} M parameters, {_bytes(program.weights_bytes)}; "
         f"vocabulary {program.vocab_size}, at most {program.max_model_len} tokens, "
-        f"KV cache {_bytes(sum(layer.bytes_per_token for layer in program.cache_layers))} a token{groups}; "
+        f"KV cache {_bytes(sum(layer.bytes_per_token for layer in program.cache_layers))} a token{groups}"
+        f"{state}; "
         f"costs of a step of {shape.tokens} token{'s' if shape.tokens > 1 else ''}, context {shape.context}"
     )
 

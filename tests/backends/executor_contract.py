@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from firelane.contract import EMBED, SAMPLE, SCORE, ZERO_STATE, StepInputs
+from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, ZERO_STATE, StepInputs
 
 LIMITS = {
     "max_num_seqs": 4,
@@ -55,14 +55,19 @@ class Batch:
         self.executor.state.masks[slot] = np.packbits(bits, bitorder="little").view(np.uint32)
         self.executor.state.sampling[slot]["masked"] = 1
 
-    def submit(self, *chunks):
-        """Each chunk: (slot, start, length, kinds of output rows by position)."""
+    def submit(self, *chunks, begins=None, saves=None):
+        """Each chunk: (slot, start, length, kinds of output rows by position). begins, saves: snapshots of
+        recurrent state, by slot."""
+        first = self.limits.max_num_seqs
+        begins = {slot: first + snapshot for slot, snapshot in (begins or {}).items()}
+        saves = {slot: first + snapshot for slot, snapshot in (saves or {}).items()}
         inputs = self.sets.pop(0)
         self.sets.append(inputs)
         inputs.num_chunks, inputs.num_tokens, inputs.num_rows = len(chunks), 0, 0
         for i, (slot, start, length, rows) in enumerate(chunks):
             inputs.chunk_slot[i], inputs.chunk_start[i], inputs.chunk_len[i] = slot, start, length
-            inputs.chunk_from[i] = slot if start else ZERO_STATE
+            inputs.chunk_from[i] = begins.get(slot, slot if start else ZERO_STATE)
+            inputs.chunk_save[i] = saves.get(slot, NO_SNAPSHOT)
             for position, kind in rows.items():
                 r = inputs.num_rows
                 inputs.row_token[r] = inputs.num_tokens + position - start
@@ -71,8 +76,8 @@ class Batch:
             inputs.num_tokens += length
         self.executor.submit(inputs)
 
-    def step(self, *chunks):
-        self.submit(*chunks)
+    def step(self, *chunks, begins=None, saves=None):
+        self.submit(*chunks, begins=begins, saves=saves)
         return self.executor.wait()
 
     def generate(self, slot, prompt, count, **sampling):
@@ -313,3 +318,58 @@ class ExecutorContract:
     def test_release_twice(self, executor):
         executor.release()
         executor.release()
+
+
+class RecurrentContract(ExecutorContract):
+    """Of an executor whose program keeps recurrent state, with four snapshots at least."""
+
+    PROMPT = PROMPT * 5
+
+    def test_sizes_of_states(self, executor):
+        limits = executor.limits
+        assert limits.state_bytes > 0
+        assert limits.num_states == limits.max_num_seqs + limits.num_snapshots >= limits.max_num_seqs + 4
+
+    def beginning(self, batch, length, save):
+        """Compute the beginning of the prompt in slot 0, and leave a snapshot of it. Other slots see the same
+        pages of it."""
+        batch.install(0, self.PROMPT)
+        batch.step((0, 0, length, {}), saves={0: save})
+        state, pages = batch.executor.state, length // batch.limits.block_size
+        for slot in (1, 2):
+            batch.install(slot, self.PROMPT)
+            state.block_tables[:, slot, :pages] = state.block_tables[:, 0, :pages]
+
+    def rest(self, batch, slot, start, *lengths, snapshot=None):
+        """Hidden states of the rest of the prompt, computed in chunks of these lengths."""
+        rows = []
+        for length in lengths:
+            kinds = dict.fromkeys(range(start, start + length), EMBED)
+            begins = {} if snapshot is None or rows else {slot: snapshot}
+            rows.append(batch.step((slot, start, length, kinds), begins=begins).hidden[:length].copy())
+            start += length
+        return np.concatenate(rows)
+
+    def test_a_snapshot_goes_on_as_the_live_state_does(self, batch):
+        """Twice, in other slots and chunks: reading it does not change it."""
+        whole = batch.hidden(3, self.PROMPT[:16], 16), batch.hidden(3, self.PROMPT, 8, 8, 8, 8, 8)
+        np.testing.assert_array_equal(whole[0], whole[1][:16])
+        self.beginning(batch, 32, save=2)
+        for slot, chunks in ((1, (8,)), (2, (1, 5, 2))):
+            rest = self.rest(batch, slot, 32, *chunks, snapshot=2)
+            np.testing.assert_array_equal(rest, whole[1][32:])
+        np.testing.assert_array_equal(self.rest(batch, 0, 32, 3, 5), whole[1][32:])
+
+    def test_states_are_read_and_written_beside_each_other(self, batch):
+        """In one step: one sequence begins with a snapshot, one with nothing, one goes on and leaves another
+        snapshot."""
+        alone = batch.hidden(3, self.PROMPT, 8, 8, 8, 8, 8)
+        self.beginning(batch, 16, save=1)
+        batch.install(3, self.PROMPT)
+        last = {1: (1, 16, 2, {17: EMBED}), 3: (3, 0, 3, {2: EMBED}), 0: (0, 16, 16, {31: EMBED})}
+        hidden = batch.step(*last.values(), begins={1: 1}, saves={0: 3}).hidden
+        np.testing.assert_array_equal(hidden[:3], alone[[17, 2, 31]])
+        state = batch.executor.state
+        state.block_tables[:, 2, :2] = state.block_tables[:, 0, :2]
+        np.testing.assert_array_equal(self.rest(batch, 2, 32, 8, snapshot=3), alone[32:])
+        np.testing.assert_array_equal(self.rest(batch, 1, 18, 9), alone[18:27])

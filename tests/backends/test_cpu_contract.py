@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from executor_contract import LIMITS, ExecutorContract
+from executor_contract import LIMITS, ExecutorContract, RecurrentContract
 
 from firelane.contract import StepInputs
 from firelane.engine.load import load_executor
@@ -42,3 +42,16 @@ class TestCpu(ExecutorContract):
         executor.settle()
         assert packed.read_bytes() == whole
         executor.release()
+
+
+class TestRecurrentCpu(RecurrentContract):
+    @pytest.fixture(autouse=True)
+    def _model(self, tmp_path_factory, kernel_cache):
+        self.model_dir, self.cache_dir = tmp_path_factory.getbasetemp() / "cpu-recurrent", kernel_cache
+        if not self.model_dir.exists():
+            make_checkpoint("qwen3_next", "bfloat16", self.model_dir)
+
+    def make_executor(self, **sizes):
+        executor = TestCpu.make_executor(self, **sizes)
+        executor.states[:] = 0xFF
+        return executor

@@ -13,6 +13,7 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.contract import CAUSAL, Chunk
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
+from firelane.kv import SnapshotRule
 from firelane.models.registry import load_program
 from tests.backends.cpu_harness import limits, machine
 from tests.engine.resume import resumed
@@ -24,7 +25,10 @@ KINDS = [
     ("llama4", "float32"),
     ("llama_nemotron", "bfloat16"),
     ("gemma4_e", "float32"),
+    ("qwen3_next", "bfloat16"),
+    ("lfm2", "float32"),
 ]
+EVERY_BLOCK = SnapshotRule(at_least=1)
 BLOCK_SIZE = 16
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 165)
 FIELDS = {"max_tokens": 24, "seed": 7, "logprobs": 3, "prompt_logprobs": 1, "repetition_penalty": 1.1}
@@ -41,6 +45,7 @@ def load(request, tmp_path_factory, kernel_cache):
         if tokens not in executors:
             executors[tokens] = load_executor(config(directory, kernel_cache, tokens), lambda *_: None)
             executors[tokens].pages[:] = 0xFF
+            executors[tokens].states[:] = 0xFF
         return executors[tokens]
 
     yield load
@@ -86,7 +91,7 @@ def test_chunks_of_any_size(load, driver, request_of, whole, tokens):
 def test_a_hit_at_every_block(load, driver, request_of, whole):
     silent = FIELDS | {"prompt_logprobs": -1}
     for blocks in range(1, len(PROMPT) // BLOCK_SIZE + 1):
-        d, known = driver(load(64)), blocks * BLOCK_SIZE
+        d, known = driver(load(64), snapshots=EVERY_BLOCK), blocks * BLOCK_SIZE
         d.submit(request_of(1, PROMPT[: known + 1], max_tokens=1))
         d.run()
         d.submit(request_of(0, PROMPT, **silent))

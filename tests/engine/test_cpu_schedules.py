@@ -12,6 +12,7 @@ from firelane.contract.limits import sequence_pages
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
+from firelane.kv import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 from tests.models.families import make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
@@ -50,7 +51,7 @@ class Recorder:
 
 def run(executor, arrivals: dict[int, list[NewRequest]]) -> Recorder:
     channel = Recorder(dict(arrivals), open={r.id for batch in arrivals.values() for r in batch})
-    core = EngineCore(executor, channel)
+    core = EngineCore(executor, channel, snapshots=SnapshotRule(interval=BLOCK_SIZE, at_least=1))
     while channel.open or not core.is_idle:
         core.step()
         core.check_integrity()
@@ -78,9 +79,17 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
     return requests
 
 
-KINDS = [("llama3", "bfloat16"), ("qwen3_moe", "float32"), ("gpt_oss", "bfloat16"), ("llama4", "float32")]
-KINDS += [("deepseek_v3", "bfloat16")]
+KINDS = [
+    ("llama3", "bfloat16"),
+    ("qwen3_moe", "float32"),
+    ("gpt_oss", "bfloat16"),
+    ("llama4", "float32"),
+    ("deepseek_v3", "bfloat16"),
+    ("qwen3_next", "bfloat16"),
+    ("lfm2", "float32"),
+]
 """A family of each kind."""
+SNAPSHOTS = 32
 
 
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
@@ -100,6 +109,7 @@ def load(request, tmp_path_factory, kernel_cache):
             max_model_len=MAX_MODEL_LEN,
             block_size=BLOCK_SIZE,
             kv_cache_bytes=kv_cache_bytes,
+            state_snapshots=SNAPSHOTS,
         )
         executors.append(load_executor(config, lambda *_: None))
         return executors[-1]
@@ -113,10 +123,12 @@ def load(request, tmp_path_factory, kernel_cache):
     ("slots", "budget", "pool_sequences"), [(8, 24, 1.5), (3, 64, 1.2), (8, 200, 40.0), (32, 256, 40.0)]
 )
 def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
-    reference = load(1, 128, 1 << 20)
+    reference = load(1, 128, 1 << 22)
     block_bytes = reference.kv_bytes // reference.limits.num_blocks
     pages = sequence_pages(reference.limits.spans, MAX_MODEL_LEN, budget, BLOCK_SIZE)
-    executor = load(slots, budget, int(block_bytes * pages * pool_sequences))
+    states = (slots + SNAPSHOTS) * reference.limits.state_bytes
+    executor = load(slots, budget, int(block_bytes * pages * pool_sequences) + states)
+    assert executor.limits.max_num_seqs == slots
     random = np.random.default_rng(slots * budget)
     assert reference.vocab_size == VOCAB_SIZE
     seen_preemptions = seen_hits = most_running = 0

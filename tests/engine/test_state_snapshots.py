@@ -58,6 +58,15 @@ def test_snapshots_at_each_interval_and_not_too_near(stateful, request_of):
     assert lengths == [[(16, True)], [(32, True)], [(38, False)]]  # 36 is nearer to 32 than is worth a step
 
 
+def test_a_short_prompt_is_not_cut(stateful, request_of):
+    """Its first snapshot is the one of its decodes."""
+    d = stateful(snapshots=None, max_num_batched_tokens=64)
+    d.submit(request_of(1, prompt(15), max_tokens=1), request_of(2, prompt(19), max_tokens=1))
+    d.step()
+    assert [n for _, _, n, _ in begin_and_save(d)] == [15, 16]
+    d.run()
+
+
 @pytest.mark.parametrize("length", range(1, 26))
 def test_hits_at_every_block(stateful, request_of, alone, length):
     """The first prompt is cut into chunks of one block, and leaves a snapshot at the end of each."""
@@ -166,6 +175,27 @@ def test_many_begin_with_one_snapshot(stateful, request_of, alone):
     d.submit(*sent)
     d.run()
     assert [d.cached[i] for i in range(1, 5)] == [8] * 4
+    for request in sent:
+        assert d.tokens[request.id] == alone(request, 64, **MODEL)[0]
+
+
+def test_a_snapshot_is_held_from_the_admission_to_the_first_chunk(stateful, request_of, alone):
+    """Two come before background work, and the step has tokens for the first of them alone."""
+    d = stateful(max_num_seqs=8, max_num_batched_tokens=8, max_output_rows=8, num_blocks=200)
+    d.core.policy.times.tokens_within = lambda _: 8.0
+    d.submit(request_of(0, prompt(17), max_tokens=1))
+    d.run()
+    d.submit(*(request_of(i, [i], max_tokens=60, background=i == 1) for i in range(1, 7)))
+    while len(d.tokens) < 7:
+        d.step()
+    sent = [request_of(i, [*prompt(17), i, i], max_tokens=4) for i in (10, 11)]
+    d.submit(*sent)
+    d.step()
+    second = d.core.table.running[11]
+    assert not second.row_written
+    assert second.blocks.snapshots.read != NO_SNAPSHOT
+    d.run()
+    assert (d.cached[10], d.cached[11]) == (16, 16)
     for request in sent:
         assert d.tokens[request.id] == alone(request, 64, **MODEL)[0]
 

@@ -9,6 +9,7 @@ import pytest
 
 from firelane.contract import CAUSAL, Window
 from firelane.engine.policies.fcfs import FcfsPolicy
+from firelane.kv import SnapshotRule
 
 
 def leaves(value, seen):
@@ -38,17 +39,21 @@ def snapshot(d):
 
 
 @pytest.mark.parametrize("policy", [FcfsPolicy, None])
-@pytest.mark.parametrize("spans", [(CAUSAL,), (CAUSAL, Window(8))])
-def test_schedule_changes_nothing(driver, request_of, tiles, spans, policy):
-    """Plans with decodes, last tokens, preemptions, and chunks that score, begin and end prompts."""
+@pytest.mark.parametrize(
+    ("spans", "states"),
+    [((CAUSAL,), {}), ((CAUSAL, Window(8)), {}), ((CAUSAL,), {"state_bytes": 64, "num_snapshots": 6})],
+)
+def test_schedule_changes_nothing(driver, request_of, tiles, spans, states, policy):
+    """Plans with decodes, last tokens, preemptions, chunks that score, begin and end prompts, and
+    snapshots."""
+    sizes = {"max_num_seqs": 5, "max_output_rows": 6, "num_blocks": 30, "spans": spans} | states
     with tiles(4):
-        d = driver(
-            max_num_seqs=5, max_output_rows=6, num_blocks=30, spans=spans, policy=policy() if policy else None
-        )
+        d = driver(policy=policy() if policy else None, snapshots=SnapshotRule(at_least=1), **sizes)
         if not policy:
             d.core.policy.times.tokens_within = lambda _: 9.0
             d.core.policy.accounts._next_expiry_s = 1e18
         seen = {"admissions": 0, "preempted": 0, "growth": 0, "chunks": 0, "decode_slots": 0}
+        seen |= {"saves": 0} if states else {}
         for i in range(30):
             scores = {"prompt_logprobs": 1} if i % 3 == 0 else {}
             d.submit(request_of(i, range(3 + i), max_tokens=20, tenant="aab"[i % 3], **scores))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from firelane.contract import NO_SNAPSHOT, ZERO_STATE, StepInputs, StepLimits
+from firelane.program.printer import format_program
 from firelane.program.program import Program
 from firelane.program.reference import empty_states
 from firelane.program.reference_step import ReferenceCache, ReferenceStep
@@ -150,3 +151,8 @@ def test_without_inputs_chunks_follow_from_slots_and_positions() -> None:
     np.testing.assert_array_equal(got[2], np.float32(0.75) * np.full(WIDTH, 4, np.float32) + x[2])
     np.testing.assert_array_equal(got[4], x[4])
     np.testing.assert_array_equal(states["sum"], got[[4, 1, 3]])
+
+
+def test_the_printed_title_tells_the_state_of_a_sequence() -> None:
+    assert ", state 64 B a sequence; " in format_program(program(OP))
+    assert "state" not in format_program(program()).splitlines()[0]
