@@ -8,6 +8,7 @@ import numpy as np
 
 from firelane.contract.span import Window
 from firelane.models.blocks import Decoder, Norms, Scores, attention, embed, head, mlp
+from firelane.models.projections import AttentionTensors
 from firelane.program.ops import (
     GELU_TANH,
     Gate,
@@ -74,13 +75,20 @@ def unweighted(dtype: DType) -> Program:
         norms = BEFORE_THEN_SCALED if layer.number else None
         more = {} if norms is None else {"norms": norms}
         x = attention(
-            layer, x, HEADS, in_halves(rotary(HEADS.head_dim)), bias="qkvo", tensors=("qkv_proj",), **more
+            layer,
+            x,
+            HEADS,
+            in_halves(rotary(HEADS.head_dim)),
+            bias="qkvo",
+            tensors=AttentionTensors(qkv=("qkv_proj",)),
+            **more,
         )
         x = mlp(layer, x, 200, gate=Gate(alpha=1.5), bias=True, fused="gate_up", **more)
     program = decoder.program(head(decoder, x))
     return replace(program, ops=tuple(_bare(op) for op in program.ops))
 
 
+FUSED = AttentionTensors(qkv=("qkv_proj",))
 BEFORE_THEN_SCALED = Norms(before="a", after="b")
 
 

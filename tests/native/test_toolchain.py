@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as ct
 import logging
-import ctypes
 import os
 import shutil
 import sys
@@ -175,7 +174,7 @@ def test_parts_are_compiled_and_linked(tmp_path: Path) -> None:
     tool = find_compiler(env.read())
     for parts in (1, 2):
         library = Workshop(root=tmp_path / str(parts)).build(tool, source=source, parts=parts)
-        assert ctypes.CDLL(str(library)).answer() == 42
+        assert ct.CDLL(str(library)).answer() == 42
         assert sorted(path.suffix for path in library.parent.iterdir()) == [".cpp", ".lock", ".so"]
 
 
