@@ -19,7 +19,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +66,13 @@ class Toolchain:
         cache_dir: Path,
         cpu_key: str,
         name: str,
+        parts: int = 1,
     ) -> Path:
-        """Compile one C++20 translation unit to a shared library, or find it in the cache; returns its path.
+        """Compile C++20 source to a shared library, or find it in the cache; returns its path.
 
         Safe when several processes ask for the same library at once: one compiles, the others wait for it.
-        `name` is for messages.
+        `name` is for messages. parts: translation units to compile side by side and link; each is the whole
+        source, with FIRELANE_PART defined as its number, from 1.
         Raises CompilerError when the compiler fails, CacheError when the cache cannot be written.
         """
         key = self.key(source, include_dirs=include_dirs, flags=flags, cpu_key=cpu_key)
@@ -84,7 +87,7 @@ class Toolchain:
                 if not has_digest(library, key):
                     log.debug("compiling %s: none in the cache for this CPU, compiler and version", name)
                     arguments = [*flags, *(f"-I{d}" for d in include_dirs)]
-                    self._compile(source, library=library, arguments=arguments, name=name)
+                    self._compile(source, library=library, arguments=arguments, name=name, parts=parts)
         return library
 
     def takes(self, flags: Sequence[str], cache_dir: Path) -> bool:
@@ -113,17 +116,43 @@ class Toolchain:
             digest.update(len(encoded).to_bytes(8, "little") + encoded)
         return digest.hexdigest()[:32]
 
-    def _compile(self, source: str, *, library: Path, arguments: Sequence[str], name: str) -> None:
+    def _compile(
+        self, source: str, *, library: Path, arguments: Sequence[str], name: str, parts: int
+    ) -> None:
         unit = library.with_suffix(".cpp")
         remove_leftovers(library)
         unit.write_text(source)
         flags = zig_flags([*BASE_FLAGS, *arguments]) if self.is_zig else [*BASE_FLAGS, *arguments]
+        run = functools.partial(self._run, log=library.with_suffix(".log"), name=name)
         with replacing(library) as partial:
-            command = [*self.command, *flags, str(unit), "-o", str(partial)]
-            self._run(command, log=library.with_suffix(".log"), name=name)
+            if parts == 1:
+                run([*self.command, *flags, str(unit), "-o", str(partial)])
+            else:
+                self._in_parts(unit, flags, partial, run, parts)
             if not partial.is_file():
-                raise CompilerError(f"{command[0]} gave no error and no library for {name}: {INSTALL_HINT}")
+                raise CompilerError(
+                    f"{self.command[0]} gave no error and no library for {name}: {INSTALL_HINT}"
+                )
             append_digest(partial, library.stem)
+
+    def _in_parts(
+        self, unit: Path, flags: Sequence[str], made: Path, run: Callable[[Sequence[str]], None], parts: int
+    ) -> None:
+        folder = unit.with_suffix(".parts")
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()
+        try:
+            objects = [str(folder / f"{part}.o") for part in range(1, parts + 1)]
+            commands = [
+                [*self.command, *flags, "-c", f"-DFIRELANE_PART={part}", str(unit), "-o", name]
+                for part, name in enumerate(objects, 1)
+            ]
+            with ThreadPoolExecutor(parts) as pool:
+                for _ in pool.map(run, commands):
+                    pass  # raises what a part has raised
+            run([*self.command, *flags, *objects, "-o", str(made)])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
         environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(_zig_cache(log.parent.parent)))

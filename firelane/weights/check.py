@@ -60,8 +60,8 @@ class NoCheck:
 class BackgroundCheck:
     """Compares mapped weights with the digests that they were written with, then, where its stamps are new,
     the checkpoint with what was packed; in a thread of the least priority, which moves the weights to `pages`
-    first, and which keeps to a share of the time while steps run. A file that fails is removed: the next
-    start packs the weights again.
+    first (steps are faster then), and which keeps to a share of the time while steps run. A file that fails
+    is removed: the next start packs the weights again.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BackgroundCheck:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
         if self._pages is not None:
-            self._pages.move(self._is_over)
+            self._pages.move(self._stopped.is_set)
         began_s = time.monotonic()
         try:
             failure = self._find()

@@ -158,6 +158,51 @@ def test_a_build_leaves_nothing_half_done(shop: Workshop) -> None:
     assert len(list(shop.cache.rglob("*.so"))) == 1
 
 
+# ---- in parts
+
+
+def test_parts_are_compiled_and_linked(tmp_path: Path) -> None:
+    source = """
+    extern "C" int half();
+    #if FIRELANE_PART != 1
+    extern "C" int half() { return 21; }
+    #endif
+    #if FIRELANE_PART != 2
+    extern "C" __attribute__((visibility("default"))) int answer() { return 2 * half(); }
+    #endif
+    """
+    tool = find_compiler(env.read())
+    for parts in (1, 2):
+        library = Workshop(root=tmp_path / str(parts)).build(tool, source=source, parts=parts)
+        assert ct.CDLL(str(library)).answer() == 42
+        assert sorted(path.suffix for path in library.parent.iterdir()) == [".cpp", ".lock", ".so"]
+
+
+def test_parts_need_three_runs_and_make_the_same_library(shop: Workshop) -> None:
+    library = shop.build(shop.compiler(), parts=2)
+    assert shop.runs == 3
+    assert shop.build(shop.compiler()) == library  # whoever made it
+    assert shop.runs == 3
+
+
+def test_a_part_that_fails_tells_its_error(shop: Workshop) -> None:
+    tool = shop.compiler('case "$*" in *PART=2*) echo "b.h:1: error: no"; exit 1;; esac')
+    with pytest.raises(CompilerError, match=r"failed on it: b\.h:1: error: no"):
+        shop.build(tool, parts=2)
+    assert not list(shop.cache.rglob("*.parts"))
+    assert not list(shop.cache.rglob("*.tmp"))
+
+
+def test_parts_of_a_killed_process_are_removed(shop: Workshop) -> None:
+    library = shop.build(shop.compiler(), parts=2)
+    left = library.with_suffix(".parts")
+    left.mkdir()
+    (left / "1.o").write_bytes(b"half")
+    library.unlink()
+    assert shop.build(shop.compiler(), parts=2) == library
+    assert not left.exists()
+
+
 # ---- errors
 
 

@@ -1,9 +1,11 @@
-"""A Program as one C++ translation unit: a struct whose run() calls one kernel template after another,
-shapes as constants."""
+"""A Program as C++: a struct whose run() calls one kernel template after another, shapes as constants. One
+translation unit, or two, of the same text."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from functools import singledispatch
 
 from firelane.backends.cpu.contract_source import contract_source
@@ -54,44 +56,72 @@ from firelane.weights.formats import Format
 # The C++ decoder of each lossless form.
 DECODERS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
 
+PARTS = 2
+"""Parts that the source can be compiled in, side by side: FIRELANE_PART is 1 or 2, or not defined for all."""
+FIRST_PART = Attention
+"""Ops whose kernels take the compiler about as long, with the runtime, as all others. These alone may have
+barriers of their own."""
 TEMPLATE = """\
 // Generated from the program of {name}.
 {contract}
+#include "kernels.h"
+#if FIRELANE_PART != 2
 #include "runtime.h"
+#endif
+
+#define FIRELANE_OP(INDEX)                                                                             \\
+  void op_##INDEX([[maybe_unused]] Executor<Model>& e, Context& c, [[maybe_unused]] int thread) {{       \\
+    [[maybe_unused]] constexpr int op = INDEX;                                                         \\
+    [[maybe_unused]] const int tokens = c.step.num_tokens, outputs = c.step.num_rows, logits = c.logit_rows;
 
 namespace firelane {{
 
+template <class Program>
+class Executor;
+struct Model;
+{declared}
+
+#if FIRELANE_PART != 2
 struct Model {{
   static constexpr int kOps = {ops};
   static constexpr std::size_t kScratchBytes = {scratch}, kScratchRowBytes = {row_scratch};
 
   static void run(Executor<Model>& e, Context& c, int thread) {{
-    [[maybe_unused]] const int tokens = c.step.num_tokens, outputs = c.step.num_rows, logits = c.logit_rows;
 {body}
   }}
 }};
 
+{first}
+#endif
+
+#if FIRELANE_PART != 1
+{second}
+#endif
+
 }}  // namespace firelane
 
+#if FIRELANE_PART != 2
 FIRELANE_EXPORTS(firelane::Model)
+#endif
 """
 
 
 def generate(layout: Layout) -> str:
     """The source of `layout.program`: one call and one barrier for each op."""
-    calls: list[str] = []
-    scratch = ["std::size_t(64)"]
-    for index, op in enumerate(layout.program.ops):
-        calls.append(f"    {{ constexpr int op = {index}; {call(op, layout)} e.sync(op); }}")
-        scratch += scratch_of(op, layout)
-    sizes = ", ".join(dict.fromkeys(scratch))
+    ops = layout.program.ops
+    scratch = ["std::size_t(64)", *(size for op in ops for size in scratch_of(op, layout))]
+    calls = [f"FIRELANE_OP({index}) {call(op, layout)} }}" for index, op in enumerate(ops)]
+    is_first = [isinstance(op, FIRST_PART) for op in ops]
     return TEMPLATE.format(
         name=layout.program.name,
         contract=contract_source(),
-        ops=len(layout.program.ops),
-        scratch=f"(std::max({{{sizes}}}) + 63) / 64 * 64",
-        row_scratch=max(row_scratch_of(op, layout) for op in layout.program.ops),
-        body="\n".join(calls),
+        ops=len(ops),
+        scratch=f"(std::max({{{', '.join(dict.fromkeys(scratch))}}}) + 63) / 64 * 64",
+        row_scratch=max(row_scratch_of(op, layout) for op in ops),
+        declared="\n".join(f"void op_{index}(Executor<Model>&, Context&, int);" for index in range(len(ops))),
+        first="\n".join(itertools.compress(calls, is_first)),
+        second="\n".join(itertools.compress(calls, map(operator.not_, is_first))),
+        body="\n".join(f"    op_{index}(e, c, thread); e.sync({index});" for index in range(len(ops))),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import env
-from firelane.backends.cpu.codegen import generate
+from firelane.backends.cpu.codegen import PARTS, generate
 from firelane.backends.cpu.forms import is_tiny
 from firelane.backends.cpu.layout import Layout
 from firelane.native import machine, toolchain
@@ -48,4 +48,5 @@ class KernelCompiler:
             cache_dir=self.cache_dir,
             cpu_key=self.cpu.key,
             name=f"the kernels of {layout.program.name}",
+            parts=PARTS if self.cpu.usable_cores >= PARTS else 1,
         )

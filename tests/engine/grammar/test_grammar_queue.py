@@ -126,6 +126,16 @@ def test_a_client_without_a_key_does_not_wait_for_those_of_another_address(compi
     assert compiler.compiled == ["c", "a", "b"]
 
 
+def test_connections_of_one_address_take_turns_however_much_each_asks(compiler, queue) -> None:
+    other = ("10.0.0.1", "2")
+    for i, (text, client) in enumerate([("a", FLOOD), ("b", FLOOD), ("c", FLOOD), ("d", other)]):
+        queue.compile(Sequence(i), regex(text), client)
+    for text in "abcd":
+        compiler.gate(text).set()
+    taken(queue, 4)
+    assert compiler.compiled == ["a", "b", "d", "c"]  # `a` ran already
+
+
 def test_two_grammars_are_compiled_at_once(compiler, queue) -> None:
     for i, text in enumerate("abc"):
         queue.compile(Sequence(i, f"tenant {i}"), regex(text))

@@ -1,10 +1,9 @@
 // The arrays that cross from Python (native.py), and what every kernel sees of a step.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
-#include "thread_pool.h"
+#include "vec.h"
 
 namespace firelane {
 
@@ -55,8 +54,8 @@ FL_INLINE Range split(int n, int t, int threads) {
 
 // Counts what was taken of one op's work; on a cache line of its own.
 struct alignas(64) Counter {
-  std::atomic<int> taken{0};
-  int take() { return taken.fetch_add(1, std::memory_order_relaxed); }
+  int taken = 0;
+  int take() { return __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED); }  // <atomic> takes long to compile
 };
 
 // Of a recurrent layer: where its numbers begin in each state of the pool, and how far apart states lie, in bytes.

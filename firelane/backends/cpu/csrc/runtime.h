@@ -3,23 +3,10 @@
 #pragma once
 
 #include <ctime>
-#include <memory>
-#include <new>
 #include <vector>
 
-#include "attention.h"
-#include "delta_rule.h"
-#include "experts.h"
-#include "latent.h"
-#include "latent_attention.h"
-#include "linear.h"
-#include "rope.h"
-#include "route.h"
-#include "rows.h"
-#include "sample.h"
-#include "short_conv.h"
-#include "state_space.h"
-#include "coded.h"
+#include "context.h"
+#include "thread_pool.h"
 
 namespace firelane {
 
@@ -43,7 +30,8 @@ class Executor {
         position_(slot_.size()),
         last_(slot_.size()),
         chunk_row_(args.limits.max_num_seqs),
-        counters_(std::size_t(Program::kOps) * args.limits.threads) {
+        counters_(std::size_t(Program::kOps) * args.limits.threads),
+        pool_(args.limits.threads, &Executor::work, this) {
     static_cast<CreateArgs&>(context_) = args;
     context_.token_slot = slot_.data();
     context_.token_position = position_.data();
@@ -52,7 +40,6 @@ class Executor {
     context_.counters = counters_.data();
     context_.scratch_stride = scratch_bytes<Program>(args.limits.max_num_batched_tokens);
     context_.scratch_rows = Program::kScratchBytes;
-    pool_ = std::make_unique<ThreadPool>(args.limits.threads, &Executor::work, this);
   }
 
   void submit(const StepArgs& step) {
@@ -68,16 +55,16 @@ class Executor {
     }
     context_.logit_rows = step.num_rows;
     while (context_.logit_rows > 0 && step.row_kind[context_.logit_rows - 1] == kEmbed) --context_.logit_rows;
-    for (auto& counter : counters_) counter.taken.store(0, std::memory_order_relaxed);
+    for (auto& counter : counters_) counter.taken = 0;
     mark_ = seconds_now();
-    pool_->submit();
+    pool_.submit();
   }
 
-  void wait() { pool_->wait(); }
+  void wait() { pool_.wait(); }
 
   // Ends an op: every thread has finished it. The last one notes the time: others may not run for a while.
   void sync(int op) {
-    pool_->sync([this, op] {
+    pool_.sync([this, op] {
       const double now = seconds_now();
       context_.op_seconds[op] += now - mark_;
       mark_ = now;
@@ -95,7 +82,7 @@ class Executor {
   std::vector<std::int32_t> slot_, position_, last_, chunk_row_;
   std::vector<Counter> counters_;
   double mark_ = 0;
-  std::unique_ptr<ThreadPool> pool_;
+  ThreadPool pool_;  // the last: its threads end first, and look at nothing before the first step
 };
 
 }  // namespace firelane
