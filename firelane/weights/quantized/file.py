@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.weights.gguf.file import bf16_bits
-from firelane.weights.lossless.file import PackedFile
 from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq
 from firelane.weights.quantized.settings import Settings
-from firelane.weights.quantized.stored import Stored
+from firelane.weights.quantized.stored import Stored, TensorFile
 from firelane.weights.reader import ReadBuffer
-from firelane.weights.safetensors import SafetensorsFile, TensorInfo
+from firelane.weights.safetensors import TensorInfo
 
 Parts = Mapping[str, Stored]
 SUFFIX = re.compile(
@@ -36,7 +35,7 @@ KEPT_MATRICES = 8
 class QuantizedTensors:
     """Reads are safe from many threads. names: of all tensors of the files that it stands in for."""
 
-    def __init__(self, directory: Path, files: Iterable[SafetensorsFile | PackedFile], settings: Settings):
+    def __init__(self, directory: Path, files: Iterable[TensorFile], settings: Settings):
         """Raises CheckpointError where parts are missing or do not fit."""
         self.path = directory
         self.names: set[str] = set()
@@ -126,7 +125,7 @@ class QuantizedTensors:
             return self._kept[name, matrix]
 
 
-def _grouped(files: Iterable[SafetensorsFile | PackedFile]) -> dict[str, dict[str, Stored]]:
+def _grouped(files: Iterable[TensorFile]) -> dict[str, dict[str, Stored]]:
     """Parts by the name that they have in common; a weight alone is no group."""
     groups: dict[str, dict[str, Stored]] = {}
     for file in files:
