@@ -42,10 +42,13 @@ from firelane.program.ops import (
     Temperature,
 )
 from firelane.program.values import Value, Weight
-from firelane.weights.formats import Format
+from firelane.weights.formats import GROUPINGS, Format
 
-# The C++ decoder of each lossless form.
-DECODERS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
+# The C++ decoder of each coded form.
+LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
+DECODERS = LOSSLESS | {
+    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}>" for format_, g in GROUPINGS.items()
+}
 
 TEMPLATE = """\
 // Generated from the program of {name}.

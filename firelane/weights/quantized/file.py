@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.gguf.file import bf16_bits
+from firelane.weights.bf16 import bf16_bits
 from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq
 from firelane.weights.quantized.settings import Settings
 from firelane.weights.quantized.stored import Stored, TensorFile

@@ -19,6 +19,7 @@
 #include "sample.h"
 #include "short_conv.h"
 #include "coded.h"
+#include "grouped.h"
 
 namespace firelane {
 
