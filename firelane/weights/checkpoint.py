@@ -145,12 +145,12 @@ class Checkpoint:
     def format(self, name: str) -> Format | None:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         file, published = self._place(name)
-        return file.format(published) if isinstance(file, GgufFile) else None
+        return file.format(published) if isinstance(file, GgufFile | QuantizedTensors) else None
 
     def codes(self, name: str, first: int, last: int) -> Codes:
         """Rows first .. last - 1, all axes but the last taken together, of a tensor that has a format()."""
         file, published = self._place(name)
-        assert isinstance(file, GgufFile), f"{name} is not quantised"
+        assert isinstance(file, GgufFile | QuantizedTensors), f"{name} is not quantised"
         return file.codes(published, first, last)
 
     def shape(self, name: str) -> tuple[int, ...] | None:

@@ -47,7 +47,8 @@ def fits(format_: Format, k: int) -> bool:
 
 
 def encode(rows: Codes, format_: Format) -> Bytes:
-    """Whole panels of rows, fitted() to the format: their bytes. ValueError for scales that are no numbers, or too large."""
+    """Whole panels of rows, fitted() to the format: their bytes. ValueError for scales that are no numbers,
+    or too large."""
     grouping = format_.grouping
     assert grouping is not None
     heads = [rows.scales] if rows.minima is None else [rows.scales, -rows.minima]
@@ -62,8 +63,8 @@ def encode(rows: Codes, format_: Format) -> Bytes:
 
 
 def fitted(rows: Codes, grouping: Grouping) -> Codes:
-    """The same numbers, to the last bit, as `grouping` has them: scales of larger groups repeated; minima where
-    there were none, and then codes of four bits from 0 on."""
+    """The same numbers, to the last bit, as `grouping` has them: scales of larger groups repeated; minima
+    where there were none, and then codes of four bits from 0 on."""
     repeats = rows.codes.shape[1] // rows.scales.shape[1] // grouping.group
     scales = np.repeat(rows.scales, repeats, axis=1)
     if rows.minima is not None:

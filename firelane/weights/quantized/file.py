@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.weights.bf16 import bf16_bits
+from firelane.weights.codes import Codes
+from firelane.weights.formats import Format
 from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq
 from firelane.weights.quantized.settings import Settings
 from firelane.weights.quantized.stored import Stored, TensorFile
@@ -55,6 +57,7 @@ class QuantizedTensors:
             for name, coded in self._coded.items()
         }
         self._kept: OrderedDict[tuple[str, int], NDArray[np.uint16]] = OrderedDict()
+        self._kept_codes: OrderedDict[str, Codes] = OrderedDict()
         self._lock = Lock()
 
     def _add(self, base: str, parts: Parts, settings: Settings) -> None:
@@ -64,6 +67,22 @@ class QuantizedTensors:
             self.names.update(part.name for part in parts.values())
         else:
             self.names.update(part.name for kind, part in parts.items() if kind in OF_ACTIVATIONS)
+
+    def format(self, name: str) -> Format | None:
+        """The packed format that keeps the codes of a quantised matrix; None of others."""
+        return self._coded[name].format
+
+    def codes(self, name: str, first: int, last: int) -> Codes:
+        """Rows first .. last - 1 of a matrix that has a format()."""
+        coded = self._coded[name]
+        if coded.by_rows:
+            return coded.codes(first, last)
+        with self._lock:
+            if name not in self._kept_codes:
+                self._kept_codes[name] = coded.codes(0, coded.shape[-2])
+                while len(self._kept_codes) > KEPT_MATRICES:
+                    self._kept_codes.popitem(last=False)
+            return self._kept_codes[name].taken(np.arange(first, last))
 
     def tensor(self, name: str) -> NDArray[Any]:
         """uint16 holding the bits of bf16. The name has to be in `tensors`."""
