@@ -166,7 +166,7 @@ class Packed(Coded):
         if self.zeros is None:
             return Codes(codes, scales)
         offset = 8 if self.bits == 4 else 0
-        minima: F32 = scales * (points + np.float32(offset))
+        minima = (scales * (points + np.float32(offset))).astype(np.float32)
         return Codes(codes + np.int8(offset), scales, minima)
 
     def _parts(self, first: int, last: int) -> tuple[NDArray[np.int8], F32, F32]:
