@@ -28,7 +28,7 @@ from firelane.weights.plan import PackedWeight, plan, takes
 MOST_BITS = 14.0
 MOST_PANELS, LEAST_PANELS = 4, 2  # of one weight
 SAMPLE_BYTES = 32 << 20  # of all together, about
-CODED = tuple(format_ for format_ in Format if format_.is_coded)
+CODED = tuple(format_ for format_ in Format if format_.is_lossless)
 Counts = NDArray[np.int64]
 
 

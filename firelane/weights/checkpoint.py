@@ -19,8 +19,11 @@ from firelane.errors import CheckpointError, ModelNotFoundError
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.storage import read_regular
+from firelane.weights.bf16 import bf16_bits
+from firelane.weights.codes import Codes
 from firelane.weights.fingerprint import FileStamp, fingerprint
-from firelane.weights.gguf.file import GgufFile, bf16_bits
+from firelane.weights.formats import Format
+from firelane.weights.gguf.file import GgufFile
 from firelane.weights.gguf.index import NAME as GGUF_INDEX
 from firelane.weights.gguf.index import read_index as read_gguf_index
 from firelane.weights.lossless.file import PackedFile, open_weights
@@ -138,6 +141,17 @@ class Checkpoint:
         """
         file, published = self._place(name)
         return self._presented(name, file.elements(published, first, last, buffer, sparse=sparse))
+
+    def format(self, name: str) -> Format | None:
+        """The packed format that keeps the codes of a quantised matrix; None of others."""
+        file, published = self._place(name)
+        return file.format(published) if isinstance(file, GgufFile | QuantizedTensors) else None
+
+    def codes(self, name: str, first: int, last: int) -> Codes:
+        """Rows first .. last - 1, all axes but the last taken together, of a tensor that has a format()."""
+        file, published = self._place(name)
+        assert isinstance(file, GgufFile | QuantizedTensors), f"{name} is not quantised"
+        return file.codes(published, first, last)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """None where there is no such tensor."""

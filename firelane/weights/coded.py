@@ -63,7 +63,7 @@ LANES = np.array([(0 if i % 16 < 8 else 32) + 8 * (i // 16) + i % 8 for i in ran
 
 def fits(format_: Format, k: int) -> bool:
     """Whether a matrix with k inputs can have this coded format."""
-    return format_.is_coded and k > 0 and k % format_.k_multiple == 0
+    return format_.is_lossless and k > 0 and k % format_.k_multiple == 0
 
 
 def panel_bytes(format_: Format, k: int, escapes: int) -> int:

@@ -8,6 +8,7 @@
     PANEL_CODED4  uint8, PANEL_BF16's panels one by one without loss in 12 bits a weight and more where
                    weights are unlike the others; K a multiple of 4. See coded.py
     PANEL_CODED3  the same in 11 bits and more, K a multiple of 16
+    PANEL_INT…     uint8, quantised weights as codes and scales; see grouped.py
 
 Of a gated weight ([gate; up]) gate and up are padded to a multiple of 16 rows each and alternate in groups of
 16 (16 gate rows, the 16 up rows of the same outputs, the next 16 gate rows …), so that one panel of 32 rows
@@ -16,8 +17,9 @@ makes 16 outputs. The matrices of a weight by expert are padded each, and follow
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +29,48 @@ GROUP_ROWS = 16
 FORMAT_VERSION = 3
 
 
+@dataclass(frozen=True)
+class Grouping:
+    """Codes of `bits` with a scale for each `group` inputs, and minima or not."""
+
+    bits: Literal[4, 8]
+    group: Literal[16, 32]
+    minima: bool
+
+    def joined(self, other: Grouping) -> Grouping:
+        """The smallest that holds the codes of both."""
+        return Grouping(max(self.bits, other.bits), min(self.group, other.group), self.minima or other.minima)
+
+
 class Format(Enum):
     PANEL_BF16 = "panel_bf16"
     PANEL_F32 = "panel_f32"
     VECTOR_F32 = "vector_f32"
     PANEL_CODED4 = "panel_coded4"
     PANEL_CODED3 = "panel_coded3"
+    PANEL_INT4 = "panel_int4"
+    PANEL_INT4_MIN = "panel_int4_min"
+    PANEL_INT4_16 = "panel_int4_16"
+    PANEL_INT4_16_MIN = "panel_int4_16_min"
+    PANEL_INT8 = "panel_int8"
+    PANEL_INT8_MIN = "panel_int8_min"
+    PANEL_INT8_16 = "panel_int8_16"
+    PANEL_INT8_16_MIN = "panel_int8_16_min"
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether panels of any bf16 matrix can be coded so; they differ in size."""
+        return self in (Format.PANEL_CODED4, Format.PANEL_CODED3)
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """Of a format for quantised matrices."""
+        return GROUPINGS.get(self)
 
     @property
     def is_coded(self) -> bool:
-        """Whether panels are coded one by one and differ in size."""
-        return self in (Format.PANEL_CODED4, Format.PANEL_CODED3)
+        """Whether panels are bytes that kernels decode."""
+        return self.is_lossless or self.grouping is not None
 
     @property
     def plain(self) -> Format:
@@ -54,6 +87,19 @@ class Format(Enum):
         if self.is_coded:
             return np.uint8
         return np.uint16 if self is Format.PANEL_BF16 else np.float32
+
+
+GROUPINGS = {
+    Format.PANEL_INT4: Grouping(4, 32, minima=False),
+    Format.PANEL_INT4_MIN: Grouping(4, 32, minima=True),
+    Format.PANEL_INT4_16: Grouping(4, 16, minima=False),
+    Format.PANEL_INT4_16_MIN: Grouping(4, 16, minima=True),
+    Format.PANEL_INT8: Grouping(8, 32, minima=False),
+    Format.PANEL_INT8_MIN: Grouping(8, 32, minima=True),
+    Format.PANEL_INT8_16: Grouping(8, 16, minima=False),
+    Format.PANEL_INT8_16_MIN: Grouping(8, 16, minima=True),
+}
+FORMAT_OF = {grouping: format_ for format_, grouping in GROUPINGS.items()}
 
 
 def round_up(n: int, multiple: int) -> int:

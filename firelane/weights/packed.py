@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from firelane.errors import CheckpointError
 from firelane.native.pages import MappedFile
 from firelane.storage import open_regular
+from firelane.weights import grouped
 from firelane.weights.coded import ALIGNMENT_BYTES, decode
 from firelane.weights.digests import PayloadDigests
 from firelane.weights.fingerprint import FileStamp
@@ -105,6 +106,8 @@ class PackedWeights:
         """
         p, place = self._places[name]
         data = self._payload()[place.offset : place.offset + place.nbytes]
+        if p.format.grouping is not None:
+            return grouped.decode(data, p.format, p.weight.k)
         if p.format.is_coded:
             return decode(data, self._tables[name], p.format, p.weight.k)
         return data.view(p.format.dtype).reshape(p.shape)

@@ -19,9 +19,12 @@ from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.coded import Bytes
 from firelane.weights.coded_native import CodedLibrary
+from firelane.weights.codes import Codes, stacked
 from firelane.weights.formats import PANEL_ROWS, Format, pack, source_rows
+from firelane.weights.grouped import encode as encode_grouped
+from firelane.weights.grouped import fitted
 from firelane.weights.panels import Run, encode_run, is_finite
-from firelane.weights.pieces import read_piece
+from firelane.weights.pieces import read_codes, read_piece
 from firelane.weights.placer import Placer, Task, tasks
 from firelane.weights.plan import PackedWeight, plain_bytes
 from firelane.weights.progress import Progress
@@ -102,6 +105,8 @@ class Packer:
         if not p.is_matrix:
             vector = self._vector(task)
             return vector, np.array([vector.nbytes], np.uint64)
+        if p.format.grouping is not None:
+            return self._grouped(task, buffer)
         pieces, run = self._run_of(task)
         try:
             ends = encode_run(run, p.format, buffer, self._library)
@@ -110,6 +115,31 @@ class Packer:
                 self._check_finite(piece, span)
             raise
         return buffer[: int(ends[-1])], ends
+
+    def _grouped(self, task: Task, buffer: Bytes) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+        """Panels of the checkpoint's own codes."""
+        p, grouping = task.packed, task.packed.format.grouping
+        assert grouping is not None
+        reads = reads_of(task)
+        spans: list[Codes] = []
+        for part, (_, piece, rows) in enumerate(reads):
+            span = read_codes(self._checkpoint, piece, rows)
+            self.read.add(task, part, span.data())
+            spans.append(fitted(span, grouping))
+        starts = np.array([first for first, _, _ in reads])
+        wanted = source_rows(p.weight.rows, task.first * PANEL_ROWS, task.last * PANEL_ROWS, gated=p.gated)
+        part = np.searchsorted(starts, wanted, side="right") - 1
+        begins = np.cumsum([0, *(len(span.codes) for span in spans)])[:-1]
+        rows = np.where(wanted < 0, -1, wanted - starts[part] + begins[part])
+        try:
+            data = encode_grouped(stacked(spans).taken(rows), p.format)
+        except ValueError:
+            raise not_finite(self._checkpoint, reads[0][1].tensor) from None
+        buffer[: len(data)] = data
+        size = len(data) // (task.last - task.first)
+        return buffer[: len(data)], np.arange(1, task.last - task.first + 1, dtype=np.uint64) * np.uint64(
+            size
+        )
 
     def _run_of(self, task: Task) -> tuple[list[Piece], Run]:
         """Reads what the task needs of each piece, in one go where it is in one place."""
@@ -136,10 +166,13 @@ class Packer:
 
     def _check_finite(self, piece: Piece, values: NDArray[Any]) -> None:
         if not is_finite(values):
-            where = self._checkpoint.directory
-            raise CheckpointError(
-                f"{where}: tensor {piece.tensor} holds NaN or infinite weights; download the model again"
-            )
+            raise not_finite(self._checkpoint, piece.tensor)
+
+
+def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
+    return CheckpointError(
+        f"{checkpoint.directory}: tensor {tensor} holds NaN or infinite weights; download the model again"
+    )
 
 
 def _most_bytes(task: Task) -> int:

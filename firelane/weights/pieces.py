@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from firelane.program.recipes import Piece, widened
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.codes import Codes
+from firelane.weights.formats import FORMAT_OF, Format, Grouping
+from firelane.weights.plan import takes
 from firelane.weights.reader import ReadBuffer
 
 SPARSE = 4
@@ -50,6 +54,34 @@ def _gathered(checkpoint: Checkpoint, piece: Piece, rows: range) -> NDArray[Any]
         writeable=False,
     )
     return starts[at - low]
+
+
+def coded_format(checkpoint: Checkpoint, weight: Weight) -> Format | None:
+    """The packed format that keeps the checkpoint's own codes of a quantised matrix, where all pieces have
+    codes and are whole rows; else None. Of pieces in several formats the smallest that holds all of them."""
+    formats = {checkpoint.format(tensor) for tensor in weight.tensors}
+    groupings = [format_.grouping for format_ in formats if format_ is not None]
+    known = [grouping for grouping in groupings if grouping is not None]
+    if len(known) < len(formats) or not all(_of_rows(piece) for piece in weight.pieces):
+        return None
+    found = FORMAT_OF[reduce(Grouping.joined, known)]
+    return found if takes(weight, found) else None
+
+
+def _of_rows(piece: Piece) -> bool:
+    """Whether its rows are rows of the tensor, whole."""
+    width = piece.shape[-1]
+    if piece.is_vector or piece.plus or piece.columns is not None or piece.width != width:
+        return False
+    strides = piece.grid.row_strides
+    return piece.grid.column_stride == 1 and not any(s % width for s in (*strides, piece.grid.start))
+
+
+def read_codes(checkpoint: Checkpoint, piece: Piece, rows: range) -> Codes:
+    """Those rows of a piece of a weight that has a coded_format(), as the checkpoint has them."""
+    at = piece.offsets(rows.start, rows.stop) // piece.shape[-1]
+    low, high = int(at.min()), int(at.max()) + 1
+    return checkpoint.codes(piece.tensor, low, high).taken(at - low)
 
 
 def contiguous(weight: Weight, rows: NDArray[np.int64]) -> Iterator[tuple[int, Piece, range]]:

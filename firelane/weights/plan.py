@@ -12,6 +12,7 @@ import numpy as np
 
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
+from firelane.weights import grouped
 from firelane.weights.coded import fits, panel_bounds
 from firelane.weights.formats import FORMAT_VERSION, Format, packed_rows, packed_shape
 
@@ -49,6 +50,9 @@ class PackedWeight:
     @property
     def panel_bounds(self) -> tuple[int, int]:
         """The least and the most bytes of one panel."""
+        if self.format.grouping is not None:
+            size = grouped.panel_bytes(self.format, self.weight.k)
+            return size, size
         if self.format.is_coded:
             return panel_bounds(self.format, self.weight.k)
         return self.plain_bytes // self.panels, self.plain_bytes // self.panels
@@ -63,7 +67,8 @@ def plan(program: Program, forms: Mapping[str, Format] = NO_FORMS) -> tuple[Pack
 
 def takes(weight: Weight, format_: Format) -> bool:
     """Whether the weight can have this coded format: a bf16 matrix whose inputs it can divide."""
-    return weight.is_matrix and weight.dtype is DType.BF16 and fits(format_, weight.k)
+    able = fits(format_, weight.k) or grouped.fits(format_, weight.k)
+    return weight.is_matrix and weight.dtype is DType.BF16 and able
 
 
 def plan_hash(placed: tuple[PackedWeight, ...]) -> str:

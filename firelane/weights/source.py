@@ -24,7 +24,7 @@ from firelane.weights import checked_json
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fingerprint import FileStamp
 from firelane.weights.formats import PANEL_ROWS, source_rows
-from firelane.weights.pieces import contiguous, read_piece
+from firelane.weights.pieces import contiguous, read_codes, read_piece
 from firelane.weights.placer import Task, tasks
 from firelane.weights.plan import PackedWeight
 from firelane.weights.reader import ReadBuffer
@@ -86,6 +86,15 @@ def reads_of(task: Task) -> list[tuple[int, Piece, range]]:
     return list(contiguous(p.weight, wanted))
 
 
+def read_rows(
+    checkpoint: Checkpoint, task: Task, piece: Piece, rows: range, buffer: ReadBuffer | None = None
+) -> NDArray[Any]:
+    """What is digested of these rows: as read_piece(), of codes their bytes."""
+    if task.packed.format.grouping is not None:
+        return read_codes(checkpoint, piece, rows).data()
+    return read_piece(checkpoint, piece, rows, buffer)
+
+
 def is_source(
     packed: Path,
     placed: tuple[PackedWeight, ...],
@@ -105,7 +114,7 @@ def is_source(
         for part, (_, piece, rows) in enumerate(reads):
             if stopped():
                 return True
-            digest.add(task, part, read_piece(checkpoint, piece, rows, buffer))
+            digest.add(task, part, read_rows(checkpoint, task, piece, rows, buffer))
     if digest.hexdigest() != source.digest:
         return False
     if checkpoint.is_unchanged():

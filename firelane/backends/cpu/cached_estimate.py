@@ -46,7 +46,7 @@ def cached_estimate(
 
 def _checked(cached: Cached, weights: Sequence[Weight]) -> Bits | None:
     """None where these cannot be the bits of these weights."""
-    able = {w.name: {f for f in Format if f.is_coded and takes(w, f)} for w in weights}
+    able = {w.name: {f for f in Format if f.is_lossless and takes(w, f)} for w in weights}
     if set(cached.bits) != set(able):
         return None
     try:

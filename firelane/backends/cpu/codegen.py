@@ -51,10 +51,13 @@ from firelane.program.ops import (
     Temperature,
 )
 from firelane.program.values import Value, Weight
-from firelane.weights.formats import Format
+from firelane.weights.formats import GROUPINGS, Format
 
-# The C++ decoder of each lossless form.
-DECODERS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
+# The C++ decoder of each coded form.
+LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
+DECODERS = LOSSLESS | {
+    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}>" for format_, g in GROUPINGS.items()
+}
 
 PARTS = 2
 """Parts that the source can be compiled in, side by side: FIRELANE_PART is 1 or 2, or not defined for all."""

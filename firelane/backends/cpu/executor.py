@@ -27,9 +27,13 @@ from firelane.backends.cpu.page_pool import PagePool, SharedPages
 from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.errors import OutOfMemoryError
 from firelane.weights.check import NoCheck, WeightCheck
-from firelane.weights.formats import Format
+from firelane.weights.formats import GROUPINGS, Format
 
-DECODE_ONCE_FROM: Mapping[Format, int] = {Format.PANEL_CODED4: 4, Format.PANEL_CODED3: 2}
+DECODE_ONCE_FROM: Mapping[Format, int] = {
+    Format.PANEL_CODED4: 4,
+    Format.PANEL_CODED3: 2,
+    **dict.fromkeys(GROUPINGS, 2),
+}
 """Row tiles from which a panel is decoded once into scratch and kept, not once for each tile in registers.
 Decoding 12 bits hides behind the products of a tile; 3-bit codes take more than that."""
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from firelane.program.ops import Embed
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
-from firelane.weights.formats import Format
+from firelane.weights.formats import PANEL_ROWS, Format
+from firelane.weights.grouped import panel_bytes
 from firelane.weights.plan import takes
 
 CODED_FORMS = (Format.PANEL_CODED4, Format.PANEL_CODED3)
@@ -35,15 +36,22 @@ class Choice:
     """Estimated memory that they save."""
 
 
-def choose(program: Program, wanted: Sequence[Format], estimate: Estimate) -> Choice:
-    """For each bf16 matrix the smallest of the `wanted` formats that makes it smaller. The estimate is made
-    for matrices that may have one of them, and not at all where there is none."""
-    able = {w: [f for f in wanted if takes(w, f)] for w in _matrices(program)}
+def choose(
+    program: Program,
+    wanted: Sequence[Format],
+    estimate: Estimate,
+    stored: Callable[[Weight], Format | None] | None = None,
+) -> Choice:
+    """For each bf16 matrix the format that keeps the checkpoint's own codes (`stored`), else the smallest of
+    the `wanted` formats that makes it smaller. The estimate is made for matrices that may have one of them,
+    and not at all where there is none."""
+    quantised = {w: form for w in _matrices(program) if stored and (form := stored(w)) is not None}
+    able = {w: [f for f in wanted if takes(w, f)] for w in _matrices(program) if w not in quantised}
     able = {w: forms for w, forms in able.items() if forms}
-    if not able:
-        return Choice()
-    bits = estimate(list(able))
-    chosen: dict[Weight, Format] = {}
+    bits = dict(estimate(list(able))) if able else {}
+    chosen: dict[Weight, Format] = dict(quantised)
+    for weight, form in quantised.items():
+        bits[weight.name] = {form: 8 * panel_bytes(form, weight.k) / (PANEL_ROWS * weight.k)}
     for weight, forms in able.items():
         smaller = [form for form in forms if form in bits[weight.name]]
         if smaller:

@@ -29,6 +29,7 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
 from firelane.weights.huge_pages import HugePages
 from firelane.weights.loader import load_packed
+from firelane.weights.pieces import coded_format
 from firelane.weights.plan import plan
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
@@ -80,7 +81,9 @@ def load_for(
     program = fitted(program, checkpoint)
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
-    choice = choose(program, wanted_forms(config.weights, target.result().isa, program), estimate)
+    wanted = wanted_forms(config.weights, target.result().isa, program)
+    stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
+    choice = choose(program, wanted, estimate, stored)
     limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
     layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")

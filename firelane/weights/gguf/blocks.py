@@ -8,11 +8,13 @@ scales that are products of two stored numbers (K-quants) are multiplied in floa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from firelane.weights.codes import Codes
+from firelane.weights.formats import Format
 
 U8 = NDArray[Any]
 """Of uint8: shifts of it are, too."""
@@ -23,26 +25,8 @@ E2M1_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
 """Twice the number, by its four bits."""
 
 
-@dataclass(frozen=True)
-class Coded:
-    """codes: [blocks, numbers]; scales and minima: [blocks, groups]."""
-
-    codes: I8
-    scales: F32
-    minima: F32 | None = None
-
-    def values(self) -> F32:
-        """[blocks, numbers]."""
-        blocks, groups = self.scales.shape
-        out = self.codes.reshape(blocks, groups, -1).astype(np.float32)
-        out *= self.scales[:, :, None]
-        if self.minima is not None:
-            out -= self.minima[:, :, None]
-        return out.reshape(blocks, -1)
-
-
-def decode(kind: str, blocks: U8) -> Coded:
-    """Of `blocks` [blocks, bytes of one]. KeyError for a type that cannot be decoded."""
+def decode(kind: str, blocks: U8) -> Codes:
+    """Of `blocks` [blocks, bytes of one], a row each. KeyError for a type that cannot be decoded."""
     return DECODERS[kind](np.ascontiguousarray(blocks))
 
 
@@ -78,51 +62,51 @@ def _signed(codes: U8, offset: int) -> I8:
     return codes.astype(np.int8) - np.int8(offset)
 
 
-def _q4_0(b: U8) -> Coded:
-    return Coded(_signed(_nibbles(b[:, 2:], 16), 8), _half(b, 0))
+def _q4_0(b: U8) -> Codes:
+    return Codes(_signed(_nibbles(b[:, 2:], 16), 8), _half(b, 0))
 
 
-def _q4_1(b: U8) -> Coded:
-    return Coded(_signed(_nibbles(b[:, 4:], 16), 0), _half(b, 0), -_half(b, 2))
+def _q4_1(b: U8) -> Codes:
+    return Codes(_signed(_nibbles(b[:, 4:], 16), 0), _half(b, 0), -_half(b, 2))
 
 
-def _q5_0(b: U8) -> Coded:
-    return Coded(_signed(_nibbles(b[:, 6:], 16) | _fifth(b, 2), 16), _half(b, 0))
+def _q5_0(b: U8) -> Codes:
+    return Codes(_signed(_nibbles(b[:, 6:], 16) | _fifth(b, 2), 16), _half(b, 0))
 
 
-def _q5_1(b: U8) -> Coded:
-    return Coded(_signed(_nibbles(b[:, 8:], 16) | _fifth(b, 4), 0), _half(b, 0), -_half(b, 2))
+def _q5_1(b: U8) -> Codes:
+    return Codes(_signed(_nibbles(b[:, 8:], 16) | _fifth(b, 4), 0), _half(b, 0), -_half(b, 2))
 
 
-def _q8_0(b: U8) -> Coded:
-    return Coded(b[:, 2:].view(np.int8), _half(b, 0))
+def _q8_0(b: U8) -> Codes:
+    return Codes(b[:, 2:].view(np.int8), _half(b, 0))
 
 
-def _iq4_nl(b: U8) -> Coded:
-    return Coded(IQ4_VALUES[_nibbles(b[:, 2:], 16)], _half(b, 0))
+def _iq4_nl(b: U8) -> Codes:
+    return Codes(IQ4_VALUES[_nibbles(b[:, 2:], 16)], _half(b, 0))
 
 
-def _mxfp4(b: U8) -> Coded:
+def _mxfp4(b: U8) -> Codes:
     """The scale is a power of two: the byte less 127, and one less for codes of twice the number."""
-    return Coded(
+    return Codes(
         E2M1_VALUES[_nibbles(b[:, 1:], 16)], np.ldexp(np.float32(1), b[:, :1].astype(np.int32) - 128)
     )
 
 
-def _q2_k(b: U8) -> Coded:
+def _q2_k(b: U8) -> Codes:
     low, high = b[:, :16] & 15, b[:, :16] >> 4
     codes = _signed(_pairs(b[:, 16:80], 32), 0)
-    return Coded(codes, _half(b, 80) * low.astype(np.float32), _half(b, 82) * high.astype(np.float32))
+    return Codes(codes, _half(b, 80) * low.astype(np.float32), _half(b, 82) * high.astype(np.float32))
 
 
-def _q3_k(b: U8) -> Coded:
+def _q3_k(b: U8) -> Codes:
     """Three bits, of which the highest lie apart, inverted; sixteen scales of six bits less 32."""
     high = 4 - 4 * _bits(b[:, :32], 32).astype(np.int8)
     codes = _signed(_pairs(b[:, 32:96], 32), 0) - high
     low = np.concatenate([b[:, 96:104] & 15, b[:, 96:104] >> 4], axis=1)
     top = np.concatenate([b[:, 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
     scales = _signed(low | top << 4, 32).astype(np.float32)
-    return Coded(codes, _half(b, 108) * scales)
+    return Codes(codes, _half(b, 108) * scales)
 
 
 def _six_bits(b: U8) -> tuple[F32, F32]:
@@ -134,34 +118,50 @@ def _six_bits(b: U8) -> tuple[F32, F32]:
     return scales.astype(np.float32), minima.astype(np.float32)
 
 
-def _q4_k(b: U8) -> Coded:
+def _q4_k(b: U8) -> Codes:
     scales, minima = _six_bits(b[:, 4:16])
     codes = _signed(_nibbles(b[:, 16:], 32), 0)
-    return Coded(codes, _half(b, 0) * scales, _half(b, 2) * minima)
+    return Codes(codes, _half(b, 0) * scales, _half(b, 2) * minima)
 
 
-def _q5_k(b: U8) -> Coded:
+def _q5_k(b: U8) -> Codes:
     scales, minima = _six_bits(b[:, 4:16])
     codes = _nibbles(b[:, 48:], 32) | _bits(b[:, 16:48], 32) << 4
-    return Coded(_signed(codes, 0), _half(b, 0) * scales, _half(b, 2) * minima)
+    return Codes(_signed(codes, 0), _half(b, 0) * scales, _half(b, 2) * minima)
 
 
-def _q6_k(b: U8) -> Coded:
+def _q6_k(b: U8) -> Codes:
     codes = _nibbles(b[:, :128], 64) | _pairs(b[:, 128:192], 32) << 4
     scales = np.ascontiguousarray(b[:, 192:208]).view(np.int8).astype(np.float32)
-    return Coded(_signed(codes, 32), _half(b, 208) * scales)
+    return Codes(_signed(codes, 32), _half(b, 208) * scales)
 
 
-def _iq4_xs(b: U8) -> Coded:
+def _iq4_xs(b: U8) -> Codes:
     """Eight scales of six bits less 32: the lower four bits in four bytes, the upper two in two."""
     top = np.ascontiguousarray(b[:, 2:4]).view(np.uint16)
     high = (top >> np.arange(0, 16, 2, dtype=np.uint16) & 3).astype(np.uint8)
     low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], axis=2).reshape(len(b), 8)
     scales = _signed(low | high << 4, 32).astype(np.float32)
-    return Coded(IQ4_VALUES[_nibbles(b[:, 8:], 16)], _half(b, 0) * scales)
+    return Codes(IQ4_VALUES[_nibbles(b[:, 8:], 16)], _half(b, 0) * scales)
 
 
-DECODERS: dict[str, Callable[[U8], Coded]] = {
+FORMATS = {
+    "Q4_0": Format.PANEL_INT4,
+    "Q4_1": Format.PANEL_INT4_MIN,
+    "Q5_0": Format.PANEL_INT8,
+    "Q5_1": Format.PANEL_INT8_MIN,
+    "Q8_0": Format.PANEL_INT8,
+    "Q2_K": Format.PANEL_INT4_16_MIN,
+    "Q3_K": Format.PANEL_INT4_16,
+    "Q4_K": Format.PANEL_INT4_MIN,
+    "Q5_K": Format.PANEL_INT8_MIN,
+    "Q6_K": Format.PANEL_INT8_16,
+    "IQ4_NL": Format.PANEL_INT8,
+    "IQ4_XS": Format.PANEL_INT8,
+    "MXFP4": Format.PANEL_INT8,
+}
+"""How the codes of each type are packed for the kernels."""
+DECODERS: dict[str, Callable[[U8], Codes]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

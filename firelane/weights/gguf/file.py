@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
+from firelane.weights.bf16 import bf16_bits
+from firelane.weights.codes import Codes
 from firelane.weights.fingerprint import sampled_ranges
-from firelane.weights.gguf.blocks import decode
+from firelane.weights.formats import Format
+from firelane.weights.gguf.blocks import FORMATS, decode
 from firelane.weights.gguf.index import File, Tensor
 from firelane.weights.gguf.types import TYPES
 from firelane.weights.reader import DriveReader, ReadBuffer, read_ranges
@@ -93,15 +96,34 @@ class GgufFile:
         out[:] = values
         return out
 
+    def format(self, name: str) -> Format | None:
+        """The packed format that keeps the codes of a quantised matrix; None of others."""
+        tensor = self._places[name]
+        return FORMATS.get(TYPES[tensor.type].name) if tensor.dtype == "BF16" and not tensor.minus else None
+
+    def codes(self, name: str, low: int, high: int) -> Codes:
+        """Rows low .. high - 1, all axes but the last taken together, of a matrix that has a format()."""
+        tensor = self._places[name]
+        kind = TYPES[tensor.type]
+        taken = self._taken(tensor, low, high, tensor.shape[-1])
+        with np.errstate(invalid="ignore", over="ignore"):  # the caller tells of what is not finite
+            return decode(kind.name, taken.reshape(-1, kind.nbytes)).joined(len(taken))
+
     def _rows(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[Any]:
         """Rows low .. high - 1 of all rows of the model's tensor: [rows, width]."""
+        kind = TYPES[tensor.type]
+        return self._converted(
+            _numbers(kind.name, self._taken(tensor, low, high, width), kind.nbytes), tensor
+        )
+
+    def _taken(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[np.uint8]:
+        """The bytes of these rows: [rows, bytes]."""
         rows = stored_rows(tensor, low, high)
         kind = TYPES[tensor.type]
         first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
         row_bytes = width // kind.size * kind.nbytes
         raw = self._read(tensor.begin + first * row_bytes, (last - first) * row_bytes)
-        taken = raw.reshape(last - first, row_bytes)[rows - first]
-        return self._converted(_numbers(kind.name, taken, kind.nbytes), tensor)
+        return raw.reshape(last - first, row_bytes)[rows - first]
 
     def _read(self, begin: int, nbytes: int) -> NDArray[np.uint8]:
         try:
@@ -135,14 +157,6 @@ def stored_rows(tensor: Tensor, low: int, high: int) -> NDArray[np.int64]:
         row, index = np.divmod(row, size)
         at += index * stride
     return at
-
-
-def bf16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Rounded to nearest, ties to even; infinite and NaN where `values` are."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
-    special = (bits & 0x7F800000) == 0x7F800000
-    return np.where(special, bits >> 16 | ((bits & 0xFFFF) != 0), rounded).astype(np.uint16)
 
 
 def _numbers(kind: str, taken: NDArray[np.uint8], block_bytes: int) -> NDArray[Any]:

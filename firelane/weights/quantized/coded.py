@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
+from firelane.weights.codes import Codes
+from firelane.weights.formats import Format
 from firelane.weights.quantized.numbers import E2M1, E4M3, e8m0, nibbles, unpacked
 from firelane.weights.quantized.stored import Stored
 
@@ -38,9 +40,18 @@ class Coded(ABC):
         """Whether a few rows cost no more than they are."""
         return True
 
+    @property
+    def format(self) -> Format | None:
+        """The packed format that keeps the codes; None where there is none."""
+        return None
+
     @abstractmethod
     def rows(self, matrix: int, first: int, last: int) -> F32:
         """Rows first .. last - 1 of one matrix. Raises CheckpointError."""
+
+    def codes(self, first: int, last: int) -> Codes:
+        """Rows first .. last - 1 of a single matrix that has a format."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Scaled(Coded):
     """codes [.., n, k] of bytes (fp8 or int8), and a scale for each block of them: one for all, one a row,
     one for some neighbours of a row, or one for some rows and columns, the last of which may be cut off."""
 
-    codes: Stored
+    stored: Stored
     scales: Stored
     zeros: Stored | None
     block: tuple[int, int]
@@ -64,16 +75,17 @@ class Scaled(Coded):
             _block(codes, size, count, known)
             for size, count, known in zip((n, k), (down, across), block or (0, 0), strict=True)
         )
-        return cls(codes, scales, zeros, (sizes[0], sizes[1]))
+        is_rows = codes.dtype == "I8" and zeros is None and sizes == (1, k) and len(codes.shape) == 2
+        return (Int8Rows if is_rows else cls)(codes, scales, zeros, (sizes[0], sizes[1]))
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.codes.shape
+        return self.stored.shape
 
     def rows(self, matrix: int, first: int, last: int) -> F32:
         n, k = self.shape[-2:]
-        values = self.codes.rows(matrix * n + first, matrix * n + last, k)
-        if self.codes.dtype == "F8_E4M3":
+        values = self.stored.rows(matrix * n + first, matrix * n + last, k)
+        if self.stored.dtype == "F8_E4M3":
             values = E4M3[values]
         numbers = values.astype(np.float32, copy=False)
         if self.zeros is not None:
@@ -109,44 +121,108 @@ def _block(codes: Stored, size: int, count: int, known: int) -> int:
 
 
 @dataclass(frozen=True)
+class Int8Rows(Scaled):
+    """Scaled() integers with one scale a row, and no zero points."""
+
+    @property
+    def format(self) -> Format | None:
+        return Format.PANEL_INT8
+
+    def codes(self, first: int, last: int) -> Codes:
+        k = self.shape[-1]
+        scales = widened(self.scales.whole()).reshape(-1, 1)[first:last]
+        return Codes(self.stored.rows(first, last, k), scales)
+
+
+@dataclass(frozen=True)
 class Packed(Coded):
-    """codes [n, k * bits / 32] of words with neighbours of a row, the lowest bits first, as code + half of
+    """Codes [n, k * bits / 32] of words with neighbours of a row, the lowest bits first, as code + half of
     their range; scales [n, groups]; zero points [n * bits / 32, groups] packed along the rows."""
 
-    codes: Stored
+    stored: Stored
     scales: Stored
     zeros: Stored | None
     bits: int
     shape: tuple[int, ...]
 
+    @property
+    def format(self) -> Format | None:
+        if self.shape[1] % (32 * self.scales.shape[1]):
+            return None
+        if self.bits == 4:
+            return Format.PANEL_INT4 if self.zeros is None else Format.PANEL_INT4_MIN
+        return Format.PANEL_INT8 if self.zeros is None else Format.PANEL_INT8_MIN
+
     def rows(self, matrix: int, first: int, last: int) -> F32:
         del matrix
-        k, half = self.shape[1], 1 << (self.bits - 1)
-        words = self.codes.rows(first, last, self.codes.shape[1])
-        codes = unpacked(words, self.bits)[:, :k].astype(np.int32) - half
-        groups = self.scales.shape[1]
-        wide = -(-k // groups)
-        numbers = codes.astype(np.float32)
-        if self.zeros is not None:
-            zeros = unpacked(self.zeros.whole().T, self.bits).T[first:last].astype(np.int32) - half
-            numbers = numbers - np.repeat(zeros.astype(np.float32), wide, axis=1)[:, :k]
+        codes, points, scales = self._parts(first, last)
+        groups = scales.shape[1]
+        numbers = codes.reshape(len(codes), groups, -1).astype(np.float32)
+        return ((numbers - points[:, :, None]) * scales[:, :, None]).reshape(len(codes), -1)
+
+    def codes(self, first: int, last: int) -> Codes:
+        """Of four bits with zero points: from 0 on."""
+        codes, points, scales = self._parts(first, last)
+        if self.zeros is None:
+            return Codes(codes, scales)
+        offset = 8 if self.bits == 4 else 0
+        minima = (scales * (points + np.float32(offset))).astype(np.float32)
+        return Codes(codes + np.int8(offset), scales, minima)
+
+    def _parts(self, first: int, last: int) -> tuple[NDArray[np.int8], F32, F32]:
+        """Codes, and zero points and scales by group."""
+        k, half, groups = self.shape[1], 1 << (self.bits - 1), self.scales.shape[1]
+        words = self.stored.rows(first, last, self.stored.shape[1])
+        codes = (unpacked(words, self.bits)[:, :k].astype(np.int32) - half).astype(np.int8)
         scales = widened(self.scales.rows(first, last, groups))
-        return numbers * np.repeat(scales, wide, axis=1)[:, :k]
+        if self.zeros is None:
+            return codes, np.zeros_like(scales), scales
+        zeros = unpacked(self.zeros.whole().T, self.bits).T[first:last].astype(np.int32) - half
+        return codes, zeros.astype(np.float32), scales
+
+
+@dataclass(frozen=True)
+class ByInputs:
+    """What AWQ and GPTQ store of a matrix: codes [k, n], zero points and scales [groups, n]."""
+
+    codes: NDArray[np.int32]
+    points: NDArray[np.int32]
+    scales: F32
 
 
 @dataclass(frozen=True)
 class Transposed(Coded):
-    """AWQ and GPTQ: matrices whose inputs are the rows of what is stored. whole: the numbers [k, n]."""
+    """AWQ and GPTQ: matrices whose inputs are the rows of what is stored, without a sign."""
 
     shape: tuple[int, ...]
-    whole: Callable[[int], F32]
+    bits: int
+    groups: int
+    whole: Callable[[], ByInputs]
 
     @property
     def by_rows(self) -> bool:
         return False
 
+    @property
+    def format(self) -> Format | None:
+        if self.shape[1] % (32 * self.groups):
+            return None
+        return Format.PANEL_INT4_MIN if self.bits == 4 else Format.PANEL_INT8_MIN
+
     def rows(self, matrix: int, first: int, last: int) -> F32:
-        return np.ascontiguousarray(self.whole(matrix)[:, first:last].T)
+        del matrix
+        found = self.whole()
+        group = len(found.codes) // self.groups
+        points, scales = (np.repeat(part, group, axis=0) for part in (found.points, found.scales))
+        numbers = (found.codes - points).astype(np.float32) * scales
+        return np.ascontiguousarray(numbers[:, first:last].T)
+
+    def codes(self, first: int, last: int) -> Codes:
+        found, offset = self.whole(), 128 if self.bits == 8 else 0
+        taken = np.ascontiguousarray((found.codes[:, first:last] - offset).T).astype(np.int8)
+        scales = np.ascontiguousarray(found.scales[:, first:last].T)
+        points = np.ascontiguousarray((found.points[:, first:last] - offset).T).astype(np.float32)
+        return Codes(taken, scales, scales * points)
 
 
 def awq(codes: Stored, scales: Stored, zeros: Stored) -> Coded:
@@ -158,14 +234,10 @@ def awq(codes: Stored, scales: Stored, zeros: Stored) -> Coded:
         found = unpacked(words, 4).reshape(len(words), -1, 8)[:, :, AWQ_ORDER]
         return found.reshape(len(words), -1).astype(np.int32)
 
-    def whole(_: int) -> F32:
-        group = k // scales.shape[0]
-        points = np.repeat(ordered(zeros.whole()), group, axis=0)
-        return (ordered(codes.whole()) - points).astype(np.float32) * np.repeat(
-            widened(scales.whole()), group, axis=0
-        )
+    def whole() -> ByInputs:
+        return ByInputs(ordered(codes.whole()), ordered(zeros.whole()), widened(scales.whole()))
 
-    return Transposed((n, k), whole)
+    return Transposed((n, k), 4, scales.shape[0], whole)
 
 
 def gptq(
@@ -178,14 +250,12 @@ def gptq(
     if order is not None and not np.array_equal(order.whole(), np.arange(k) // group):
         raise CheckpointError(f"tensor {order.name}: groups of inputs in another order are not supported")
 
-    def whole(_: int) -> F32:
+    def whole() -> ByInputs:
         values = unpacked(np.ascontiguousarray(codes.whole().T), bits).T.astype(np.int32)
         points = unpacked(zeros.whole(), bits).astype(np.int32) + zero_offset
-        return (values - np.repeat(points, group, axis=0)).astype(np.float32) * np.repeat(
-            widened(scales.whole()), group, axis=0
-        )
+        return ByInputs(values, points, widened(scales.whole()))
 
-    return Transposed((n, k), whole)
+    return Transposed((n, k), bits, scales.shape[0], whole)
 
 
 def _check_groups(codes: Stored, k: int, n: int, scales: Stored, zeros: Stored, packed: int) -> None:
@@ -203,7 +273,7 @@ class Float4(Coded):
     powers of two (MXFP4, `power`), or fp8 times (or divided by) one number for the matrix (NVFP4).
     """
 
-    codes: Stored
+    stored: Stored
     scales: Stored
     shape: tuple[int, ...]
     power: bool
@@ -213,7 +283,7 @@ class Float4(Coded):
     def rows(self, matrix: int, first: int, last: int) -> F32:
         n, k = self.shape[-2:]
         low, high = matrix * n + first, matrix * n + last
-        values = E2M1[nibbles(self.codes.rows(low, high, k // 2))]
+        values = E2M1[nibbles(self.stored.rows(low, high, k // 2))]
         groups = self.scales.shape[-1]
         raw = self.scales.rows(low, high, groups)
         scales = e8m0(raw) if self.power else E4M3[raw]
@@ -228,12 +298,12 @@ class Blocks(Coded):
     """gpt-oss: four-bit floats [experts, n, groups, 16], scales [experts, n, groups]; they stand for the
     tensor [experts, k, n] of the bf16 checkpoint, whose rows are inputs."""
 
-    codes: Stored
+    stored: Stored
     scales: Stored
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        experts, n, groups, _ = self.codes.shape
+        experts, n, groups, _ = self.stored.shape
         return experts, groups * 32, n
 
     @property
@@ -241,8 +311,8 @@ class Blocks(Coded):
         return False
 
     def rows(self, matrix: int, first: int, last: int) -> F32:
-        _, n, groups, _ = self.codes.shape
+        _, n, groups, _ = self.stored.shape
         rows = matrix * n, matrix * n + n
-        values = E2M1[nibbles(self.codes.rows(*rows, groups * 16))]
+        values = E2M1[nibbles(self.stored.rows(*rows, groups * 16))]
         scales = np.repeat(e8m0(self.scales.rows(*rows, groups)), 32, axis=1)
         return np.ascontiguousarray((values * scales).T[first:last])

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.gguf.file import bf16_bits
-from firelane.weights.lossless.file import PackedFile
+from firelane.weights.bf16 import bf16_bits
+from firelane.weights.codes import Codes
+from firelane.weights.formats import Format
 from firelane.weights.quantized.coded import Blocks, Coded, Float4, Packed, Scaled, awq, gptq
 from firelane.weights.quantized.settings import Settings
-from firelane.weights.quantized.stored import Stored
+from firelane.weights.quantized.stored import Stored, TensorFile
 from firelane.weights.reader import ReadBuffer
-from firelane.weights.safetensors import SafetensorsFile, TensorInfo
+from firelane.weights.safetensors import TensorInfo
 
 Parts = Mapping[str, Stored]
 SUFFIX = re.compile(
@@ -36,7 +37,7 @@ KEPT_MATRICES = 8
 class QuantizedTensors:
     """Reads are safe from many threads. names: of all tensors of the files that it stands in for."""
 
-    def __init__(self, directory: Path, files: Iterable[SafetensorsFile | PackedFile], settings: Settings):
+    def __init__(self, directory: Path, files: Iterable[TensorFile], settings: Settings):
         """Raises CheckpointError where parts are missing or do not fit."""
         self.path = directory
         self.names: set[str] = set()
@@ -56,6 +57,7 @@ class QuantizedTensors:
             for name, coded in self._coded.items()
         }
         self._kept: OrderedDict[tuple[str, int], NDArray[np.uint16]] = OrderedDict()
+        self._kept_codes: OrderedDict[str, Codes] = OrderedDict()
         self._lock = Lock()
 
     def _add(self, base: str, parts: Parts, settings: Settings) -> None:
@@ -65,6 +67,22 @@ class QuantizedTensors:
             self.names.update(part.name for part in parts.values())
         else:
             self.names.update(part.name for kind, part in parts.items() if kind in OF_ACTIVATIONS)
+
+    def format(self, name: str) -> Format | None:
+        """The packed format that keeps the codes of a quantised matrix; None of others."""
+        return self._coded[name].format
+
+    def codes(self, name: str, first: int, last: int) -> Codes:
+        """Rows first .. last - 1 of a matrix that has a format()."""
+        coded = self._coded[name]
+        if coded.by_rows:
+            return coded.codes(first, last)
+        with self._lock:
+            if name not in self._kept_codes:
+                self._kept_codes[name] = coded.codes(0, coded.shape[-2])
+                while len(self._kept_codes) > KEPT_MATRICES:
+                    self._kept_codes.popitem(last=False)
+            return self._kept_codes[name].taken(np.arange(first, last))
 
     def tensor(self, name: str) -> NDArray[Any]:
         """uint16 holding the bits of bf16. The name has to be in `tensors`."""
@@ -126,7 +144,7 @@ class QuantizedTensors:
             return self._kept[name, matrix]
 
 
-def _grouped(files: Iterable[SafetensorsFile | PackedFile]) -> dict[str, dict[str, Stored]]:
+def _grouped(files: Iterable[TensorFile]) -> dict[str, dict[str, Stored]]:
     """Parts by the name that they have in common; a weight alone is no group."""
     groups: dict[str, dict[str, Stored]] = {}
     for file in files:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from firelane.weights.lossless.file import PackedFile
-from firelane.weights.safetensors import SafetensorsFile
+from firelane.weights.safetensors import TensorInfo
+
+
+class TensorFile(Protocol):
+    """A file of tensors, as their maker wrote it or packed."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]: ...
+
+    def elements(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """See SafetensorsFile.elements()."""
+        ...
 
 
 @dataclass(frozen=True)
 class Stored:
     """A part of a coded matrix."""
 
-    file: SafetensorsFile | PackedFile
+    file: TensorFile
     name: str
 
     @property

@@ -12,8 +12,8 @@ import pytest
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
 from firelane.sources.gguf import model_directory
+from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.gguf.file import bf16_bits
 from firelane.weights.reader import ReadBuffer
 from tests.models import toy_dense
 from tests.models.families import random_tensors

@@ -14,6 +14,7 @@ from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from firelane import LLM, SamplingParams
 from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.models.registry import load_program
+from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.quantized.numbers import E4M3
 from firelane.weights.reader import ReadBuffer
@@ -30,6 +31,16 @@ from tests.weights.quantized.quantized_writers import (
     write_tensors,
 )
 
+ANSWERED = [
+    "fp8, blocks",
+    "awq",
+    "gptq, 8 bits",
+    "int4",
+    "int4 with zero points",
+    "int8, rows",
+    "nvfp4, divided",
+]
+KEEPS_CODES = ("int-quantized", "pack-quantized", "awq", "gptq")
 CONFIG = toy_dense.qwen3() | {
     "hidden_size": 160,
     "intermediate_size": 288,
@@ -77,6 +88,17 @@ def test_matrices_are_those_of_the_numbers(checkpoint_of: Path) -> None:
         assert found.dtype(name) == "BF16"
 
 
+def test_codes_are_the_matrices(checkpoint_of: Path) -> None:
+    """Where a format keeps codes, they give the same bf16 numbers; all formats of integers do."""
+    checkpoint, name = Checkpoint.open(checkpoint_of), "model.layers.0.mlp.down_proj.weight"
+    settings = json.loads((checkpoint_of / "config.json").read_text())["quantization_config"]
+    has_codes = checkpoint.format(name) is not None
+    assert has_codes == (settings.get("format", settings["quant_method"]) in KEEPS_CODES)
+    if has_codes:
+        found = checkpoint.codes(name, 5, 97)
+        np.testing.assert_array_equal(bf16_bits(found.values()), checkpoint.rows(name, 5, 97))
+
+
 def test_parts_are_parts_of_the_whole(checkpoint_of: Path) -> None:
     checkpoint, name = Checkpoint.open(checkpoint_of), "model.layers.1.mlp.down_proj.weight"
     whole = checkpoint.tensor(name)
@@ -93,10 +115,9 @@ def test_parts_are_parts_of_the_whole(checkpoint_of: Path) -> None:
     [
         ("fp8, blocks", CONFIG),
         ("fp8, blocks", toy_latent.deepseek_v3()),
-        ("awq", CONFIG),
+        *((name, CONFIG) for name in ("awq", "gptq, 8 bits", "int4", "int4 with zero points", "int8, rows")),
         ("nvfp4, divided", CONFIG),
     ],
-    ids=["fp8", "deepseek_v3 in fp8", "awq", "nvfp4"],
 )
 def test_same_answers_as_the_twin(name: str, config: Config, tmp_path: Path) -> None:
     """To the last bit of log-probabilities."""

@@ -7,6 +7,7 @@
 #include "coded.h"
 #include "delta_rule.h"
 #include "experts.h"
+#include "grouped.h"
 #include "latent.h"
 #include "latent_attention.h"
 #include "linear.h"
