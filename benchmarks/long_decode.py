@@ -29,7 +29,9 @@ from firelane.engine_config import EngineConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
+from firelane.program.ops import Attention
 from firelane.program.program import Program
+from firelane.program.values import Cost
 
 SMALL_BF16 = 0x3C3C
 """The bits of about 0.01, in bf16 and in float32."""
@@ -37,13 +39,26 @@ SMALL_BF16 = 0x3C3C
 
 @dataclass
 class Times:
-    """Of one context: seconds a step, and shares of the bandwidth, of each round; bytes that a step reads and
-    writes."""
+    """Of one context, of each round: seconds a step, and shares of the bandwidth; the same of its attention
+    alone, and the share of the peak rate of products. Costs of a step, and of its attention."""
 
     context: int
-    moved: float
+    cost: Cost
+    attention_cost: Cost
     seconds: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
+    attention: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def add(self, seconds: float, attention: float, gbps: float, gflops: float) -> None:
+        self.seconds.append(seconds)
+        self.shares.append(moved(self.cost) / seconds / 1e9 / gbps)
+        of_read = moved(self.attention_cost) / attention / 1e9 / gbps
+        self.attention.append((attention, of_read, self.attention_cost.flops / attention / 1e9 / gflops))
+
+
+def moved(cost: Cost) -> float:
+    """Bytes read and written."""
+    return cost.weight_bytes + cost.kv_bytes
 
 
 def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor:
@@ -69,37 +84,53 @@ def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor
 
 def measure(executor: CpuExecutor, program: Program, options: argparse.Namespace, isa: str) -> list[Times]:
     probe, threads = build_probe(env.read(), isa), cpu_identity().usable_cores
-    form = executor.weights_bytes / program.weights_bytes
-    found = list[Times]()
-    for context in options.contexts:
-        cost = program.cost(decode_shape(1, context))
-        found.append(Times(context, form * cost.weight_bytes + cost.kv_bytes))
+    peak = probe.dot_gflops(threads) or probe.fma_gflops(threads)
+    found = [times_of(program, context, executor.weights_bytes) for context in options.contexts]
     for number in range(options.rounds + 1):
         for times in found:
             inputs = decode_inputs(executor, 1, times.context)
             before = probe.read_gbps(threads)
-            seconds = step_seconds(executor, inputs)
+            executor.op_seconds[:] = 0
+            seconds, attention = step_seconds(executor, inputs), attention_seconds(executor, program)
             if number:  # the first one warms up
-                bandwidth = max(before, probe.read_gbps(threads))
-                times.seconds.append(seconds)
-                times.shares.append(times.moved / seconds / 1e9 / bandwidth)
+                times.add(seconds, attention, max(before, probe.read_gbps(threads)), peak)
     return found
+
+
+def times_of(program: Program, context: int, weights_bytes: int) -> Times:
+    shape = decode_shape(1, context)
+    cost, form = program.cost(shape), weights_bytes / program.weights_bytes
+    attention = [op.cost(shape) for op in program.ops if isinstance(op, Attention)]
+    return Times(context, replace(cost, weight_bytes=form * cost.weight_bytes), sum(attention, Cost()))
+
+
+def attention_seconds(executor: CpuExecutor, program: Program) -> float:
+    """Of a step, the mean of those since the times were set to zero."""
+    seconds = zip(program.ops, executor.op_seconds, strict=False)
+    return sum(float(s) for op, s in seconds if isinstance(op, Attention)) / float(executor.op_seconds[-1])
 
 
 def report(found: list[Times]) -> str:
     header = ["context", "GB a step", "ms, median", "ms, best", "of bandwidth", "time to the first row's"]
+    header += ["attention, ms", "of bandwidth", "of peak"]
     rows = [
         [
             str(times.context),
-            f"{times.moved / 1e9:.3f}",
+            f"{moved(times.cost) / 1e9:.3f}",
             f"{1e3 * statistics.median(times.seconds):.2f}",
             f"{1e3 * min(times.seconds):.2f}",
             f"{statistics.median(times.shares):.0%}",
             f"{statistics.median(b / a for a, b in zip(found[0].seconds, times.seconds, strict=True)):.3f}",
+            *of_attention(times),
         ]
         for times in found
     ]
     return format_table(header, rows)
+
+
+def of_attention(times: Times) -> list[str]:
+    seconds, of_read, of_peak = (statistics.median(part) for part in zip(*times.attention, strict=True))
+    return [f"{1e3 * seconds:.2f}", f"{of_read:.0%}", f"{of_peak:.0%}"]
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Models with random weights, as checkpoints in a directory, for benchmarks of what weights do not decide.
 
-    random_model.py DIR --shape qwen3-0.6b|gemma3-1b|qwen3.5-1b
+    random_model.py DIR --shape qwen3-0.6b|gemma3-1b|qwen3-next-1b|deepseek-v2-lite-1b
 
 writes one in the shape of a published model, or of one scaled down, 1 to 2 GB.
 """
@@ -57,25 +57,48 @@ SHAPES: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 6,
         "vocab_size": 262144,
     },
-    # Heads are as wide as in Qwen3-Next and Qwen3.5; three layers of four have a delta network.
-    "qwen3.5-1b": COMMON
+    # Layers of Qwen3-Next, with the MLP of those without experts: nine delta networks, three of attention.
+    "qwen3-next-1b": COMMON
     | {
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "model_type": "qwen3_5_text",
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
         "hidden_act": "silu",
-        "hidden_size": 1536,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 8,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
         "num_key_value_heads": 2,
         "head_dim": 256,
         "linear_num_key_heads": 16,
-        "linear_num_value_heads": 16,
+        "linear_num_value_heads": 32,
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4,
+        "mlp_only_layers": list(range(12)),
         "partial_rotary_factor": 0.25,
         "vocab_size": 151936,
+    },
+    # Seven of the 27 layers of DeepSeek V2-Lite, with 12 of its 64 experts each, of which a token uses six.
+    "deepseek-v2-lite-1b": COMMON
+    | {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "num_hidden_layers": 7,
+        "first_k_dense_replace": 1,
+        "num_attention_heads": 16,
+        "q_lora_rank": None,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 12,
+        "num_experts_per_tok": 6,
+        "n_shared_experts": 2,
+        "vocab_size": 32768,
     },
 }
 

@@ -81,8 +81,9 @@ def with_embedded(name: str) -> Callable[[Place], str]:
     """In front of the embedded model: url, name of the model, its directory."""
 
     def run(place: Place) -> str:
-        from firelane.bench.server import ServerProcess
         from firelane.weights.sources import EMBEDDED
+
+        from firelane.bench.server import ServerProcess
 
         with ServerProcess([]) as server:
             return place.script(name, server.url, "firelane-embedded", str(EMBEDDED))

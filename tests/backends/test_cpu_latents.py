@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from firelane.backends.cpu.layout import check_heads
 from firelane.contract import CAUSAL, Window
 from firelane.errors import UnsupportedModelError
+from firelane.program.cache import CacheLayer
 from firelane.program.ops import HeadShape
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
-from tests.backends.cpu_harness import Chunk, Machine, limits, machine
+from tests.backends.cpu_harness import Chunk, Machine, limits, machine, widen_bf16
 from tests.backends.test_cpu_ops import apart, check_step
 from tests.models.latents import MANY, LatentSpec, latent_program
 
@@ -64,15 +66,29 @@ def scored(m: Machine, schedule: Sequence[int], company: int) -> bytes:
 
 
 def test_against_the_reference(driven: Machine) -> None:
-    """A token that is decoded, its splits worked on apart, beside a chunk."""
+    """A token that is decoded, its splits worked on apart, then a chunk."""
     sizes, program = driven.executor.limits, driven.executor.layout.program
     reference = ReferenceExecutor(
         program, driven.weights.values, slots=sizes.max_num_seqs, max_len=sizes.max_model_len
     )
-    for at in range(0, CONTEXT - LAST, 570):
-        check_step(driven, reference, [Chunk(0, at, min(570, CONTEXT - LAST - at))])
+    for layer in program.cache_layers:
+        reference.cache.keys[layer.layer][0, : CONTEXT - LAST, 0] = latents(driven, layer)
     check_step(driven, reference, [Chunk(0, CONTEXT - LAST, 1)])
     check_step(driven, reference, [Chunk(0, CONTEXT - LAST + 1, 3)])
+
+
+def latents(m: Machine, layer: CacheLayer) -> NDArray[np.float32]:
+    """Those of slot 0 in the pages: two positions beside each other in bf16."""
+    layout, width = m.executor.layout, layer.shape.cached_width
+    place, block_size = layout.cache_places[layer.layer], layout.limits.block_size
+    nbytes = block_size * layer.bytes_per_token
+    pages = m.executor.pages[m.executor.state.block_tables[place.group, 0], place.keys : place.keys + nbytes]
+    if layer.dtype is DType.BF16:
+        pairs = pages.copy().view(np.uint16).reshape(-1, width, 2).transpose(0, 2, 1)
+        found = widen_bf16(np.ascontiguousarray(pairs))
+    else:
+        found = pages.copy().view(np.float32)
+    return found.reshape(-1, width)[: CONTEXT - LAST]
 
 
 @pytest.mark.parametrize("company", [0, 1, 11])

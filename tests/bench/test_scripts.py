@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
@@ -20,6 +21,7 @@ MINE = (
     "memory",
     "lossless",
     "expert_model",
+    "families_plot",
 )
 
 
@@ -115,3 +117,43 @@ def test_a_model_with_experts_in_both_layouts(tmp_path: Path, monkeypatch: pytes
     assert found["blk.0.ffn_gate_inp.weight"] == (4, 32)
     assert found["token_embd.weight"] == found["output.weight"] == (64, 32)
     assert len(found) == 15
+
+
+PAGE = """# Families
+## Dense
+| shape | weights | GB a step | decode 1, tok/s | decode 1 of bandwidth | prefill 512 of peak |
+|---|---|---:|---:|---:|---:|
+| `a<b` | bf16 | 1.0 | 40.0 | 80% | 79% |
+## Experts
+| step | weights | tok/s, median | of the bandwidth, median |
+|---|---|---:|---:|
+| decode 1 | 12 bits | 30 | 60% |
+| decode 8 | 12 bits | 90 | 70% |
+
+| other | ratio |
+|---|---|
+| x | 2 |
+## Recurrent
+| context | ms, median | of bandwidth |
+|---:|---:|---:|
+| 1000 | 20.0 | 50% |
+"""
+
+
+def test_the_plot_of_families_takes_what_the_page_says() -> None:
+    script = load("families_plot")
+    found = [(f.label, f.rate, round(f.limit, 6)) for f in script.figures(PAGE)]
+    assert found == [
+        ("a<b, bf16", 40.0, 50.0),
+        ("Experts, 12 bits", 30.0, 50.0),
+        ("Recurrent, 1000 tokens", 50.0, 100.0),
+    ]
+    root = ElementTree.fromstring(script.drawn(script.figures(PAGE)))
+    bars = [float(bar.attrib["width"]) for bar in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert bars == [230.0, 184.0, 230.0, 138.0, 460.0, 230.0]
+
+
+def test_the_plot_of_the_published_page_is_up_to_date() -> None:
+    script = load("families_plot")
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert script.PAGE.with_suffix(".svg").read_text(encoding="utf-8") == script.drawn(script.figures(page))

@@ -106,6 +106,25 @@ def test_taken_up_after_any_token(load, driver, request_of, whole):
         assert d.tokens[cut] == tokens[cut:]
 
 
+def test_several_answers_of_one_prompt_of_which_one_is_aborted(load, driver, request_of):
+    """As `n` asks for them: the same prompt, drawn by seeds of their own."""
+    requests = [request_of(i, PROMPT, **FIELDS | {"seed": i, "prompt_logprobs": -1}) for i in range(3)]
+    alone = {}
+    for request in requests:
+        d = driver(load(64))
+        d.submit(request)
+        alone[request.id] = (d.run().tokens[request.id], records(d, request.id))
+    d = driver(load(64))
+    d.submit(*requests)
+    while len(d.tokens.get(1, [])) < 5:
+        d.step()
+    d.abort(1)
+    d.run()
+    assert d.reasons[1] == "abort"
+    assert d.tokens[1] == alone[1][0][: len(d.tokens[1])]
+    assert all((d.tokens[i], records(d, i)) == alone[i] for i in (0, 2))
+
+
 CHUNK, CHUNKS = 64, 100
 SCOUT = {
     "num_hidden_layers": 4,

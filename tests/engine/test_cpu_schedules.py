@@ -79,6 +79,7 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
 
 
 KINDS = [("llama3", "bfloat16"), ("qwen3_moe", "float32"), ("gpt_oss", "bfloat16"), ("llama4", "float32")]
+KINDS += [("deepseek_v3", "bfloat16")]
 """A family of each kind."""
 
 

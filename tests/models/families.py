@@ -67,6 +67,7 @@ FAMILIES: dict[str, Callable[[], Config]] = {
     "llama4": toy_experts.llama4,
     "llama4_maverick": toy_experts.llama4_maverick,
     "gemma4_moe": toy_experts.gemma4_moe,
+    "hy3": toy_experts.hy3,
     "qwen3_next": toy_recurrent.qwen3_next,
     "qwen3_5": toy_recurrent.qwen3_5,
     "qwen3_5_moe": toy_recurrent.qwen3_5_moe,

@@ -8,6 +8,7 @@ import numpy as np
 
 from firelane.contract.span import Window
 from firelane.models.blocks import Decoder, Norms, Scores, attention, embed, head, mlp
+from firelane.models.projections import AttentionTensors
 from firelane.program.ops import (
     GELU_TANH,
     Gate,
@@ -26,6 +27,7 @@ from tests.models.dense import in_halves
 HEADS = HeadShape(heads=6, kv_heads=2, head_dim=48)
 SANDWICH = Norms(before="a", after="b"), Norms(before="c", after="d")
 AFTER = Norms(before=None, after="a"), Norms(before=None, after="b")
+FUSED = AttentionTensors(qkv=("qkv_proj",))
 
 
 def rotary(head_dim: int, scale: float = 1.0) -> Rotary:
@@ -73,9 +75,7 @@ def unweighted(dtype: DType) -> Program:
     for layer in decoder.layers(2):
         norms = BEFORE_THEN_SCALED if layer.number else None
         more = {} if norms is None else {"norms": norms}
-        x = attention(
-            layer, x, HEADS, in_halves(rotary(HEADS.head_dim)), bias="qkvo", tensors=("qkv_proj",), **more
-        )
+        x = attention(layer, x, HEADS, in_halves(rotary(HEADS.head_dim)), bias="qkvo", tensors=FUSED, **more)
         x = mlp(layer, x, 200, gate=Gate(alpha=1.5), bias=True, fused="gate_up", **more)
     program = decoder.program(head(decoder, x))
     return replace(program, ops=tuple(_bare(op) for op in program.ops))

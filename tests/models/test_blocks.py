@@ -9,6 +9,7 @@ import pytest
 
 from firelane.contract.span import CAUSAL, Window
 from firelane.models.blocks import Decoder, Layer, Norms, attention, embed, head, mlp
+from firelane.models.projections import AttentionTensors, Projections
 from firelane.models.rope import Rope
 from firelane.models.rotary_layout import RotaryLayout
 from firelane.program.ops import (
@@ -151,7 +152,15 @@ def test_fused_and_reordered_projections() -> None:
     """Values keep the checkpoint's order; queries and keys take the kernels', with their biases and norms."""
     made, layout = decoder(), RotaryLayout(8, 8, interleaved=True)
     rope = Rope(rotary=ROPE.rotary, layout=layout)
-    attention(Layer(made, 0), embed(made), HEADS, rope, bias="qkv", head_norm="whole", tensors=("qkv",))
+    attention(
+        Layer(made, 0),
+        embed(made),
+        HEADS,
+        rope,
+        bias="qkv",
+        head_norm="whole",
+        tensors=AttentionTensors(qkv=("qkv",)),
+    )
     qkv, turned = made.ops[2:4]
     assert isinstance(qkv, Linear)
     assert isinstance(turned, RopeAndCache)
@@ -177,3 +186,14 @@ def test_factors_of_a_decoder() -> None:
     assert isinstance(embedded, Embed)
     assert isinstance(down, Linear)
     assert (embedded.scale, down.scale, top.scale, top.softcap) == (2.0, 0.5, 0.25, 30.0)
+
+
+def test_gates_lie_behind_the_rows_of_each_query_head() -> None:
+    made, tensors = decoder(), AttentionTensors(gated=True)
+    attention(Layer(made, 0), embed(made), HEADS, ROPE, tensors=tensors)
+    assert kinds(made)[2:] == ["Linear", "RopeAndCache", "Attention", "Linear", "Gated", "Linear"]
+    gate = made.ops[5].weights[0]
+    stored = np.arange(4 * 16 * 24, dtype=np.float32).reshape(-1, 24)
+    found = materialise(gate, lambda _: stored)
+    np.testing.assert_array_equal(found, stored.reshape(4, 2, 8, 24)[:, 1].reshape(32, 24))
+    assert Projections(heads=HEADS, layout=ROPE.layout, inputs=24, tensors=("q",), gated=True).rows == 64

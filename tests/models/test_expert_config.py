@@ -21,6 +21,8 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     "a layer of no number": ("qwen3_moe", {"mlp_only_layers": ["1"]}, "mlp_only_layers = "),
     "a step of 0": ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
     "windows in no named layer": ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window = True"),
+    "layers of another kind": ("hy3", {"mlp_layer_types": ["dense", "latent"]}, "mlp_layer_types"),
+    "biases of MLPs": ("hy3", {"mlp_bias": True}, "mlp_bias = True"),
     "an unknown key": ("mixtral", {"expert_capacity": 3}, "expert_capacity = 3: this key is unknown"),
 }
 

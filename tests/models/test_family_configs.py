@@ -67,7 +67,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},
         "original_max_position_embeddings",
     ),
-    "coded experts": ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config"),
     "two numbers of picks": ("gpt_oss", {"experts_per_token": 3}, "experts_per_token = 3"),
     "nothing stretched": ("gpt_oss", {"rope_parameters": None}, "rope_parameters = missing"),
     "no limit": ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit"),
@@ -91,6 +90,22 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no divisor": ("llama_nemotron", _block(n_heads_in_group=4), "n_heads_in_group = 4.*divide"),
     "an unknown block": ("llama_nemotron", _block(latent=2), "latent = 2.*unknown"),
     "no attention at all": ("llama_nemotron", _block(no_op=True), "at least one layer with attention"),
+    "key heads": ("qwen3_next", {"linear_num_key_heads": 3}, "linear_num_key_heads = 3.*divide"),
+    "one tap": ("qwen3_next", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim = 1.*at least 2"),
+    "no attention": ("qwen3_next", {"layer_types": ["linear_attention"] * 4}, "layer_types.*at least one"),
+    "no attention in so few": ("qwen3_next", {"full_attention_interval": 5}, "full_attention_interval = 5"),
+    "layers of another kind": ("qwen3_5", {"layer_types": ["conv", "full_attention"]}, "layer_types"),
+    "biases of gated heads": ("qwen3_5", {"attention_bias": True}, "attention_bias"),
+    "no gates": ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate = False"),
+    "a rounded state": ("qwen3_5", {"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype = 'bfloat16'"),
+    "raw shares": ("qwen3_5_moe", {"norm_topk_prob": False}, "norm_topk_prob"),
+    "picks of all": ("qwen3_next", {"num_experts_per_tok": 7}, "num_experts_per_tok = 7"),
+    "biases of convolutions": ("lfm2", {"conv_bias": True}, "conv_bias"),
+    "two widths": ("lfm2", {"conv_dim": 96}, "conv_dim = 96: 80 is needed"),
+    "two numbers of heads": ("lfm2", {"num_heads": 4}, "num_heads = 4: 5 is needed"),
+    "convolutions alone": ("lfm2", {"full_attn_idxs": []}, "full_attn_idxs"),
+    "no past": ("lfm2", {"conv_L_cache": 1}, "conv_L_cache = 1"),
+    "layers named twice": ("lfm2_moe", {"full_attn_idxs": [0]}, r"full_attn_idxs = \[0\].*the same"),
     "a key of another family": ("seed_oss", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
 }
 
@@ -133,6 +148,33 @@ def test_exaone4_without_windows_has_positions_everywhere() -> None:
     plain = {"sliding_window": None, "layer_types": None, "sliding_window_pattern": None}
     assert None not in _rotations(load_program(FAMILIES["exaone4"]() | plain))
     assert None in _rotations(load_program(FAMILIES["exaone4"]()))
+
+
+def test_qwen3_5_is_the_language_model_of_a_multimodal_one() -> None:
+    text = FAMILIES["qwen3_5"]()
+    name = "Qwen3_5ForConditionalGeneration"
+    config = {
+        "architectures": [name],
+        "text_config": text,
+        "vision_config": {"depth": 2},
+        "image_token_id": 9,
+    }
+    config["text_config"] = text | {"architectures": None, "mtp_num_hidden_layers": 1}
+    assert load_program(config).ops == load_program(text).ops
+
+
+def test_qwen3_5_may_name_layers_or_count_them() -> None:
+    config = FAMILIES["qwen3_next"]()
+    named = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
+    assert load_program(config | named).ops == load_program(config).ops
+
+
+def test_lfm2_widths_may_be_taken_as_they_are() -> None:
+    config = FAMILIES["lfm2"]()
+    rounded = {op.out.width for op in load_program(config).ops if isinstance(op, GatedLinear)}
+    plain = load_program(config | {"block_auto_adjust_ff_dim": False})
+    assert rounded == {136}
+    assert {op.out.width for op in plain.ops if isinstance(op, GatedLinear)} == {200}
 
 
 def _rotations(program: Any) -> list[Any]:

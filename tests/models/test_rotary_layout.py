@@ -115,3 +115,13 @@ def test_norms_stored_less_one() -> None:
     got = packed(layout.vector("t", plus=1.0), tensor)
     np.testing.assert_array_equal(got, packed(layout.vector("t"), tensor) + 1)
     assert [piece.plus for piece in layout.vector("t", plus=1.0)] == [1.0] * 4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
+def test_rows_behind_heads_are_left_out(layout: RotaryLayout) -> None:
+    """Those of a head's gate: the others come as if they were stored alone."""
+    d, behind = layout.head_dim, 3
+    stored = np.random.default_rng(2).standard_normal((HEADS, d + behind, INPUTS)).astype(np.float32)
+    alone = packed(layout.matrix("q", HEADS, INPUTS), stored[:, :d].reshape(-1, INPUTS))
+    found = packed(layout.matrix("q", HEADS, INPUTS, behind=behind), stored.reshape(-1, INPUTS))
+    np.testing.assert_array_equal(found, alone)

@@ -160,3 +160,13 @@ def gemma4_moe() -> Config:
         "top_k_experts": 2,
         "moe_intermediate_size": 44,
     }
+
+
+def hy3() -> Config:
+    """Sigmoids and a bias, two shared experts, a dense layer first, norms of heads."""
+    return _experts("HYV3ForCausalLM", "hy_v3") | {
+        "num_shared_experts": 2,
+        "router_scaling_factor": 2.5,
+        "enable_moe_fp32_combine": True,
+        "mlp_layer_types": ["dense", "sparse"],
+    }

@@ -98,13 +98,15 @@ def mistral4() -> Config:
     config = _latent("Mistral4ForCausalLM", "mistral4")
     theta = config.pop("rope_theta")
     return config | {
+        "routed_scaling_factor": 1.0,
         "n_group": 2,
+        "num_hidden_layers": 2,
         "topk_group": 1,
         "norm_topk_prob": True,
         "rope_parameters": YARN
         | {
             "rope_theta": theta,
-            "factor": 8.0,
+            "factor": 4.0,
             "original_max_position_embeddings": 32,
             "max_position_embeddings": MAX_LEN,
             "llama_4_scaling_beta": 0.2,

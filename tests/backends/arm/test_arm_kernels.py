@@ -39,6 +39,7 @@ STEPS = {
 CASES = [("neonbf16", "bf16"), ("neon", "bf16"), ("neon", "f32")]
 CASES += [("neonbf16", "bf16-experts"), ("neon", "f32-experts")]
 CASES += [("neonbf16", "bf16-recurrent"), ("neon", "f32-recurrent")]
+CASES += [("neonbf16", "bf16-latent"), ("neon", "f32-latent")]
 
 
 def layout_of(spec: DenseSpec | Program, isa: str) -> Layout:

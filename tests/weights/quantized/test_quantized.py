@@ -17,7 +17,7 @@ from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.quantized.numbers import E4M3
 from firelane.weights.reader import ReadBuffer
-from tests.models import toy_dense
+from tests.models import toy_dense, toy_latent
 from tests.models.families import make_checkpoint, random_tensors
 from tests.weights.files import to_bf16, write_safetensors
 from tests.weights.quantized.quantized_writers import (
@@ -38,14 +38,14 @@ CONFIG = toy_dense.qwen3() | {
 }
 
 
-def write_quantized(name: str, directory: Path) -> Path:
+def write_quantized(name: str, directory: Path, config: Config = CONFIG) -> Path:
     """A toy of that format, and beside it (twin/) the bf16 checkpoint of the numbers that it stands for."""
-    make_checkpoint("qwen3", "bfloat16", directory)
+    make_checkpoint("qwen3", "bfloat16", directory)  # its tokenizer
     make_checkpoint("qwen3", "bfloat16", directory / "twin")
     writer, settings = FORMATS[name]
     stored: Tensors = {}
     numbers: dict[str, np.ndarray] = {}
-    for tensor, values in random_tensors(CONFIG, 0).items():
+    for tensor, values in random_tensors(config, 0).items():
         base = tensor.removesuffix(".weight")
         if "_proj" not in tensor:
             half = values.astype(np.float16)
@@ -56,8 +56,8 @@ def write_quantized(name: str, directory: Path) -> Path:
     write_tensors(directory / "model.safetensors", stored)
     matrices = {key: to_bf16(value) if value.ndim > 1 else value for key, value in numbers.items()}
     write_safetensors(directory / "twin" / "model.safetensors", matrices, "float32")
-    (directory / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": settings}))
-    (directory / "twin" / "config.json").write_text(json.dumps(CONFIG | {"torch_dtype": "bfloat16"}))
+    (directory / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    (directory / "twin" / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
     return directory
 
 
@@ -88,10 +88,19 @@ def test_parts_are_parts_of_the_whole(checkpoint_of: Path) -> None:
         np.testing.assert_array_equal(found, whole.reshape(-1)[first:last])
 
 
-@pytest.mark.parametrize("name", ["fp8, blocks", "awq", "nvfp4, divided"])
-def test_same_answers_as_the_twin(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("fp8, blocks", CONFIG),
+        ("fp8, blocks", toy_latent.deepseek_v3()),
+        ("awq", CONFIG),
+        ("nvfp4, divided", CONFIG),
+    ],
+    ids=["fp8", "deepseek_v3 in fp8", "awq", "nvfp4"],
+)
+def test_same_answers_as_the_twin(name: str, config: Config, tmp_path: Path) -> None:
     """To the last bit of log-probabilities."""
-    directory = write_quantized(name, tmp_path)
+    directory = write_quantized(name, tmp_path, config)
     params = SamplingParams(temperature=0, max_tokens=16, logprobs=2, ignore_eos=True)
     models = (directory, directory / "twin")
     first, second = (LLM(str(m)).generate("The quick brown", params)[0].outputs[0] for m in models)

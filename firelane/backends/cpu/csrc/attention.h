@@ -67,6 +67,21 @@ struct Attention {
     return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
   }
 
+  // A single token waits for memory, not for arithmetic: while its scores are computed the values of the same positions
+  // are fetched, and while these are weighed the keys of the next tile.
+  FL_INLINE void fetch_values(const Item& it, int position) const {
+    if (it.tokens > 1) return;
+    const word* from = value_words(it, position);
+    for (int i = 0; i < 16 / P * D; i += 16) __builtin_prefetch(from + i, 0, 2);
+  }
+  FL_INLINE void fetch_keys(const Item& it, int start, int first, int last) const {
+    if (it.tokens > 1) return;
+    for (int at = start; at < std::min(start + kKeys, it.position + 1); at += 16) {
+      const word* from = key_words(it, at);
+      for (int i = first / P; i < last / P; ++i) __builtin_prefetch(from + i * BS, 0, 2);
+    }
+  }
+
   template <int M>
   FL_INLINE void score_rows(const Item& it, Scratch& s, int row, int start, int vectors) const {
     if constexpr (tile_width(M) == 1) return score_narrow<M>(it, s, row, start, vectors);
@@ -74,6 +89,8 @@ struct Attention {
       const bool pair = v + 1 < vectors;
       const word* first = key_words(it, start + v * 16);
       const word* const w[2] = {first, pair ? key_words(it, start + v * 16 + 16) : first};
+      fetch_values(it, start + v * 16);
+      if (pair) fetch_values(it, start + v * 16 + 16);
       f32x16 acc[M][2] = {};
       cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P);
       for (int m = 0; m < M; ++m) {
@@ -88,6 +105,7 @@ struct Attention {
   FL_INLINE void score_narrow(const Item& it, Scratch& s, int row, int start, int vectors) const {
     for (int v = 0; v < vectors; ++v) {
       const word* const w[1] = {key_words(it, start + v * 16)};
+      fetch_values(it, start + v * 16);
       f32x16 acc[M][1] = {};
       cache_tile<T, M, 1, LDD, BS>(acc, s.query + row * LDD, w, D / P);
 #pragma GCC unroll 16
@@ -110,6 +128,7 @@ struct Attention {
 
   template <int M, int V>
   FL_INLINE void weigh_columns(const Item& it, Scratch& s, int row, int d, int start, int words) const {
+    fetch_keys(it, start + kKeys, d, d + 16 * V);
     f32x16 acc[M][V];
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) acc[m][v] = load(s.out + (row + m) * D + d + v * 16) * s.alpha[row + m];

@@ -1,0 +1,58 @@
+"""gpt-oss as it is published, experts in MXFP4 beside matrices in bf16: its answers are those of the bf16
+checkpoint of the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from firelane import LLM, SamplingParams
+from tests.models.families import make_checkpoint, random_tensors
+from tests.models.toy_experts import gpt_oss
+from tests.weights.files import to_bf16, write_safetensors
+from tests.weights.quantized.quantized_writers import Tensors, mxfp4, write_tensors
+
+CONFIG = gpt_oss() | {"hidden_size": 96, "intermediate_size": 64, "torch_dtype": "bfloat16"}
+SETTINGS = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+}
+
+
+def write(directory: Path) -> Path:
+    """The checkpoint, and beside it (twin/) the one of the numbers that it stands for."""
+    make_checkpoint("gpt_oss", "bfloat16", directory)  # its tokenizer
+    make_checkpoint("gpt_oss", "bfloat16", directory / "twin")
+    stored: Tensors = {}
+    numbers: dict[str, np.ndarray] = {}
+    for name, values in random_tensors(CONFIG, 0).items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name], numbers[name] = ("BF16", to_bf16(values)), to_bf16(values)
+            continue
+        written = [mxfp4(np.ascontiguousarray(matrix.T)) for matrix in values]
+        shape = (len(values), values.shape[2], values.shape[1] // 32)
+        codes = np.stack([tensors["weight_packed"][1] for tensors, _ in written])
+        scales = np.stack([tensors["weight_scale"][1] for tensors, _ in written])
+        stored[f"{name}_blocks"] = ("U8", codes.reshape(*shape, 16))
+        stored[f"{name}_scales"] = ("U8", scales.reshape(shape))
+        numbers[name] = to_bf16(np.stack([matrix.T for _, matrix in written]))
+    write_tensors(directory / "model.safetensors", stored)
+    write_safetensors(directory / "twin" / "model.safetensors", numbers)
+    (directory / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": SETTINGS}))
+    (directory / "twin" / "config.json").write_text(json.dumps(CONFIG))
+    return directory
+
+
+def test_same_answers_as_in_bf16(tmp_path: Path) -> None:
+    directory = write(tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=16, logprobs=2, ignore_eos=True)
+    models = (directory, directory / "twin")
+    first, second = (LLM(str(m)).generate("The quick brown", params)[0].outputs[0] for m in models)
+    assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)
