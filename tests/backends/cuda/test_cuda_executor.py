@@ -13,6 +13,7 @@ from cuda_harness import Machine, as_float, limits, machine
 from firelane.contract import CAUSAL, EMBED, SlotState, Span, Window, kept_from
 from firelane.contract import Chunk as ChunkSpan
 from firelane.program.ops import HeadShape
+from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, small_spec
@@ -76,13 +77,21 @@ def test_layers_with_experts(spec: ExpertsSpec) -> None:
     check_logits(machine(experts_program(spec)), STEPS[:2])
 
 
-def test_experts_give_the_same_bits_in_any_company_and_form() -> None:
-    """From one row of an expert to all of them, and to none."""
-    spec = replace(EXPERT_SPECS["bf16-experts"], hidden_size=128, width=128, routes=({},))
+SMALL_EXPERTS = replace(EXPERT_SPECS["bf16-experts"], hidden_size=128, width=128, routes=({},))
+KINDS = {
+    "experts": experts_program(SMALL_EXPERTS),
+    "latents": latent_program(replace(LATENT_SPECS["bf16-latent"], spans=(CAUSAL,))),
+    "recurrent": recurrent_program(RECURRENT_SPECS["bf16-recurrent"]),
+}
+
+
+@pytest.mark.parametrize("program", KINDS.values(), ids=KINDS)
+def test_layers_of_every_kind_give_the_same_bits_in_any_company_and_form(program: Program) -> None:
+    """Of experts, from one row of one to all of them, and to none."""
     found: list[list[bytes]] = []
     token_by_token = [[Chunk(0, p, 1), Chunk(1, p, 1)] for p in range(4)]
     for coded, steps in ((False, [[Chunk(1, 0, 4)]]), (True, token_by_token)):
-        m = machine(experts_program(spec), coded=coded)
+        m = machine(program, coded=coded)
         prompts(m)
         found.append(bits(m, steps, 1))
     assert found[0] == found[1]
