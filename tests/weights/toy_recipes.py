@@ -8,6 +8,7 @@ from typing import Any
 from firelane.program.ops import Product
 from firelane.program.program import Program
 from firelane.program.recipes import Piece, WeightLayout
+from firelane.program.state import StateLayer
 from firelane.program.values import Cost, DType, StepShape, Value, Weight
 
 HEADS, D, K, E, N = 5, 16, 128, 3, 40
@@ -59,6 +60,7 @@ class Holder:
     inputs: tuple[Value, ...] = ()
     outputs: tuple[Value, ...] = ()
     products: tuple[Product, ...] = ()
+    states: tuple[StateLayer, ...] = ()
 
     def cost(self, shape: StepShape) -> Cost:  # noqa: ARG002
         return Cost()
