@@ -4,10 +4,10 @@ translation unit, or two, of the same text."""
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from functools import singledispatch
 
+from firelane.backends.cpu.attention_calls import attention, attention_type, latent_cache, rope_and_cache
 from firelane.backends.cpu.contract_source import contract_source
 from firelane.backends.cpu.layout import LANES, PANEL, Layout
 from firelane.backends.cpu.operands import at as _at
@@ -25,7 +25,6 @@ from firelane.backends.cpu.recurrent_calls import (
     short_conv,
     state_space,
 )
-from firelane.contract import Causal, Chunk, Span, Window
 from firelane.program.ops import (
     Attention,
     Cast,
@@ -42,13 +41,11 @@ from firelane.program.ops import (
     Op,
     RMSNorm,
     RopeAndCache,
-    Rotary,
     Route,
     Sample,
     SelectRows,
     ShortConv,
     StateSpace,
-    Temperature,
 )
 from firelane.program.values import Value, Weight
 from firelane.weights.formats import GROUPINGS, Format
@@ -134,6 +131,9 @@ def call(op: Op, layout: Layout) -> str:
     raise NotImplementedError(f"no CPU kernel for {type(op).__name__}")
 
 
+call.register(RopeAndCache, rope_and_cache)
+call.register(Attention, attention)
+call.register(LatentCache, latent_cache)
 call.register(Gated, gated)
 call.register(ShortConv, short_conv)
 call.register(DeltaRule, delta_rule)
@@ -148,7 +148,7 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
     if isinstance(op, Embed) and op.table in layout.coded:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
-        return [f"sizeof({_attention(op, layout)}::Scratch)"]
+        return [f"sizeof({attention_type(op, layout)}::Scratch)"]
     if isinstance(op, DeltaRule | StateSpace):
         return [f"sizeof({recurrence_type(op, layout)}::Scratch)"]
     if isinstance(op, Sample):
@@ -271,119 +271,6 @@ def gate_function(gate: Gate) -> tuple[str, str]:
         return "Silu", "{}"
     numbers = ", ".join(map(_float, (gate.alpha, gate.limit, gate.up_offset)))
     return f"ShiftedSilu<{_truth(gate.limit)}>", f"{{{numbers}}}"
-
-
-@call.register
-def _(op: RopeAndCache, layout: Layout) -> str:
-    tag, s = _tag(op.out.dtype), op.shape
-    shape = (
-        f"{tag}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {_page(tag, layout)}, "
-        f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_head_steps(op)}"
-    )
-    fields = [
-        _at(op.qkv, layout),
-        _table(op.rotary, layout),
-        _table(op.temperature, layout),
-        _vector(op.norm and op.norm.q, layout),
-        _vector(op.norm and op.norm.k, layout),
-        _float(op.norm.eps if op.norm else 0.0),
-        *_cache(op.layer, tag, layout),
-        _at(op.out, layout),
-    ]
-    return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
-
-
-def _head_steps(op: RopeAndCache) -> str:
-    """Its HeadSteps."""
-    norm = op.norm
-    steps = {
-        "kNormHeads": norm is not None and not norm.whole,
-        "kNormWhole": norm is not None and norm.whole,
-        "kNormWeights": norm is not None and norm.q is not None,
-        "kNormValues": norm is not None and norm.values,
-        "kRotate": op.rotary is not None,
-        "kTemper": op.temperature is not None,
-    }
-    return _steps(steps)
-
-
-def _steps(steps: dict[str, bool]) -> str:
-    return " | ".join(name for name, taken in steps.items() if taken) or "0"
-
-
-def _table(table: Rotary | Temperature | None, layout: Layout) -> str:
-    return "nullptr" if table is None else f"c.position_tables[{layout.table_index[table]}]"
-
-
-def _page(tag: str, layout: Layout) -> str:
-    """Tokens of a page, and its elements."""
-    return f"{layout.limits.block_size}, {layout.page_bytes} / sizeof({tag}::cache)"
-
-
-def _cache(layer: int, tag: str, layout: Layout) -> list[str]:
-    place = layout.cache_places[layer]
-    arrays = [f"reinterpret_cast<{tag}::cache*>(c.pages + {at})" for at in (place.keys, place.values)]
-    return [*arrays, str(place.group)]
-
-
-def _span(span: Span) -> str:
-    match span:
-        case Causal():
-            return "Causal"
-        case Window(tokens):
-            return f"SlidingWindow<{tokens}>"
-        case Chunk(tokens):
-            return f"AlignedChunk<{tokens}>"
-
-
-def _attention(op: Attention, layout: Layout) -> str:
-    s, tag = op.shape, _tag(op.out.dtype)
-    rows = f"{_page(tag, layout)}, {layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}"
-    flags = f"{_truth(op.softcap)}, {_flag(op.sinks)}"
-    if s.shared:
-        longest = layout.program.max_model_len
-        return f"LatentAttention<{tag}, {s.heads}, {s.head_dim}, {s.v_dim}, {rows}, {flags}, {longest}>"
-    return f"Attention<{tag}, {s.heads}, {s.kv_heads}, {s.head_dim}, {rows}, {flags}>"
-
-
-@call.register
-def _(op: Attention, layout: Layout) -> str:
-    log2e = math.log2(math.e)
-    scale = op.scale / op.softcap if op.softcap else op.scale * log2e
-    keys, values, group = _cache(op.layer, _tag(op.out.dtype), layout)
-    fields = [
-        _at(op.q, layout),
-        *([keys, group] if op.shape.shared else [keys, values, group]),
-        _float(scale),
-        _float(op.softcap * log2e),
-        _vector(op.sinks, layout),
-        _at(op.out, layout),
-    ]
-    kernel = f"{_attention(op, layout)}{{{', '.join(fields)}}}"
-    if not op.shape.shared:
-        return f"{kernel}.run(c, thread, op);"
-    return f"const auto latent = {kernel}; latent.run(c, thread, op); e.sync(op); latent.merge(c, thread);"
-
-
-@call.register
-def _(op: LatentCache, layout: Layout) -> str:
-    tag, width = _tag(op.out.dtype), op.q.width // op.heads
-    strides = ", ".join(str(layout.stride(value)) for value in (op.q, op.latent, op.out))
-    steps = {"kTurn": op.rotary is not None, "kWarm": op.temperature is not None}
-    sizes = f"{op.heads}, {op.rank}, {op.rope_dim}, {width}, {_page(tag, layout)}, {strides}"
-    keys, _, group = _cache(op.layer, tag, layout)
-    fields = [
-        _at(op.q, layout),
-        _at(op.latent, layout),
-        _vector(op.norm, layout),
-        _float(op.eps),
-        _table(op.rotary, layout),
-        _table(op.temperature, layout),
-        keys,
-        group,
-        _at(op.out, layout),
-    ]
-    return f"Latent<{tag}, {sizes}, {_steps(steps)}>{{{', '.join(fields)}}}.run(c, thread);"
 
 
 @call.register
