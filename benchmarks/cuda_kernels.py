@@ -33,7 +33,8 @@ from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import run
 from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.lowering import Lowering, lower
+from firelane.backends.cuda.launches import lower
+from firelane.backends.cuda.lowering import Lowering
 from firelane.backends.cuda.matrices import PlainMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.staging import Stager

@@ -7,6 +7,7 @@ from firelane.backends.cuda.buckets import Bucket, make_buckets
 from firelane.backends.cuda.config import MeasuredTable
 from firelane.backends.cuda.device import WAIT_LIMIT_S, Device
 from firelane.backends.cuda.executor import Captured, CudaExecutor
+from firelane.backends.cuda.launches import lower_step
 from firelane.backends.cuda.lowering import Lowering, StepWork
 from firelane.backends.cuda.matrices import CodedMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
@@ -42,15 +43,17 @@ def lower_all(
     """The launches of every bucket."""
     tile_tokens = Sizes(program=program, limits=limits, scratch=plan.scratch(())).tile_tokens
     return {
-        bucket: Lowering(
-            program=program,
-            bucket=bucket,
-            memory=memory,
-            weights=weights,
-            products=plan,
-            num_sms=device.num_sms,
-            tile_tokens=tile_tokens,
-        ).step()
+        bucket: lower_step(
+            Lowering(
+                program=program,
+                bucket=bucket,
+                memory=memory,
+                weights=weights,
+                products=plan,
+                num_sms=device.num_sms,
+                tile_tokens=tile_tokens,
+            )
+        )
         for bucket in make_buckets(limits)
     }
 

@@ -1,0 +1,358 @@
+"""From a Program to the launches of one bucket: a function for each op kind, and no knowledge of models."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+from torch import Tensor
+
+from firelane.backends.cuda.kernels.attention_merge import merge_splits
+from firelane.backends.cuda.kernels.attention_split import attend_splits
+from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
+from firelane.backends.cuda.kernels.cast import cast, select_rows
+from firelane.backends.cuda.kernels.delta_rule import delta_rule
+from firelane.backends.cuda.kernels.embed import embed
+from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
+from firelane.backends.cuda.kernels.gated import gated_linear
+from firelane.backends.cuda.kernels.gates import gated
+from firelane.backends.cuda.kernels.head_linear import head_linear
+from firelane.backends.cuda.kernels.latent import latent_cache
+from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.norm import rms_norm
+from firelane.backends.cuda.kernels.query_tile import split_programs
+from firelane.backends.cuda.kernels.rope import rope_and_cache
+from firelane.backends.cuda.kernels.route import route
+from firelane.backends.cuda.kernels.sample import sample
+from firelane.backends.cuda.kernels.short_conv import short_conv
+from firelane.backends.cuda.kernels.store_hidden import store_hidden
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.lowering import Lowering, StepWork
+from firelane.backends.cuda.placement import padded_rows
+from firelane.backends.cuda.product_plan import library_rows
+from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.split_k import SplitKSum
+from firelane.backends.cuda.step_memory import stride_of
+from firelane.backends.cuda.tables import MAX_IN_FLIGHT
+from firelane.program.ops import (
+    Attention,
+    Cast,
+    DeltaRule,
+    Embed,
+    ExpertGatedLinear,
+    ExpertLinear,
+    Gated,
+    GatedLinear,
+    HeadLinear,
+    LatentCache,
+    Linear,
+    Op,
+    RMSNorm,
+    RopeAndCache,
+    Route,
+    Sample,
+    SelectRows,
+    ShortConv,
+)
+
+
+def lower_step(to: Lowering) -> StepWork:
+    """All launches of the bucket."""
+    return StepWork(
+        prepare=tuple(to.prepare(parity) for parity in range(MAX_IN_FLIGHT)),
+        compute=tuple(work for op in to.program.ops for work in lower(op, to)),
+    )
+
+
+@singledispatch
+def lower(op: Op, to: Lowering) -> list[Work]:
+    """The launches that compute `op`."""
+    raise NotImplementedError(f"no CUDA kernel for {type(op).__name__}")
+
+
+@lower.register
+def _(op: Embed, to: Lowering) -> list[Work]:
+    table = to.matrix(op.table.name)
+    return [embed(table, to.memory.tables, to.at(op.out), scale=op.scale, max_tokens=to.bucket.tokens)]
+
+
+@lower.register
+def _(op: RMSNorm, to: Lowering) -> list[Work]:
+    launch = rms_norm(
+        to.source(op.x),
+        to.optional(op.weight),
+        to.at(op.out),
+        residual=None if op.residual is None else to.at(op.residual),
+        scalar=to.optional(op.scalar),
+        width=op.x.width,
+        groups=op.groups,
+        eps=op.eps,
+        **to.counted(op.x),
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Cast, to: Lowering) -> list[Work]:
+    return [cast(to.source(op.x), to.at(op.out), width=op.x.width, **to.counted(op.x))]
+
+
+@lower.register
+def _(op: RopeAndCache, to: Lowering) -> list[Work]:
+    by_position = to.memory.by_position
+    launch = rope_and_cache(
+        to.source(op.qkv),
+        op=op,
+        tables=to.memory.tables,
+        rotary=None if op.rotary is None else by_position[op.rotary],
+        temperature=None if op.temperature is None else by_position[op.temperature],
+        q_norm=to.optional(op.norm.q) if op.norm else None,
+        k_norm=to.optional(op.norm.k) if op.norm else None,
+        cache=to.memory.pages.layers[op.layer],
+        out=to.at(op.out),
+        max_tokens=to.bucket.tokens,
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Attention, to: Lowering) -> list[Work]:
+    memory, cache = to.memory, to.memory.pages.layers[op.layer]
+    sinks = to.optional(op.sinks)
+    programs = split_programs(op, to.num_sms)
+    split = attend_splits(
+        to.at(op.q),
+        cache,
+        memory.tables,
+        op=op,
+        partial=memory.partial,
+        stats=memory.stats,
+        programs=min(programs, memory.tables.max_kv_splits),
+    )
+    merge = merge_splits(
+        memory.tables,
+        op=op,
+        partial=memory.partial,
+        stats=memory.stats,
+        sinks=sinks,
+        out=to.at(op.out),
+        max_chunks=to.bucket.chunks,
+    )
+    if to.bucket.decode:
+        return [split, merge]
+    tiles = -(-to.bucket.tokens // to.tile_tokens) + to.bucket.chunks
+    many = attend_tiles(
+        to.at(op.q),
+        cache,
+        memory.tables,
+        to.at(op.out),
+        op=op,
+        sinks=sinks,
+        tokens=to.tile_tokens,
+        max_tiles=min(tiles, memory.tables.tiles.shape[0]),
+    )
+    return [split, merge, many]
+
+
+@lower.register
+def _(op: SelectRows, to: Lowering) -> list[Work]:
+    launch = select_rows(
+        to.source(op.x), to.memory.tables, to.at(op.out), width=op.x.width, max_rows=to.bucket.rows
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Linear, to: Lowering) -> list[Work]:
+    is_head = op == to.program.head
+    matrix, config = to.matrix(op.weight.name), to.config(op)
+    works: list[Work] = []
+    if is_head:
+        works.append(
+            store_hidden(
+                to.at(op.x),
+                to.memory.tables,
+                to.memory.hidden,
+                width=op.x.width,
+                max_rows=to.bucket.rows,
+            )
+        )
+    counted = to.counted(op.x, is_head=is_head)
+    if not config.parts:
+        residual = to.at(op.residual) if op.residual else None
+        scratch = to.memory.decoded if config.decode_first else None
+        return works + linear(
+            matrix,
+            to.at(op.x),
+            to.at(op.out),
+            bias=to.optional(op.bias),
+            residual=residual,
+            scale=op.scale,
+            softcap=op.softcap,
+            config=config,
+            scratch=scratch,
+            x_t=to.x_t(op.x),
+            **counted,
+        )
+    split_k = _split_k(op, to)
+    to.split_k[op.out] = split_k
+    transposed = to.x_t(op.x)
+    return works + linear_parts(matrix, to.at(op.x), split_k.parts, config=config, x_t=transposed, **counted)
+
+
+def _split_k(op: Linear, to: Lowering) -> SplitKSum:
+    readers = to.products.readers[op.out]
+    count, rows, stride = segments(*op.weight.shape) + 1, to.rows(op.out), stride_of(op.out)
+    parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
+    return SplitKSum(
+        parts=parts,
+        width=op.out.width,
+        bias=to.optional(op.bias),
+        residual=to.at(op.residual) if op.residual else None,
+        out=None if len(readers) == 1 else to.at(op.out),
+        scale=op.scale,
+    )
+
+
+@lower.register
+def _(op: GatedLinear, to: Lowering) -> list[Work]:
+    config = to.config(op)
+    return gated_linear(
+        to.matrix(op.weight.name),
+        to.at(op.x),
+        to.at(op.out),
+        bias=to.optional(op.bias),
+        gate=op.gate,
+        config=config,
+        scratch=to.memory.decoded if config.decode_first else None,
+        sums=_library_sums(op, to) if config.library else None,
+        x_t=to.x_t(op.x),
+        **to.counted(op.x),
+    )
+
+
+def _library_sums(op: GatedLinear, to: Lowering) -> Tensor:
+    rows, width = library_rows(to.rows(op.x)), padded_rows(op.weight)
+    return to.memory.parts[: rows * width].view(rows, width)
+
+
+@lower.register
+def _(op: Route, to: Lowering) -> list[Work]:
+    launch = route(
+        to.source(op.logits),
+        to.at(op.picks),
+        to.at(op.shares),
+        op=op,
+        bias=to.optional(op.bias),
+        factors=to.optional(op.factors),
+        **to.counted(op.logits),
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: ExpertGatedLinear, to: Lowering) -> list[Work]:
+    works, operands = to.experts(op)
+    matrix = to.matrix(op.weight.name)
+    return [*works, expert_gated(matrix, to.at(op.x), to.at(op.out), gate=op.gate, **operands)]
+
+
+@lower.register
+def _(op: ExpertLinear, to: Lowering) -> list[Work]:
+    works, operands = to.experts(op)
+    count, rows, stride = op.picks.width, to.rows(op.out), stride_of(op.out)
+    parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
+    works.append(expert_linear(to.matrix(op.weight.name), to.at(op.x), parts, **operands))
+    residual = to.at(op.residual) if op.residual else None
+    if op.out in to.products.may_be_parts:
+        out = None if len(to.products.readers[op.out]) == 1 else to.at(op.out)
+        to.split_k[op.out] = SplitKSum(parts=parts, width=op.out.width, bias=None, residual=residual, out=out)
+        return works
+    total = SplitKSum(parts=parts, width=op.out.width, bias=None, residual=residual, out=None)
+    return [*works, cast(total, to.at(op.out), width=op.out.width, **to.counted(op.out))]
+
+
+@lower.register
+def _(op: LatentCache, to: Lowering) -> list[Work]:
+    by_position = to.memory.by_position
+    launches = latent_cache(
+        to.at(op.q),
+        to.source(op.latent),
+        op=op,
+        tables=to.memory.tables,
+        rotary=None if op.rotary is None else by_position[op.rotary],
+        temperature=None if op.temperature is None else by_position[op.temperature],
+        norm=to.weights.vector(op.norm.name),
+        cache=to.memory.pages.layers[op.layer],
+        out=to.at(op.out),
+        max_tokens=to.bucket.tokens,
+    )
+    return [*launches]
+
+
+@lower.register
+def _(op: HeadLinear, to: Lowering) -> list[Work]:
+    launch = head_linear(
+        to.matrix(op.weight.name),
+        to.at(op.x),
+        to.at(op.out),
+        heads=op.weight.matrices,
+        keep=op.keep,
+        config=to.products.expert_config(op, to.bucket),
+        **to.counted(op.x),
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Gated, to: Lowering) -> list[Work]:
+    return [gated(to.at(op.x), to.at(op.gate), to.at(op.out), op=op, **to.counted(op.x))]
+
+
+@lower.register
+def _(op: ShortConv, to: Lowering) -> list[Work]:
+    (state,) = op.states
+    launches = short_conv(
+        to.at(op.x),
+        to.at(op.out),
+        op=op,
+        weight=to.weights.vector(op.weight.name),
+        bias=to.optional(op.bias),
+        states=to.memory.states.layer(state),
+        tables=to.memory.tables,
+        max_tokens=to.bucket.tokens,
+        max_chunks=to.bucket.chunks,
+    )
+    return [*launches]
+
+
+@lower.register
+def _(op: DeltaRule, to: Lowering) -> list[Work]:
+    (state,) = op.states
+    launch = delta_rule(
+        to.at(op.qkv),
+        to.at(op.decay),
+        to.at(op.beta),
+        to.at(op.out),
+        op=op,
+        a_log=to.weights.vector(op.a_log.name),
+        dt_bias=to.weights.vector(op.dt_bias.name),
+        states=to.memory.states.layer(state),
+        tables=to.memory.tables,
+        max_chunks=to.bucket.chunks,
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: Sample, to: Lowering) -> list[Work]:
+    memory = to.memory
+    launches = sample(
+        to.at(op.logits),
+        memory.tables,
+        memory.state,
+        memory.outputs,
+        memory.sampling,
+        vocab=op.logits.width,
+        max_rows=to.bucket.rows,
+    )
+    return [*launches]
