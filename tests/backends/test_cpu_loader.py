@@ -85,10 +85,11 @@ def test_memory_for_copies_of_weights(
     huge_pages: bool,
     spare: int,
 ) -> None:
-    """8 GiB are free, and the KV cache may come to need 2 of them."""
+    """8 GiB are free, and KV cache and recurrent states may come to need one each."""
     monkeypatch.setattr(loader, "available_bytes", lambda: 8 * GIB)
     monkeypatch.setattr(loader, "private_huge_pages", lambda: huge_pages)
     layout = MagicMock(page_bytes=1 << 20)
-    layout.limits.num_blocks = 2 << 10
+    layout.limits.num_blocks = 1 << 10
+    layout.limits.num_states, layout.limits.state_bytes = 4, GIB // 4
     config = ExecutorConfig(cache_dir=tmp_path, weights_pages=pages, replicas=replicas)
     assert loader._spare(config, layout) == spare
