@@ -48,19 +48,19 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
-        """model: a directory, a hub id, or None for the embedded model. Raises FirelaneErrors."""
+        """model: a directory, a GGUF file, a hub id, or None for the embedded one. Raises FirelaneErrors."""
         progress: Progress = options.pop("progress", silent)
         chat_template = options.pop("chat_template", None)
         unknown = sorted(set(options) - set(EngineConfig.__struct_fields__))
         if unknown:
             known = ", ".join(EngineConfig.__struct_fields__)
             raise UsageError(f"LLM has no option {unknown[0]!r}: known are {known}")
-        model_dir = resolve(model, progress=progress)
         environment = env.read()
         for name in env.unknown():
             log.warning("environment variable %s means nothing here", name)
         options.setdefault("cache_dir", environment.cache_dir)
         options["cache_dir"] = Path(options["cache_dir"])
+        model_dir = resolve(model, progress=progress, cache_dir=options["cache_dir"])
         tokenizer_dir = tokenizer_directory(model_dir, options["cache_dir"])
         options.setdefault("tokenizer_dir", tokenizer_dir)
         config = EngineConfig(model_dir=model_dir, **options)

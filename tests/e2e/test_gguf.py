@@ -86,8 +86,10 @@ def test_same_tokens_as_the_dequantised_checkpoint(rows: int, models: tuple[Path
 def test_codes_are_kept(models: tuple[Path, Path]) -> None:
     """In memory matrices take what codes and scales take, not what bf16 takes; all of them do, also where one
     weight is made of tensors of several types."""
-    executor = LLM(str(models[0]))._executor
+    cache_dir = models[0].parent / "cache"
+    executor = LLM(str(models[0]), cache_dir=cache_dir)._executor
     assert isinstance(executor, CpuExecutor)
+    assert next(path.name for path in (cache_dir / "gguf").iterdir()).startswith("toy-")
     matrices = [w for w in executor.layout.program.weights if w.is_matrix]
     assert set(executor.layout.forms) == {w.name for w in matrices}
     assert all(format_.grouping for format_ in executor.layout.forms.values())
