@@ -35,7 +35,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session runs. modules: what npm installed. python: of the client's environment. work: its
+    """The place that a session runs in. modules: what npm installed. python: of the client's environment. work: its
     folder, with the note. home: a user's.
     """
 

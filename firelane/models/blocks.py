@@ -268,7 +268,7 @@ def _project(layer: Layer, x: Value, projections: Projections, *, bias: bool) ->
 
 
 def _let_through(layer: Layer, x: Value, attended: Value, projections: Projections) -> Value:
-    """What heads have found, times the sigmoids of their gates."""
+    """The heads' results, times the sigmoids of their gates."""
     width, dtype = attended.width, layer.decoder.dtype
     weight = Weight(name=layer.name("gate"), shape=(width, x.width), dtype=dtype, pieces=projections.gate())
     gate = layer.decoder.add(Linear(x=x, weight=weight, out=layer.value("gate", width, DType.F32)))

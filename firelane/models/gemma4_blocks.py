@@ -99,7 +99,7 @@ def attention_to(layer: Layer, x: Value, heads: HeadShape, rope: Rope, span: Spa
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputs:
-    """What each token gives to each layer beside the stream, `width` wide: a row of a table, plus its
+    """Inputs of each layer beside the stream, `width` wide, by the token: a row of a table, plus its
     embedding, projected and normalised. tokens: rows of the table."""
 
     width: int

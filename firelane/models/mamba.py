@@ -83,7 +83,7 @@ def read_step_limits(config: ConfigReader) -> tuple[float, float]:
 
 
 def _projections(layer: Layer, s: StateShape, inputs: int) -> tuple[Piece, ...]:
-    """What is convolved, the gate, and the steps; stored with the gate first."""
+    """Inputs of the convolution, the gate, and the steps; stored with the gate first."""
     tensor, total = f"{layer.tensor(BLOCK)}.in_proj.weight", s.width + s.xbc_width + s.heads
     behind = s.width + s.xbc_width
     spans = range(s.width, behind), range(s.width), range(behind, total)

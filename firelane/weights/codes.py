@@ -37,7 +37,7 @@ class Codes:
         return Codes(self.codes.reshape(rows, -1), self.scales.reshape(rows, -1), minima)
 
     def taken(self, rows: NDArray[np.int64]) -> Codes:
-        """Those rows; zeros for -1."""
+        """Rows of these numbers, zeros for -1."""
 
         def of(array: NDArray[Any]) -> NDArray[Any]:
             found = array[rows]

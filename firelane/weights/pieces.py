@@ -78,7 +78,7 @@ def _of_rows(piece: Piece) -> bool:
 
 
 def read_codes(checkpoint: Checkpoint, piece: Piece, rows: range) -> Codes:
-    """Those rows of a piece of a weight that has a coded_format(), as the checkpoint has them."""
+    """Codes of these rows of a piece of a weight that has a coded_format(), as the checkpoint has them."""
     at = piece.offsets(rows.start, rows.stop) // piece.shape[-1]
     low, high = int(at.min()), int(at.max()) + 1
     return checkpoint.codes(piece.tensor, low, high).taken(at - low)

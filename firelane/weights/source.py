@@ -89,7 +89,7 @@ def reads_of(task: Task) -> list[tuple[int, Piece, range]]:
 def read_rows(
     checkpoint: Checkpoint, task: Task, piece: Piece, rows: range, buffer: ReadBuffer | None = None
 ) -> NDArray[Any]:
-    """What is digested of these rows: as read_piece(), of codes their bytes."""
+    """Numbers of these rows that are digested: as read_piece(), of codes their bytes."""
     if task.packed.format.grouping is not None:
         return read_codes(checkpoint, piece, rows).data()
     return read_piece(checkpoint, piece, rows, buffer)

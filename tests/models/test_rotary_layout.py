@@ -119,7 +119,7 @@ def test_norms_stored_less_one() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
 def test_rows_behind_heads_are_left_out(layout: RotaryLayout) -> None:
-    """Those of a head's gate: the others come as if they were stored alone."""
+    """Rows of a head's gate: the others come as if they were stored alone."""
     d, behind = layout.head_dim, 3
     stored = np.random.default_rng(2).standard_normal((HEADS, d + behind, INPUTS)).astype(np.float32)
     alone = packed(layout.matrix("q", HEADS, INPUTS), stored[:, :d].reshape(-1, INPUTS))

@@ -97,7 +97,7 @@ class Lowering:
         return self.products.config(product, self.bucket)
 
     def experts(self, op: ExpertOp) -> tuple[list[Work], dict[str, Any]]:
-        """What an op of experts needs done first, and its operands but for x and the output."""
+        """Launches that an op of experts needs first, and its operands but for x and the output."""
         config, experts, picks = self.products.expert_config(op, self.bucket), op.weight.matrices, op.picks
         works: list[Work] = []
         if self.grouped != (picks, config.row_tile):

@@ -103,7 +103,7 @@ class StepMemory:
 
     @property
     def kv_bytes(self) -> int:
-        """What is kept of sequences: pages and recurrent states."""
+        """Memory of sequences: pages and recurrent states."""
         return self.pages.pool.nbytes + self.states.pool.nbytes
 
     @classmethod

@@ -161,7 +161,7 @@ def _assembled(
 
 
 def _template(vocabulary: Vocabulary, begin: str | None, end: str | None) -> Json | None:
-    """What puts special tokens around a text; None where there are none."""
+    """The template that puts special tokens around a text; None where there are none."""
     if begin is None and end is None:
         return None
     ids = {vocabulary.tokens[i]: i for i in vocabulary.ids.values()}

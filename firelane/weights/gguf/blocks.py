@@ -160,7 +160,7 @@ FORMATS = {
     "IQ4_XS": Format.PANEL_INT8,
     "MXFP4": Format.PANEL_INT8,
 }
-"""How the codes of each type are packed for the kernels."""
+"""The packed format of each type's codes."""
 DECODERS: dict[str, Callable[[U8], Codes]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,

@@ -146,7 +146,7 @@ class GgufFile:
 
 
 def stored_rows(tensor: Tensor, low: int, high: int) -> NDArray[np.int64]:
-    """Where in the file, in rows, rows low .. high - 1 of the model's tensor lie."""
+    """Places in the file, in rows, of rows low .. high - 1 of the model's tensor."""
     row = np.arange(low, high)
     if not tensor.view:
         return row

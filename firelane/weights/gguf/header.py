@@ -46,7 +46,7 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """Where a tensor lies in its file: bytes begin .. end - 1. shape: from the first axis to the last."""
+    """A tensor in its file: bytes begin .. end - 1. shape: from the first axis to the last."""
 
     type: BlockType
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says of itself. nbytes: of the header, without the data."""
+    """A file's own description. nbytes: of the header, without the data."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]

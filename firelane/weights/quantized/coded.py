@@ -112,7 +112,7 @@ def _grid(scales: Stored, n: int) -> tuple[int, int]:
 
 
 def _block(codes: Stored, size: int, count: int, known: int) -> int:
-    """How many of `size` neighbours share one of `count` scales."""
+    """The number of neighbours, of `size`, that share one of `count` scales."""
     if known and -(-size // known) == count:
         return known
     if not count or size % count:
@@ -183,7 +183,7 @@ class Packed(Coded):
 
 @dataclass(frozen=True)
 class ByInputs:
-    """What AWQ and GPTQ store of a matrix: codes [k, n], zero points and scales [groups, n]."""
+    """A matrix as AWQ and GPTQ store it: codes [k, n], zero points and scales [groups, n]."""
 
     codes: NDArray[np.int32]
     points: NDArray[np.int32]

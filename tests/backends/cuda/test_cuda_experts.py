@@ -75,7 +75,7 @@ LARGE_DOWN = Layer(experts=3, picks=2, rows=200, k=128)
 
 @dataclass(frozen=True)
 class Grouped:
-    """What a launch is given besides its matrices."""
+    """Operands of a launch besides its matrices."""
 
     layer: Layer
     rows: Rows

@@ -70,7 +70,7 @@ class QueryTile:
 
 
 def width_arguments(shape: HeadShape, tile: QueryTile) -> dict[str, Any]:
-    """What kernels of attention are told of the width of heads."""
+    """The width of heads, as kernels of attention are told it."""
     return {
         "HEAD_DIM": shape.head_dim,
         "VALUE_DIM": shape.v_dim,
