@@ -50,9 +50,9 @@ EXPERT = "{e}"
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The place of a tensor of the model: rows first .. last - 1 (of the file's tensor, all of its axes but the
-    last taken together), of `shape`. view and order: of these rows, to undo what was done to them; minus: of
-    each number."""
+    """The place of a tensor of the model: rows first .. last - 1 (of the file's tensor, all of its axes but
+    the last taken together), of `shape`. view and order: of these rows, to undo what was done to them; minus:
+    of each number."""
 
     stored: str
     first: int
