@@ -35,8 +35,8 @@ class Client:
 
 @dataclass(frozen=True)
 class Place:
-    """The place that a session runs in. modules: what npm installed. python: of the client's environment. work:
-    its folder, with the note. home: a user's.
+    """The place of a session. modules: what npm installed. python: of the client's environment. work: its
+    folder, with the note. home: a user's.
     """
 
     url: str
