@@ -11,7 +11,7 @@ what enters a matrix product has the matrices' dtype. Norm weights and biases ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -20,6 +20,7 @@ from firelane.contract.span import CAUSAL, Span
 from firelane.models.projections import SEPARATE, AttentionTensors, Projections
 from firelane.models.rope import Rope
 from firelane.models.rotary_layout import RotaryLayout
+from firelane.models.stacked import Tensors, stacked_matrix, stacked_vector, stored_vector
 from firelane.program.ops import (
     SILU,
     Attention,
@@ -48,8 +49,6 @@ HeadNorms = Literal["", "each", "whole", "qkv", "bare"]
 """Heads that are normalised: none; each query and key head; all of those of a row together; each query, key
 and value head; each query and key head, without weights."""
 MLP_PARTS = ("gate_proj", "up_proj", "down_proj")
-Tensors = Sequence[tuple[str, int]]
-"""Tensors of the checkpoint, without the last part of their names, and how many rows each has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +108,7 @@ class Decoder:
     @cached_property
     def table(self) -> Weight:
         """The embedding table."""
-        return _matrix(self, "embed", [("model.embed_tokens", self.vocab_size)], self.width)
+        return stacked_matrix("embed", [("model.embed_tokens", self.vocab_size)], self.width, self.dtype)
 
     def layers(self, count: int) -> Iterator[Layer]:
         return (Layer(self, number) for number in range(count))
@@ -172,8 +171,8 @@ class Layer:
     ) -> Value:
         """x times the stacked tensors, plus their biases; and, if `add` is given, the residual stream after
         it."""
-        weight = _matrix(self.decoder, self.name(part), tensors, x.width)
-        vector = _vector(self.name(f"{part}_bias"), tensors, "bias") if bias else None
+        weight = stacked_matrix(self.name(part), tensors, x.width, self.decoder.dtype)
+        vector = stacked_vector(self.name(f"{part}_bias"), tensors, "bias") if bias else None
         scale = 1.0 if add is None else self.decoder.residual_scale
         return self.decoder.add(Linear(x=x, weight=weight, bias=vector, residual=add, scale=scale, out=out))
 
@@ -205,7 +204,7 @@ class Layer:
             weight=self.norm_weight(f"{part}_norm", norm, x.width),
             eps=self.decoder.eps,
             residual=add,
-            scalar=_stored(self.name(f"{part}_scalar"), self.tensor(scalar), 1) if scalar else None,
+            scalar=stored_vector(self.name(f"{part}_scalar"), self.tensor(scalar), 1) if scalar else None,
             out=out,
         )
         return self.decoder.add(op)
@@ -277,9 +276,8 @@ def _let_through(layer: Layer, x: Value, attended: Value, projections: Projectio
 
 
 def _attend(layer: Layer, q: Value, heads: HeadShape, span: Span, scores: Scores) -> Value:
-    sinks = (
-        _stored(layer.name("sinks"), layer.tensor("self_attn.sinks"), heads.heads) if scores.sinks else None
-    )
+    name, tensor = layer.name("sinks"), layer.tensor("self_attn.sinks")
+    sinks = stored_vector(name, tensor, heads.heads) if scores.sinks else None
     return layer.decoder.add(
         Attention(
             q=q,
@@ -336,8 +334,8 @@ def gated_mlp(
     normed = layer.read(x, "mlp", before)
     halves = [(layer.tensor(f"{block}.{half}"), width) for half in parts]
     halves = [(layer.tensor(f"{block}.{fused}"), 2 * width)] if fused else halves
-    weight = _matrix(layer.decoder, layer.name("gate_up"), halves, x.width, WeightLayout.GATED)
-    vector = _vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
+    weight = stacked_matrix(layer.name("gate_up"), halves, x.width, layer.decoder.dtype, WeightLayout.GATED)
+    vector = stacked_vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
     out = layer.value("gated", width, layer.decoder.dtype)
     return layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))
 
@@ -348,7 +346,7 @@ def head(decoder: Decoder, x: Value, *, tensor: str = "model.norm") -> Linear:
     norm = norm_weight(decoder, "norm", tensor, x.width)
     out = Value("final", Rows.OUTPUT, x.width, decoder.dtype)
     normed = decoder.add(RMSNorm(x=selected, weight=norm, eps=decoder.eps, out=out))
-    untied = _matrix(decoder, "lm_head", [("lm_head", decoder.vocab_size)], x.width)
+    untied = stacked_matrix("lm_head", [("lm_head", decoder.vocab_size)], x.width, decoder.dtype)
     logits = Value("logits", Rows.OUTPUT, decoder.vocab_size, DType.F32)
     op = Linear(
         x=normed,
@@ -382,32 +380,3 @@ def _head_norm(
         return Weight(name=layer.name(name), shape=(width,), dtype=DType.F32, pieces=pieces)
 
     return HeadNorm(q=weight("q"), k=weight("k"), eps=layer.decoder.eps, whole=whole, values=kind == "qkv")
-
-
-def _stored(name: str, tensor: str, width: int) -> Weight:
-    """A vector that is one whole tensor, widened."""
-    return Weight.stored(name, (width,), DType.F32, tensor)
-
-
-def _matrix(
-    decoder: Decoder,
-    name: str,
-    tensors: Tensors,
-    k: int,
-    layout: WeightLayout = WeightLayout.PLAIN,
-) -> Weight:
-    """These tensors, one below the other."""
-    pieces = tuple(Piece(tensor=f"{tensor}.weight", shape=(rows, k)) for tensor, rows in tensors)
-    shape = (sum(rows for _, rows in tensors), k)
-    return Weight(name=name, shape=shape, dtype=decoder.dtype, pieces=pieces, layout=layout)
-
-
-def _vector(
-    name: str,
-    tensors: Tensors,
-    suffix: Literal["weight", "bias"] = "weight",
-    layout: WeightLayout = WeightLayout.PLAIN,
-) -> Weight:
-    pieces = tuple(Piece(tensor=f"{tensor}.{suffix}", shape=(rows,)) for tensor, rows in tensors)
-    shape = (sum(rows for _, rows in tensors),)
-    return Weight(name=name, shape=shape, dtype=DType.F32, pieces=pieces, layout=layout)

@@ -65,7 +65,7 @@ class AnswerFormat:
         return self._marks.delimiters if self._marks else ()
 
     def parser(self, conversation: Conversation, grammar: AnswerGrammar) -> Parser | None:
-        """What reads an answer; None where all of it is content."""
+        """The parser of an answer; None where all of it is content."""
         if self._reader is not None:
             return None if grammar.is_content or conversation.continue_final else self._reader.parse
         family = self.family if conversation.use.active else None
@@ -76,7 +76,7 @@ class AnswerFormat:
         return with_reasoning(parser or all_content, self._marks, ends)
 
     def tools(self, conversation: Conversation) -> dict[str, Tool]:
-        """Those that an answer may call."""
+        """Tools that an answer may call."""
         use = conversation.use
         return {tool.name: tool for tool in use.tools} if use.active and self.family is not None else {}
 

@@ -171,7 +171,7 @@ class GrammarQueue:
         job.sequences.remove(sequence)
 
     def take(self) -> list[Waited]:
-        """Those whose wait is over, each with its constraint or with what is wrong ("" = nothing). Raises
+        """Sequences whose wait is over, each with its constraint or with what is wrong ("" = nothing). Raises
         MachineError where a thread will never be done: nothing but the end of the process stops it."""
         ready = [Waited(sequence, self._too_many()) for job in self._refused for sequence in job.sequences]
         self._refused = []

@@ -28,7 +28,7 @@ def mark_symbol(mark: str, token_of: TokenOf) -> str:
 
 
 def first_token(text: str, marks: Sequence[str], token_of: TokenOf) -> tuple[str, int | None, str]:
-    """What stands before the first special token in `text`, the token, and what follows it; all of the text,
+    """Text before the first special token in `text`, the token, and what follows it; all of the text,
     None and "" where it has none of `marks` as a token.
     """
     found = [(text.index(mark), mark, token_of(mark)) for mark in marks if mark in text]

@@ -63,7 +63,7 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("llama4_pythonic", ("[func_name1(",)),
     ("llama3_json", (llama3.MARK,)),
 )
-"""What a family's templates hold, in the order in which it tells: a later family's marks may stand in the
+"""Marks of a family's templates, in the order in which it tells: a later family's marks may stand in the
 templates of an earlier one.
 """
 

@@ -54,7 +54,7 @@ class Family(abc.ABC):
         return start + self.rules(held_tools(tools), token_of, parallel=parallel)
 
     def content_rule(self, token_of: TokenOf) -> str:
-        """What stands before content, as symbols beside those rules; "" for nothing."""
+        """The text before content, as symbols beside those rules; "" for nothing."""
         return symbols(self.content_mark, self.delimiters, token_of)
 
     def history(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
