@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -186,8 +187,8 @@ def test_a_grammar_that_takes_too_long(compiler) -> None:
 def test_a_busy_machine_makes_a_grammar_late_slowly(monkeypatch, cpu_s, wall_s, used_s) -> None:
     clocks = [5.0, 100.0]
     fake = SimpleNamespace(
-        pthread_getcpuclockid=lambda thread: thread,
-        clock_gettime=lambda clock: clocks[0],
+        pthread_getcpuclockid={threading.get_ident(): 0}.__getitem__,
+        clock_gettime=clocks.__getitem__,
         monotonic=lambda: clocks[1],
     )
     monkeypatch.setattr("firelane.engine.grammar.queue.time", fake)
