@@ -1,6 +1,4 @@
-"""Stages of a pipeline: where a program may be cut, and where it should be, so that no stage waits for a slower
-one.
-"""
+"""Stages of a pipeline: where a program may be cut, and where it should be, so that none waits for a slower."""
 
 from __future__ import annotations
 

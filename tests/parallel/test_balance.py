@@ -1,4 +1,4 @@
-"""Where programs are cut into stages: everything in one stage, nothing torn, the slowest as fast as can be."""
+"""Cuts of programs into stages: all in one stage, nothing torn, the slowest stage as fast as can be."""
 
 from __future__ import annotations
 
