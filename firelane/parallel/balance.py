@@ -1,4 +1,4 @@
-"""Stages of a pipeline: where a program may be cut, and where it should be, so that none waits for a slower."""
+"""Stages of a pipeline: where a program may be cut, and where it should be for the fastest slowest stage."""
 
 from __future__ import annotations
 
