@@ -1,0 +1,2 @@
+"""Plans as SVG."""
+
