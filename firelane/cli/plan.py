@@ -124,6 +124,7 @@ def _estimates(
     from firelane.plan.estimate import Setup, estimate_all
     from firelane.plan.forms import choose_form
     from firelane.plan.layout import layouts
+    from firelane.plan.model import Model
     from firelane.plan.source import read_model
 
     directory, config = read_model(arguments.model)
@@ -131,10 +132,10 @@ def _estimates(
     program = load_program(config, max_model_len=arguments.max_model_len)
     setups = [
         Setup(
-            program=program,
+            model=Model(
+                program=program, form=choose_form(program, form, directory, config), kv_dtype=kv_dtype
+            ),
             device=device,
-            form=choose_form(program, form, directory, config),
-            kv_dtype=kv_dtype,
             max_num_seqs=arguments.max_num_seqs,
             step_tokens=arguments.max_num_batched_tokens,
             max_model_len=arguments.max_model_len,

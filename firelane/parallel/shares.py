@@ -52,14 +52,16 @@ class OpShare:
 WHOLE = OpShare()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shares:
     """What each of `tp` tensor parallel ranks has of `program`; experts are spread over `ep` ranks, or cut
     like all else where ep is 1. Raises UsageError for heads and experts that cannot be divided."""
 
     program: Program
     tp: int
-    ep: int = 1
+    ep: int
+    cut: frozenset[Value]
+    """Values of whose columns a rank has a part: cut_values()."""
 
     def __post_init__(self) -> None:
         for op in self.program.ops:
@@ -68,11 +70,6 @@ class Shares:
                     raise UsageError(f"{self.program.name}: {count} {what} cannot be divided by {parts}")
                 if parts > count and what not in SHARED:
                     raise UsageError(f"{self.program.name}: {count} {what} for {parts} ranks")
-
-    @cached_property
-    def cut(self) -> frozenset[Value]:
-        """Values of whose columns a rank has a part."""
-        return cut_values(self.program)
 
     def value(self, value: Value) -> float:
         """The part of a value's columns that a rank has."""

@@ -94,7 +94,8 @@ def known_devices(cache_dir: Path) -> dict[str, Device]:
 
 def make_device(name: str, table: Mapping[str, Any]) -> Device:
     """Of a table as in devices.toml. Raises KeyError, TypeError for one that is none."""
-    return Device(name=name, **{**table, "kernels": find_kernels(str(table["kernels"]))})
+    others: dict[str, Any] = {key: value for key, value in table.items() if key != "kernels"}
+    return Device(name=name, kernels=find_kernels(str(table["kernels"])), **others)
 
 
 def find_kernels(name: str) -> Kernels:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firelane.errors import UsageError
+from firelane.parallel.shares import Shares
 from firelane.plan.devices import Device
-from firelane.plan.forms import WeightForm
 from firelane.plan.layout import Layout
+from firelane.plan.model import Model
 from firelane.plan.ranks import Memory, Room, Sizes, Stage, room, stage_weights
-from firelane.plan.steps import Clock, StepTime, decode_shape, make_stages, prefill_shape, stage_time
-from firelane.program.program import Program
+from firelane.plan.steps import Clock, StepTime, decode_shape, make_stages, prefill_shape, stage_times
 
 GIB = 1 << 30
 BEST_FOR = ("throughput", "latency", "context")
@@ -32,10 +32,8 @@ class Setup:
     """What all layouts of a plan share. max_num_seqs, step_tokens, max_model_len: None for the engine's own;
     kept_back: bytes of each device for others."""
 
-    program: Program
+    model: Model
     device: Device
-    form: WeightForm
-    kv_dtype: str = "auto"
     max_num_seqs: int | None = None
     step_tokens: int | None = None
     max_model_len: int | None = None
@@ -57,9 +55,10 @@ class Setup:
 class Estimate:
     """One layout. ranks: memory of a rank of each stage; weights_bytes, kv_bytes: of all ranks together.
 
-    decode_s: from one token of a sequence to its next; prefill_s: of a prompt of the workload's context;
-    start_s: of the process, until the first token. times: of a decode step, by stage. bubble: the part of
-    their time that stages wait, on average."""
+    sequences: of the workload's, those that run at a time: the others wait for room. decode_s: from one token
+    of a sequence to its next; prefill_s: of a prompt of the workload's context; start_s: of the process, until
+    the first token. times: of a decode step, by stage. bubble: the part of their time that stages wait, on
+    average."""
 
     layout: Layout
     form: str
@@ -109,27 +108,30 @@ class Estimate:
 
 def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
     """Raises UsageError where the model cannot be divided so."""
-    program, device = setup.program, setup.device
-    groups = min(workload.batch, layout.dp * layout.pp)
-    shape = decode_shape(workload.batch / groups, workload.context)
-    stages = make_stages(program, layout, setup.form, setup.kv_dtype, device, shape)
+    model = setup.model
+    shares = Shares(program=model.program, tp=layout.tp, ep=layout.ep, cut=model.cut)
+    clock = Clock(device=setup.device, model=model, layout=layout, shares=shares)
+    stages = make_stages(clock)
     memory, left = _memory(setup, stages, workload)
+    found = _room(setup, stages, left, workload)
+    sequences = max(1, min(workload.batch, found.sequences))
+    groups = min(sequences, layout.dp * layout.pp)
+    shape = decode_shape(sequences / groups, workload.context)
     kv = [budget * layout.tp * layout.dp for budget in left]
-    clock = Clock(device=device, layout=layout, form=setup.form)
-    times = tuple(stage_time(stage, clock, shape) for stage in stages)
+    times = tuple(stage_times(stages, clock, shape))
     in_flight = max(1, groups // layout.dp)
     slowest = max(time.total for time in times)
     decode = max(sum(time.total for time in times), in_flight * slowest)
     return Estimate(
         layout=layout,
-        form=setup.form.name,
-        kv_dtype=setup.kv_dtype,
+        form=model.form.name,
+        kv_dtype=model.kv_dtype,
         workload=workload,
         ranks=tuple(memory),
         weights_bytes=stage_weights(stages, layout),
         kv_bytes=int(sum(map(max, kv, [0] * len(kv)))),
-        room=_room(setup, stages, left, workload),
-        sequences=workload.batch,
+        room=found,
+        sequences=sequences,
         decode_s=decode,
         prefill_s=_prefill(setup, stages, clock, workload.context),
         start_s=_start(setup, stages, layout, workload),
@@ -141,13 +143,19 @@ def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
 def _memory(setup: Setup, stages: Sequence[Stage], workload: Workload) -> tuple[list[Memory], list[float]]:
     """Of each stage: a rank's memory, and what of it its KV cache takes. The longest sequence, which tables
     are made for, is what has room where the model's own has not."""
-    longest = setup.max_model_len or min(setup.program.max_model_len, workload.context)
-    for _ in range(2 if setup.max_model_len is None else 1):
-        sizes = setup.sizes(longest)
-        memory = [stage.memory(setup.device, sizes, setup.kept_back) for stage in stages]
-        left = [_budget(setup, m) for m in memory]
-        longest = max(longest, room(list(stages), left, sizes, workload.context).one)
-    return memory, left
+    if setup.max_model_len is not None:
+        return _memory_for(setup, stages, setup.max_model_len)
+    shortest = min(setup.model.program.max_model_len, workload.context)
+    _, left = _memory_for(setup, stages, shortest)
+    return _memory_for(setup, stages, max(shortest, _room(setup, stages, left, workload).one))
+
+
+def _memory_for(
+    setup: Setup, stages: Sequence[Stage], max_model_len: int
+) -> tuple[list[Memory], list[float]]:
+    sizes = setup.sizes(max_model_len)
+    memory = [stage.memory(setup.device, sizes, setup.kept_back) for stage in stages]
+    return memory, [_budget(setup, m) for m in memory]
 
 
 def _budget(setup: Setup, memory: Memory) -> float:
@@ -167,7 +175,7 @@ def _prefill(setup: Setup, stages: Sequence[Stage], clock: Clock, prompt: int) -
     total = 0.0
     for first in range(0, prompt, chunk):
         shape = prefill_shape(first, min(prompt, first + chunk))
-        times = [stage_time(stage, clock, shape).total for stage in stages]
+        times = [time.total for time in stage_times(stages, clock, shape)]
         total += max(times) if first else sum(times)
     return total
 
@@ -200,9 +208,9 @@ def best(estimates: Sequence[Estimate], wanted: str) -> Estimate:
     the most tokens; of equal ones that with the fewest exchanges. There has to be one."""
     fitting = [e for e in estimates if not e.problem]
     assert fitting, "nothing fits"
-    rate = {
-        "throughput": lambda e: e.tokens_per_s,
-        "latency": lambda e: -e.decode_s,
-        "context": lambda e: e.room.one,
-    }[wanted]
-    return max(fitting, key=lambda e: (rate(e), -e.layout.tp, -e.layout.pp))
+
+    def rating(e: Estimate) -> tuple[float, int, int]:
+        rate = {"throughput": e.tokens_per_s, "latency": -e.decode_s, "context": e.room.one}[wanted]
+        return rate, -e.layout.tp, -e.layout.pp
+
+    return max(fitting, key=rating)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -81,7 +82,7 @@ def stored_bits(directory: Path, config: Mapping[str, Any]) -> StoredBits | None
     if index is not None:
         tensors = {name: tensor for file in index.files for name, tensor in file.tensors.items()}
         sizes = {name: 8 * (t.end - t.begin) / prod(t.shape) for name, t in tensors.items()}
-        return StoredBits(sizes.get, True) if any(bits < 16 for bits in sizes.values()) else None
+        return StoredBits(sizes.get, by_tensor=True) if any(bits < 16 for bits in sizes.values()) else None
     section = config.get("quantization_config") or _section(config, "text_config").get("quantization_config")
     return _of_section(cast(Mapping[str, Any], section)) if isinstance(section, dict) else None
 
@@ -94,11 +95,17 @@ def _of_section(section: Mapping[str, Any]) -> StoredBits | None:
         str(name) for key in ("ignore", "modules_to_not_convert") for name in _strings(section.get(key) or ())
     ]
 
-    def find(tensor: str) -> float | None:
-        module = re.sub(r"\.(weight|weight_packed|\w+_blocks)$", "", tensor)
+    @cache
+    def find(module: str) -> float | None:
         return None if any(_names(pattern, module) for pattern in kept) else bits
 
-    return StoredBits(find, False)
+    return StoredBits(lambda tensor: find(_module(tensor)), by_tensor=False)
+
+
+def _module(tensor: str) -> str:
+    """The module that a tensor is of; of experts the first one."""
+    name = re.sub(r"\.(weight|weight_packed|\w+_blocks)$", "", tensor)
+    return re.sub(r"\.experts\.\d+\.", ".experts.0.", name)
 
 
 def _packed_bits(method: str, found: Mapping[str, Any]) -> float:
@@ -131,10 +138,15 @@ def _as_stored(program: Program, stored: StoredBits) -> WeightForm:
     unless they are said to be otherwise."""
     found: dict[Weight, float] = {}
     for weight in _matrices(program) if stored.by_tensor else _linear(program):
-        sizes = [(stored.of(piece.tensor), piece.height * piece.width) for piece in weight.pieces]
         plain = 8.0 * weight.dtype.itemsize
-        found[weight] = sum((bits or plain) * n for bits, n in sizes) / sum(n for _, n in sizes)
+        sizes = {stored.of(tensor) or plain for tensor in weight.tensors}
+        found[weight] = sizes.pop() if len(sizes) == 1 else _average(weight, stored, plain)
     return WeightForm("checkpoint", found)
+
+
+def _average(weight: Weight, stored: StoredBits, plain: float) -> float:
+    sizes = [(stored.of(piece.tensor) or plain, piece.height * piece.width) for piece in weight.pieces]
+    return sum(bits * n for bits, n in sizes) / sum(n for _, n in sizes)
 
 
 def _matrices(program: Program) -> list[Weight]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from firelane.contract.limits import longest_sequence, sequence_pages
-from firelane.parallel.balance import live_values
 from firelane.parallel.shares import Shares, kv_share, spreads
 from firelane.plan.devices import MIB, Device
-from firelane.plan.forms import WeightForm
 from firelane.plan.layout import Layout
+from firelane.plan.model import Model
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
 from firelane.program.ops import Attention, ExpertLinear, HeadShape, Op
 from firelane.program.program import Program
@@ -62,12 +61,14 @@ class Memory:
 class Stage:
     """The ops that the ranks of one pipeline stage run, all in the same shares."""
 
-    program: Program
+    model: Model
     layout: Layout
     shares: Shares
     run: range
-    form: WeightForm
-    kv_dtype: str
+
+    @property
+    def program(self) -> Program:
+        return self.model.program
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -81,7 +82,7 @@ class Stage:
     @cached_property
     def weights_bytes(self) -> int:
         """Of a rank."""
-        return int(sum(self.form.nbytes(w) * share for w, share in self.weight_shares.items()))
+        return int(sum(self.model.form.nbytes(w) * share for w, share in self.weight_shares.items()))
 
     @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
@@ -99,24 +100,15 @@ class Stage:
         """Of one cache group and token, in the KV cache's dtype."""
         if not self.cache_groups:
             return 0.0
-        ratio = max(kv_ratio(c.shape, c.dtype, self.kv_dtype) for g in self.cache_groups for c in g.layers)
+        ratio = max(
+            kv_ratio(c.shape, c.dtype, self.model.kv_dtype) for g in self.cache_groups for c in g.layers
+        )
         return self.cache_groups[0].bytes_per_token * ratio
 
     @cached_property
     def state_bytes(self) -> float:
         """Of recurrent state of one sequence, of a rank."""
         return sum(self.shares.op(op).kept * state.nbytes for op in self.ops for state in op.states)
-
-    def kv_ratio(self, op: Op) -> float:
-        """Bytes of what an op keeps of tokens to those in the program's dtype."""
-        shape = getattr(op, "shape", None)
-        if op.states or not isinstance(shape, HeadShape):
-            return 1.0
-        return kv_ratio(shape, self._cache_dtype, self.kv_dtype)
-
-    @cached_property
-    def _cache_dtype(self) -> DType:
-        return next((c.dtype for c in self.program.cache_layers), DType.BF16)
 
     def memory(self, device: Device, sizes: Sizes, kept_back: int) -> Memory:
         """kept_back: bytes of the device for others."""
@@ -135,7 +127,7 @@ class Stage:
         """The most that values of a rank take at one op of the largest step. They are placed once for all
         ops, which takes little more."""
         rows = {Rows.TOKEN: sizes.step_tokens, Rows.OUTPUT: sizes.output_rows}
-        live = live_values(self.program)
+        live = self.model.live
 
         def nbytes(value: Value) -> float:
             row = value.width * value.dtype.itemsize * self.shares.value(value)

@@ -21,8 +21,8 @@ MOST_DEVICES = 64
 def as_json(setup: Setup, count: int, estimates: Sequence[Estimate], command: str) -> str:
     """All figures in bytes and seconds. command: that serves the only estimate, or ""."""
     plan: dict[str, Any] = {
-        "model": setup.program.name,
-        "parameters": parameters(setup.program),
+        "model": setup.model.program.name,
+        "parameters": parameters(setup.model.program),
         "device": _described(setup.device),
         "devices": count,
         "layouts": [_as_object(e) for e in estimates],
@@ -54,9 +54,9 @@ def fit_or_explain(setups: Sequence[Setup], estimates: Sequence[Estimate], count
     would = [*_narrower(setups[0], nearest, count), *_larger(setups[0], nearest, count)]
     advice = "; these would fit: " + ", or ".join(would) if would else "; nothing that is known would fit"
     raise OutOfMemoryError(
-        f"{setups[0].program.name} with {nearest.form} weights does not fit {count} x {device.name}: at best "
-        f"({nearest.layout}) a device of {device.memory_bytes / GIB:.1f} GiB needs {need:.1f} GiB, and room "
-        f"for {workload.context} tokens{advice}"
+        f"{setups[0].model.program.name} with {nearest.form} weights does not fit {count} x {device.name}: "
+        f"at best ({nearest.layout}) a device of {device.memory_bytes / GIB:.1f} GiB needs {need:.1f} GiB "
+        f"and room for {workload.context} tokens{advice}"
     )
 
 
@@ -66,7 +66,7 @@ def _narrower(setup: Setup, nearest: Estimate, count: int) -> list[str]:
         return []
     for form in sorted(FORMS, key=lambda name: -FORMS[name]):
         if FORMS[form] < FORMS[nearest.form]:
-            narrow = replace(setup, form=plain_form(setup.program, form))
+            narrow = replace(setup, model=replace(setup.model, form=plain_form(setup.model.program, form)))
             if _fits(narrow, nearest, count):
                 return [f"--weights {form}"]
     return []
@@ -82,7 +82,7 @@ def _larger(setup: Setup, nearest: Estimate, count: int) -> list[str]:
 
 def _fits(setup: Setup, nearest: Estimate, count: int) -> bool:
     try:
-        found = estimate_all(setup, layouts(setup.program, count), [nearest.workload])
+        found = estimate_all(setup, layouts(setup.model.program, count), [nearest.workload])
     except UsageError:
         return False
     return any(not e.problem for e in found)

@@ -3,14 +3,15 @@ what its ranks exchange."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firelane.parallel.balance import cut, live_values, units
+from firelane.parallel.balance import cut
 from firelane.parallel.shares import OpShare, Shares
 from firelane.plan.devices import Device
-from firelane.plan.forms import WeightForm
 from firelane.plan.layout import Layout
-from firelane.plan.ranks import Stage, runs_on_all
+from firelane.plan.model import Model
+from firelane.plan.ranks import Stage, kv_ratio, runs_on_all
 from firelane.program.ops import (
     Attention,
     DeltaRule,
@@ -23,10 +24,11 @@ from firelane.program.ops import (
     ShortConv,
     StateSpace,
 )
-from firelane.program.program import Program
 from firelane.program.values import Cost, StepShape
 
 GIGA, TERA, MICRO = 1e9, 1e12, 1e-6
+BALANCED_FOR = (256, 1024)
+"""Sequences and their length in the steps that stages are balanced for."""
 SUM_BYTES = 4
 """Of a number that ranks add up."""
 Experts = ExpertGatedLinear | ExpertLinear
@@ -74,18 +76,30 @@ def scaled(shape: StepShape, times: int) -> StepShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Times of ops of one layout on one device, in steps of one group of sequences."""
+    """Times of the ops of a model in one layout on one device, in steps of one group of sequences."""
 
     device: Device
+    model: Model
     layout: Layout
-    form: WeightForm
+    shares: Shares
 
-    def op_seconds(self, op: Op, share: OpShare, shape: StepShape, kv_ratio: float = 1.0) -> float:
-        """kv_ratio: bytes of what the op keeps of tokens, to those in the program's dtype."""
-        kernels = self.device.kernels
+    def times(self, shape: StepShape) -> list[StepTime]:
+        """Of each op of the program, on one of the ranks that run it."""
+        known: dict[int, StepTime] = {}
+        for kind, op in zip(self.model.kinds, self.model.program.ops, strict=True):
+            if kind not in known:
+                known[kind] = self._time(op, shape)
+        return [known[kind] for kind in self.model.kinds]
+
+    def _time(self, op: Op, shape: StepShape) -> StepTime:
+        share = self.shares.op(op)
         if runs_on_all(op, self.layout):
             shape = scaled(shape, self.layout.dp)
-        cost = _cost(op, share, shape, self.form, kv_ratio)
+        return StepTime(compute=self._compute(op, share, shape), exchange=self._exchange(op, share, shape))
+
+    def _compute(self, op: Op, share: OpShare, shape: StepShape) -> float:
+        kernels = self.device.kernels
+        cost = self._cost(op, share, shape)
         overhead = kernels.op_us * MICRO
         match op:
             case Linear() | GatedLinear() | HeadLinear() | ExpertGatedLinear() | ExpertLinear():
@@ -98,6 +112,16 @@ class Clock:
                 return overhead + max(moved, self._flops(cost.flops, kernels.recurrent))
             case _:
                 return overhead + self._rows(op, share, shape)
+
+    def _cost(self, op: Op, share: OpShare, shape: StepShape) -> Cost:
+        """Of a rank, with weights in their form."""
+        cost, form = op.cost(shape), self.model.form
+        plain = sum(weight.nbytes for weight in op.weights)
+        coded = sum(form.nbytes(weight) for weight in op.weights) / plain if plain else 1.0
+        kept = share.kept
+        if isinstance(op, Attention):
+            kept *= kv_ratio(op.shape, op.out.dtype, self.model.kv_dtype)
+        return Cost(cost.flops * share.flops, cost.weight_bytes * share.weights * coded, cost.kv_bytes * kept)
 
     @property
     def _read(self) -> float:
@@ -131,15 +155,13 @@ class Clock:
         widths = [v.width * v.dtype.itemsize * shape.rows(v.rows) for v in (*op.inputs, *op.outputs)]
         return sum(widths) * share.flops / (self.device.kernels.rows_stream * self._read)
 
-    def exchange_seconds(self, op: Op, share: OpShare, shape: StepShape) -> float:
+    def _exchange(self, op: Op, share: OpShare, shape: StepShape) -> float:
         """All ranks adding up numbers, or bringing them together, each sending and receiving at once."""
-        everywhere = runs_on_all(op, self.layout)
-        ranks = self.layout.ep if everywhere else self.layout.tp
+        ranks = self.layout.ep if runs_on_all(op, self.layout) else self.layout.tp
         numbers = share.reduced * 2 + share.gathered
         if ranks == 1 or not numbers:
             return 0.0
-        rows = (scaled(shape, self.layout.dp) if everywhere else shape).rows(op.outputs[0].rows)
-        sent = SUM_BYTES * rows * numbers * (ranks - 1) / ranks
+        sent = SUM_BYTES * shape.rows(op.outputs[0].rows) * numbers * (ranks - 1) / ranks
         return self.device.link_us * MICRO + sent / (self.device.link_gbps * GIGA)
 
     def send_seconds(self, width: int, shape: StepShape) -> float:
@@ -149,49 +171,33 @@ class Clock:
         )
 
 
-def stage_time(stage: Stage, clock: Clock, shape: StepShape) -> StepTime:
+def stage_times(stages: Sequence[Stage], clock: Clock, shape: StepShape) -> list[StepTime]:
     """Of a step of one group of sequences."""
-    shares = [(op, stage.shares.op(op)) for op in stage.ops]
-    compute = sum(clock.op_seconds(op, share, shape, stage.kv_ratio(op)) for op, share in shares)
-    exchange = sum(clock.exchange_seconds(op, share, shape) for op, share in shares)
+    every = clock.times(shape)
+    return [_stage_time(stage, clock, shape, every[stage.run.start : stage.run.stop]) for stage in stages]
+
+
+def _stage_time(stage: Stage, clock: Clock, shape: StepShape, ops: Sequence[StepTime]) -> StepTime:
+    exchange = sum(time.exchange for time in ops)
     if stage.run.stop < len(stage.program.ops):
-        crossing = live_values(stage.program)[stage.run.stop]
-        exchange += clock.send_seconds(sum(value.width for value in crossing), shape)
-    return StepTime(compute=compute + clock.device.kernels.step_us * MICRO, exchange=exchange)
+        exchange += clock.send_seconds(sum(v.width for v in stage.model.live[stage.run.stop]), shape)
+    compute = sum(time.compute for time in ops) + clock.device.kernels.step_us * MICRO
+    return StepTime(compute=compute, exchange=exchange)
 
 
-def make_stages(
-    program: Program, layout: Layout, form: WeightForm, kv_dtype: str, device: Device, shape: StepShape
-) -> list[Stage]:
-    """The stages of a layout, cut where steps of `shape` make the slowest one fastest. Raises UsageError
-    where the model cannot be divided so."""
-    shares = Shares(program, layout.tp, layout.ep)
-    clock = Clock(device=device, layout=layout, form=form)
-    runs = units(program) if layout.pp > 1 else (range(len(program.ops)),)
-    costs = [
-        sum(clock.op_seconds(op, shares.op(op), shape) for op in program.ops[run.start : run.stop])
-        for run in runs
-    ]
+def make_stages(clock: Clock) -> list[Stage]:
+    """The stages of a layout, cut where steps of many sequences make the slowest one fastest. Raises
+    UsageError where there are not so many."""
+    model, layout = clock.model, clock.layout
+    runs = model.units if layout.pp > 1 else (range(len(model.program.ops)),)
+    every = clock.times(decode_shape(*BALANCED_FOR)) if layout.pp > 1 else []
+    costs = [sum(time.total for time in every[run.start : run.stop]) for run in runs]
     return [
         Stage(
-            program=program,
+            model=model,
             layout=layout,
-            shares=shares,
+            shares=clock.shares,
             run=range(runs[part.start].start, runs[part.stop - 1].stop),
-            form=form,
-            kv_dtype=kv_dtype,
         )
         for part in cut(costs, layout.pp)
     ]
-
-
-def _cost(op: Op, share: OpShare, shape: StepShape, form: WeightForm, kv_ratio: float) -> Cost:
-    """Of a rank, with weights in their form."""
-    cost = op.cost(shape)
-    plain = sum(weight.nbytes for weight in op.weights)
-    coded = sum(form.nbytes(weight) for weight in op.weights) / plain if plain else 1.0
-    return Cost(
-        flops=cost.flops * share.flops,
-        weight_bytes=cost.weight_bytes * share.weights * coded,
-        kv_bytes=cost.kv_bytes * share.kept * kv_ratio,
-    )

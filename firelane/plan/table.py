@@ -24,7 +24,7 @@ HEADER = (
 
 def title(setup: Setup, count: int, estimates: Sequence[Estimate]) -> str:
     """The model, the devices and the workloads."""
-    program, device = setup.program, setup.device
+    program, device = setup.model.program, setup.device
     workloads = dict.fromkeys((e.workload.batch, e.workload.context) for e in estimates)
     asked = "; ".join(f"{batch} x {context} tokens" for batch, context in workloads)
     each = f" of {device.memory_bytes / GIB:.1f} GiB" + (" each" if count > 1 else "")
