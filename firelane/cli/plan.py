@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from firelane.cli.options import MODEL_HELP, positive_float, positive_int
@@ -23,7 +24,7 @@ def sizes(text: str) -> list[int]:
     return [positive_int(part) for part in text.split(",")]
 
 
-def names(*known: str) -> object:
+def names(*known: str) -> Callable[[str], list[str]]:
     """A type of options: of these names, several with commas between."""
 
     def parse(text: str) -> list[str]:
@@ -49,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--context", type=sizes, default=[1024], metavar="N", help="their length in tokens (default: 1024)"
+    )
+    group.add_argument(
+        "--output",
+        type=sizes,
+        default=[0],
+        metavar="N",
+        help="tokens of an answer: then --context is of prompts, and the requests a second of a server that "
+        "always has --batch of them are told, too",
     )
     group.add_argument(
         "--weights",
@@ -153,9 +162,10 @@ def _workloads(arguments: argparse.Namespace) -> list[Workload]:
     from firelane.plan.estimate import Workload
 
     return [
-        Workload(batch=batch, context=context, drive_gbps=arguments.drive_gbps)
+        Workload(batch=batch, context=context, output=output, drive_gbps=arguments.drive_gbps)
         for batch in arguments.batch
         for context in arguments.context
+        for output in arguments.output
     ]
 
 

@@ -11,7 +11,15 @@ from firelane.plan.devices import Device
 from firelane.plan.layout import Layout
 from firelane.plan.model import Model
 from firelane.plan.ranks import Memory, Room, Sizes, Stage, room, stage_weights
-from firelane.plan.steps import Clock, StepTime, decode_shape, make_stages, prefill_shape, stage_times
+from firelane.plan.steps import (
+    Clock,
+    StepTime,
+    decode_shape,
+    make_stages,
+    mixed_shape,
+    prefill_shape,
+    stage_times,
+)
 
 GIB = 1 << 30
 BEST_FOR = ("throughput", "latency", "context")
@@ -19,11 +27,13 @@ BEST_FOR = ("throughput", "latency", "context")
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """`batch` sequences at a time, each `context` tokens long when it decodes; weights come from a drive of
+    """`batch` sequences at a time, each `context` tokens long when it decodes; or, with an `output`, that
+    come with prompts of `context` tokens and stay for so many more. Weights come from a drive of
     `drive_gbps`."""
 
     batch: int = 1
     context: int = 1024
+    output: int = 0
     drive_gbps: float = 3.0
 
 
@@ -55,10 +65,11 @@ class Setup:
 class Estimate:
     """One layout. ranks: memory of a rank of each stage; weights_bytes, kv_bytes: of all ranks together.
 
-    sequences: of the workload's, those that run at a time: the others wait for room. decode_s: from one token
-    of a sequence to its next; prefill_s: of a prompt of the workload's context; start_s: of the process, until
-    the first token. times: of a decode step, by stage. bubble: the part of their time that stages wait, on
-    average."""
+    sequences: of the workload's, those that run at a time: the others wait for room. decode_s: from one
+    token of a sequence to its next; prefill_s: of a prompt of the workload's context; start_s: of the
+    process, until the first token. times: of a decode step, by stage. bubble: the part of their time that
+    stages wait, on average. serving_s: as decode_s, where each step also takes its part of the prompts of
+    sequences that come; 0 without an output."""
 
     layout: Layout
     form: str
@@ -74,11 +85,17 @@ class Estimate:
     start_s: float
     times: tuple[StepTime, ...]
     bubble: float
+    serving_s: float
 
     @property
     def tokens_per_s(self) -> float:
         """Decoded by all sequences together."""
         return self.sequences / self.decode_s
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answered by a server that always has as many under way as run at a time."""
+        return self.sequences / (self.workload.output * self.serving_s) if self.serving_s else 0.0
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -99,12 +116,6 @@ class Estimate:
             return f"no room for a sequence of {self.workload.context} tokens"
         return ""
 
-    def serving(self, prompt: int, output: int) -> float:
-        """Requests a second of a server that always has `workload.batch` of them under way, each with a
-        prompt and an answer of so many tokens: decode steps, and between them the prefill of newcomers."""
-        prefill = self.prefill_s * prompt / self.workload.context / (self.layout.dp * self.layout.pp)
-        return self.sequences / (output * self.decode_s + self.sequences * prefill)
-
 
 def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
     """Raises UsageError where the model cannot be divided so."""
@@ -115,13 +126,12 @@ def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
     memory, left = _memory(setup, stages, workload)
     found = _room(setup, stages, left, workload)
     sequences = max(1, min(workload.batch, found.sequences))
-    groups = min(sequences, layout.dp * layout.pp)
-    shape = decode_shape(sequences / groups, workload.context)
-    kv = [budget * layout.tp * layout.dp for budget in left]
+    shape = decode_shape(sequences / min(sequences, layout.dp * layout.pp), _length(workload))
     times = tuple(stage_times(stages, clock, shape))
-    in_flight = max(1, groups // layout.dp)
-    slowest = max(time.total for time in times)
-    decode = max(sum(time.total for time in times), in_flight * slowest)
+    decode, bubble = _pipelined(times, sequences, layout)
+    mixed = mixed_shape(shape, workload.context, workload.output) if workload.output else None
+    serving = _pipelined(stage_times(stages, clock, mixed), sequences, layout)[0] if mixed else 0.0
+    kv = [max(0.0, budget) * layout.tp * layout.dp for budget in left]
     return Estimate(
         layout=layout,
         form=model.form.name,
@@ -129,15 +139,30 @@ def estimate(setup: Setup, layout: Layout, workload: Workload) -> Estimate:
         workload=workload,
         ranks=tuple(memory),
         weights_bytes=stage_weights(stages, layout),
-        kv_bytes=int(sum(map(max, kv, [0] * len(kv)))),
+        kv_bytes=int(sum(kv)),
         room=found,
         sequences=sequences,
         decode_s=decode,
         prefill_s=_prefill(setup, stages, clock, workload.context),
         start_s=_start(setup, stages, layout, workload),
         times=times,
-        bubble=1 - in_flight * sum(t.total for t in times) / len(times) / decode,
+        bubble=bubble,
+        serving_s=serving,
     )
+
+
+def _length(workload: Workload) -> int:
+    """Of a sequence that decodes, on average."""
+    return workload.context + workload.output // 2
+
+
+def _pipelined(times: Sequence[StepTime], sequences: int, layout: Layout) -> tuple[float, float]:
+    """Seconds from one token of a sequence to its next, where its group of sequences goes through the stages
+    behind others, and the part of that in which a stage waits, on average."""
+    in_flight = max(1, min(sequences // layout.dp, layout.pp))
+    every = sum(time.total for time in times)
+    seconds = max(every, in_flight * max(time.total for time in times))
+    return seconds, 1 - in_flight * every / len(times) / seconds
 
 
 def _memory(setup: Setup, stages: Sequence[Stage], workload: Workload) -> tuple[list[Memory], list[float]]:
@@ -166,7 +191,7 @@ def _budget(setup: Setup, memory: Memory) -> float:
 
 
 def _room(setup: Setup, stages: Sequence[Stage], left: list[float], workload: Workload) -> Room:
-    return room(list(stages), left, setup.sizes(workload.context), workload.context)
+    return room(list(stages), left, setup.sizes(workload.context), workload.context + workload.output)
 
 
 def _prefill(setup: Setup, stages: Sequence[Stage], clock: Clock, prompt: int) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -130,6 +131,8 @@ def _names(pattern: str, module: str) -> bool:
             return False
     tail = pattern.removeprefix("language_model.").removeprefix("model.")
     own = module.removeprefix("language_model.").removeprefix("model.")
+    if "*" in tail:
+        return fnmatchcase(own, tail) or fnmatchcase(own, f"{tail}.*")
     return own == tail or own.startswith(f"{tail}.") or f".{tail}." in f".{own}."
 
 

@@ -63,6 +63,19 @@ def prefill_shape(first: int, last: int) -> StepShape:
     return StepShape(tokens=tokens, outputs=1, attended=attended, context=last, sequences=1)
 
 
+def mixed_shape(decode: StepShape, prompt: int, output: int) -> StepShape:
+    """A step of a full server: it decodes, and takes as many tokens of prompts as make up for the sequences
+    that end."""
+    tokens = round(decode.sequences * prompt / output)
+    return StepShape(
+        tokens=decode.tokens + tokens,
+        outputs=decode.outputs,
+        attended=decode.attended + tokens * prompt // 2,
+        context=decode.context + min(tokens, prompt),
+        sequences=decode.sequences,
+    )
+
+
 def scaled(shape: StepShape, times: int) -> StepShape:
     """The step of so many groups of sequences together."""
     return StepShape(

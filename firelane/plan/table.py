@@ -20,13 +20,13 @@ HEADER = (
     "prompt s",
     "start s",
 )
+SERVED = ("requests/s", "output tok/s")
 
 
 def title(setup: Setup, count: int, estimates: Sequence[Estimate]) -> str:
     """The model, the devices and the workloads."""
     program, device = setup.model.program, setup.device
-    workloads = dict.fromkeys((e.workload.batch, e.workload.context) for e in estimates)
-    asked = "; ".join(f"{batch} x {context} tokens" for batch, context in workloads)
+    asked = ", ".join(dict.fromkeys(_loaded(e) for e in estimates))
     each = f" of {device.memory_bytes / GIB:.1f} GiB" + (" each" if count > 1 else "")
     return (
         f"{program.name}: {parameters(program) / 1e9:.2f} B parameters, "
@@ -36,6 +36,11 @@ def title(setup: Setup, count: int, estimates: Sequence[Estimate]) -> str:
     )
 
 
+def _loaded(e: Estimate) -> str:
+    answers = f" + {e.workload.output}" if e.workload.output else ""
+    return f"{e.workload.batch} x {e.workload.context}{answers} tokens"
+
+
 def parameters(program: Program) -> int:
     return sum(prod(weight.shape) for weight in program.weights)
 
@@ -43,7 +48,8 @@ def parameters(program: Program) -> int:
 def format_estimates(estimates: Sequence[Estimate]) -> str:
     """A row for each estimate."""
     swept = _swept(estimates)
-    rows = [(*swept, *HEADER), *((*_names(e, swept), *_row(e)) for e in estimates)]
+    header = (*swept, *HEADER, *(SERVED if any(e.workload.output for e in estimates) else ()))
+    rows = [header, *((*_names(e, swept), *_row(e)) for e in estimates)]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(rows[0]))]
     first = len(swept) + 1
     lines = [
@@ -66,6 +72,7 @@ def _swept(estimates: Sequence[Estimate]) -> list[str]:
         "KV": {e.kv_dtype for e in estimates},
         "batch": {str(e.workload.batch) for e in estimates},
         "context": {str(e.workload.context) for e in estimates},
+        "output": {str(e.workload.output) for e in estimates},
     }
     return [name for name, found in values.items() if len(found) > 1]
 
@@ -76,6 +83,7 @@ def _names(e: Estimate, swept: Sequence[str]) -> list[str]:
         "KV": e.kv_dtype,
         "batch": str(e.workload.batch),
         "context": str(e.workload.context),
+        "output": str(e.workload.output),
     }
     return [values[name] for name in swept]
 
@@ -95,7 +103,14 @@ def _row(e: Estimate) -> tuple[str, ...]:
         f"{e.tokens_per_s:,.0f}",
         f"{e.prefill_s:.2f}",
         f"{e.start_s:.0f}" if e.start_s >= 10 else f"{e.start_s:.1f}",
+        *_served(e),
     )
+
+
+def _served(e: Estimate) -> tuple[str, ...]:
+    if not e.workload.output:
+        return ()
+    return f"{e.requests_per_s:.1f}", f"{e.requests_per_s * e.workload.output:,.0f}"
 
 
 def serve_command(model: str, e: Estimate, *, on_gpu: bool) -> str:
