@@ -1,5 +1,5 @@
-"""Rows of the table of GGUF architectures: dense families, and those with experts that take other names and no
-more."""
+"""Rows of the table of GGUF architectures: dense families, and those with experts whose tensors are as they
+were."""
 
 from __future__ import annotations
 
