@@ -19,7 +19,7 @@ from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
 from firelane.weights.fingerprint import sampled_ranges
-from firelane.weights.formats import Format
+from firelane.weights.formats import Format, smallest_holding
 from firelane.weights.gguf.blocks import FORMATS, decode
 from firelane.weights.gguf.index import File, Tensor
 from firelane.weights.gguf.types import TYPES
@@ -100,9 +100,9 @@ class GgufFile:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         tensor = self._places[name]
         found = FORMATS.get(TYPES[tensor.type].name)
-        if found is None or found.grouping is None or tensor.dtype != "BF16" or tensor.minus:
+        if found is None or tensor.dtype != "BF16" or tensor.minus:
             return None
-        return None if tensor.inputs and tensor.inputs[2] % found.grouping.group else found
+        return smallest_holding([found], tensor.inputs[2], plain=True) if tensor.inputs else found
 
     def codes(self, name: str, low: int, high: int) -> Codes:
         """Rows low .. high - 1, all axes but the last taken together, of a matrix that has a format()."""
@@ -111,11 +111,10 @@ class GgufFile:
         taken = self._taken(tensor, low, high, tensor.shape[-1])
         with np.errstate(invalid="ignore", over="ignore"):  # the caller tells of what is not finite
             found = decode(kind.name, taken.reshape(-1, kind.nbytes)).joined(len(taken))
-        return Codes(
-            _in_order(found.codes, tensor.inputs),
-            _in_order(found.scales, tensor.inputs),
-            None if found.minima is None else _in_order(found.minima, tensor.inputs),
-        )
+        if not tensor.inputs:
+            return found
+        minima = None if found.minima is None else _in_order(found.minima, tensor.inputs)
+        return Codes(_in_order(found.codes, tensor.inputs), _in_order(found.scales, tensor.inputs), minima)
 
     def _rows(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[Any]:
         """Rows low .. high - 1 of all rows of the model's tensor: [rows, width]."""
