@@ -1,8 +1,8 @@
 """Integer codes of 4 and 8 bits, with the scale of each group that has the least squared error of some.
 
 The largest number of a group, times a ratio, is what the largest code stands for; each ratio of a list is
-tried, and of equals the first is taken. Scales are rounded to bf16 before codes are made. All arithmetic is in
-float32 in a fixed order: this module is the reference, and csrc/quantize.cpp gives the same bits, faster.
+tried, and of equals the first is taken. Scales are rounded to bf16 before codes are made. All arithmetic is
+in float32 in a fixed order: this module is the reference, and csrc/quantize.cpp gives the same bits, faster.
 """
 
 from __future__ import annotations

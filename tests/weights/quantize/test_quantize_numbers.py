@@ -37,7 +37,7 @@ PRESETS = {"int4-g128": "W4A16", "fp8": "FP8_DYNAMIC", "fp8-block": "FP8_BLOCK",
 
 def numbers(rows: int, k: int) -> np.ndarray:
     values = np.random.default_rng(0).standard_normal((rows, k), np.float32) * np.float32(0.02)
-    values[3], values[4], values[5, 7] = 0, values[4] * np.float32(1e-36), 1.5
+    values[3], values[4], values[5, 7] = 0, values[4] * np.float32(1e-36), 0.15
     return values
 
 
