@@ -65,6 +65,10 @@ class Routing:
     in_float32: bool = False
 
 
+FUSED = ("gate_up_proj", "down_proj")
+"""Of experts that are one tensor."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExpertNames:
     """Names of the tensors of a layer's experts in the checkpoint, below the layer. transposed: whether one
@@ -77,7 +81,7 @@ class ExpertNames:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
-    fused: tuple[str, str] = ("gate_up_proj", "down_proj")
+    fused: tuple[str, str] = FUSED
     norm: str = NORM
     transposed: bool | None = None
     interleaved: bool = False
@@ -86,7 +90,8 @@ class ExpertNames:
         self, layer: Layer, count: int, halves: tuple[Half, ...], shape: tuple[int, int]
     ) -> tuple[Recipe, ...]:
         """Of `halves` stacked, of `shape` each, for all experts: a tensor for each; all in one, as they are
-        multiplied; all in one, transposed."""
+        multiplied; all in one, transposed. Models that are published in one way alone are quantised expert by
+        expert, too."""
         block, (n, k) = layer.tensor(self.experts), shape
         parts = [getattr(self, half) for half in halves]
         each = tuple(
@@ -98,7 +103,8 @@ class ExpertNames:
         transposed = Piece(tensor=name, shape=(count, k, rows), view=view, order=order)
         if self.transposed is None:
             return each, (fused,), (transposed,)
-        return ((transposed,),) if self.transposed else ((fused,),)
+        stored = (transposed,) if self.transposed else (fused,)
+        return (stored,) if self.interleaved or self.fused != FUSED else (stored, each)
 
     def bias(self, layer: Layer, count: int, halves: tuple[Half, ...], rows: int) -> Recipe:
         """Of `halves` stacked, `rows` of each, for all experts: one tensor."""

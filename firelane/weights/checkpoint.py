@@ -119,6 +119,22 @@ class Checkpoint:
     def names(self) -> tuple[str, ...]:
         return tuple(self._places)
 
+    @property
+    def nbytes(self) -> int:
+        """Of the files."""
+        return sum(file.stamp.nbytes for file in self._files)
+
+    def contents(self) -> dict[Path, list[str]]:
+        """Of each file the names of its tensors, in their order."""
+        found: dict[Path, list[str]] = {file.path: [] for file in self._files}
+        for name, (file, _) in self._places.items():
+            found[file.path].append(name)
+        return found
+
+    def published(self, name: str) -> str:
+        """The name that a tensor has in its file. Raises CheckpointError where there is none."""
+        return self._place(name)[1]
+
     def tensor(self, name: str) -> NDArray[Any]:
         """float32, float16, or uint16 holding the bits of bf16; not to be written to (a view of a plain file,
         decoded from a packed one). Raises CheckpointError.
@@ -196,6 +212,10 @@ class Checkpoint:
                 *(self.directory.name, len(self._rounded), LARGEST_ROUNDING),
             )
 
+    def read_as_stored(self, names: Iterable[str]) -> None:
+        """From now on these tensors are not rounded."""
+        self._rounded -= set(names)
+
     @property
     def is_quantized(self) -> bool:
         """Whether any tensor is stored as codes."""
@@ -218,7 +238,7 @@ class Checkpoint:
         for file, published_of in of_file.values():
             reader = QuantizedOnRead(file, set(published_of.values()), scheme)
             self._places |= {name: (reader, published) for name, published in published_of.items()}
-        self._rounded -= {name for _, found in of_file.values() for name in found}
+        self.read_as_stored(name for _, found in of_file.values() for name in found)
         self._fingerprint = hashlib.sha256(fingerprint.encode()).hexdigest()
 
     def check_against(self, program: Program) -> None:

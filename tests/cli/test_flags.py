@@ -43,6 +43,7 @@ FLAGS = {
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
+    "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
     "doctor": "--json --verify",
     "program": "MODEL",
     "version": "",
