@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firelane.cli import options
 
@@ -111,9 +111,11 @@ def _sums(report: Report) -> Iterator[str]:
 
 
 def format_divergence(found: Divergence) -> str:
+    first, second = found.perplexities
     return (
         f"{found.tokens} tokens: KL divergence from bf16 {found.mean_kl:.5f} nats a token (largest "
-        f"{found.largest_kl:.3f}), most likely token the same at {found.top1:.2%}"
+        f"{found.largest_kl:.3f}), most likely token the same at {found.top1:.2%}, perplexity {first:.3f} -> "
+        f"{second:.3f}"
     )
 
 
@@ -127,10 +129,11 @@ def _text(path: Path) -> str:
 
 
 def _evaluated(model_dir: Path, text: str, arguments: argparse.Namespace, environment: Environment) -> str:
-    from firelane.bench.divergence import Served, divergence
+    from firelane.bench.divergence import divergence
+    from firelane.engine_config import EngineConfig
 
-    served = [
-        Served(model_dir=path, cache_dir=environment.cache_dir, threads=arguments.threads)
-        for path in (model_dir, arguments.out)
-    ]
-    return format_divergence(divergence(*served, text, most_tokens=arguments.evaluate_tokens))
+    common: dict[str, Any] = {"max_num_seqs": 1, "kv_cache_bytes": 1 << 30, "prefix_cache": False}
+    common |= {"cache_dir": environment.cache_dir, "threads": arguments.threads, "backend": "cpu"}
+    original = EngineConfig(model_dir=model_dir, dtype="bf16", **common)
+    made = EngineConfig(model_dir=arguments.out, **common)
+    return format_divergence(divergence(original, made, text, most_tokens=arguments.evaluate_tokens))
