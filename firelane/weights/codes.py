@@ -14,13 +14,42 @@ I8 = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
+class Levels:
+    """Products that scales or minima are: of a float16 number for many groups and a small integer for each,
+    rounded to float32 where that is needed at all. units: [rows, blocks]; steps: [rows, groups]."""
+
+    units: F32
+    steps: I8
+
+    def products(self) -> F32:
+        """[rows, groups]."""
+        rows, blocks = self.units.shape
+        steps = self.steps.reshape(rows, blocks, -1).astype(np.float32)
+        return (self.units[:, :, None] * steps).reshape(rows, -1)
+
+    def joined(self, rows: int) -> Levels:
+        return Levels(self.units.reshape(rows, -1), self.steps.reshape(rows, -1))
+
+    def taken(self, rows: NDArray[np.int64]) -> Levels:
+        return Levels(_taken(self.units, rows), _taken(self.steps, rows))
+
+
+@dataclass(frozen=True)
 class Codes:
     """A number is scale * code - minimum in float32, with one scale, and one minimum where there are any, for
-    each group of neighbours in a row. codes: [rows, numbers]; scales and minima: [rows, groups]."""
+    each group of neighbours in a row. codes: [rows, numbers]; scales and minima: [rows, groups]. levels: of
+    the scales, and of the minima if there are any, where the checkpoint has both as products."""
 
     codes: I8
     scales: F32
     minima: F32 | None = None
+    levels: tuple[Levels, ...] = ()
+
+    @classmethod
+    def of_levels(cls, codes: I8, scales: Levels, minima: Levels | None = None) -> Codes:
+        if minima is None:
+            return cls(codes, scales.products(), None, (scales,))
+        return cls(codes, scales.products(), minima.products(), (scales, minima))
 
     def values(self) -> F32:
         """[rows, numbers]."""
@@ -34,17 +63,14 @@ class Codes:
     def joined(self, rows: int) -> Codes:
         """The same, seen as so many longer rows."""
         minima = None if self.minima is None else self.minima.reshape(rows, -1)
-        return Codes(self.codes.reshape(rows, -1), self.scales.reshape(rows, -1), minima)
+        levels = tuple(level.joined(rows) for level in self.levels)
+        return Codes(self.codes.reshape(rows, -1), self.scales.reshape(rows, -1), minima, levels)
 
     def taken(self, rows: NDArray[np.int64]) -> Codes:
         """Rows of these numbers, zeros for -1."""
-
-        def of(array: NDArray[Any]) -> NDArray[Any]:
-            found = array[rows]
-            found[rows < 0] = 0
-            return found
-
-        return Codes(of(self.codes), of(self.scales), None if self.minima is None else of(self.minima))
+        minima = None if self.minima is None else _taken(self.minima, rows)
+        levels = tuple(level.taken(rows) for level in self.levels)
+        return Codes(_taken(self.codes, rows), _taken(self.scales, rows), minima, levels)
 
     def data(self) -> NDArray[np.uint8]:
         """All bytes, to be digested."""
@@ -52,11 +78,26 @@ class Codes:
         return np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(-1) for part in parts])
 
 
+def _taken(array: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    found = array[rows]
+    found[rows < 0] = 0
+    return found
+
+
 def stacked(parts: Sequence[Codes]) -> Codes:
-    """One below the other; all with minima, or none."""
+    """One below the other; all with minima, or none. Levels are kept where all have them."""
     minima = [part.minima for part in parts if part.minima is not None]
+    leveled = all(part.levels for part in parts)
     return Codes(
         np.concatenate([part.codes for part in parts]),
         np.concatenate([part.scales for part in parts]),
         np.concatenate(minima) if minima else None,
+        tuple(map(_stacked, zip(*(part.levels for part in parts), strict=True))) if leveled else (),
+    )
+
+
+def _stacked(levels: Sequence[Levels]) -> Levels:
+    return Levels(
+        np.concatenate([level.units for level in levels]),
+        np.concatenate([level.steps for level in levels]),
     )

@@ -17,6 +17,7 @@ makes 16 outputs. The matrices of a weight by expert are padded each, and follow
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -26,20 +27,50 @@ from numpy.typing import NDArray
 
 PANEL_ROWS = 32
 GROUP_ROWS = 16
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+LEVELS_BLOCK = 256
+"""Inputs that share the units of scales of two levels."""
+
+
+class Heads(Enum):
+    """Numbers that scales and minima are stored as. LEVELS: a float16 unit for each LEVELS_BLOCK inputs of an
+    output, and for each group of them an int8 that it is multiplied by."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    LEVELS = "levels"
 
 
 @dataclass(frozen=True)
 class Grouping:
     """Codes of `bits` with a scale for each `group` inputs, and minima or not."""
 
-    bits: Literal[4, 8]
+    bits: Literal[4, 6, 8]
     group: Literal[16, 32]
     minima: bool
+    heads: Heads = Heads.F32
 
-    def joined(self, other: Grouping) -> Grouping:
-        """The smallest that holds the codes of both."""
-        return Grouping(max(self.bits, other.bits), min(self.group, other.group), self.minima or other.minima)
+    @property
+    def span(self) -> int:
+        """Inputs that are packed together."""
+        if self.heads is Heads.LEVELS:
+            return LEVELS_BLOCK
+        return max(self.group, 32) if self.bits == 6 else self.group
+
+    def holds(self, other: Grouping) -> bool:
+        """Whether codes of the other can have this one, to the last bit."""
+        heads = self.heads in (other.heads, Heads.F32)
+        finer = self.bits >= other.bits and self.group <= other.group
+        offset = self.bits == 4 and self.minima and not other.minima  # added to codes: products round
+        return heads and finer and self.minima >= other.minima and not (offset and other.heads is Heads.F32)
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits that a weight takes."""
+        size = {Heads.F32: 32, Heads.F16: 16, Heads.BF16: 16, Heads.LEVELS: 8}[self.heads]
+        units = 16 / LEVELS_BLOCK if self.heads is Heads.LEVELS else 0
+        return self.bits + (size / self.group + units) * (1 + self.minima)
 
 
 class Format(Enum):
@@ -56,6 +87,20 @@ class Format(Enum):
     PANEL_INT8_MIN = "panel_int8_min"
     PANEL_INT8_16 = "panel_int8_16"
     PANEL_INT8_16_MIN = "panel_int8_16_min"
+    PANEL_INT4_F16 = "panel_int4_f16"
+    PANEL_INT4_BF16 = "panel_int4_bf16"
+    PANEL_INT4_F16_MIN = "panel_int4_f16_min"
+    PANEL_INT4_LEVELS_MIN = "panel_int4_levels_min"
+    PANEL_INT4_16_LEVELS = "panel_int4_16_levels"
+    PANEL_INT4_16_LEVELS_MIN = "panel_int4_16_levels_min"
+    PANEL_INT6_F16 = "panel_int6_f16"
+    PANEL_INT6_F16_MIN = "panel_int6_f16_min"
+    PANEL_INT6_LEVELS_MIN = "panel_int6_levels_min"
+    PANEL_INT6_16_LEVELS = "panel_int6_16_levels"
+    PANEL_INT6_16_LEVELS_MIN = "panel_int6_16_levels_min"
+    PANEL_INT8_F16 = "panel_int8_f16"
+    PANEL_INT8_BF16 = "panel_int8_bf16"
+    PANEL_INT8_LEVELS = "panel_int8_levels"
 
     @property
     def is_lossless(self) -> bool:
@@ -98,8 +143,33 @@ GROUPINGS = {
     Format.PANEL_INT8_MIN: Grouping(8, 32, minima=True),
     Format.PANEL_INT8_16: Grouping(8, 16, minima=False),
     Format.PANEL_INT8_16_MIN: Grouping(8, 16, minima=True),
+    Format.PANEL_INT4_F16: Grouping(4, 32, minima=False, heads=Heads.F16),
+    Format.PANEL_INT4_BF16: Grouping(4, 32, minima=False, heads=Heads.BF16),
+    Format.PANEL_INT4_F16_MIN: Grouping(4, 32, minima=True, heads=Heads.F16),
+    Format.PANEL_INT4_LEVELS_MIN: Grouping(4, 32, minima=True, heads=Heads.LEVELS),
+    Format.PANEL_INT4_16_LEVELS: Grouping(4, 16, minima=False, heads=Heads.LEVELS),
+    Format.PANEL_INT4_16_LEVELS_MIN: Grouping(4, 16, minima=True, heads=Heads.LEVELS),
+    Format.PANEL_INT6_F16: Grouping(6, 32, minima=False, heads=Heads.F16),
+    Format.PANEL_INT6_F16_MIN: Grouping(6, 32, minima=True, heads=Heads.F16),
+    Format.PANEL_INT6_LEVELS_MIN: Grouping(6, 32, minima=True, heads=Heads.LEVELS),
+    Format.PANEL_INT6_16_LEVELS: Grouping(6, 16, minima=False, heads=Heads.LEVELS),
+    Format.PANEL_INT6_16_LEVELS_MIN: Grouping(6, 16, minima=True, heads=Heads.LEVELS),
+    Format.PANEL_INT8_F16: Grouping(8, 32, minima=False, heads=Heads.F16),
+    Format.PANEL_INT8_BF16: Grouping(8, 32, minima=False, heads=Heads.BF16),
+    Format.PANEL_INT8_LEVELS: Grouping(8, 32, minima=False, heads=Heads.LEVELS),
 }
-FORMAT_OF = {grouping: format_ for format_, grouping in GROUPINGS.items()}
+
+
+def smallest_holding(formats: Iterable[Format], k: int) -> Format | None:
+    """The grouped format of the fewest bits that holds the codes of all of these for k inputs; None where
+    there is none."""
+    wanted = [GROUPINGS[format_] for format_ in formats]
+    able = [
+        format_
+        for format_, grouping in GROUPINGS.items()
+        if k and k % grouping.span == 0 and all(grouping.holds(other) for other in wanted)
+    ]
+    return min(able, key=lambda format_: GROUPINGS[format_].weight_bits, default=None)
 
 
 def round_up(n: int, multiple: int) -> int:

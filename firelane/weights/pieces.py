@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from firelane.program.recipes import Piece, widened
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.codes import Codes
-from firelane.weights.formats import FORMAT_OF, Format, Grouping
+from firelane.weights.formats import Format, smallest_holding
 from firelane.weights.plan import takes
 from firelane.weights.reader import ReadBuffer
 
@@ -60,12 +59,11 @@ def coded_format(checkpoint: Checkpoint, weight: Weight) -> Format | None:
     """The packed format that keeps the checkpoint's own codes of a quantised matrix, where all pieces have
     codes and are whole rows; else None. Of pieces in several formats the smallest that holds all of them."""
     formats = {checkpoint.format(tensor) for tensor in weight.tensors}
-    groupings = [format_.grouping for format_ in formats if format_ is not None]
-    known = [grouping for grouping in groupings if grouping is not None]
+    known = [format_ for format_ in formats if format_ is not None]
     if len(known) < len(formats) or not all(_of_rows(piece) for piece in weight.pieces):
         return None
-    found = FORMAT_OF[reduce(Grouping.joined, known)]
-    return found if takes(weight, found) else None
+    found = smallest_holding(known, weight.k)
+    return found if found is not None and takes(weight, found) else None
 
 
 def _of_rows(piece: Piece) -> bool:

@@ -48,12 +48,14 @@ from firelane.program.ops import (
     StateSpace,
 )
 from firelane.program.values import Value, Weight
-from firelane.weights.formats import GROUPINGS, Format
+from firelane.weights.formats import GROUPINGS, Format, Heads
 
 # The C++ decoder of each coded form.
 LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
+HEADS = {Heads.F32: "kF32", Heads.F16: "kF16", Heads.BF16: "kBf16", Heads.LEVELS: "kLevels"}
 DECODERS = LOSSLESS | {
-    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}>" for format_, g in GROUPINGS.items()
+    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}, Heads::{HEADS[g.heads]}>"
+    for format_, g in GROUPINGS.items()
 }
 
 PARTS = 2

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.weights.codes import Codes
+from firelane.weights.codes import Codes, Levels
 from firelane.weights.formats import Format
 
 U8 = NDArray[Any]
@@ -33,6 +33,11 @@ def decode(kind: str, blocks: U8) -> Codes:
 def _half(blocks: U8, at: int) -> F32:
     """The float16 numbers at byte `at` of each block: [blocks, 1]."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+
+
+def _levels(blocks: U8, at: int, steps: NDArray[Any]) -> Levels:
+    """Small integers [blocks, groups] times the float16 number at byte `at` of each block."""
+    return Levels(_half(blocks, at), steps.astype(np.int8))
 
 
 def _nibbles(data: U8, run: int) -> U8:
@@ -96,7 +101,7 @@ def _mxfp4(b: U8) -> Codes:
 def _q2_k(b: U8) -> Codes:
     low, high = b[:, :16] & 15, b[:, :16] >> 4
     codes = _signed(_pairs(b[:, 16:80], 32), 0)
-    return Codes(codes, _half(b, 80) * low.astype(np.float32), _half(b, 82) * high.astype(np.float32))
+    return Codes.of_levels(codes, _levels(b, 80, low), _levels(b, 82, high))
 
 
 def _q3_k(b: U8) -> Codes:
@@ -105,35 +110,33 @@ def _q3_k(b: U8) -> Codes:
     codes = _signed(_pairs(b[:, 32:96], 32), 0) - high
     low = np.concatenate([b[:, 96:104] & 15, b[:, 96:104] >> 4], axis=1)
     top = np.concatenate([b[:, 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
-    scales = _signed(low | top << 4, 32).astype(np.float32)
-    return Codes(codes, _half(b, 108) * scales)
+    return Codes.of_levels(codes, _levels(b, 108, _signed(low | top << 4, 32)))
 
 
-def _six_bits(b: U8) -> tuple[F32, F32]:
+def _six_bits(b: U8) -> tuple[U8, U8]:
     """Eight scales and eight minima of six bits each, in twelve bytes: four of each whole, with the upper two
     bits of the other four above them."""
     low, mid, mixed = b[:, 0:4], b[:, 4:8], b[:, 8:12]
     scales = np.concatenate([low & 63, mixed & 15 | low >> 6 << 4], axis=1)
     minima = np.concatenate([mid & 63, mixed >> 4 | mid >> 6 << 4], axis=1)
-    return scales.astype(np.float32), minima.astype(np.float32)
+    return scales, minima
 
 
 def _q4_k(b: U8) -> Codes:
     scales, minima = _six_bits(b[:, 4:16])
     codes = _signed(_nibbles(b[:, 16:], 32), 0)
-    return Codes(codes, _half(b, 0) * scales, _half(b, 2) * minima)
+    return Codes.of_levels(codes, _levels(b, 0, scales), _levels(b, 2, minima))
 
 
 def _q5_k(b: U8) -> Codes:
     scales, minima = _six_bits(b[:, 4:16])
     codes = _nibbles(b[:, 48:], 32) | _bits(b[:, 16:48], 32) << 4
-    return Codes(_signed(codes, 0), _half(b, 0) * scales, _half(b, 2) * minima)
+    return Codes.of_levels(_signed(codes, 0), _levels(b, 0, scales), _levels(b, 2, minima))
 
 
 def _q6_k(b: U8) -> Codes:
     codes = _nibbles(b[:, :128], 64) | _pairs(b[:, 128:192], 32) << 4
-    scales = np.ascontiguousarray(b[:, 192:208]).view(np.int8).astype(np.float32)
-    return Codes(_signed(codes, 32), _half(b, 208) * scales)
+    return Codes.of_levels(_signed(codes, 32), _levels(b, 208, b[:, 192:208].view(np.int8)))
 
 
 def _iq4_xs(b: U8) -> Codes:
@@ -141,23 +144,22 @@ def _iq4_xs(b: U8) -> Codes:
     top = np.ascontiguousarray(b[:, 2:4]).view(np.uint16)
     high = (top >> np.arange(0, 16, 2, dtype=np.uint16) & 3).astype(np.uint8)
     low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], axis=2).reshape(len(b), 8)
-    scales = _signed(low | high << 4, 32).astype(np.float32)
-    return Codes(IQ4_VALUES[_nibbles(b[:, 8:], 16)], _half(b, 0) * scales)
+    return Codes.of_levels(IQ4_VALUES[_nibbles(b[:, 8:], 16)], _levels(b, 0, _signed(low | high << 4, 32)))
 
 
 FORMATS = {
-    "Q4_0": Format.PANEL_INT4,
-    "Q4_1": Format.PANEL_INT4_MIN,
-    "Q5_0": Format.PANEL_INT8,
-    "Q5_1": Format.PANEL_INT8_MIN,
-    "Q8_0": Format.PANEL_INT8,
-    "Q2_K": Format.PANEL_INT4_16_MIN,
-    "Q3_K": Format.PANEL_INT4_16,
-    "Q4_K": Format.PANEL_INT4_MIN,
-    "Q5_K": Format.PANEL_INT8_MIN,
-    "Q6_K": Format.PANEL_INT8_16,
-    "IQ4_NL": Format.PANEL_INT8,
-    "IQ4_XS": Format.PANEL_INT8,
+    "Q4_0": Format.PANEL_INT4_F16,
+    "Q4_1": Format.PANEL_INT4_F16_MIN,
+    "Q5_0": Format.PANEL_INT6_F16,
+    "Q5_1": Format.PANEL_INT6_F16_MIN,
+    "Q8_0": Format.PANEL_INT8_F16,
+    "Q2_K": Format.PANEL_INT4_16_LEVELS_MIN,
+    "Q3_K": Format.PANEL_INT4_16_LEVELS,
+    "Q4_K": Format.PANEL_INT4_LEVELS_MIN,
+    "Q5_K": Format.PANEL_INT6_LEVELS_MIN,
+    "Q6_K": Format.PANEL_INT6_16_LEVELS,
+    "IQ4_NL": Format.PANEL_INT8_F16,
+    "IQ4_XS": Format.PANEL_INT8_LEVELS,
     "MXFP4": Format.PANEL_INT8,
 }
 """The packed format of each type's codes."""

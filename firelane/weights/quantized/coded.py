@@ -24,6 +24,9 @@ from firelane.weights.quantized.stored import Stored
 F32 = NDArray[np.float32]
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """In which nibble of a word each of eight neighbours lies (AutoAWQ's gemm kernels)."""
+INT4_OF = {"F16": Format.PANEL_INT4_F16, "BF16": Format.PANEL_INT4_BF16}
+INT8_OF = {"F16": Format.PANEL_INT8_F16, "BF16": Format.PANEL_INT8_BF16}
+"""By the dtype of scales; PANEL_INT4 and PANEL_INT8 for others."""
 
 
 class Coded(ABC):
@@ -126,7 +129,7 @@ class Int8Rows(Scaled):
 
     @property
     def format(self) -> Format | None:
-        return Format.PANEL_INT8
+        return INT8_OF.get(self.scales.dtype, Format.PANEL_INT8)
 
     def codes(self, first: int, last: int) -> Codes:
         k = self.shape[-1]
@@ -149,9 +152,11 @@ class Packed(Coded):
     def format(self) -> Format | None:
         if self.shape[1] % (32 * self.scales.shape[1]):
             return None
+        if self.zeros is not None:
+            return _with_minima(self.bits, self.scales.dtype)
         if self.bits == 4:
-            return Format.PANEL_INT4 if self.zeros is None else Format.PANEL_INT4_MIN
-        return Format.PANEL_INT8 if self.zeros is None else Format.PANEL_INT8_MIN
+            return INT4_OF.get(self.scales.dtype, Format.PANEL_INT4)
+        return INT8_OF.get(self.scales.dtype, Format.PANEL_INT8)
 
     def rows(self, matrix: int, first: int, last: int) -> F32:
         del matrix
@@ -197,6 +202,7 @@ class Transposed(Coded):
     shape: tuple[int, ...]
     bits: int
     groups: int
+    scale_dtype: str
     whole: Callable[[], ByInputs]
 
     @property
@@ -207,7 +213,7 @@ class Transposed(Coded):
     def format(self) -> Format | None:
         if self.shape[1] % (32 * self.groups):
             return None
-        return Format.PANEL_INT4_MIN if self.bits == 4 else Format.PANEL_INT8_MIN
+        return _with_minima(self.bits, self.scale_dtype)
 
     def rows(self, matrix: int, first: int, last: int) -> F32:
         del matrix
@@ -225,6 +231,13 @@ class Transposed(Coded):
         return Codes(taken, scales, scales * points)
 
 
+def _with_minima(bits: int, scale_dtype: str) -> Format | None:
+    """None for scales whose products with codes are rounded."""
+    if scale_dtype not in ("F16", "BF16"):
+        return None
+    return Format.PANEL_INT4_MIN if bits == 4 else Format.PANEL_INT8_MIN
+
+
 def awq(codes: Stored, scales: Stored, zeros: Stored) -> Coded:
     """codes [k, n / 8], zero points [groups, n / 8], scales [groups, n]."""
     k, n = codes.shape[0], codes.shape[1] * 8
@@ -237,7 +250,7 @@ def awq(codes: Stored, scales: Stored, zeros: Stored) -> Coded:
     def whole() -> ByInputs:
         return ByInputs(ordered(codes.whole()), ordered(zeros.whole()), widened(scales.whole()))
 
-    return Transposed((n, k), 4, scales.shape[0], whole)
+    return Transposed((n, k), 4, scales.shape[0], scales.dtype, whole)
 
 
 def gptq(
@@ -255,7 +268,7 @@ def gptq(
         points = unpacked(zeros.whole(), bits).astype(np.int32) + zero_offset
         return ByInputs(values, points, widened(scales.whole()))
 
-    return Transposed((n, k), bits, scales.shape[0], whole)
+    return Transposed((n, k), bits, scales.shape[0], scales.dtype, whole)
 
 
 def _check_groups(codes: Stored, k: int, n: int, scales: Stored, zeros: Stored, packed: int) -> None:
