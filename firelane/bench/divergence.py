@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
 from firelane.weights.pieces import read_piece
 from firelane.weights.progress import Progress, silent
-from firelane.weights.quantize.schemes import WHILE_PACKING
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
 
 F32 = NDArray[np.float32]
@@ -63,10 +62,11 @@ def divergence(
     ids = load_tokenizer(directory).encode(text)[:most_tokens]
     if len(ids) < 2:
         raise UsageError("the text to evaluate has fewer than two tokens: give a longer one")
-    windows = [ids[at : at + WINDOW] for at in range(0, len(ids), WINDOW)]
-    windows = [window for window in windows if len(window) > 1]
+    window = min(WINDOW, program_of(first).max_model_len - 1)
+    windows = [ids[at : at + window] for at in range(0, len(ids), window)]
+    windows = [part for part in windows if len(part) > 1]
     models = [_Model(config, windows, progress) for config in (first, second)]
-    following = np.concatenate([window[1:] for window in windows])
+    following = np.concatenate([part[1:] for part in windows])
     return _compare(*models, following)
 
 

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.program.values import DType
     from firelane.sources.resolve import resolve
     from firelane.weights.quantize.run import quantize
-    from firelane.weights.quantize.schemes import SCHEMES
+    from firelane.weights.quantizing.schemes import SCHEMES
 
     display = ProgressDisplay()
     model_dir = resolve(arguments.model, progress=display)

@@ -13,8 +13,8 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.quantize.schemes import Scheme
-from firelane.weights.quantize.targets import find_targets
+from firelane.weights.quantizing.schemes import Scheme
+from firelane.weights.quantizing.targets import find_targets
 
 log = logging.getLogger(__name__)
 

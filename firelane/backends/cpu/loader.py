@@ -31,7 +31,7 @@ from firelane.weights.huge_pages import HugePages
 from firelane.weights.loader import load_packed
 from firelane.weights.pieces import coded_format
 from firelane.weights.plan import plan
-from firelane.weights.quantize.schemes import WHILE_PACKING
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 KV_SHARE = 0.5

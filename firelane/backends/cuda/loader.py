@@ -36,7 +36,7 @@ from firelane.program.values import Weight
 from firelane.storage import cache_directory
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
-from firelane.weights.quantize.schemes import WHILE_PACKING
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8

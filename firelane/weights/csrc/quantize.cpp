@@ -1,4 +1,4 @@
-// Integer codes of groups of weights: see weights/quantize/integers.py, whose bits these are.
+// Integer codes of groups of weights: see weights/quantizing/integers.py, whose bits these are.
 
 #include <cmath>
 #include <cstddef>

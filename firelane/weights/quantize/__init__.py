@@ -1,2 +1,1 @@
-"""Quantising weights: bf16, fp16 and fp32 matrices to codes and scales, while they are packed or for a new
-checkpoint."""
+"""`firelane quantize`: a checkpoint of codes, in the format of compressed-tensors."""

@@ -15,9 +15,9 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Weight
 from firelane.weights.checkpoint import SINGLE, Checkpoint
-from firelane.weights.quantize.parts import Part, parts_of
-from firelane.weights.quantize.schemes import Scheme
-from firelane.weights.quantize.targets import find_targets
+from firelane.weights.quantizing.parts import Part, parts_of
+from firelane.weights.quantizing.schemes import Scheme
+from firelane.weights.quantizing.targets import find_targets
 
 HEAD = "lm_head"
 LAYER = re.compile(r"\.\d+\.")

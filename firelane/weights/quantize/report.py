@@ -93,8 +93,8 @@ def sums_of(values: F32, quantised: F32) -> tuple[float, float, float, float]:
     """Of squared errors, of squared numbers; the largest error and the largest number."""
     apart = (widened(bf16_bits(quantised)) - values).reshape(-1)
     flat = values.reshape(-1)
-    squares = (float(np.dot(part, part)) for part in (apart, flat))
-    return (*squares, float(np.abs(apart).max(initial=0)), float(np.abs(flat).max(initial=0)))
+    largest = float(np.abs(apart).max(initial=0)), float(np.abs(flat).max(initial=0))
+    return float(np.dot(apart, apart)), float(np.dot(flat, flat)), *largest
 
 
 def overall_error(matrices: Sequence[MatrixReport]) -> float:

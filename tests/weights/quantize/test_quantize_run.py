@@ -21,14 +21,14 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
 from firelane.weights.lossless.pack import pack
 from firelane.weights.pieces import read_piece
-from firelane.weights.quantize.parts import quantize_rows
+from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantize.report import NAME, Report
 from firelane.weights.quantize.run import MARKER, quantize
-from firelane.weights.quantize.schemes import SCHEMES
+from firelane.weights.quantizing.schemes import SCHEMES
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.models.toy_config import Config
 from tests.weights.files import write_safetensors
-from tests.weights.quantize.test_quantize_on_read import opened, write
+from tests.weights.quantizing.test_quantize_on_read import opened, write
 from tests.weights.quantized.test_quantized import CONFIG, write_quantized
 
 REFUSED = ("gpt_oss", "granite_hybrid")

@@ -41,7 +41,7 @@ def e2m1_codes(values: F32) -> U8:
     codes = np.zeros(values.shape, np.uint8)
     for code, middle in enumerate(MIDDLES):
         codes += magnitude >= middle if code % 2 else magnitude > middle
-    return codes | np.signbit(values).astype(np.uint8) << 3
+    return codes | np.signbit(values).astype(np.uint8) * np.uint8(8)
 
 
 def e2m1_groups(groups: F32) -> tuple[U8, NDArray[np.int32]]:

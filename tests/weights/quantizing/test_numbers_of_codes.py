@@ -10,11 +10,11 @@ from compressed_tensors.quantization import QuantizationConfig, preset_name_to_s
 
 from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
-from firelane.weights.quantize.floats import e2m1_codes, e4m3_codes
-from firelane.weights.quantize.integers import quantize_integers
-from firelane.weights.quantize.native import quantize_library
-from firelane.weights.quantize.parts import parts_of, quantize_rows
-from firelane.weights.quantize.schemes import SCHEMES
+from firelane.weights.quantizing.floats import e2m1_codes, e4m3_codes
+from firelane.weights.quantizing.integers import quantize_integers
+from firelane.weights.quantizing.native import quantize_library
+from firelane.weights.quantizing.parts import parts_of, quantize_rows
+from firelane.weights.quantizing.schemes import SCHEMES
 from firelane.weights.quantized.numbers import E2M1
 
 TORCH = {

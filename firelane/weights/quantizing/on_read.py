@@ -15,9 +15,9 @@ from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
 from firelane.weights.formats import Format
-from firelane.weights.quantize.integers import quantize_integers
-from firelane.weights.quantize.native import quantize_library
-from firelane.weights.quantize.schemes import Scheme
+from firelane.weights.quantizing.integers import quantize_integers
+from firelane.weights.quantizing.native import quantize_library
+from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantized.stored import TensorFile
 from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import TensorInfo
@@ -48,7 +48,7 @@ class QuantizedOnRead:
         """The packed format that keeps the codes; None where there is none."""
         if self.tensors[name].shape[-1] % KEPT_GROUP:
             return None
-        return Format.PANEL_INT4 if self._scheme.bits == 4 else Format.PANEL_INT8
+        return Format.PANEL_INT4_BF16 if self._scheme.bits == 4 else Format.PANEL_INT8_BF16
 
     def codes(self, name: str, first: int, last: int) -> Codes:
         """Rows first .. last - 1, all axes but the last taken together. Raises CheckpointError."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
-from firelane.weights.quantize.native import QuantizeLibrary
-from firelane.weights.quantize.schemes import Scheme
+from firelane.weights.quantizing.native import QuantizeLibrary
+from firelane.weights.quantizing.schemes import Scheme
 
 F32 = NDArray[np.float32]
 LANES = 16
@@ -46,7 +46,7 @@ def integers(groups: F32, bits: int, ratios: F32) -> tuple[NDArray[np.int8], F32
         scale = widened(bf16_bits(base * ratio))
         scale[scale < LEAST] = 0
         found = _codes(groups, scale, bits)
-        error = _squared_error(groups - found * scale[:, None])
+        error = _squared_error(np.subtract(groups, found * scale[:, None], dtype=np.float32))
         better = error < best
         best[better], scales[better], codes[better] = error[better], scale[better], found[better]
     return codes, scales

@@ -18,9 +18,9 @@ from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
 from firelane.weights.formats import Format
-from firelane.weights.quantize.integers import quantize_integers
-from firelane.weights.quantize.schemes import WHILE_PACKING
-from firelane.weights.quantize.targets import find_targets
+from firelane.weights.quantizing.integers import quantize_integers
+from firelane.weights.quantizing.schemes import WHILE_PACKING
+from firelane.weights.quantizing.targets import find_targets
 from tests.models.families import FAMILIES, config_of, make_checkpoint, random_tensors
 from tests.models.toy_config import Config
 from tests.weights.files import write_safetensors
@@ -52,7 +52,7 @@ def test_matrices_are_those_of_the_codes(weights: str, dtype: str, tmp_path: Pat
     np.testing.assert_array_equal(found.tensor(DOWN), bf16_bits(expected.values()))
     np.testing.assert_array_equal(found.rows(DOWN, 7, 31), bf16_bits(expected.values())[7:31])
     np.testing.assert_array_equal(found.codes(DOWN, 7, 31).codes, expected.codes[7:31])
-    assert found.format(DOWN) is (Format.PANEL_INT4 if weights == "int4" else Format.PANEL_INT8)
+    assert found.format(DOWN) is (Format.PANEL_INT4_BF16 if weights == "int4" else Format.PANEL_INT8_BF16)
     for kept in ("model.embed_tokens.weight", "model.layers.0.input_layernorm.weight"):
         values = plain.tensor(kept)
         expected_kept = bf16_bits(widened(values)) if values.ndim == 2 else values
