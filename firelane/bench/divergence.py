@@ -8,10 +8,10 @@ a few rows at a time, so that a large vocabulary takes no more memory than a sma
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +65,8 @@ def divergence(
     window = min(WINDOW, program_of(first).max_model_len - 1)
     windows = [ids[at : at + window] for at in range(0, len(ids), window)]
     windows = [part for part in windows if len(part) > 1]
-    models = [_Model(config, windows, progress) for config in (first, second)]
     following = np.concatenate([part[1:] for part in windows])
-    return _compare(*models, following)
+    return _compare(_Model(first, windows, progress), _Model(second, windows, progress), following)
 
 
 class _Model:
@@ -137,7 +136,7 @@ def hidden_states(executor: Executor, tokens: Sequence[int]) -> F32:
     """Of each position of a prompt: [tokens, width]."""
     recorder = _Recorder(executor)
     channel = _OneRequest(np.asarray(tokens, "<i4"))
-    core = EngineCore(recorder, channel, prefix_cache=False)
+    core = EngineCore(cast(Executor, recorder), channel, prefix_cache=False)
     while not (channel.is_finished and core.is_idle):
         core.step()
     if channel.refused:
@@ -152,7 +151,6 @@ class _Recorder:
         self._executor = executor
         self._rows: deque[Iterator[tuple[int, int]]] = deque()
         self.states: dict[int, F32] = {}
-        self.release: Callable[[], None] = executor.release
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)

@@ -30,10 +30,10 @@ from firelane.weights.gguf.index import read_index as read_gguf_index
 from firelane.weights.lossless.file import PackedFile, open_weights
 from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.names import TensorNames, other_part
-from firelane.weights.quantizing.on_read import QuantizedOnRead
-from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantized.file import QuantizedTensors
 from firelane.weights.quantized.settings import read_settings
+from firelane.weights.quantizing.on_read import QuantizedOnRead
+from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import SafetensorsFile
 

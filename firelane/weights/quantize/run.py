@@ -24,8 +24,8 @@ from firelane.weights.lossless.pack import OTHER_WEIGHTS
 from firelane.weights.progress import Progress, silent
 from firelane.weights.quantize.plan import Kept, Matrix, Plan, make_plan, tensors_of
 from firelane.weights.quantize.report import NAME, FileReport, Report, overall_error
-from firelane.weights.quantizing.schemes import KEY, Scheme
 from firelane.weights.quantize.writer import FileQuantizer, make_header
+from firelane.weights.quantizing.schemes import KEY, Scheme
 from firelane.weights.safetensors import ITEM_BYTES
 
 MARKER = "firelane_quantize.unfinished"

@@ -15,10 +15,10 @@ from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
 from firelane.weights.formats import Format
+from firelane.weights.quantized.stored import TensorFile
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.native import quantize_library
 from firelane.weights.quantizing.schemes import Scheme
-from firelane.weights.quantized.stored import TensorFile
 from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import TensorInfo
 

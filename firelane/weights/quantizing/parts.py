@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.bf16 import bf16_bits
+from firelane.weights.quantized.numbers import E2M1, E4M3
 from firelane.weights.quantizing.floats import e2m1_groups, e4m3_codes, e4m3_scales
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.native import QuantizeLibrary
 from firelane.weights.quantizing.schemes import Scheme
-from firelane.weights.quantized.numbers import E2M1, E4M3
 
 F32 = NDArray[np.float32]
 

@@ -21,15 +21,15 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
 from firelane.weights.lossless.pack import pack
 from firelane.weights.pieces import read_piece
-from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantize.report import NAME, Report
 from firelane.weights.quantize.run import MARKER, quantize
+from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantizing.schemes import SCHEMES
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
 from tests.models.toy_config import Config
 from tests.weights.files import write_safetensors
-from tests.weights.quantizing.test_quantize_on_read import opened, write
 from tests.weights.quantized.test_quantized import CONFIG, write_quantized
+from tests.weights.quantizing.test_quantize_on_read import opened, write
 
 REFUSED = ("gpt_oss", "granite_hybrid")
 """Families whose experts have no names one by one."""
