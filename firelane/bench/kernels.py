@@ -18,12 +18,10 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
 from firelane.contract import SAMPLE, StepInputs
 from firelane.doctor.limits import Limits, measure_limits
-from firelane.engine.load import load_executor
+from firelane.engine.load import load_executor, program_of
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.models.config import read_config
-from firelane.models.registry import load_program
 from firelane.program.ops import Op
 from firelane.program.program import Program
 from firelane.program.values import StepShape
@@ -151,7 +149,7 @@ def run_kernels(
         max_num_batched_tokens=max(most, 512),
         weights=weights,
     )
-    program = load_program(read_config(model_dir))
+    program = program_of(config)
     executor = load_executor(config, progress)
     try:
         assert isinstance(executor, CpuExecutor)

@@ -20,11 +20,10 @@ from firelane.bench.kernels import decode_inputs, decode_shape, random_tokens
 from firelane.bench.table import format_table
 from firelane.contract import StepInputs
 from firelane.doctor.limits import Probe, build_probe
+from firelane.engine.load import program_of
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.models.config import read_config
-from firelane.models.registry import load_program
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.program import Program
 from firelane.program.values import StepShape
@@ -140,7 +139,7 @@ class TargetRun:
 def run_target(
     isa: str, model_dir: Path, environment: Environment, config: EngineConfig, progress: Progress
 ) -> list[StepFigures]:
-    program = load_program(read_config(model_dir))
+    program = program_of(config)
     executor = loader.load_for(replace(environment, isa=isa), program, model_dir, config, progress)
     run = TargetRun(
         isa=isa,

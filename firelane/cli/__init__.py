@@ -24,6 +24,7 @@ from firelane.cli import (
     pack,
     plan,
     program,
+    quantize,
     serve,
     unpack,
     verify,
@@ -31,7 +32,21 @@ from firelane.cli import (
 )
 from firelane.errors import FirelaneError
 
-COMMANDS = (serve, chat, generate, keys, pack, unpack, verify, bench, doctor, plan, program, version)
+COMMANDS = (
+    serve,
+    chat,
+    generate,
+    keys,
+    pack,
+    unpack,
+    verify,
+    quantize,
+    bench,
+    doctor,
+    plan,
+    program,
+    version,
+)
 COMMAND_NAMES = tuple(command.__name__.rpartition(".")[2] for command in COMMANDS)
 INVALID_COMMAND = re.compile(r"^argument COMMAND: invalid choice: '([^']*)'")
 

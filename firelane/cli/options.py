@@ -46,10 +46,21 @@ def add_weights(parser: Any) -> None:
     """To a parser or a group of it."""
     parser.add_argument(
         "--weights",
-        choices=("auto", "bf16", "lossless"),
+        choices=("auto", "bf16", "lossless", "int8", "int4"),
         default="auto",
-        help="bf16 matrices in memory: the fastest form, as they are, or the smallest lossless form "
-        "(default: %(default)s)",
+        help="bf16 matrices in memory: the fastest form, as they are, or the smallest lossless form; int8, "
+        "int4: quantised when they are packed, which changes answers (default: %(default)s)",
+    )
+
+
+def add_dtype(parser: Any) -> None:
+    """To a parser or a group of it."""
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "bf16"),
+        default="auto",
+        help="auto: as the checkpoint has it, fp16 widened to float32; bf16: rounded, by 0.4%% of a number "
+        "at most (default: %(default)s)",
     )
 
 
@@ -73,6 +84,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     _add_sizes(group)
     add_weights(group)
+    add_dtype(group)
     group.add_argument(
         "--weights-pages",
         choices=("auto", "file", "huge"),
@@ -176,6 +188,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "backend": arguments.backend,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
+        "dtype": arguments.dtype,
         "weights_pages": arguments.weights_pages,
         "gemm": arguments.gemm,
         "scheduling_policy": arguments.scheduling_policy,

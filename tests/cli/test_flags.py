@@ -10,11 +10,11 @@ import pytest
 from firelane import env
 from firelane.backends import AUTO, BACKENDS
 from firelane.cli import build_parser, options
-from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, WEIGHTS, WEIGHTS_PAGES
+from firelane.engine_config import DTYPES, GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, WEIGHTS, WEIGHTS_PAGES
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend "
+    "--kv-cache-memory --weights --dtype --weights-pages --no-prefix-cache --scheduling-policy --backend "
     "--gemm --state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
@@ -43,6 +43,7 @@ FLAGS = {
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
+    "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
     "doctor": "--json --verify",
     "program": "MODEL",
     "version": "",
@@ -109,6 +110,7 @@ def test_policies_and_memories_are_those_that_there_are() -> None:
         ("scheduling_policy", SCHEDULING_POLICIES),
         ("kv_cache_memory", KV_CACHE_MEMORY),
         ("weights_pages", WEIGHTS_PAGES),
+        ("dtype", DTYPES),
     ):
         assert options.engine_settings(parser.parse_args(["serve"]))[option] == known[0]
         for given in known:

@@ -36,6 +36,7 @@ from firelane.program.values import Weight
 from firelane.storage import cache_directory
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8
@@ -50,7 +51,8 @@ def load(
     Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """
     checkpoint = Checkpoint.open(model_dir)
-    program = fitted(program, checkpoint)
+    scheme = WHILE_PACKING.get(config.weights)
+    program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
     kernels = config.cache_dir / "triton"
     try:
         cache_directory(kernels)
