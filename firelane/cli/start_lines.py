@@ -36,9 +36,10 @@ class StartLines:
                 if ready.kv_bytes
                 else f"{tokens:,} tokens"
             )
+            dtype = "" if ready.kv_cache_dtype == "auto" else f" of {ready.kv_cache_dtype}"
             self._say(
                 "memory",
-                f"context {ready.max_model_len:,} tokens; KV cache {kv}{states_text(ready)}; "
+                f"context {ready.max_model_len:,} tokens; KV cache {kv}{dtype}{states_text(ready)}; "
                 f"loaded in {ready.load_s:.2f} s",
             )
 

@@ -14,6 +14,7 @@ from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.program.ops import Rotary
 from firelane.program.program import Program
 from firelane.wire.frames import Loading
@@ -26,7 +27,7 @@ def load_executor(
 ) -> Executor:
     """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
     model, the machine or the sizes."""
-    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
+    program = read_program(config)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
@@ -37,6 +38,12 @@ def load_executor(
     backend = resolve(config.backend)
     on_loading(_summary(program, describe(backend, config)))
     return create_executor(backend, program, config.model_dir, config, progress)
+
+
+def read_program(config: EngineConfig) -> Program:
+    """The program that `config` asks for. Raises ModelError, UsageError."""
+    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
+    return with_cache_dtype(program, config.kv_cache_dtype)
 
 
 def rotation_identity(config: EngineConfig) -> str:

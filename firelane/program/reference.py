@@ -1,8 +1,8 @@
 """The slow NumPy run of a Program: the oracle of every kernel test.
 
 All arithmetic is float32. A value of dtype BF16 is rounded to nearest even when it is written, and so are
-keys and values when they go to the cache, or they become what their codes stand for. The cache is plain: per layer, one row of positions a slot, NaN
-where nothing was written yet; so are recurrent states.
+keys and values when they go to the cache, or they become what their codes stand for. The cache is plain: per
+layer, one row of positions a slot, NaN where nothing was written yet; so are recurrent states.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def attention_type(op: Attention, layout: Layout) -> str:
     flags = f"{truth(op.softcap)}, {flag(op.sinks)}"
     if s.shared:
         longest = layout.program.max_model_len
-        return f"LatentAttention<{kind}, {cache}, {s.heads}, {s.head_dim}, {s.v_dim}, {sizes}, {flags}, {longest}>"
+        widths = f"{s.heads}, {s.head_dim}, {s.v_dim}"
+        return f"LatentAttention<{kind}, {cache}, {widths}, {sizes}, {flags}, {longest}>"
     return f"Attention<{kind}, {cache}, {s.heads}, {s.kv_heads}, {s.head_dim}, {sizes}, {flags}>"
 
 

@@ -18,9 +18,10 @@ from firelane.program.values import Cost, StepShape, Value, Weight
 class Attention(Op):
     """out = softmax(scale * q · Kᵀ) · V for each head, over the positions span.first(p) .. p. Scores and
     sums in float32; exp(score - max), times the scale of V where the cache has codes, is rounded to out's
-    dtype before the product with V, and the product is divided by the sum of the unrounded exponentials. With a `softcap` (Gemma 2, 2024), scores are softcap *
-    tanh(score / softcap). `sinks` [heads], if any, are one more score of each head, of a position without a
-    value (Xiao et al., "Attention Sinks", 2023; gpt-oss, 2025)."""
+    dtype before the product with V, and the product is divided by the sum of the unrounded exponentials. With
+    a `softcap` (Gemma 2, 2024), scores are softcap * tanh(score / softcap). `sinks` [heads], if any, are one
+    more score of each head, of a position without a value (Xiao et al., "Attention Sinks", 2023; gpt-oss,
+    2025)."""
 
     q: Value
     layer: int

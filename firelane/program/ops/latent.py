@@ -17,9 +17,9 @@ from firelane.program.values import Cost, DType, StepShape, Value, Weight
 @dataclass(frozen=True, kw_only=True)
 class LatentCache(Op):
     """A row of `latent` is [c | r]: the latent, which is RMS-normalised, and a key for the position, which is
-    rotated; both, rounded to out's dtype or each to `code`, are the one key of `layer` in the cache. A row of q is [n | r] for
-    each head: its last r columns are rotated, and all are multiplied by the position's temperature, if there
-    is one, on their way to `out`.
+    rotated; both, rounded to out's dtype or each in `code`, are the one key of `layer` in the cache. A row of
+    q is [n | r] for each head: its last r columns are rotated, and all are multiplied by the position's
+    temperature, if there is one, on their way to `out`.
 
     norm: [c]; q, latent: F32. rotary: None without positions.
     """
