@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, Executor, StepInputs, StepOutputs
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor, program_of
+from firelane.engine.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError, UsageError
 from firelane.program.ops import Linear
@@ -62,7 +62,7 @@ def divergence(
     ids = load_tokenizer(directory).encode(text)[:most_tokens]
     if len(ids) < 2:
         raise UsageError("the text to evaluate has fewer than two tokens: give a longer one")
-    window = min(WINDOW, program_of(first).max_model_len - 1)
+    window = min(WINDOW, read_program(first).max_model_len - 1)
     windows = [ids[at : at + window] for at in range(0, len(ids), window)]
     windows = [part for part in windows if len(part) > 1]
     following = np.concatenate([part[1:] for part in windows])
@@ -75,7 +75,7 @@ class _Model:
     def __init__(self, config: EngineConfig, windows: Sequence[Sequence[int]], progress: Progress) -> None:
         checkpoint = Checkpoint.open(config.model_dir)
         scheme = WHILE_PACKING.get(config.weights)
-        program = fitted(program_of(config), checkpoint, rounds=config.rounds, quantize=scheme)
+        program = fitted(read_program(config), checkpoint, rounds=config.rounds, quantize=scheme)
         if program.head is None:
             raise UsageError(f"{config.model_dir}: has no head, and so no probabilities of tokens")
         self.head: Linear = program.head

@@ -8,7 +8,7 @@ import numpy as np
 
 from firelane.contract import Executor
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor, program_of
+from firelane.engine.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.program.program import Program
@@ -48,7 +48,7 @@ class EngineGenerator:
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> EngineGenerator:
         """Of `config.model_dir`. Raises what loading raises."""
-        return cls(program_of(config), load_executor(config, progress), prefix_cache=config.prefix_cache)
+        return cls(read_program(config), load_executor(config, progress), prefix_cache=config.prefix_cache)
 
     @property
     def vocab_size(self) -> int:

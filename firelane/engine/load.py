@@ -14,6 +14,7 @@ from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.program.ops import Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType
@@ -27,7 +28,7 @@ def load_executor(
 ) -> Executor:
     """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
     model, the machine or the sizes."""
-    program = program_of(config)
+    program = read_program(config)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
@@ -41,15 +42,16 @@ def load_executor(
     return create_executor(backend, program, config.model_dir, config, progress)
 
 
-def program_of(config: EngineConfig) -> Program:
-    """The model as it will be served. Raises as load_program()."""
+def read_program(config: EngineConfig) -> Program:
+    """The model as `config` asks for it. Raises ModelError, UsageError."""
     dtype = DType.BF16 if config.rounds else None
-    return load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
+    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
+    return with_cache_dtype(program, config.kv_cache_dtype)
 
 
 def rotation_identity(config: EngineConfig) -> str:
     """A hash of how the model rotates, which may depend on the longest sequence that is served."""
-    program = program_of(config)
+    program = read_program(config)
     rotaries = [str(table) for table in program.position_tables if isinstance(table, Rotary)]
     return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
 
