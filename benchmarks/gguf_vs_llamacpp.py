@@ -1,9 +1,11 @@
 """Firelane and llama.cpp on the same GGUF file, in turns.
 
     gguf_vs_llamacpp.py FILE [FILE ...] --peers-script PATH [--workloads decode-1 decode-8 prefill-512 mix-32]
+        [--isa avx2 --llamacpp-python PYTHON]
 
-The peers' script is that of turns_vs_peers.py; it sets llama.cpp up. Ratios are the medians of those of the
-rounds.
+The peers' script is that of turns_vs_peers.py; it sets llama.cpp up. --isa forces Firelane to an instruction-set
+target; PYTHON has a llama.cpp that was built for it (see targets_vs_llamacpp.py). Ratios are the medians of those
+of the rounds.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--peers-script", type=Path, required=True, metavar="PATH")
     parser.add_argument("--weights", default="auto", help="as of firelane serve (default: auto)")
+    parser.add_argument("--isa", default="", help="the target of Firelane (default: the best of this CPU)")
+    parser.add_argument("--llamacpp-python", default="", metavar="PYTHON")
     parser.add_argument("--workloads", nargs="+", default=NAMES, choices=list(WORKLOADS))
     arguments = parser.parse_args()
     peers = load_peers(arguments.peers_script)
@@ -34,15 +38,22 @@ def main() -> None:
             model = Path(scratch, "model")
             model.with_suffix(".bf16.gguf").symlink_to(file.resolve())  # the name that the script asks for
             engines = [
-                Engine("firelane", peers, str(resolve(str(file))), Path(scratch), weights=arguments.weights),
-                Engine("llamacpp", peers, str(model), Path(scratch)),
+                Engine(
+                    "firelane",
+                    peers,
+                    str(resolve(str(file))),
+                    Path(scratch),
+                    weights=arguments.weights,
+                    isa=arguments.isa,
+                ),
+                Engine("llamacpp", peers, str(model), Path(scratch), python=arguments.llamacpp_python),
             ]
             for engine in engines:
                 print(engine.name, "ready in", engine.wait("READY"), "s", file=sys.stderr, flush=True)
             times = take_turns(engines, [name for name in WORKLOADS if name in arguments.workloads])
             for engine in engines:
                 engine.stop()
-        print(f"{file.name}, --weights {arguments.weights}\n\n{report(times)}\n", flush=True)
+        print(f"{file.name}, {arguments.isa} --weights {arguments.weights}\n\n{report(times)}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from firelane.backends.cpu.native import CodedStruct
 from firelane.native.machine import compile_flags, cpu_identity, supported_isas
 from firelane.weights.formats import GROUPINGS, Format
 from firelane.weights.grouped import decode, encode, panel_bytes
+from tests.backends.cpu_harness import aligned
 from tests.weights.test_grouped import random_codes
 
 K = 512
@@ -108,7 +109,7 @@ def test_sums_of_plain_panels(library: ct.CDLL, format_: Format, rows: int, deco
     x = np.random.default_rng(rows).standard_normal((rows, K), np.float32)
     acts = np.zeros((rows, K), np.float32)  # room for either kind
     library.round_rows(rows * K, address(x), address(acts))
-    scratch = np.zeros(K * 64 + 64, np.uint8)
+    scratch = aligned(np.zeros(K * 128, np.uint8))
     offsets = np.arange(3, dtype=np.uint64) * np.uint64(panel_bytes(format_, K))
     weight = CodedStruct(
         bytes=data.ctypes.data, offsets=offsets.ctypes.data, decode_once_from=decode_once_from

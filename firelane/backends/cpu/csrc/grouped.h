@@ -35,5 +35,6 @@ constexpr int nibble_of_step(int s) { return s / 2 + s % 2 * 4; }
 #if defined(FIRELANE_ISA_AVX512BF16) || defined(FIRELANE_ISA_AVX512)
 #include "grouped_avx512.h"
 #else
-#include "grouped_portable.h"
+#include "grouped_floats.h"
+#include "float_panels.h"
 #endif
