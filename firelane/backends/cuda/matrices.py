@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from firelane.backends.cuda.shapes import ROW_BLOCK
@@ -41,6 +42,7 @@ ESCAPE_SHARE = 256
 MAX_BLOCK_ESCAPES = 4096
 ROW_SHIFT = 24  # of Escapes.where
 INT4, INT8, FP8, FP4 = "int4", "int8", "fp8", "fp4"  # numbers that quantised weights are made of
+HALF_BYTES = (INT4, FP4)  # two codes a byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ class QuantisedMatrix:
 
     @property
     def padded_k(self) -> int:
-        return self.data.shape[1] * (2 if self.numbers in (INT4, FP4) else 1)
+        return self.data.shape[1] * (2 if self.numbers in HALF_BYTES else 1)
 
     @property
     def group_size(self) -> int:
@@ -142,6 +144,17 @@ class QuantisedMatrix:
 
 
 Matrix = PlainMatrix | CodedMatrix | QuantisedMatrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantisedForm:
+    """What kernels depend on of a QuantisedMatrix, with the dtypes of scales and minima."""
+
+    numbers: str
+    group_size: int
+    scales: torch.dtype
+    minima: torch.dtype | None
+    bounds: bool
 
 
 def num_blocks(matrix: Matrix) -> int:

@@ -1,6 +1,7 @@
 """Embed: the exact rows of the table, whatever form it is kept in, times one number."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportUnnecessaryComparison=false
 # A kernel's parameters take no annotations.
 
 from __future__ import annotations

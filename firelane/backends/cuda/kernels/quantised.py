@@ -78,7 +78,7 @@ def half_tile(  # limits: exempt (kernel: a matrix in pointers)
     GROUP_SIZE: tl.constexpr,
 ):
     """bf16 [ROW_BLOCK, half of a tile]: weights of a block of rows. scales, minima: of the block."""
-    groups: tl.constexpr = _HALF // GROUP_SIZE if GROUP_SIZE < _HALF else 1
+    groups: tl.constexpr = max(_HALF // GROUP_SIZE, 1)  # pyright: ignore[reportAssignmentType]
     code = tl.reshape(codes_of(data, tile, UPPER, NUMBERS), (_ROW_BLOCK, groups, _HALF // groups))
     group = (tile * _TILE + UPPER * _HALF) // GROUP_SIZE + tl.arange(0, groups)
     places = group[None, :] * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)[:, None]

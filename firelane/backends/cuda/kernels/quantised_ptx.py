@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import triton
 
-from firelane.backends.cuda.matrices import FP4, FP8, INT4, INT8
+from firelane.backends.cuda.matrices import FP4, FP8, HALF_BYTES, INT4, INT8
 
 _FACTORS = {INT4: 1.0, INT8: 1.0, FP8: 2.0**120, FP4: 2.0**126}
 _FLOAT_SHIFTS = {FP8: (4, "0x07f007f0", 8), FP4: (6, "0x01c001c0", 12)}
@@ -24,7 +24,7 @@ def text_of(numbers: str, *, upper: bool, minima: bool, bounds: bool) -> str:
     low = 11 if minima else 7
     lines = [
         ".reg .b32 c, t, u, f<4>;",
-        "shr.b32 c, $2, 4;" if upper else "mov.b32 c, $2;",
+        "shr.b32 c, $2, 4;" if upper and numbers in HALF_BYTES else "mov.b32 c, $2;",
         *(_floats(numbers) if numbers in _FLOAT_SHIFTS else _integers(numbers, minima=minima)),
         *(f"mul.rn.f32 f{i}, f{i}, ${3 + i};" for i in range(4)),
         *(f"sub.rn.f32 f{i}, f{i}, ${7 + i};" for i in range(4) if minima),
@@ -110,4 +110,4 @@ def factor_of(numbers: str) -> float:
 @triton.constexpr_function
 def is_half(numbers: str) -> bool:
     """Whether two codes share a byte."""
-    return numbers in (INT4, FP4)
+    return numbers in HALF_BYTES
