@@ -62,14 +62,11 @@ def encode(rows: Codes, format_: Format) -> Bytes:
     """Whole panels of rows, fitted() to the format: their bytes. ValueError for scales that are no numbers,
     or too large."""
     grouping = _grouping(format_)
-    if any(not (np.abs(head) < MOST_SCALE).all() for head in (rows.scales, rows.minima) if head is not None):
-        raise ValueError("a scale is not finite")
     spans = rows.codes.shape[1] // grouping.span
     shape = (len(rows.codes) // PANEL_ROWS, PANEL_ROWS, spans)
-    heads = [_by_output(head, shape) for head in _heads(rows, grouping)]
+    heads = [_by_output(head, shape) for head in stored_heads(rows, grouping)]
     pack = {4: _codes4, 6: _codes6, 8: _codes8}[grouping.bits]
-    offset = 0 if grouping.bits == 4 and grouping.minima else OFFSETS[grouping.bits]
-    codes = pack((rows.codes + np.int8(offset)).reshape(*shape, grouping.span))
+    codes = pack((rows.codes + np.int8(code_offset(grouping))).reshape(*shape, grouping.span))
     return np.concatenate([*heads, codes], axis=2).reshape(-1)
 
 
@@ -78,12 +75,20 @@ def _grouping(format_: Format) -> Grouping:
     return format_.grouping
 
 
-def _heads(rows: Codes, grouping: Grouping) -> list[NDArray[Any]]:
-    """Numbers in the order in which they are stored, [rows, numbers of all spans]."""
+def code_offset(grouping: Grouping) -> int:
+    """Of codes as they are stored."""
+    return 0 if grouping.bits == 4 and grouping.minima else OFFSETS[grouping.bits]
+
+
+def stored_heads(rows: Codes, grouping: Grouping) -> list[NDArray[Any]]:
+    """Numbers in the order in which they are stored, [rows, numbers of all spans]. ValueError for scales that
+    are no numbers, too large, or more than these heads can hold."""
+    if any(not (np.abs(head) < MOST_SCALE).all() for head in (rows.scales, rows.minima) if head is not None):
+        raise ValueError("a scale is not finite")
     if grouping.heads is Heads.LEVELS:
-        units = [level.units * np.float32(1 - 2 * i) for i, level in enumerate(rows.levels)]
+        units = [0 - level.units if i else level.units for i, level in enumerate(rows.levels)]
         return [*(_exact(unit, Heads.F16) for unit in units), *(level.steps for level in rows.levels)]
-    numbers = [rows.scales] if rows.minima is None else [rows.scales, -rows.minima]
+    numbers = [rows.scales] if rows.minima is None else [rows.scales, 0 - rows.minima]
     return [_exact(number, grouping.heads) for number in numbers]
 
 
@@ -159,8 +164,7 @@ def decode(data: Bytes, format_: Format, k: int) -> NDArray[np.uint16]:
     spans = data.reshape(len(data) // size, k // grouping.span, -1)
     at = head_bytes(grouping)
     unpack = {4: _numbers4, 6: _numbers6, 8: _numbers8}[grouping.bits]
-    offset = 0 if grouping.bits == 4 and grouping.minima else OFFSETS[grouping.bits]
-    numbers = unpack(np.ascontiguousarray(spans[:, :, at:])) - np.float32(offset)
+    numbers = unpack(np.ascontiguousarray(spans[:, :, at:])) - np.float32(code_offset(grouping))
     numbers = numbers.reshape(*spans.shape[:2], -1, grouping.group // 2, PANEL_ROWS, 2)
     heads = _stored_heads(np.ascontiguousarray(spans[:, :, :at]), grouping)
     values = numbers * heads[0][:, :, :, None, :, None]
