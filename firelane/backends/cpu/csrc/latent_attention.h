@@ -73,6 +73,7 @@ struct LatentAttention {
   };
   struct Scratch {
     alignas(64) key_word keys[WORDS * kKeyTile];
+    alignas(64) key_word values[C::kScaled ? kLatentKeys / KP * 32 : 1];  // widened, of 32 columns
     alignas(64) act query[ROWS * LDD];
     alignas(64) act probs[ROWS * LDK];
     alignas(64) float scores[ROWS * kLatentKeys];
@@ -165,18 +166,40 @@ struct LatentAttention {
                                                               vectors, scale, cap, C::kScaled ? s.scales[0] : nullptr);
   }
 
+  // The codes of 32 columns at most, from d on, of the words from lo to hi, as the numbers that `product` reads: to s.values.
+  FL_KERNEL void widen_values(const Item& it, Scratch& s, int d, int start, int lo, int hi) const {
+    constexpr int parts = P / KP;
+    for (int k = lo; k < hi; ++k) {
+      const word* from = words(it, start + k * P) + d;
+      key_word* to = s.values + k * parts * 32;
+      for (int c = 0; c < std::min(32, V - d); c += 16) {
+        f32x16 numbers[parts];
+        C::widen(load(from + c), numbers);
+        for (int i = 0; i < parts; ++i) std::memcpy(to + i * 32 + c, &numbers[i], 64);
+      }
+    }
+  }
+
+  template <class VALUES, int STRIDE, int M, int W>
+  FL_INLINE void add_values(f32x16 (&acc)[M][W], const act* x, const typename VALUES::word* values, int count) const {
+    const typename VALUES::word* at[W];
+    for (int w = 0; w < W; ++w) at[w] = values + w * 16;
+    const typename VALUES::word* const(&from)[W] = reinterpret_cast<const typename VALUES::word* const(&)[W]>(at);
+    cache_tile<VALUES, M, W, LDK, STRIDE>(acc, x, from, count);
+  }
+
   // One column block of the values of the words from lo to hi, for M rows; both are counted from `start` on.
   template <int M, int W>
   FL_KERNEL void weigh_columns(const Item& it, Scratch& s, int row, int d, int start, int lo, int hi) const {
     f32x16 acc[M][W];
     for (int m = 0; m < M; ++m)
       for (int w = 0; w < W; ++w) acc[m][w] = load(s.out + (row + m) * V + d + w * 16) * s.alpha[row + m];
-    for (int k = lo; k < hi; k += STEP / P) {
-      const word* first = words(it, start + k * P) + d;
-      const word* at[W];
-      for (int w = 0; w < W; ++w) at[w] = first + w * 16;
-      const word* const(&from)[W] = reinterpret_cast<const word* const(&)[W]>(at);
-      cache_tile<C, M, W, LDK, D>(acc, s.probs + row * LDK + k * P, from, std::min(STEP / P, hi - k));
+    const act* x = s.probs + row * LDK;
+    if constexpr (C::kScaled) {
+      add_values<PlainCache<product>, 32>(acc, x + lo * P, s.values + lo * P / KP * 32 + d % 32, (hi - lo) * P / KP);
+    } else {
+      for (int k = lo; k < hi; k += STEP / P)
+        add_values<C, D>(acc, x + k * P, words(it, start + k * P) + d, std::min(STEP / P, hi - k));
     }
     for (int m = 0; m < M; ++m)
       for (int w = 0; w < W; ++w) store(s.out + (row + m) * V + d + w * 16, acc[m][w]);
@@ -248,8 +271,10 @@ struct LatentAttention {
       else softmax_row<false>(s, row, position, start, vectors);
     }
     const int from = (lo - start) / P, to = (hi - start + P - 1) / P;
-    for (int d = 0; d < V; d += 32)
+    for (int d = 0; d < V; d += 32) {
+      if constexpr (C::kScaled) widen_values(it, s, d, start, from, to);
       each_tile(rows, [&]<int M>(int row) FL_LAMBDA { weigh_wide<M>(it, s, row, d, start, from, to); });
+    }
   }
 
   // The sums of one split, in s.out, s.max and s.sum. next: the split that is worked on after it.
