@@ -14,6 +14,7 @@ from firelane.cli import plan as command
 from firelane.plan import estimate, forms, ranks
 from tests.plan.published import LLAMA_8B, SCOUT
 
+REPLICAS = "--replicas 2 --weights int4 --backend cuda --max-num-seqs 64"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -105,7 +106,7 @@ def test_json_has_all_figures(scout: Path, capsys: pytest.CaptureFixture[str]) -
     ("options", "ending"),
     [
         ("latency --device h100:2", "--tensor-parallel-size 2 --backend cuda"),
-        ("throughput --device rtx4090:2 --batch 16", "--replicas 2 --backend cuda --max-num-seqs 16"),
+        ("throughput --device rtx4090:2 --batch 64 --weights int4", REPLICAS),
         ("context --device h100 --weights bf16", "--weights bf16 --backend cuda"),
         ("context --device h100 --kv-cache-dtype fp8", "--kv-cache-dtype fp8 --backend cuda"),
         ("latency --device ryzen-7950x", "--backend cpu"),
