@@ -139,6 +139,7 @@ def _estimates(
     directory, config = read_model(arguments.model)
     device, count = find_devices(arguments.device, environment.cache_dir)
     program = load_program(config, max_model_len=arguments.max_model_len)
+    _check_lengths(arguments, program.max_model_len)
     setups = [
         Setup(
             model=Model(
@@ -156,6 +157,19 @@ def _estimates(
     fixed = {name: getattr(arguments, name) for name in ("tp", "pp", "dp", "ep")}
     wanted = layouts(program, count, **fixed)
     return setups, count, [e for s in setups for e in estimate_all(s, wanted, _workloads(arguments))]
+
+
+def _check_lengths(arguments: argparse.Namespace, most: int) -> None:
+    """Raises UsageError for sequences that the model does not take."""
+    from firelane.errors import UsageError
+
+    lengths = {
+        "--max-model-len": arguments.max_model_len or 0,
+        "--context": max(arguments.context) + max(arguments.output),
+    }
+    for option, tokens in lengths.items():
+        if tokens > most:
+            raise UsageError(f"{option} {tokens}: the model takes {most} tokens; lower it")
 
 
 def _workloads(arguments: argparse.Namespace) -> list[Workload]:

@@ -115,7 +115,7 @@ class Stage:
         kernels, ranks = device.kernels, self.layout.tp * self.layout.pp * max(1, self.layout.ep)
         taken = Memory(
             weights=self.weights_bytes,
-            activations=int(self.activation_bytes(sizes)),
+            activations=int(self.activation_bytes(sizes, late=kernels.on_gpu)),
             workspace=int(self.workspace_bytes(device, sizes)),
             communication=int(kernels.ranks_mib * MIB) if ranks > 1 else 0,
             runtime=int((kernels.runtime_mib + kernels.reserve_mib) * MIB),
@@ -123,9 +123,9 @@ class Stage:
         )
         return replace(taken, left=device.memory_bytes - kept_back - taken.taken)
 
-    def activation_bytes(self, sizes: Sizes) -> float:
+    def activation_bytes(self, sizes: Sizes, *, late: bool) -> float:
         """The most that values of a rank take at one op of the largest step. They are placed once for all
-        ops, which takes little more."""
+        ops, which takes little more. late: an op's inputs stay for the one behind it, as on a GPU."""
         rows = {Rows.TOKEN: sizes.step_tokens, Rows.OUTPUT: sizes.output_rows}
         live = self.model.live
 
@@ -133,7 +133,13 @@ class Stage:
             row = value.width * value.dtype.itemsize * self.shares.value(value)
             return rows[value.rows] * -(-row // ROW_BYTES) * ROW_BYTES
 
-        return max(sum(map(nbytes, {*live[i], *self.program.ops[i].outputs})) for i in self.run)
+        ops = self.program.ops
+
+        def alive(i: int) -> set[Value]:
+            before = ops[i - 1].inputs if late and i > self.run.start else ()
+            return {*live[i], *ops[i].outputs, *before}
+
+        return max(sum(map(nbytes, alive(i))) for i in self.run)
 
     def workspace_bytes(self, device: Device, sizes: Sizes) -> float:
         """Tables by position, state of the running sequences, and scratch of the kernels."""

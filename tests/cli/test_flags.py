@@ -52,7 +52,10 @@ FLAGS = {
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
     "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
-    "doctor": "--json --verify",
+    "doctor": "--json --save --verify",
+    "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
+    "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "
+    "--plot",
     "program": "MODEL --kv-cache-dtype",
     "version": "",
 }
