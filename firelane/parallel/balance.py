@@ -24,7 +24,8 @@ def units(program: Program) -> tuple[range, ...]:
     live = live_values(program)
     crossing = [sum(value.width for value in values) for values in live]
     mixers = [i for i, op in enumerate(program.ops) if isinstance(op, Attention) or op.states]
-    least = min((crossing[i] for i in range(mixers[0] + 1, mixers[-1] + 1)), default=0) if mixers else 0
+    behind = mixers[(len(mixers) - 1) // 2 :]  # in front, the stream may still be what all layers read, too
+    least = min((crossing[i] for i in range(behind[0] + 1, behind[-1] + 1)), default=0) if mixers else 0
     held = _held_together(program) | {i for i, values in enumerate(live) if _are_outputs(values)}
     cuts = [i for i in range(1, len(live)) if 0 < crossing[i] == least and i not in held]
     return tuple(range(first, last) for first, last in pairwise([0, *cuts, len(program.ops)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from firelane.contract import EMBED, MAX_LOGPROBS, NO_SNAPSHOT, SAMPLE, ZERO_STATE, SlotState, StepInputs
 from firelane.program.cache_codes import CacheCode
 from firelane.program.sampling_reference import RowSampling, sample_row
+from firelane.program.segments import segment_ranges, tree_sum
 from firelane.program.state import StateLayer
 from firelane.program.values import DType, Rows, Value, Weight
 
@@ -90,6 +91,11 @@ class ReferenceStep:
     hidden: Value | None = None
     values: dict[Value, F32] = field(default_factory=dict[Value, F32])
     outputs: ReferenceOutputs | None = None
+    exact: bool = False
+    """Whether each segment of a product is summed in float64 and rounded once: its bits then do not depend on
+    how many rows or outputs are computed beside it. What ranks are compared with."""
+    mail: Mapping[str, Mapping[int, F32]] = field(default_factory=dict[str, Mapping[int, F32]])
+    """Sent rows, by name of what they are for and by rank."""
 
     def read(self, value: Value) -> F32:
         return self.values[value]
@@ -102,6 +108,25 @@ class ReferenceStep:
 
     def weight(self, weight: Weight) -> F32:
         return self.weights[weight.name]
+
+    def product(self, x: F32, weight: F32, segments: Sequence[int] = ()) -> F32:
+        """x times the transposed weight, the inputs in segments of these widths, in one if there are none."""
+        ranges = segment_ranges(segments or (x.shape[1],))
+        parts = [
+            self._dot(x[:, r.start : r.stop], weight[:, r.start : r.stop]) if r else None for r in ranges
+        ]
+        out = tree_sum(parts)
+        assert out is not None
+        return out
+
+    def _dot(self, x: F32, weight: F32) -> F32:
+        if not self.exact:
+            return x @ weight.T
+        return (x.astype(np.float64) @ weight.T.astype(np.float64)).astype(np.float32)
+
+    def received(self, name: str, ranks: int) -> list[F32]:
+        """What each of so many ranks has sent for `name`."""
+        return [self.mail[name][rank] for rank in range(ranks)]
 
     def rounded(self, array: F32, dtype: DType) -> F32:
         return rounded(array, dtype)

@@ -168,6 +168,14 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     yield begin, end
 
 
+@dataclass(frozen=True)
+class Part:
+    """Place of what a rank has of a table's rows, or of a layer's experts: from `first` on, of so many."""
+
+    first: int
+    of: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
     """The size of one step, for costs. `attended` is the sum over token rows of the positions that each may
@@ -186,15 +194,19 @@ class StepShape:
 
 @dataclass(frozen=True)
 class Cost:
-    """Floating-point operations, and bytes moved from and to main memory (weights and KV; activations stay in
-    cache).
+    """Floating-point operations, bytes moved from and to main memory (weights and KV; activations stay in
+    cache), and bytes that come from or go to other ranks.
     """
 
     flops: float = 0.0
     weight_bytes: float = 0.0
     kv_bytes: float = 0.0
+    link_bytes: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            self.flops + other.flops, self.weight_bytes + other.weight_bytes, self.kv_bytes + other.kv_bytes
+            self.flops + other.flops,
+            self.weight_bytes + other.weight_bytes,
+            self.kv_bytes + other.kv_bytes,
+            self.link_bytes + other.link_bytes,
         )

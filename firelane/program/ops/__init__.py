@@ -3,6 +3,7 @@
 from firelane.program.ops.attention import Attention
 from firelane.program.ops.base import Op, Product
 from firelane.program.ops.cast import Cast
+from firelane.program.ops.collectives import AllReduce, Collective, Gather, Receive, Send
 from firelane.program.ops.delta_rule import DeltaRule, DeltaShape
 from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
@@ -23,8 +24,10 @@ from firelane.program.ops.state_space import StateShape, StateSpace
 __all__ = [
     "GELU_TANH",
     "SILU",
+    "AllReduce",
     "Attention",
     "Cast",
+    "Collective",
     "DeltaRule",
     "DeltaShape",
     "Embed",
@@ -33,6 +36,7 @@ __all__ = [
     "Gate",
     "Gated",
     "GatedLinear",
+    "Gather",
     "Groups",
     "HeadLinear",
     "HeadNorm",
@@ -42,11 +46,13 @@ __all__ = [
     "Op",
     "Product",
     "RMSNorm",
+    "Receive",
     "RopeAndCache",
     "Rotary",
     "Route",
     "Sample",
     "SelectRows",
+    "Send",
     "ShortConv",
     "StateShape",
     "StateSpace",

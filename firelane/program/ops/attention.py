@@ -67,7 +67,7 @@ class Attention(Op):
         step: ReferenceStep,
     ) -> NDArray[np.float32]:
         """q: [kv_heads, group, head_dim]."""
-        scores = np.einsum("hgd,chd->hgc", q, cached.keys) * np.float32(self.scale)
+        scores = by_head("d,cd->c", q, cached.keys) * np.float32(self.scale)
         if self.softcap:
             scores = np.tanh(scores / np.float32(self.softcap)) * np.float32(self.softcap)
         sinks = self._sinks(step).reshape(*scores.shape[:2], 1)
@@ -75,10 +75,17 @@ class Attention(Op):
         weights = np.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
         scaled = step.rounded(weights * cached.value_scales.T[:, None], self.out.dtype)
-        return np.einsum("hgc,chd->hgd", scaled, cached.values) / total
+        return by_head("c,cd->d", scaled, cached.values) / total
 
     def _sinks(self, step: ReferenceStep) -> NDArray[np.float32]:
         """Scores of minus infinity where there are none."""
         if self.sinks is None:
             return np.full(self.shape.heads, -np.inf, np.float32)
         return step.weight(self.sinks)
+
+
+def by_head(how: str, x: NDArray[np.float32], cached: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Sums of each head by itself, so that its bits do not depend on the heads beside it. x: [kv_heads,
+    group, of one head]; cached: [context, kv_heads, width]."""
+    heads = [[np.einsum(how, q, cached[:, h]) for q in group] for h, group in enumerate(x)]
+    return np.array(heads, np.float32)

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from firelane.program.ops.base import F32, Op, Product
 from firelane.program.ops.gated_linear import SILU, Gate
 from firelane.program.reference_step import ReferenceStep
-from firelane.program.values import Cost, DType, StepShape, Value, Weight
+from firelane.program.segments import segment_ranges, tree_sum
+from firelane.program.values import Cost, DType, Part, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertGatedLinear(Op):
     """Slot j of out = gate(share · (x · gateᵀ + gate bias), share · (x · upᵀ + up bias)), with [gate; up] =
     weight[picks[j]] and share = shares[j], 1 if there are none. weight: [experts, 2 N, x.width]; bias:
-    [experts, 2 N, 1] F32; out: [T, k · N]. Sums and the gate's function in float32."""
+    [experts, 2 N, 1] F32; out: [T, k · N]. Sums and the gate's function in float32. Of a rank the
+    experts may be a `part`: slots of those that it does not have hold nothing."""
 
     x: Value
     picks: Value
@@ -29,6 +31,7 @@ class ExpertGatedLinear(Op):
     bias: Weight | None = None
     gate: Gate = SILU
     shares: Value | None = None
+    part: Part | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -45,13 +48,13 @@ class ExpertGatedLinear(Op):
         return (Product(self.x, self.weight, self.out),)
 
     def cost(self, shape: StepShape) -> Cost:
-        return expert_cost(self.weights, self.picks, shape)
+        return expert_cost(self.weights, self.picks, self.part, shape)
 
     def reference(self, step: ReferenceStep) -> None:
         x, n = step.read(self.x), self.weight.rows // 2
         out = np.zeros((len(x), self.picks.width, n), np.float32)
-        for expert, rows, slots in by_expert(step.read(self.picks)):
-            both = x[rows] @ step.weight(self.weight)[expert].T
+        for expert, rows, slots in by_expert(step.read(self.picks), held(self.part, self.weight)):
+            both = step.product(x[rows], step.weight(self.weight)[expert])
             if self.bias is not None:
                 both += step.weight(self.bias)[expert, :, 0]
             if self.shares is not None:
@@ -64,7 +67,10 @@ class ExpertGatedLinear(Op):
 class ExpertLinear(Op):
     """out = residual + the sum over slots, in their order, of shares[j] · (x's slot j · weight[picks[j]]ᵀ +
     bias[picks[j]]); all shares are 1 if there are none. x: [T, k · N]; weight: [experts, out.width, N]; bias:
-    [experts, out.width, 1] F32; out, residual: F32."""
+    [experts, out.width, 1] F32; out, residual: F32.
+
+    With `segments`, runs of so many experts, the slots of each are summed apart, then as a tree (see
+    program.segments); the residual comes last. Of a rank the experts may be a `part`."""
 
     x: Value
     picks: Value
@@ -72,6 +78,8 @@ class ExpertLinear(Op):
     weight: Weight
     bias: Weight | None = None
     residual: Value | None = None
+    part: Part | None = None
+    segments: tuple[int, ...] = ()
     out: Value
 
     def __post_init__(self) -> None:
@@ -82,35 +90,58 @@ class ExpertLinear(Op):
         assert self.out.dtype is DType.F32, f"{name}: out is F32"
         assert self.residual is None or self.residual.width == self.out.width, f"{name}: residual"
         check_bias(name, self.weight, self.bias)
+        experts = self.weight.matrices
+        assert not self.segments or sum(self.segments) == experts, (
+            f"{name}: {self.segments} of {experts} experts"
+        )
 
     @property
     def products(self) -> tuple[Product, ...]:
         return (Product(self.x, self.weight, self.out),)
 
     def cost(self, shape: StepShape) -> Cost:
-        return expert_cost(self.weights, self.picks, shape)
+        return expert_cost(self.weights, self.picks, self.part, shape)
 
     def reference(self, step: ReferenceStep) -> None:
+        added = None if self.residual is None else step.read(self.residual)
+        if not self.segments:
+            step.write(self.out, self._add(step, range(self.weight.matrices), added))
+            return
+        ranges = segment_ranges(self.segments)
+        out = tree_sum([self._add(step, experts, None) if experts else None for experts in ranges])
+        assert out is not None
+        step.write(self.out, out if added is None else out + added)
+
+    def _add(self, step: ReferenceStep, experts: range, added: F32 | None) -> F32:
+        """`added`, and the slots of these experts, counted from the first that the weight has."""
         picks = step.read(self.picks)
         x = step.read(self.x).reshape(*picks.shape, -1)
-        out = np.zeros((len(x), self.out.width), np.float32)
-        if self.residual is not None:
-            out += step.read(self.residual)
-        for expert, rows, slots in by_expert(picks):  # ascending, as a row's slots are
-            part = x[rows, slots] @ step.weight(self.weight)[expert].T
+        out = np.zeros((len(x), self.out.width), np.float32) if added is None else added.copy()
+        wanted = held(self.part, self.weight)[experts.start : experts.stop]
+        for at, rows, slots in by_expert(picks, wanted):  # ascending, as a row's slots are
+            expert = experts.start + at
+            part = step.product(x[rows, slots], step.weight(self.weight)[expert])
             if self.bias is not None:
                 part += step.weight(self.bias)[expert, :, 0]
             if self.shares is not None:
                 part *= step.read(self.shares)[rows, slots, None]
             out[rows] += part
-        step.write(self.out, out)
+        return out
 
 
-def by_expert(picks: F32) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
-    """Each expert that was picked, in ascending order, with the rows that picked it and in which slot."""
+def held(part: Part | None, weight: Weight) -> range:
+    """Ids of the experts that the weight has."""
+    first = part.first if part else 0
+    return range(first, first + weight.matrices)
+
+
+def by_expert(picks: F32, experts: range) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
+    """Each of these experts that was picked, by its place among them and in ascending order, with the rows
+    that picked it and in which slot."""
     for expert in np.unique(picks).astype(int).tolist():
         rows, slots = np.nonzero(picks == expert)
-        yield expert, rows, slots
+        if expert in experts:
+            yield expert - experts.start, rows, slots
 
 
 def experts_touched(experts: int, picks: int, rows: int) -> float:
@@ -118,11 +149,13 @@ def experts_touched(experts: int, picks: int, rows: int) -> float:
     return experts * (1 - (1 - picks / experts) ** rows)
 
 
-def expert_cost(weights: tuple[Weight, ...], picks: Value, shape: StepShape) -> Cost:
-    """Of products with the picked experts' matrices, the first of `weights`."""
+def expert_cost(weights: tuple[Weight, ...], picks: Value, part: Part | None, shape: StepShape) -> Cost:
+    """Of products with the picked experts' matrices, the first of `weights`, if all are equally likely."""
     rows, (experts, n, k) = shape.rows(picks.rows), weights[0].shape
-    share = experts_touched(experts, picks.width, rows) / experts
-    return Cost(flops=2.0 * rows * picks.width * n * k, weight_bytes=share * sum(w.nbytes for w in weights))
+    total = part.of if part else experts
+    share = experts_touched(total, picks.width, rows) / total
+    products = rows * picks.width * experts / total
+    return Cost(flops=2.0 * products * n * k, weight_bytes=share * sum(w.nbytes for w in weights))
 
 
 def check_slots(name: str, picks: Value, shares: Value | None, width: int) -> None:

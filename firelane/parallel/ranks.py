@@ -1,0 +1,58 @@
+"""Ranks: a model's program cut for a group of processes, and the program of each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firelane.errors import UsageError
+from firelane.parallel.experts import experts
+from firelane.parallel.segments import segmented
+from firelane.parallel.shard import shard
+from firelane.parallel.stage import stage
+from firelane.program.program import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLayout:
+    """A group of ranks: `tp` in each of `pp` stages. Rank numbers count the ranks of a stage first. experts:
+    whether a stage's ranks share the experts; with tensor parallelism they do."""
+
+    tp: int = 1
+    pp: int = 1
+    experts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.experts > 1 and self.tp > 1 and self.experts != self.tp:
+            raise UsageError(
+                f"expert parallel {self.experts} with tensor parallel {self.tp}: the ranks of a stage share "
+                "both, so the numbers have to be equal"
+            )
+
+    @property
+    def lanes(self) -> int:
+        """Ranks of a stage."""
+        return max(self.tp, self.experts)
+
+    @property
+    def ranks(self) -> int:
+        return self.lanes * self.pp
+
+    def stage_of(self, rank: int) -> int:
+        return rank // self.lanes
+
+    def lane_of(self, rank: int) -> int:
+        """Place of the rank in its stage."""
+        return rank % self.lanes
+
+    @property
+    def sampler(self) -> int:
+        """The rank that draws tokens: the first of the last stage."""
+        return (self.pp - 1) * self.lanes
+
+
+def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
+    """What a rank runs; segments are there also where it is the only one. Raises UsageError."""
+    assert 0 <= rank < layout.ranks, f"rank {rank} of {layout.ranks}"
+    lane = layout.lane_of(rank)
+    staged = stage(segmented(program), layout.pp, layout.stage_of(rank))
+    return experts(shard(staged, layout.tp, lane), layout.lanes, lane)
