@@ -43,6 +43,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     quarter of the KV cache's memory has room for."""
     replicas: int = 1
     """Engines that share the memory of this machine."""
+    tensor_parallel_size: int = 1
+    """Processes of one engine that share the model's heads, MLPs and experts."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are
@@ -68,7 +70,15 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which a step on a GPU is taken to hang: the engine then ends with an error."""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "replicas", "max_num_seqs", "max_model_len", "kv_cache_bytes", "block_size"):
+        for name in (
+            "threads",
+            "replicas",
+            "tensor_parallel_size",
+            "max_num_seqs",
+            "max_model_len",
+            "kv_cache_bytes",
+            "block_size",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")

@@ -49,8 +49,10 @@ def event(logger: logging.Logger, name: str, fields: Mapping[str, Any]) -> None:
 class LineFormatter(logging.Formatter):
     """Never more than one line an event, except for tracebacks."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z")
+    def __init__(self, rank: int | None = None) -> None:
+        of_rank = "" if rank is None else f"rank={rank} "
+        form = f"%(asctime)s %(levelname)s %(name)s {of_rank}%(message)s"
+        super().__init__(form, datefmt="%Y-%m-%dT%H:%M:%S%z")
         self._second, self._time = 0, ""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
@@ -67,11 +69,16 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One object a line: time (Unix, seconds), level, logger, and event with its fields or message."""
 
+    def __init__(self, rank: int | None = None) -> None:
+        super().__init__()
+        self._rank: dict[str, int] = {} if rank is None else {"rank": rank}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": round(record.created, 6),
             "level": record.levelname.lower(),
             "logger": record.name,
+            **self._rank,
         }
         message: Any = record.msg
         if isinstance(message, Event):
@@ -90,9 +97,12 @@ class LogStream(Protocol):
     def flush(self) -> None: ...
 
 
-def set_up(level: str, form: str = "text", stream: LogStream | None = None) -> None:
-    """Send the logs of `firelane` to a stream, standard error by default. Raises ValueError on an unknown
-    level or format. May be called again.
+def set_up(
+    level: str, form: str = "text", stream: LogStream | None = None, *, rank: int | None = None
+) -> None:
+    """Send the logs of `firelane` to a stream, standard error by default; `rank`: named in each line of a
+    process that is one of several of an engine. Raises ValueError on an unknown level or format. May be
+    called again.
     """
     for what, value, known in (("level", level, LEVELS), ("format", form, FORMATS)):
         if value not in known:
@@ -103,7 +113,7 @@ def set_up(level: str, form: str = "text", stream: LogStream | None = None) -> N
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else LineFormatter())
+    handler.setFormatter(JsonFormatter(rank) if form == "json" else LineFormatter(rank))
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
     logger.propagate = False

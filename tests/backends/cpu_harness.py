@@ -27,6 +27,7 @@ from firelane.contract import (
     StepOutputs,
 )
 from firelane.native.machine import choose_isa, cpu_identity
+from firelane.parallel.segments import segmented
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
@@ -235,7 +236,7 @@ def machine(
     shared_pages: bool = False,
 ) -> Machine:
     """`form`: a coded form that all matrices get. Each cache group has `sizes.num_blocks` pages."""
-    program = spec if isinstance(spec, Program) else dense_program(spec)
+    program = segmented(spec if isinstance(spec, Program) else dense_program(spec))
     matrices = [w.name for w in program.weights if w.is_matrix and w.dtype is DType.BF16]
     forms = dict.fromkeys(matrices, form) if form else {}
     sizes = sizes or limits()

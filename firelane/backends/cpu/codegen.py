@@ -26,6 +26,7 @@ from firelane.backends.cpu.recurrent_calls import (
     state_space,
 )
 from firelane.program.ops import (
+    AllReduce,
     Attention,
     Cast,
     DeltaRule,
@@ -35,6 +36,7 @@ from firelane.program.ops import (
     Gate,
     Gated,
     GatedLinear,
+    Gather,
     HeadLinear,
     LatentCache,
     Linear,
@@ -47,7 +49,7 @@ from firelane.program.ops import (
     ShortConv,
     StateSpace,
 )
-from firelane.program.values import Value, Weight
+from firelane.program.values import DType, Part, Value, Weight
 from firelane.weights.formats import GROUPINGS, Format, Heads
 
 # The C++ decoder of each coded form.
@@ -58,6 +60,8 @@ DECODERS = LOSSLESS | {
     for format_, g in GROUPINGS.items()
 }
 
+PART_BYTES = 4 * PANEL * 4
+"""Of what one slot gives to a sum of experts: as many panels as are walked together (csrc/experts.h)."""
 PARTS = 2
 """Parts that the source can be compiled in, side by side: FIRELANE_PART is 1 or 2, or not defined for all."""
 FIRST_PART = Attention
@@ -85,7 +89,7 @@ struct Model;
 
 #if FIRELANE_PART != 2
 struct Model {{
-  static constexpr int kOps = {ops};
+  static constexpr int kOps = {ops}, kMeetings = {meetings};
   static constexpr std::size_t kScratchBytes = {scratch}, kScratchRowBytes = {row_scratch};
 
   static void run(Executor<Model>& e, Context& c, int thread) {{
@@ -118,6 +122,7 @@ def generate(layout: Layout) -> str:
         name=layout.program.name,
         contract=contract_source(),
         ops=len(ops),
+        meetings=len(layout.meetings),
         scratch=f"(std::max({{{', '.join(dict.fromkeys(scratch))}}}) + 63) / 64 * 64",
         row_scratch=max(row_scratch_of(op, layout) for op in ops),
         declared="\n".join(f"void op_{index}(Executor<Model>&, Context&, int);" for index in range(len(ops))),
@@ -159,10 +164,11 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
 
 
 def row_scratch_of(op: Op, layout: Layout) -> int:
-    """Bytes of scratch that a thread needs for `op` for each token row: the numbers of its slots, and a copy
-    of what is multiplied."""
+    """Bytes of scratch that a thread needs for `op` for each token row: the numbers of its slots, a copy of
+    what is multiplied, and what the slots give until they are added."""
     if isinstance(op, ExpertGatedLinear | ExpertLinear):
-        return 4 * op.picks.width + layout.padded_bytes(op.weight.k, op.x.dtype)
+        parts = op.picks.width * PART_BYTES if isinstance(op, ExpertLinear) and op.segments else 0
+        return 4 * op.picks.width + layout.padded_bytes(op.weight.k, op.x.dtype) + parts
     return 0
 
 
@@ -170,13 +176,13 @@ def _matrix(weight: Weight, layout: Layout) -> str:
     return f"c.weight<{_tag(weight.dtype)}::word>({layout.weight_index[weight]})"
 
 
-def _panels(weight: Weight, layout: Layout) -> str:
-    """The C++ type of a matrix's panels."""
-    k = weight.k
-    form = layout.coded.get(weight)
+def _panels(weight: Weight, layout: Layout, segments: tuple[int, ...] = ()) -> str:
+    """The C++ type of a matrix's panels; segments: of its inputs."""
+    form, per_word = layout.coded.get(weight), 2 if weight.dtype is DType.BF16 else 1
+    words = f", Segments<{', '.join(str(n // per_word) for n in segments)}>" if segments else ""
     if form is None:
-        return f"PlainPanels<{_tag(weight.dtype)}, {k}>"
-    return f"CodedPanels<{DECODERS[form]}, {k}>"
+        return f"PlainPanels<{_tag(weight.dtype)}, {weight.k}{words}>"
+    return f"CodedPanels<{DECODERS[form]}, {weight.k}{words}>"
 
 
 def _coded(weight: Weight, layout: Layout) -> str:
@@ -186,14 +192,12 @@ def _coded(weight: Weight, layout: Layout) -> str:
 @call.register
 def _(op: Embed, layout: Layout) -> str:
     vocab, width = op.table.shape
-    sizes = f"{vocab}, {width}, {layout.stride(op.out)}"
-    form = layout.coded.get(op.table)
-    if form is not None:
-        arguments = f"{_coded(op.table, layout)}, {_float(op.scale)}, {_at(op.out, layout)}"
-        return f"embed_coded<{DECODERS[form]}, {sizes}>(c, thread, {arguments});"
-    shape = f"{_tag(op.table.dtype)}, {sizes}"
-    arguments = f"{_matrix(op.table, layout)}, {_float(op.scale)}, {_at(op.out, layout)}"
-    return f"embed<{shape}>(c, thread, {arguments});"
+    part = op.part or Part(0, vocab)
+    rows, form = f"TablePart{{{part.first}, {vocab}, {part.of}}}", layout.coded.get(op.table)
+    kernel = f"embed<{_tag(op.table.dtype)}" if form is None else f"embed_coded<{DECODERS[form]}"
+    table = _matrix(op.table, layout) if form is None else _coded(op.table, layout)
+    arguments = f"{rows}, {table}, {_float(op.scale)}, {_at(op.out, layout)}"
+    return f"{kernel}, {width}, {layout.stride(op.out)}>(c, thread, {arguments});"
 
 
 @call.register
@@ -229,7 +233,8 @@ def _(op: SelectRows, layout: Layout) -> str:
 def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
     rows = "logits" if op == layout.program.head else _rows(op.x)
     read = _coded if op.weight in layout.coded else _matrix
-    weights = f"{_panels(op.weight, layout)}{{{read(op.weight, layout)}}}"
+    segments = op.segments if isinstance(op, Linear) else ()
+    weights = f"{_panels(op.weight, layout, segments)}{{{read(op.weight, layout)}}}"
     arguments = f"{rows}, {_at(op.x, layout)}, {weights}, {store}"
     return f"linear<{panels}, {layout.stride(op.x)}>(c, thread, op, {arguments});"
 
@@ -308,6 +313,29 @@ def _(op: Route, layout: Layout) -> str:
 
 
 @call.register
+def _(op: AllReduce, layout: Layout) -> str:
+    strides = ", ".join(str(layout.stride(value)) for value in (op.x, op.out, op.residual or op.out))
+    flags = ", ".join([_flag(op.bias), _flag(op.residual), _truth(op.scale != 1.0)])
+    number = layout.meetings[op]
+    fields = [
+        f"c.shared_rows<float>({number % 2})",
+        "c.shared_apart / sizeof(float)",
+        _at(op.out, layout),
+        _vector(op.bias, layout),
+        _at_or_null(op.residual, layout),
+        _float(op.scale),
+    ]
+    kernel = f"AllReduce<{op.ranks}, {op.out.width}, {strides}, {flags}>"
+    return f"{kernel}{{{', '.join(fields)}}}.run(c, thread, {number}, {_rows(op.x)});"
+
+
+@call.register
+def _(op: Gather, layout: Layout) -> str:
+    """Each rank has written its columns where the first one reads all of them."""
+    return f"meet(c, thread, {layout.meetings[op]});"
+
+
+@call.register
 def _(op: ExpertGatedLinear, layout: Layout) -> str:
     picks, n, tag = op.picks.width, op.weight.rows // 2, _tag(op.out.dtype)
     kind, function = gate_function(op.gate)
@@ -325,7 +353,12 @@ def _(op: ExpertLinear, layout: Layout) -> str:
     flags = ", ".join(_flag(part) for part in (op.bias, op.shares, residual))
     fields = [_at(op.out, layout), _vector(op.bias, layout)]
     fields += [_at_or_null(value, layout) for value in (op.shares, residual)]
-    store = f"StoreExpertSum<{picks}, {strides}, {flags}>{{{', '.join(fields)}}}"
+    kind = f"StoreExpertSum<{picks}, {strides}, {flags}>"
+    if op.segments:
+        tree = f"Segments<{', '.join(map(str, op.segments))}>"
+        first = f"{op.part.first if op.part else 0}, {layout.stride(op.picks)}"
+        kind = f"StoreExpertTree<{picks}, {first}, {strides}, {flags}, {tree}>"
+    store = f"{kind}{{{', '.join(fields)}}}"
     return _expert_product("expert_linear", op, op.weight.k, -(-op.out.width // PANEL), store, layout)
 
 
@@ -336,7 +369,8 @@ def _expert_product(
     w = op.weight
     copy = layout.padded_stride(w.k, op.x.dtype)
     strides = f"{layout.stride(op.picks)}, {layout.stride(op.x)}, {slot}, {copy}"
-    rows = f"ExpertRows<{_tag(w.dtype)}, {w.matrices}, {op.picks.width}, {w.k}, {strides}>"
+    experts = f"{w.matrices}, {op.part.first if op.part else 0}"
+    rows = f"ExpertRows<{_tag(w.dtype)}, {experts}, {op.picks.width}, {w.k}, {strides}>"
     matrix = _coded(w, layout) if w in layout.coded else _matrix(w, layout)
     arguments = f"{_rows(op.x)}, {_at(op.picks, layout)}, {_at(op.x, layout)}"
     return (

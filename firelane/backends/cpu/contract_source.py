@@ -7,7 +7,13 @@ from itertools import groupby
 
 import numpy as np
 
-from firelane.backends.cpu.native import CreateStruct, LimitsStruct, StepStruct
+from firelane.backends.cpu.native import (
+    LINK_COUNTS_AT,
+    LINK_ENDED_AT,
+    CreateStruct,
+    LimitsStruct,
+    StepStruct,
+)
 from firelane.contract import (
     EMBED,
     KEY_TILE,
@@ -30,6 +36,7 @@ namespace firelane {{
 constexpr int kMaxLogprobs = {max_logprobs}, kMaxBias = {max_bias}, kMaxStopIds = {max_stop_ids};
 constexpr std::int32_t kSample = {sample}, kScore = {score}, kEmbed = {embed};
 constexpr int kKeyTile = {key_tile};
+constexpr std::size_t kLinkCountsAt = {counts_at}, kLinkEndedAt = {ended_at};
 constexpr std::size_t kLimitsBytes = {limits_bytes}, kCreateBytes = {create_bytes}, kStepBytes = {step_bytes};
 
 struct SamplingParams {{
@@ -56,6 +63,8 @@ def contract_source() -> str:
         score=SCORE,
         embed=EMBED,
         key_tile=KEY_TILE,
+        counts_at=LINK_COUNTS_AT,
+        ended_at=LINK_ENDED_AT,
         limits_bytes=ct.sizeof(LimitsStruct),
         create_bytes=ct.sizeof(CreateStruct),
         step_bytes=ct.sizeof(StepStruct),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
+from firelane.backends.cpu.link import RankLink
 from firelane.backends.cpu.memory import zeroed
 from firelane.backends.cpu.native import (
     CodedStruct,
@@ -68,17 +69,20 @@ class CpuExecutor:
         decode_once_from: Mapping[Format, int] = DECODE_ONCE_FROM,
         shared_pages: bool = False,
         check: WeightCheck | None = None,
+        link: RankLink | None = None,
+        state: SlotState | None = None,
     ) -> None:
         """decode_once_from: by exponent-coded format, the number of row tiles from which a panel is decoded
         once into scratch and kept, not once for each tile in registers. shared_pages: the KV cache is a file
         in memory that another process can map. check: of the weights; steps end with CacheError once it has
-        failed."""
+        failed. link: to the other ranks, of one of several; state: of the slots, where they share it."""
         limits, program = layout.limits, layout.program
         self._decode_once_from = decode_once_from
         self._coded: list[tuple[CodedStruct, NDArray[np.uint64]]] = []
         self._library, self._layout, self._weights = library, layout, weights
         self._check = check or NoCheck()
-        self._state = SlotState.allocate(limits, program.vocab_size)
+        self._link = link
+        self._state = state or SlotState.allocate(limits, program.vocab_size)
         self._pool = PagePool(layout, shared=shared_pages)
         self.states = zeroed(limits.num_states * limits.state_bytes + CACHE_LINE_BYTES)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
@@ -94,7 +98,10 @@ class CpuExecutor:
         program = self._layout.program
         # The pointer arrays must live until firelane_create has returned, and the tables as long as the
         # executor.
-        offsets = [self._layout.placement.offsets[v] for v in self._layout.value_index]
+        arena, link = address(self.arena), self._link
+        elsewhere = {v: at - arena for v, at in link.places().items()} if link else {}
+        places = {**self._layout.placement.offsets, **elsewhere}
+        offsets = [places[v] for v in self._layout.value_index]
         self._tables = [
             pointers(offsets),
             pointers([self._weight_address(w.name) for w in program.weights]),
@@ -106,11 +113,16 @@ class CpuExecutor:
             weights=weights,
             pages=address(self.pages),
             position_tables=position_tables,
-            arena=address(self.arena),
+            arena=arena,
             offsets=offsets_table,
             scratch=address(self._scratch),
             states=address(self.states),
             op_seconds=address(self.op_seconds),
+            link=link.header if link else None,
+            shared=link.shared if link else None,
+            shared_apart=link.apart if link else 0,
+            ranks=link.ranks if link else 1,
+            link_spins=link.spins if link else 0,
             **state_addresses(self._state),
         )
         handle = self._library.create(ct.byref(arguments))
@@ -180,6 +192,22 @@ class CpuExecutor:
             inputs.num_rows,
         )
         self._library.submit(self._handle, ct.byref(step))
+
+    def follow(self) -> None:
+        """Run the steps that the first rank hands out, until the group ends."""
+        assert self._link is not None
+        step = step_struct(self._link.inputs, self._outputs[0])
+        self._library.follow(self._handle, ct.byref(step))
+
+    def hand_out(self) -> None:
+        """Have the other ranks run the step whose inputs lie in the link."""
+        assert self._link is not None
+        self._library.hand_out(self._link.header)
+
+    def end_group(self) -> None:
+        """Have no rank wait any longer, from any thread; steps give nothing from then on."""
+        if self._link is not None:
+            self._library.end_group(self._link.header)
 
     def _struct(self, inputs: StepInputs) -> StepStruct:
         """That of the step before the last one where the inputs are the same: an engine takes its sets of

@@ -10,7 +10,18 @@ from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Attention, DeltaRule, HeadShape, Op, RMSNorm, Rotary, StateSpace, Temperature
+from firelane.program.ops import (
+    AllReduce,
+    Attention,
+    DeltaRule,
+    Gather,
+    HeadShape,
+    Op,
+    RMSNorm,
+    Rotary,
+    StateSpace,
+    Temperature,
+)
 from firelane.program.program import Program
 from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
@@ -66,8 +77,8 @@ class Layout:
         return 2 if dtype is DType.BF16 and self.isa in BF16_DOT_ISAS else 4
 
     def row_bytes(self, value: Value) -> int:
-        """Bytes from one row to the next."""
-        return self.padded_bytes(value.width, value.dtype)
+        """Bytes from one row to the next; those of a part of what is gathered lie where they are gathered."""
+        return self.padded_bytes(self._gathered.get(value, value.width), value.dtype)
 
     def padded_bytes(self, width: int, dtype: DType) -> int:
         """Bytes from one row to the next of rows so wide. They are padded to whole panels, and never a
@@ -79,10 +90,22 @@ class Layout:
 
     def stride(self, value: Value) -> int:
         """Elements from one row to the next."""
-        return self.padded_stride(value.width, value.dtype)
+        return self.row_bytes(value) // self.element_bytes(value.dtype)
 
     def padded_stride(self, width: int, dtype: DType) -> int:
         return self.padded_bytes(width, dtype) // self.element_bytes(dtype)
+
+    @cached_property
+    def meetings(self) -> dict[Op, int]:
+        """The ops for which all ranks meet, by number; the parts of sums take two places in turns."""
+        ops = [op for op in self.program.ops if isinstance(op, AllReduce | Gather)]
+        return {op: number for number, op in enumerate(ops)}
+
+    @cached_property
+    def _gathered(self) -> dict[Value, int]:
+        """Values that are a part of a wider one, or it, and its width."""
+        gathers = [op for op in self.program.ops if isinstance(op, Gather)]
+        return {v: sum(op.widths) for op in gathers for v in (op.x, op.out) if v is not None}
 
     @cached_property
     def placement(self) -> Placement:

@@ -15,6 +15,7 @@ from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.forms import choose, wanted_forms
 from firelane.backends.cpu.layout import LANES, Layout
+from firelane.backends.cpu.member import Alone, Member
 from firelane.backends.cpu.memory import GIB, available_bytes
 from firelane.backends.cpu.native import Library
 from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
@@ -34,6 +35,7 @@ from firelane.weights.plan import plan
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
+ALONE = Alone()
 KV_SHARE = 0.5
 """Of the memory that the weights leave."""
 log = logging.getLogger(__name__)
@@ -73,21 +75,26 @@ def load_for(
     model_dir: Path,
     config: ExecutorConfig,
     progress: ProgressCallback,
+    member: Member = ALONE,
 ) -> CpuExecutor:
+    """The executor of one member of a group of ranks."""
     compiler = in_background(lambda: KernelCompiler.find(settings, config.cache_dir), name="compiler")
     target = in_background(lambda: compiler.result().target(settings), name="target")
     threads = _threads(config.threads, machine.cpu_identity().usable_cores)
     _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
     scheme = WHILE_PACKING.get(config.weights)
-    program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
+    whole = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
+    program = member.program(whole)
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
-    limits = _limits(program, config, program.weights_bytes - choice.saved_bytes)
+    saved = choice.saved_bytes * member.ranks
+    limits = member.limits(program) or _limits(program, config, whole.weights_bytes - saved, member.ranks)
     layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
+    link, state = member.join(layout)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
@@ -101,14 +108,19 @@ def load_for(
     )
     asked = config.weights_pages == "huge"
     pages = HugePages(weights.file, spare=partial(_spare, config, layout), asked=asked)
-    return CpuExecutor(
-        library=Library(library.result()),
-        layout=layout,
-        weights=weights,
-        threads=threads,
-        shared_pages=config.kv_cache_memory == "shared",
-        check=BackgroundCheck(weights, plan(program, choice.forms), checkpoint, pages=pages),
-    )
+    check = BackgroundCheck(weights, plan(program, choice.forms), checkpoint, pages=pages)
+    compiled = Library(library.result())
+    with member.pinned():
+        return CpuExecutor(
+            library=compiled,
+            layout=layout,
+            weights=weights,
+            threads=threads,
+            shared_pages=config.kv_cache_memory == "shared",
+            check=check,
+            link=link,
+            state=state,
+        )
 
 
 def _spare(config: ExecutorConfig, layout: Layout) -> int:
@@ -149,7 +161,8 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
-def _limits(program: Program, config: ExecutorConfig, weights_bytes: int) -> StepLimits:
+def _limits(program: Program, config: ExecutorConfig, weights_bytes: int, ranks: int) -> StepLimits:
+    """weights_bytes: of all ranks, which share the memory that is left."""
     free = available_bytes() - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
@@ -157,5 +170,9 @@ def _limits(program: Program, config: ExecutorConfig, weights_bytes: int) -> Ste
             "of memory are free: free some, or serve a smaller model"
         )
     return resolve_limits(
-        program, config, DEFAULTS, free_bytes=free, default_kv_bytes=int(free * KV_SHARE / config.replicas)
+        program,
+        config,
+        DEFAULTS,
+        free_bytes=free // ranks,
+        default_kv_bytes=int(free * KV_SHARE / config.replicas / ranks),
     )

@@ -49,8 +49,13 @@ class CreateStruct(ct.Structure):
                 "masks",
                 "states",
                 "op_seconds",
+                "link",
+                "shared",
             )
         ),
+        ("shared_apart", ct.c_size_t),
+        ("ranks", ct.c_int32),
+        ("link_spins", ct.c_int32),
     ]
 
 
@@ -59,6 +64,10 @@ class CodedStruct(ct.Structure):
 
     _fields_ = [("bytes", ct.c_void_p), ("offsets", ct.c_void_p), ("decode_once_from", ct.c_int32)]
 
+
+LINK_COUNTS_AT, LINK_ENDED_AT = 72, 128
+"""Places in csrc/link.h, LinkHeader, of num_chunks, num_tokens and num_rows, and of whether the group has
+ended."""
 
 CHUNK_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "chunk_from", "chunk_save")
 STEP_ARRAYS = (*CHUNK_ARRAYS, "row_token", "row_slot", "row_position", "row_kind")
@@ -117,6 +126,12 @@ class Library:
         self.submit.restype, self.submit.argtypes = None, [ct.c_void_p, ct.POINTER(StepStruct)]
         self.wait = lib.firelane_wait
         self.wait.restype, self.wait.argtypes = None, [ct.c_void_p]
+        self.follow = lib.firelane_follow
+        self.follow.restype, self.follow.argtypes = None, [ct.c_void_p, ct.POINTER(StepStruct)]
+        for name in ("hand_out", "end_group"):
+            function = getattr(lib, f"firelane_{name}")
+            function.restype, function.argtypes = None, [ct.c_void_p]
+        self.hand_out, self.end_group = lib.firelane_hand_out, lib.firelane_end_group
         self.destroy = lib.firelane_destroy
         self.destroy.restype, self.destroy.argtypes = None, [ct.c_void_p]
         self._scratch_bytes = lib.firelane_scratch_bytes

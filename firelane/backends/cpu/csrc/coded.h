@@ -227,12 +227,15 @@ FL_INLINE void fetch_block(const std::uint8_t* block) {
   }
 }
 
-template <class Coded, Fetch F, int M, int K, int LDX>
+template <class Coded, Fetch F, int M, class SEGMENTS, int LDX>
 FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                            Sums& sums) {
+  constexpr bool in_blocks = SEGMENTS::in_blocks(Coded::kSteps);  // else a segment may end within what is decoded
   f32x16 acc[M][2] = {};
-  Coded coded(panel, K / 2);
-  for (int k = 0; k < K / 2; k += Coded::kSteps) {
+  Tree<M, SEGMENTS> tree;
+  Coded coded(panel, SEGMENTS::kWords);
+  int k = 0, segment = 0;
+  const auto block = [&]() FL_LAMBDA {
     fetch_block<Coded, F, M>(coded.block);
     coded.decode([&](int s, const u32x16(&words)[2]) FL_LAMBDA {
       if constexpr (F != Fetch::kFar) {
@@ -241,23 +244,34 @@ FL_KERNEL void decode_rows(const Bf16::act* x, const std::uint8_t* panel, Ahead 
       }
       if constexpr (F == Fetch::kKeep) store_words(kept + (k + s) * 32, words);
       Bf16::step<M, 2, LDX>(acc, x + (k + s) * 2, words);
+      if constexpr (!in_blocks)
+        if (k + s + 1 == SEGMENTS::kPlan.end[segment]) tree.close(segment++, acc);
     });
+    k += Coded::kSteps;
+  };
+  if constexpr (in_blocks) {
+    for (; segment < SEGMENTS::kCount; ++segment) {
+      for (const int end = SEGMENTS::kPlan.end[segment]; k < end;) block();
+      tree.close(segment, acc);
+    }
+  } else {
+    while (k < SEGMENTS::kWords) block();
   }
   leave(acc, sums);
 }
 
 // LEAST: with several tiles, none has fewer rows than half a tile.
-template <class Coded, Fetch F, int LEAST, int K, int LDX, int M = kWideRows>
+template <class Coded, Fetch F, int LEAST, class SEGMENTS, int LDX, int M = kWideRows>
 FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* panel, Ahead ahead, std::uint32_t* kept,
                           Sums& sums) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return decode_rows<Coded, F, M, K, LDX>(x, panel, ahead, kept, sums);
-    decode_any<Coded, F, LEAST, K, LDX, M - 1>(rows, x, panel, ahead, kept, sums);
+    if (rows == M) return decode_rows<Coded, F, M, SEGMENTS, LDX>(x, panel, ahead, kept, sums);
+    decode_any<Coded, F, LEAST, SEGMENTS, LDX, M - 1>(rows, x, panel, ahead, kept, sums);
   }
 }
 
 // Panels of a coded form in the place of PlainPanels<Bf16, K>. Needs kScratchBytes of scratch.
-template <class Coded, int K>
+template <class Coded, int K, class SEGMENTS = Segments<K / 2>>
 struct CodedPanels {
   using type = Bf16;
   static constexpr int kPanelBytes = K / 2 / Coded::kSteps * Coded::kBlockBytes;
@@ -275,7 +289,7 @@ struct CodedPanels {
       auto* kept = static_cast<std::uint32_t*>(scratch);
       if (rows <= kWideRows) {
         Sums sums;
-        decode_any<Coded, Fetch::kFar, 1, K, LDX>(rows, x, panel(p), {}, nullptr, sums);
+        decode_any<Coded, Fetch::kFar, 1, SEGMENTS, LDX>(rows, x, panel(p), {}, nullptr, sums);
         store_rows(sums, {0, rows}, p, store);
       } else if (are_few(rows)) {
         multiply_few<LDX>(p, rows, x, kept, store);
@@ -304,7 +318,7 @@ struct CodedPanels {
     };
     constexpr int bytes = kBlockWords / Coded::kSteps * Coded::kBlockBytes;
     const auto next = [&](int) FL_LAMBDA { return reinterpret_cast<const char*>(coded.block); };
-    few_rows<Bf16, K, LDX>(rows, x, block, next, bytes, sums);
+    few_rows<Bf16, SEGMENTS, LDX>(rows, x, block, next, bytes, sums);
     store_rows(sums, {0, rows}, p, store);
   }
 
@@ -320,12 +334,12 @@ struct CodedPanels {
       const Ahead ahead = this->ahead(p, i, tiles);
       const int count = r.end - r.begin;
       if (!kDecodeInRegisters || (once && i > 0))
-        tile_any<Bf16, K, LDX, kLeast>(count, from, kept, ahead, sums);
+        tile_any<Bf16, SEGMENTS, LDX, kLeast>(count, from, kept, ahead, sums);
       else if constexpr (kDecodeInRegisters) {
         if (once)
-          decode_any<Coded, Fetch::kKeep, kLeast, K, LDX>(count, from, panel(p), ahead, kept, sums);
+          decode_any<Coded, Fetch::kKeep, kLeast, SEGMENTS, LDX>(count, from, panel(p), ahead, kept, sums);
         else
-          decode_any<Coded, Fetch::kNear, kLeast, K, LDX>(count, from, panel(p), ahead, nullptr, sums);
+          decode_any<Coded, Fetch::kNear, kLeast, SEGMENTS, LDX>(count, from, panel(p), ahead, nullptr, sums);
       }
       store_rows(sums, r, p, store);
     }

@@ -30,6 +30,10 @@ struct CreateArgs {
   const std::uint32_t* masks;
   std::uint8_t* states;  // of recurrent layers: one of each slot, then snapshots
   double* op_seconds;  // by op, accumulated; the last entry counts steps
+  void* link;          // LinkHeader (link.h) of the ranks, null where there is one
+  std::uint8_t* shared;      // rows that all ranks see: parts of sums, in turns in one of two places, each rank's
+  std::size_t shared_apart;  // so far behind that of the rank before
+  std::int32_t ranks, link_spins;
 };
 
 struct StepArgs {
@@ -65,6 +69,7 @@ struct StatePlace {
 
 struct Context : CreateArgs {
   StepArgs step;
+  std::uint32_t link_begun;      // arrivals at the barriers of all ranks before this step
   std::int32_t logit_rows;       // output rows that need logits: none behind them does
   std::int32_t* token_slot;      // by token row
   std::int32_t* token_position;  // by token row
@@ -109,6 +114,11 @@ struct Context : CreateArgs {
     return reinterpret_cast<float*>(states + place.stride * index + place.offset);
   }
   std::int32_t* slot_tokens(int slot) const { return tokens + std::size_t(slot) * (limits.max_model_len + 1); }
+  // Parts of a sum in place 0 or 1, of the first rank.
+  template <class T>
+  T* shared_rows(int place) const {
+    return reinterpret_cast<T*>(shared + place * ranks * shared_apart);
+  }
   template <class T>
   T* at(int value) const {
     return reinterpret_cast<T*>(arena + offsets[value]);

@@ -2,7 +2,8 @@
 //
 // Each thread sorts the picks by expert itself, and copies the rows of an expert one behind the other before it
 // multiplies them: products are those of linear.h, and a row's bits do not depend on the rows beside it. The panels of
-// an ExpertLinear belong to one thread each, which adds the experts' parts in ascending order.
+// an ExpertLinear belong to one thread each, which adds the experts' parts in ascending order, or keeps them beside each
+// other and adds them as a tree in the end (segments.h).
 #pragma once
 
 #include "linear.h"
@@ -11,8 +12,8 @@ namespace firelane {
 
 constexpr int kStartBytes = 2048;
 
-// The slots of a step by expert. Slot j of row t is number t * PICKS + j.
-template <int EXPERTS, int PICKS>
+// The slots of a step by expert, of EXPERTS from FIRST on. Slot j of row t is number t * PICKS + j.
+template <int EXPERTS, int FIRST, int PICKS>
 struct ExpertSlots {
   int active[EXPERTS];  // experts with slots, ascending
   int count = 0;        // of those
@@ -22,7 +23,10 @@ struct ExpertSlots {
   FL_INLINE void sort(const std::int32_t* picks, int rows, std::int32_t* memory) {
     const auto each = [&](const auto& use) FL_LAMBDA {
       for (int row = 0; row < rows; ++row)
-        for (int j = 0; j < PICKS; ++j) use(picks[std::size_t(row) * LDP + j], row * PICKS + j);
+        for (int j = 0; j < PICKS; ++j) {
+          const int expert = picks[std::size_t(row) * LDP + j] - FIRST;
+          if (unsigned(expert) < unsigned(EXPERTS)) use(expert, row * PICKS + j);
+        }
     };
     std::memset(starts_, 0, sizeof(starts_));
     each([&](int expert, int) FL_LAMBDA { ++starts_[expert + 2]; });
@@ -44,7 +48,7 @@ struct ExpertSlots {
 
 // Rows of x by expert. LDX: elements from one row to the next; SLOT: from one slot of a row to the next, 0 where all
 // slots are the row itself; LDC: from one copy to the next.
-template <class T, int EXPERTS, int PICKS, int K, int LDP, int LDX, int SLOT, int LDC>
+template <class T, int EXPERTS, int FIRST, int PICKS, int K, int LDP, int LDX, int SLOT, int LDC>
 class ExpertRows {
  public:
   using act = typename T::act;
@@ -55,9 +59,11 @@ class ExpertRows {
     slots.template sort<LDP>(picks, rows, memory);
     const std::size_t taken = std::size_t(rows) * PICKS;
     copies_ = reinterpret_cast<act*>(memory + (taken + 15) / 16 * 16);
+    behind = reinterpret_cast<float*>(copies_ + std::size_t(rows) * LDC);
   }
 
-  ExpertSlots<EXPERTS, PICKS> slots;
+  ExpertSlots<EXPERTS, FIRST, PICKS> slots;
+  float* behind;  // memory of this thread that is left
 
   // The rows of an expert, valid until another's are asked for: copies, or where there is one, the row itself.
   FL_INLINE const act* of(int expert) {
@@ -116,18 +122,21 @@ FL_KERNEL void expert_gated_linear(const Context& c, int thread, int op, int tok
   });
 }
 
-// Panels of the output, shared out; each is added up from one expert after the other.
+// Panels of the output, shared out; to each the experts give their parts one after the other.
 template <int PANELS, class Rows, class Panels, class Store>
 FL_KERNEL void expert_linear(const Context& c, int thread, int op, int tokens, const std::int32_t* picks,
                              const typename Rows::act* x, const Panels& panels, const Store& store) {
   Rows rows(c, thread, tokens, picks, x);
-  const int group = group_size<Panels>(c, 2 * PANELS);
+  const int group = std::min(Store::kPanels, group_size<Panels>(c, 2 * PANELS));
   c.for_each_stealing(op, thread, (PANELS + group - 1) / group, [&](int item) {
     const int p0 = item * group, p1 = std::min(p0 + group, PANELS);
+    Store mine = store;
+    mine.begin(rows.behind, p0);
     for (int i = 0; i < rows.slots.count; ++i) {
       if (i + 1 < rows.slots.count) fetch_start(panels, rows.slots.active[i + 1] * PANELS + p0);
-      multiply_expert<PANELS>(rows, rows.slots.active[i], p0, p1, panels, c.thread_scratch(thread), store);
+      multiply_expert<PANELS>(rows, rows.slots.active[i], p0, p1, panels, c.thread_scratch(thread), mine);
     }
+    mine.end(picks, tokens, p1);
   });
 }
 
@@ -168,10 +177,14 @@ struct StoreExpertGated {
 // The first slot of a row begins with the residual, later ones add to what those before left.
 template <int PICKS, int LDO, int LDR, int LDS, bool BIAS, bool SHARES, bool RESIDUAL>
 struct StoreExpertSum {
+  static constexpr int kPanels = 1 << 20;
   float* out;
   const float* bias;
   const float* shares;
   const float* residual;
+
+  FL_INLINE void begin(float*, int) {}
+  FL_INLINE void end(const std::int32_t*, int, int) const {}
   FL_INLINE void operator()(int slot, int p, int panel, f32x16 a, f32x16 b) const {
     const int row = slot / PICKS, j = slot % PICKS;
     float* sum = out + std::size_t(row) * LDO + panel * 32;
@@ -192,6 +205,99 @@ struct StoreExpertSum {
     }
     store(sum, a);
     store(sum + 16, b);
+  }
+};
+
+// The parts of a row's slots lie beside each other until all are there. Those of experts of one segment are added in
+// their order, then segments as a tree, then the residual. LDP: from one row of picks to the next.
+template <int PICKS, int FIRST, int LDP, int LDO, int LDR, int LDS, bool BIAS, bool SHARES, bool RESIDUAL, class SEGMENTS>
+struct StoreExpertTree {
+  static constexpr int kPanels = 4;  // that are walked together at most: parts take memory
+  float* out;
+  const float* bias;
+  const float* shares;
+  const float* residual;
+  float* parts = nullptr;
+  int first = 0;
+
+  FL_INLINE void begin(float* memory, int p0) {
+    parts = memory;
+    first = p0;
+  }
+
+  FL_INLINE float* part(int slot, int panel) const { return parts + (std::size_t(slot) * kPanels + panel - first) * 32; }
+
+  FL_INLINE void operator()(int slot, int p, int panel, f32x16 a, f32x16 b) const {
+    if constexpr (BIAS) {
+      a += load(bias_of(bias, p));
+      b += load(bias_of(bias, p) + 16);
+    }
+    if constexpr (SHARES) {
+      const float share = shares[std::size_t(slot / PICKS) * LDS + slot % PICKS];
+      a = a * share;
+      b = b * share;
+    }
+    float* to = part(slot, panel);
+    store(to, a);
+    store(to + 16, b);
+  }
+
+  FL_INLINE void end(const std::int32_t* picks, int rows, int p1) const {
+    for (int row = 0; row < rows; ++row) {
+      const Order order(picks + std::size_t(row) * LDP);
+      for (int panel = first; panel < p1; ++panel)
+        for (int lane = 0; lane < 32; lane += 16) {
+          f32x16 sum = added(order, row, panel, lane);
+          const std::size_t column = panel * 32 + lane;
+          if constexpr (RESIDUAL) sum += load(residual + std::size_t(row) * LDR + column);
+          store(out + std::size_t(row) * LDO + column, sum);
+        }
+    }
+  }
+
+ private:
+  // How a row's slots are added: `meets[i]` is the height at which the segments of slots i and i + 1 of those that are
+  // there meet in the tree, 0 within a segment.
+  struct Order {
+    int slots[PICKS], meets[PICKS], count = 0;
+
+    FL_INLINE explicit Order(const std::int32_t* picks) {
+      int last = 0;
+      for (int j = 0; j < PICKS; ++j) {
+        const int expert = picks[j] - FIRST;
+        if (unsigned(expert) >= unsigned(SEGMENTS::kWords)) continue;
+        const int segment = segment_of(expert);
+        if (count) meets[count - 1] = segment == last ? 0 : 32 - __builtin_clz(segment ^ last);
+        slots[count++] = j;
+        last = segment;
+      }
+    }
+
+    static FL_INLINE int segment_of(int expert) {
+      int segment = 0;
+      for (int end = SEGMENTS::kWidths[0]; expert >= end; end += SEGMENTS::kWidths[segment]) ++segment;
+      return segment;
+    }
+  };
+
+  FL_INLINE f32x16 added(const Order& order, int row, int panel, int lane) const {
+    if (order.count == 0) return splat(0.0f);
+    const auto slot = [&](int i) FL_LAMBDA { return load(part(row * PICKS + order.slots[i], panel) + lane); };
+    f32x16 aside[4], sum = slot(0);
+    int heights[4], depth = 0;
+    for (int i = 1; i < order.count; ++i) {
+      const int height = order.meets[i - 1];
+      if (height == 0) {
+        sum += slot(i);
+        continue;
+      }
+      while (depth && heights[depth - 1] < height) sum = aside[--depth] + sum;
+      aside[depth] = sum;
+      heights[depth++] = height;
+      sum = slot(i);
+    }
+    while (depth) sum = aside[--depth] + sum;
+    return sum;
   }
 };
 

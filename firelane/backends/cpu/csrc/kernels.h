@@ -11,6 +11,7 @@
 #include "latent.h"
 #include "latent_attention.h"
 #include "linear.h"
+#include "link.h"
 #include "rope.h"
 #include "route.h"
 #include "rows.h"

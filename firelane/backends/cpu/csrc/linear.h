@@ -1,14 +1,16 @@
 // Matrix products of a few to a few hundred rows with packed weights.
 //
 // A panel holds 32 outputs: for each word of k, 32 lanes side by side. A tile of up to kTileRows rows by 32 outputs, or
-// by 16 where registers are few, stays in registers while k is summed in increasing order: an output's bits do not
-// depend on the other rows, and not on the form of the weights (PlainPanels here, CodedPanels in coded.h).
+// by 16 where registers are few, stays in registers while k is summed in increasing order, segment by segment: an
+// output's bits do not depend on the other rows, and not on the form of the weights (PlainPanels here, CodedPanels in
+// coded.h).
 #pragma once
 
 #include <algorithm>
 
 #include "context.h"
 #include "gates.h"
+#include "segments.h"
 
 namespace firelane {
 
@@ -61,14 +63,19 @@ FL_INLINE void leave(const f32x16 (&acc)[M][2], Sums& sums) {
   }
 }
 
-template <class T, int M, int K, int LDX>
+template <class T, int M, class SEGMENTS, int LDX>
 FL_INLINE void whole_panel(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
   f32x16 acc[M][2] = {};
+  Tree<M, SEGMENTS> tree;
+  for (int i = 0, k = 0; i < SEGMENTS::kCount; ++i) {
+    const int end = SEGMENTS::kPlan.end[i];
 #pragma GCC unroll 4
-  for (int k = 0; k < K / T::kPerWord; ++k) {
-    const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
-    if constexpr (M >= kFetchRows) ahead.fetch();
-    step_from<T, M, 2, LDX>(acc, x + k * T::kPerWord, w);
+    for (; k < end; ++k) {
+      const typename T::word* const w[2] = {panel + k * 32, panel + k * 32 + 16};
+      if constexpr (M >= kFetchRows) ahead.fetch();
+      step_from<T, M, 2, LDX>(acc, x + k * T::kPerWord, w);
+    }
+    tree.close(i, acc);
   }
   leave(acc, sums);
 }
@@ -117,40 +124,46 @@ static_assert(kWideRows == kTileRows || kWideRows < (kTileRows + 1) / 2, "one of
 
 // Few rows times one panel. `block(k)` gives where its words lie from k on,
 // as far as the next multiple of kBlockWords; meanwhile `ahead(k)`, so many bytes, are fetched.
-template <class T, int K, int LDX, class Block, class Fetched>
+template <class T, class SEGMENTS, int LDX, class Block, class Fetched>
 FL_INLINE void few_rows(int rows, const typename T::act* x, const Block& block, const Fetched& ahead, int bytes,
                         f32x16 (*sums)[2]) {
-  constexpr int words = K / T::kPerWord;
+  constexpr int words = SEGMENTS::kWords;
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   for (int m = 0; m < rows; ++m) sums[m][0] = sums[m][1] = splat(0.0f);
-  for (int k = 0; k < words; k += kBlockWords) {
+  Tree<kFewRows, SEGMENTS> tree;
+  for (int k = 0, segment = 0; k < words; k += kBlockWords) {
     const typename T::word* from = block(k);
     const char* fetched = ahead(k);
-    for (int i = 0; i < tiles; ++i) {
-      const Range r = split(rows, i, tiles);
-      const auto* acts = x + std::size_t(r.begin) * LDX + k * T::kPerWord;
-      const Ahead share = Ahead::share(fetched, fetched + bytes, i, tiles, 2 * kBlockWords);
-      block_any<T, LDX>(r.end - r.begin, acts, from, std::min(kBlockWords, words - k), share, sums + r.begin);
+    const int last = std::min(kBlockWords, words - k);
+    for (int done = 0, end; done < last; done = end) {
+      end = std::min(last, SEGMENTS::kPlan.end[segment] - k);
+      for (int i = 0; i < tiles; ++i) {
+        const Range r = split(rows, i, tiles);
+        const auto* acts = x + std::size_t(r.begin) * LDX + (k + done) * T::kPerWord;
+        const Ahead share = Ahead::share(fetched, fetched + bytes, i, tiles, 2 * kBlockWords).at(done);
+        block_any<T, LDX>(r.end - r.begin, acts, from + done * 32, end - done, share, sums + r.begin);
+      }
+      if (k + end == SEGMENTS::kPlan.end[segment]) tree.close(segment++, sums, rows);
     }
   }
 }
 
-template <class T, int M, int K, int LDX>
+template <class T, int M, class SEGMENTS, int LDX>
 FL_KERNEL void tile_rows(const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
   if constexpr (tile_width(M) == 2) {
-    whole_panel<T, M, K, LDX>(x, panel, ahead, sums);
+    whole_panel<T, M, SEGMENTS, LDX>(x, panel, ahead, sums);
   } else {
     const auto block = [&](int k) FL_LAMBDA { return panel + k * 32; };
     const auto fetched = [&](int k) FL_LAMBDA { return ahead.at(k).from; };
-    few_rows<T, K, LDX>(M, x, block, fetched, kBlockWords * ahead.stride, sums);
+    few_rows<T, SEGMENTS, LDX>(M, x, block, fetched, kBlockWords * ahead.stride, sums);
   }
 }
 
-template <class T, int K, int LDX, int LEAST = 1, int M = kTileRows>
+template <class T, class SEGMENTS, int LDX, int LEAST = 1, int M = kTileRows>
 FL_INLINE void tile_any(int rows, const typename T::act* x, const typename T::word* panel, Ahead ahead, Sums& sums) {
   if constexpr (M >= LEAST) {
-    if (rows == M) return tile_rows<T, M, K, LDX>(x, panel, ahead, sums);
-    tile_any<T, K, LDX, LEAST, M - 1>(rows, x, panel, ahead, sums);
+    if (rows == M) return tile_rows<T, M, SEGMENTS, LDX>(x, panel, ahead, sums);
+    tile_any<T, SEGMENTS, LDX, LEAST, M - 1>(rows, x, panel, ahead, sums);
   }
 }
 
@@ -163,7 +176,7 @@ FL_INLINE void store_rows(const f32x16 (*sums)[2], Range rows, int p, const Stor
 }
 
 // Panels as they are multiplied: words side by side.
-template <class T, int K>
+template <class T, int K, class SEGMENTS = Segments<K / T::kPerWord>>
 struct PlainPanels {
   using type = T;
   static constexpr std::size_t kPanelWords = std::size_t(K / T::kPerWord) * 32;
@@ -194,7 +207,7 @@ struct PlainPanels {
     const auto* words = panel(p);
     const auto block = [&](int k) FL_LAMBDA { return words + k * 32; };
     const auto next = [&](int k) FL_LAMBDA { return reinterpret_cast<const char*>(block(k + kBlockWords)); };
-    few_rows<T, K, LDX>(rows, x, block, next, kBlockWords * 128, sums);
+    few_rows<T, SEGMENTS, LDX>(rows, x, block, next, kBlockWords * 128, sums);
     store_rows(sums, {0, rows}, p, store);
   }
 
@@ -206,7 +219,7 @@ struct PlainPanels {
       const Range r = split(rows, i, tiles);
       for (int p = p0; p < p1; ++p) {
         const auto* from = x + std::size_t(r.begin) * LDX;
-        tile_any<T, K, LDX>(r.end - r.begin, from, panel(p), ahead(p, p1 - p0, i, tiles), sums);
+        tile_any<T, SEGMENTS, LDX>(r.end - r.begin, from, panel(p), ahead(p, p1 - p0, i, tiles), sums);
         store_rows(sums, r, p, store);
       }
     }

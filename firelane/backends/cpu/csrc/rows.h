@@ -13,26 +13,46 @@ FL_INLINE float widen(const Bf16*, const Bf16::word* lane, int k) {
 }
 FL_INLINE float widen(const F32*, const F32::word* lane, int k) { return lane[k * 32]; }
 
+// The rows of a table that are there: those of `rows` tokens from `first` on, of a vocabulary of `of`.
+struct TablePart {
+  int first, rows, of;
+
+  // The token's row in the table, -1 where it has none.
+  FL_INLINE int row(const Context& c, int token) const {
+    int id = c.slot_tokens(c.token_slot[token])[c.token_position[token]];
+    if (id < 0 || id >= of) id = 0;
+    return unsigned(id - first) < unsigned(rows) ? id - first : -1;
+  }
+};
+
 // A row of the table is one lane of a panel: the same packed weight serves the logits of a tied model.
-template <class T, int VOCAB, int K, int LDO>
-FL_KERNEL void embed(const Context& c, int thread, const typename T::word* table, float scale, float* out) {
+template <class T, int K, int LDO>
+FL_KERNEL void embed(const Context& c, int thread, TablePart part, const typename T::word* table, float scale,
+                     float* out) {
   const Range mine = split(c.step.num_tokens, thread, c.threads());
   for (int row = mine.begin; row < mine.end; ++row) {
-    int id = c.slot_tokens(c.token_slot[row])[c.token_position[row]];
-    if (id < 0 || id >= VOCAB) id = 0;
+    const int id = part.row(c, row);
+    if (id < 0) {
+      std::memset(out + std::size_t(row) * LDO, 0, K * sizeof(float));
+      continue;
+    }
     const typename T::word* lane = table + std::size_t(id / 32) * (K / T::kPerWord) * 32 + id % 32;
     for (int k = 0; k < K; ++k) out[std::size_t(row) * LDO + k] = widen(static_cast<const T*>(nullptr), lane, k) * scale;
   }
 }
 
 // The same from a coded form: the panel is decoded into scratch first.
-template <class Coded, int VOCAB, int K, int LDO>
-FL_KERNEL void embed_coded(const Context& c, int thread, const CodedWeight& table, float scale, float* out) {
+template <class Coded, int K, int LDO>
+FL_KERNEL void embed_coded(const Context& c, int thread, TablePart part, const CodedWeight& table, float scale,
+                           float* out) {
   const Range mine = split(c.step.num_tokens, thread, c.threads());
   auto* words = reinterpret_cast<std::uint32_t*>(c.thread_scratch(thread));
   for (int row = mine.begin; row < mine.end; ++row) {
-    int id = c.slot_tokens(c.token_slot[row])[c.token_position[row]];
-    if (id < 0 || id >= VOCAB) id = 0;
+    const int id = part.row(c, row);
+    if (id < 0) {
+      std::memset(out + std::size_t(row) * LDO, 0, K * sizeof(float));
+      continue;
+    }
     decode_panel<Coded, K>(table.bytes + table.offsets[id / 32], words);
     for (int k = 0; k < K; ++k)
       out[std::size_t(row) * LDO + k] = widen(static_cast<const Bf16*>(nullptr), words + id % 32, k) * scale;

@@ -1,11 +1,12 @@
 // The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes,
-// kScratchRowBytes (for each token row of the largest step) and run().
+// kScratchRowBytes (for each token row of the largest step), kMeetings (barriers of all ranks in a step) and run().
 #pragma once
 
 #include <ctime>
 #include <vector>
 
 #include "context.h"
+#include "link.h"
 #include "thread_pool.h"
 
 namespace firelane {
@@ -44,6 +45,8 @@ class Executor {
 
   void submit(const StepArgs& step) {
     context_.step = step;
+    context_.link_begun += std::uint32_t(Program::kMeetings) * context_.ranks * (begun_ ? 1 : 0);
+    begun_ = true;
     int row = 0;
     for (int i = 0; i < step.num_chunks; ++i) {
       chunk_row_[i] = row;
@@ -61,6 +64,21 @@ class Executor {
   }
 
   void wait() { pool_.wait(); }
+
+  // Runs the steps that the first rank hands out: `step` points at what they have in common. Returns once the group
+  // ends.
+  void follow(StepArgs step) {
+    LinkHeader& link = *static_cast<LinkHeader*>(context_.link);
+    for (std::uint32_t seen = 1;; ++seen) {
+      await_count(link, link.steps, link.followers, seen, context_.link_spins ? kStepSpins : 0);
+      if (link.ended.load()) return;
+      step.num_chunks = link.num_chunks;
+      step.num_tokens = link.num_tokens;
+      step.num_rows = link.num_rows;
+      submit(step);
+      wait();
+    }
+  }
 
   // Ends an op: every thread has finished it. The last one notes the time: others may not run for a while.
   void sync(int op) {
@@ -82,6 +100,7 @@ class Executor {
   std::vector<std::int32_t> slot_, position_, last_, chunk_row_;
   std::vector<Counter> counters_;
   double mark_ = 0;
+  bool begun_ = false;
   ThreadPool pool_;  // the last: its threads end first, and look at nothing before the first step
 };
 
@@ -101,6 +120,15 @@ class Executor {
     static_cast<FirelaneExecutor*>(e)->submit(*s);                                             \
   }                                                                                            \
   FIRELANE_EXPORT void firelane_wait(void* e) { static_cast<FirelaneExecutor*>(e)->wait(); }   \
+  FIRELANE_EXPORT void firelane_follow(void* e, const firelane::StepArgs* s) {                 \
+    static_cast<FirelaneExecutor*>(e)->follow(*s);                                             \
+  }                                                                                            \
+  FIRELANE_EXPORT void firelane_hand_out(void* link) {                                         \
+    firelane::hand_out(*static_cast<firelane::LinkHeader*>(link));                             \
+  }                                                                                            \
+  FIRELANE_EXPORT void firelane_end_group(void* link) {                                        \
+    firelane::end_group(*static_cast<firelane::LinkHeader*>(link));                            \
+  }                                                                                            \
   FIRELANE_EXPORT void firelane_destroy(void* e) { delete static_cast<FirelaneExecutor*>(e); } \
   FIRELANE_EXPORT long long firelane_scratch_bytes(long long max_tokens) {                     \
     return (long long)firelane::scratch_bytes<MODEL>(std::size_t(max_tokens));                 \

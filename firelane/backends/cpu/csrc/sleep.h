@@ -4,15 +4,26 @@
 #include <atomic>
 #include <cstdint>
 
+#include "vec.h"
+
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
+#include <ctime>
 #endif
 
 namespace firelane {
+
+FL_INLINE void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
 
 // Returns some time after `word` is no longer `seen`, or earlier.
 inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
@@ -20,6 +31,24 @@ inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
 #else
   word.wait(seen, std::memory_order_seq_cst);
+#endif
+}
+
+// The same of a word that processes share; returns after a second at the latest.
+inline void sleep_shared(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+#if defined(__linux__)
+  const timespec second{1, 0};
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &second, nullptr, 0);
+#else
+  word.wait(seen, std::memory_order_seq_cst);
+#endif
+}
+
+inline void wake_shared(std::atomic<std::uint32_t>& word) {
+#if defined(__linux__)
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+#else
+  word.notify_all();
 #endif
 }
 

@@ -12,14 +12,6 @@
 
 namespace firelane {
 
-FL_INLINE void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");
-#endif
-}
-
 // A number that threads wait on to change.
 class EventCount {
  public:

@@ -1,0 +1,78 @@
+"""A rank beside the first one: python -m firelane.backends.cpu.rank_process FD, started by rank_group.py.
+
+It loads its part of the model and says that it is ready; then it runs the steps that the first rank hands
+out, without a line of Python in between. It ends when the socket `FD` closes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+
+from firelane import env
+from firelane.backends.cpu.loader import load_for
+from firelane.backends.cpu.member import Follower
+from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, READY, Task
+from firelane.child_process import end_with_parent
+from firelane.errors import FirelaneError
+from firelane.telemetry import logs
+
+
+def main(arguments: list[str]) -> int:
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
+    sock = socket.socket(fileno=int(arguments[0]))
+    sock.sendall(HELLO)
+    task = _receive(sock)
+    logs.set_up(task.log_level, task.log_format, rank=task.rank)
+    if task.cores:
+        os.sched_setaffinity(0, task.cores)
+    follower = Follower(
+        rank=task.rank,
+        layout=task.layout,
+        sizes=task.sizes,
+        link_fd=task.link_fd,
+        slots_fd=task.slots_fd,
+        cores=task.group_cores,
+    )
+    try:
+        executor = load_for(env.read(), task.program, task.model_dir, task.config, _silent, follower)
+    except (FirelaneError, MemoryError) as error:
+        _send(sock, FAILED, f"{error}" or "out of memory")
+        return 1
+    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    sock.sendall(READY)
+    executor.follow()
+    executor.release()
+    return 0
+
+
+def _receive(sock: socket.socket) -> Task:
+    """The parent's own words, over a socket that nobody else has."""
+    with sock.makefile("rb") as stream:
+        length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+        return pickle.loads(stream.read(length))
+
+
+def _send(sock: socket.socket, kind: bytes, message: str) -> None:
+    with contextlib.suppress(OSError):
+        sock.sendall(kind + message.encode())
+
+
+def _end_with(sock: socket.socket) -> None:
+    """The group ends when its first rank does."""
+    with contextlib.suppress(OSError):
+        sock.recv(1)
+    os._exit(0)
+
+
+def _silent(stage: str, done: float, total: float, unit: str, /) -> None:
+    del stage, done, total, unit
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

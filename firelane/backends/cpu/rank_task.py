@@ -1,0 +1,33 @@
+"""The words between the first rank and the processes of the others, over a socket pair: a rank says HELLO, is
+told its Task, and says READY, or FAILED and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from firelane.contract import StepLimits
+from firelane.engine_config import ExecutorConfig
+from firelane.parallel.ranks import RankLayout
+from firelane.program.program import Program
+
+HELLO, READY, FAILED = b"H", b"R", b"F"
+LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """All that a rank needs to know; `program` is the whole model's."""
+
+    program: Program
+    model_dir: Path
+    config: ExecutorConfig
+    rank: int
+    layout: RankLayout
+    sizes: StepLimits
+    link_fd: int
+    slots_fd: int
+    cores: tuple[int, ...]
+    group_cores: int
+    log_level: str
+    log_format: str

@@ -1,0 +1,123 @@
+"""A model by several processes of this machine: the bits of one, and the end of all when one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from firelane.backends import cpu
+from firelane.backends.cpu import rank_group
+from firelane.backends.cpu.rank_group import RankGroup
+from firelane.contract import Executor, StepInputs
+from firelane.engine_config import ExecutorConfig
+from firelane.errors import MachineError, UsageError
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
+from tests.backends.cpu_harness import Chunk, fill, set_greedy
+from tests.models.families import make_checkpoint
+
+TOYS = [
+    ("llama3", "bfloat16"),
+    ("mixtral", "bfloat16"),
+    ("deepseek_v3", "float32"),
+    ("qwen3_next", "bfloat16"),
+]
+STEPS = [
+    [Chunk(0, 0, 33), Chunk(2, 0, 20)],
+    [Chunk(2, 20, 1), Chunk(0, 33, 1), Chunk(1, 0, 13)],
+    [Chunk(0, 34, 1)],
+    [Chunk(0, 35, 1), Chunk(1, 13, 1), Chunk(2, 21, 1)],
+    [Chunk(1, 14, 3, score=True)],
+]
+HAS_CORES = len(rank_group.usable_cores()) > 1
+pytestmark = pytest.mark.skipif(not HAS_CORES, reason="ranks need a core each")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    base = tmp_path_factory.mktemp("ranks")
+    return cache(lambda name, dtype: make_checkpoint(name, dtype, base / f"{name}-{dtype}"))
+
+
+def load(directory: Path, cache_dir: Path, ranks: int, **options: object) -> Executor:
+    config = ExecutorConfig(
+        cache_dir=cache_dir,
+        tensor_parallel_size=ranks,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        kv_cache_bytes=16 << 20,
+        **options,
+    )
+    return cpu.load(load_program(read_config(directory)), directory, config, lambda *_: None)
+
+
+@contextmanager
+def loaded(*arguments, **options):
+    executor = load(*arguments, **options)
+    try:
+        yield executor
+    finally:
+        executor.release()
+
+
+def run(executor: Executor) -> list[bytes]:
+    """What the steps give: tokens, and log-probabilities to the last bit."""
+    rng = np.random.default_rng(3)
+    for slot in range(3):
+        tables = executor.state.block_tables
+        each = executor.limits.num_blocks // len(tables)  # of each cache group
+        for group, table in enumerate(tables):
+            table[slot, :8] = np.arange(8) + slot * 8 + group * each
+        set_greedy(executor.state, slot, rng.integers(0, 250, 60).tolist(), 5)
+    inputs, found = StepInputs.allocate(executor.limits), []
+    for chunks in STEPS:
+        executor.submit(fill(inputs, chunks))
+        outputs, rows = executor.wait(), inputs.num_rows
+        assert np.isfinite(outputs.logprobs[:rows]).all()
+        found.append(b"".join(a[:rows].tobytes() for a in (outputs.tokens, outputs.logprobs, outputs.hidden)))
+    return found
+
+
+def run_for_ever(executor: Executor) -> NoReturn:
+    while True:
+        run(executor)
+
+
+@pytest.mark.parametrize(("family", "dtype"), TOYS)
+def test_the_bits_of_one_rank(checkpoint, kernel_cache: Path, family: str, dtype: str) -> None:
+    directory = checkpoint(family, dtype)
+    with loaded(directory, kernel_cache, 1) as alone:
+        want = run(alone)
+    with loaded(directory, kernel_cache, 2) as group:
+        assert run(group) == want
+
+
+def test_a_rank_that_is_killed_ends_the_group(checkpoint, kernel_cache: Path) -> None:
+    with loaded(checkpoint("llama3", "bfloat16"), kernel_cache, 2) as group:
+        assert isinstance(group, RankGroup)
+        run(group)
+        os.kill(group.pids[1], signal.SIGKILL)
+        with pytest.raises(MachineError, match=r"rank 1 of the model ended \(SIGKILL\)"):
+            run_for_ever(group)
+        with pytest.raises(MachineError, match="rank 1"):
+            group.submit(StepInputs.allocate(group.limits))
+
+
+def test_more_ranks_than_cores_are_refused(checkpoint, kernel_cache: Path, monkeypatch) -> None:
+    monkeypatch.setattr(rank_group, "usable_cores", lambda: {0})
+    with pytest.raises(UsageError, match="--tensor-parallel-size 2: this process has 1 core, and each rank"):
+        load(checkpoint("llama3", "bfloat16"), kernel_cache, 2)
+
+
+def test_a_rank_that_never_appears_is_named(checkpoint, kernel_cache: Path, monkeypatch) -> None:
+    monkeypatch.setattr(rank_group, "HELLO_S", 0.01)
+    with pytest.raises(MachineError, match="rank 1 of the model did not appear within"):
+        load(checkpoint("llama3", "bfloat16"), kernel_cache, 2)
