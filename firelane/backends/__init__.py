@@ -36,6 +36,11 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
+    if name != "cpu" and config.tensor_parallel_size > 1:
+        raise UsageError(
+            f"--tensor-parallel-size {config.tensor_parallel_size}: the {name} backend has one rank; leave it "
+            "out, or choose --backend cpu"
+        )
     if name == "cuda":
         _check_for_gpu(config)
     return import_module(BACKENDS[name]).load(program, model_dir, config, progress)

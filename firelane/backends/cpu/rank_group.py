@@ -69,20 +69,27 @@ def usable_cores() -> set[int]:
 
 
 class RankProcess:
-    """Process of one rank, which was started for `task`."""
+    """Process of one rank, started for `task`, which send() tells it."""
 
     def __init__(self, task: Task) -> None:
-        self.rank, self._is_ending = task.rank, False
+        self._task, self._is_ending, self._is_ready = task, False, False
         self._sock, theirs = socket.socketpair()
         with theirs:
             fds = (theirs.fileno(), task.link_fd, task.slots_fd)
             self._process = subprocess.Popen([sys.executable, "-m", MODULE, str(fds[0])], pass_fds=fds)
+
+    def send(self) -> None:
+        """Raises MachineError where nobody reads it."""
         self._sock.settimeout(HELLO_S)
-        payload = pickle.dumps(task)
+        payload = pickle.dumps(self._task)
         try:
             self._sock.sendall(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
         except OSError as error:
-            raise MachineError(f"rank {self.rank} of the model {self._ending()}") from error
+            raise MachineError(f"{self.name} did not take its task: {error}") from error
+
+    @property
+    def name(self) -> str:
+        return f"rank {self._task.rank} of the model"
 
     @property
     def pid(self) -> int:
@@ -92,19 +99,20 @@ class RankProcess:
         """Raises MachineError where it has ended, or is not there after HELLO_S."""
         try:
             if self._sock.recv(1) != HELLO:
-                raise MachineError(f"rank {self.rank} of the model {self._ending()} before it began to load")
+                raise MachineError(f"{self.name} {self._ending()} before it began to load")
         except TimeoutError as error:
             raise MachineError(
-                f"rank {self.rank} of the model did not appear within {HELLO_S:.0f} s: the machine may be "
+                f"{self.name} did not appear within {HELLO_S:.0f} s: the machine may be "
                 "overloaded, or out of memory"
             ) from error
         self._sock.settimeout(None)
         kind = self._sock.recv(1)
         if kind == FAILED:
             with self._sock.makefile("rb") as stream:
-                raise MachineError(f"rank {self.rank} of the model: {stream.read().decode()}")
+                raise MachineError(f"{self.name}: {stream.read().decode()}")
         if kind != READY:
-            raise MachineError(f"rank {self.rank} of the model {self._ending()} while it was loading")
+            raise MachineError(f"{self.name} {self._ending()} while it was loading")
+        self._is_ready = True
 
     def watch(self, on_end: Callable[[str], None]) -> None:
         """Call on_end, from another thread, if it ends before it is told to."""
@@ -113,9 +121,9 @@ class RankProcess:
             with suppress(OSError):
                 self._sock.recv(1)
             if not self._is_ending:
-                on_end(f"rank {self.rank} of the model {self._ending()}")
+                on_end(f"{self.name} {self._ending()}")
 
-        threading.Thread(target=wait, name=f"rank {self.rank}", daemon=True).start()
+        threading.Thread(target=wait, name=self.name, daemon=True).start()
 
     def close(self) -> None:
         """Idempotent."""
@@ -123,6 +131,8 @@ class RankProcess:
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
+        if not self._is_ready:
+            self._process.kill()  # it does not look at its socket while it loads
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -180,6 +190,7 @@ class Leader:
             state = SlotState.allocate(layout.limits, layout.program.vocab_size, fd=slots)
             for rank in range(1, self.ranks):
                 self.processes.append(RankProcess(self._task(rank, layout.limits, slots)))
+                self.processes[-1].send()
         finally:
             os.close(slots)
             self.link.close_fd()
