@@ -38,7 +38,7 @@ def create_executor(
     name = resolve(backend)
     if name != "cpu" and config.tensor_parallel_size > 1:
         raise UsageError(
-            f"--tensor-parallel-size {config.tensor_parallel_size}: the {name} backend has one rank; leave it "
+            f"--tensor-parallel-size {config.tensor_parallel_size}: the {name} backend has one; leave it "
             "out, or choose --backend cpu"
         )
     if name == "cuda":

@@ -8,13 +8,16 @@ from firelane.program.program import Program
 from firelane.program.values import Cost, StepShape
 
 ONE_TOKEN = StepShape(tokens=1, outputs=1, attended=1, context=1, sequences=1)
-HEADER = ("#", "op", "output", "shape", "weight", "FLOPs", "weight bytes", "KV bytes")
+HEADER = ("#", "op", "output", "shape", "weight", "FLOPs", "weight bytes", "KV bytes", "moved")
 
 
 def format_program(program: Program, shape: StepShape = ONE_TOKEN) -> str:
-    """A table of all ops with their costs in a step of `shape` (default: one token), and the totals."""
+    """A table of all ops with their costs in a step of `shape` (default: one token), and the totals. Of a
+    rank they say what it moves from or to others."""
     rows = [HEADER, *(_row(i, op, shape) for i, op in enumerate(program.ops)), _totals(program.cost(shape))]
-    widths = [max(len(row[c]) for row in rows) for c in range(len(HEADER))]
+    if not program.cost(shape).link_bytes:
+        rows = [row[:-1] for row in rows]
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     lines = ["  ".join(_aligned(cell, c, widths[c]) for c, cell in enumerate(row)).rstrip() for row in rows]
     return "\n".join([_title(program, shape), *lines])
 
@@ -50,8 +53,9 @@ def _totals(cost: Cost) -> tuple[str, ...]:
     return ("", "total", "", "", "", *_costs(cost))
 
 
-def _costs(cost: Cost) -> tuple[str, str, str]:
-    return _scaled(cost.flops, ""), _bytes(cost.weight_bytes), _bytes(cost.kv_bytes)
+def _costs(cost: Cost) -> tuple[str, str, str, str]:
+    moved = _bytes(cost.link_bytes)
+    return _scaled(cost.flops, ""), _bytes(cost.weight_bytes), _bytes(cost.kv_bytes), moved
 
 
 def _bytes(n: float) -> str:

@@ -1,4 +1,4 @@
-"""An engine of two ranks under a real `openai` client: the answers of one rank, also when ranks are killed."""
+"""An engine of two ranks under a real `openai` client: the answers of one, also when ranks are killed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,37 @@
+"""Ranks as text: what each runs, what it moves in a step, and how long stages wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firelane.parallel.balance import cut
+from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.parallel.segments import segmented
+from firelane.parallel.shard import whole_products
+from firelane.parallel.stage import unit_costs
+from firelane.program.printer import format_program
+from firelane.program.program import Program
+
+
+def describe_ranks(program: Program, layout: RankLayout) -> str:
+    """A table of each rank's program, and what they have in common. Raises UsageError."""
+    parts = [f"rank {r}: " + format_program(rank_program(program, layout, r)) for r in range(layout.ranks)]
+    if layout.tp > 1 and (whole := whole_products(program, layout.tp)):
+        parts.append(f"whole on every rank: {', '.join(whole)}")
+    if layout.pp > 1:
+        costs = stage_costs(program, layout.pp)
+        shares = ", ".join(f"{cost / sum(costs):.1%}" for cost in costs)
+        parts.append(f"stages take {shares} of a step; bubble of a full pipeline {bubble(costs):.1%}")
+    return "\n\n".join(parts)
+
+
+def stage_costs(program: Program, pp: int) -> list[float]:
+    """Of each stage, in bytes: see stage.unit_costs()."""
+    costs = unit_costs(segmented(program))
+    return [sum(costs[run.start : run.stop]) for run in cut(costs, pp)]
+
+
+def bubble(costs: Sequence[float]) -> float:
+    """The share of its time that a stage waits for the slowest, on average, with as many steps in flight as
+    there are stages."""
+    return 1 - sum(costs) / (len(costs) * max(costs))
