@@ -177,7 +177,14 @@ class Leader:
         return self.layout.ranks
 
     def program(self, program: Program) -> Program:
-        return rank_program(program, self.layout, 0)
+        """Raises UsageError also where block tables would not mean the same on all ranks."""
+        programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
+        if len({_cache_groups(own) for own in programs}) > 1:
+            raise UsageError(
+                f"--tensor-parallel-size {self.ranks}: the KV heads of this model cannot be shared evenly "
+                "enough; lower it"
+            )
+        return programs[0]
 
     def limits(self, program: Program) -> StepLimits | None:
         del program
@@ -233,6 +240,11 @@ class Leader:
     def _cores(self, rank: int) -> tuple[int, ...]:
         each = len(self.cores) // self.ranks
         return tuple(self.cores[rank * each : (rank + 1) * each])
+
+
+def _cache_groups(program: Program) -> tuple[tuple[int, ...], ...]:
+    """The layers of each group, whose pages the same block tables name on all ranks."""
+    return tuple(tuple(layer.layer for layer in group.layers) for group in program.cache_groups)
 
 
 def _has_experts(program: Program) -> bool:
