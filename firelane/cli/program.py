@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-<<<<<<< HEAD
     options.add_kv_cache_dtype(parser)
-=======
     parser.add_argument(
         "--tensor-parallel-size",
         type=options.positive_int,
@@ -30,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stages (default: %(default)s)",
     )
->>>>>>> b370869 (program: what each rank runs and moves)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -38,22 +35,14 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.progress import ProgressDisplay
     from firelane.models.config import read_config
     from firelane.models.registry import load_program
-<<<<<<< HEAD
-    from firelane.program.cache_rewrite import with_cache_dtype
-=======
     from firelane.parallel.describe import describe_ranks
     from firelane.parallel.ranks import RankLayout
->>>>>>> b370869 (program: what each rank runs and moves)
+    from firelane.program.cache_rewrite import with_cache_dtype
     from firelane.program.printer import format_program
     from firelane.sources.resolve import resolve
 
     directory = resolve(arguments.model, progress=ProgressDisplay())
-<<<<<<< HEAD
     program = with_cache_dtype(load_program(read_config(directory)), arguments.kv_cache_dtype)
-    print(format_program(program))
-=======
-    program = load_program(read_config(directory))
     tp, pp = arguments.tensor_parallel_size, arguments.pipeline_parallel_size
     print(format_program(program) if tp == pp == 1 else describe_ranks(program, RankLayout(tp=tp, pp=pp)))
->>>>>>> b370869 (program: what each rank runs and moves)
     return 0

@@ -22,13 +22,8 @@ from firelane.engine_config import (
 
 ENGINE = (
     "--threads --tensor-parallel-size --max-num-seqs --max-num-batched-tokens --max-model-len "
-<<<<<<< HEAD
     "--kv-cache-gib --block-size --kv-cache-memory --kv-cache-dtype --weights --dtype --weights-pages "
     "--no-prefix-cache --scheduling-policy --backend --gemm --state-snapshots --state-snapshot-interval"
-=======
-    "--kv-cache-gib --block-size --kv-cache-memory --weights --weights-pages --no-prefix-cache "
-    "--scheduling-policy --backend --gemm --state-snapshots --state-snapshot-interval"
->>>>>>> b370869 (program: what each rank runs and moves)
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
@@ -56,17 +51,12 @@ FLAGS = {
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
-<<<<<<< HEAD
     "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
     "doctor": "--json --save --verify",
     "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
     "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "
     "--plot",
-    "program": "MODEL --kv-cache-dtype",
-=======
-    "doctor": "--json --verify",
-    "program": "MODEL --tensor-parallel-size --pipeline-parallel-size",
->>>>>>> b370869 (program: what each rank runs and moves)
+    "program": "MODEL --tensor-parallel-size --pipeline-parallel-size --kv-cache-dtype",
     "version": "",
 }
 ENVIRONMENT = {"FIRELANE_CACHE_DIR", "FIRELANE_ISA", "FIRELANE_CXX", "FIRELANE_LOG_LEVEL"}
