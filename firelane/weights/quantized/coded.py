@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
-from firelane.weights.codes import Codes
+from firelane.weights.codebooks import E2M1_VALUES, E4M3, Codebook
+from firelane.weights.codes import Codes, stacked
 from firelane.weights.formats import Format
-from firelane.weights.quantized.numbers import E2M1, E4M3, e8m0, nibbles, unpacked
+from firelane.weights.quantized.numbers import E2M1, e8m0, nibbles, unpacked
 from firelane.weights.quantized.stored import Stored
 
 F32 = NDArray[np.float32]

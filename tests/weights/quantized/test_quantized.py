@@ -16,7 +16,7 @@ from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.quantized.numbers import E4M3
+from firelane.weights.codebooks import E4M3
 from firelane.weights.reader import ReadBuffer
 from tests.models import toy_dense, toy_latent
 from tests.models.families import make_checkpoint, random_tensors
