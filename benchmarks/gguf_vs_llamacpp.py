@@ -3,9 +3,9 @@
     gguf_vs_llamacpp.py FILE [FILE ...] --peers-script PATH [--workloads decode-1 decode-8 prefill-512 mix-32]
         [--isa avx2 --llamacpp-python PYTHON]
 
-The peers' script is that of turns_vs_peers.py; it sets llama.cpp up. --isa forces Firelane to an instruction-set
-target; PYTHON has a llama.cpp that was built for it (see targets_vs_llamacpp.py). Ratios are the medians of those
-of the rounds.
+The peers' script is that of turns_vs_peers.py; it sets llama.cpp up. --isa forces Firelane to an
+instruction-set target; PYTHON has a llama.cpp that was built for it (see targets_vs_llamacpp.py). Ratios are
+the medians of those of the rounds.
 """
 
 from __future__ import annotations

@@ -2,18 +2,18 @@
 
 A weight is bf16(scale * code - minimum), in float32, rounded once to nearest even; whether a zero has a sign
 is left open, for no sum of products depends on it. Where there are minima, scales have so few bits that
-products with codes are exact. A panel is 32 outputs by K inputs, K a multiple of the grouping's span; of each
-span of inputs it has
+products with codes are exact. A panel is 32 outputs by K inputs, K a multiple of the grouping's span; it ends
+with zeros to a multiple of 64 bytes, and of each span of inputs it has
 
     heads      scales, then minima, negated, where the format has them: float32, float16 or bf16 [32 outputs],
                or, of two levels, first the units, float16 [32] (of the minima, negated, too), then int8
-               [groups of the span][32] (of the minima too): a scale is the product of both, in float32
-               or, of powers of two, uint8: 2^MOST_POWER halved so many times
+               [groups of the span][32] (of the minima too): a scale is the product of both, in float32;
+               or, of powers of two, uint8 [32]: how often 2^MOST_POWER is halved
     codes      of 8 bits: for each step of two inputs 64 bytes: int8 [32 outputs][2]
                of 4 bits: for each eight steps uint32 [32 outputs][2], step s in nibble s / 2, odd ones four
-               nibbles higher; code + 8 without minima, the code (0 .. 15) with; the place
-               in the table of a codebook. With powers, for each four steps uint16 [32 outputs][2], step s in
-               nibble s
+               nibbles higher; code + 8 without minima, the code (0 .. 15) with, or its
+               place in the codebook
+               of 4 bits with powers: for each four steps uint16 [32 outputs][2], step s in nibble s: places
                of 6 bits: for each sixteen steps uint64 [3][32 outputs]: code + 32 of step 5 q + i
                (i = 0 .. 4), input p in bits 12 i + 6 p .. of word q; of step 15, in bits 60 .. 63 of words
                0 and 1 the lower four bits of inputs 0 and 1, of word 2 the upper two of both
@@ -31,13 +31,15 @@ from numpy.typing import NDArray
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codebooks import E4M3, TABLES, Codebook, indices
 from firelane.weights.codes import F32, Codes, Levels
-from firelane.weights.formats import PANEL_ROWS, Format, Grouping, Heads
+from firelane.weights.formats import PANEL_ROWS, Format, Grouping, Heads, round_up
 
 Bytes = NDArray[np.uint8]
 OFFSETS = {4: 8, 6: 32, 8: 0}
 """Added to codes by their bits; to those of four bits where there are no minima."""
 SIZES = {Heads.F32: 4, Heads.F16: 2, Heads.BF16: 2, Heads.POWER: 1}
 """Bytes of a number."""
+ALIGNMENT_BYTES = 64
+"""Of panels."""
 STEP_OF_NIBBLE = [0, 2, 4, 6, 1, 3, 5, 7]
 MOST_SCALE = 1e36
 """Of a scale or a minimum: no number is infinite in bf16."""
@@ -60,7 +62,7 @@ def block_bytes(grouping: Grouping) -> int:
 
 def panel_bytes(format_: Format, k: int) -> int:
     grouping = _grouping(format_)
-    return k // grouping.span * block_bytes(grouping)
+    return round_up(k // grouping.span * block_bytes(grouping), ALIGNMENT_BYTES)
 
 
 def fits(format_: Format, k: int) -> bool:
@@ -80,7 +82,8 @@ def encode(rows: Codes, format_: Format) -> Bytes:
     pack = {4: _codes4, 6: _codes6, 8: _codes8}[grouping.bits]
     pack = _codes4_of_powers if grouping.heads is Heads.POWER else pack
     codes = pack(_stored(rows.codes, grouping).reshape(*shape, grouping.span))
-    return np.concatenate([*heads, codes], axis=2).reshape(-1)
+    data = np.concatenate([*heads, codes], axis=2).reshape(shape[0], -1)
+    return np.pad(data, ((0, 0), (0, -data.shape[1] % ALIGNMENT_BYTES))).reshape(-1)
 
 
 def _grouping(format_: Format) -> Grouping:
@@ -202,7 +205,9 @@ def decode(data: Bytes, format_: Format, k: int) -> NDArray[np.uint16]:
     size = panel_bytes(format_, k)
     if not size or len(data) % size:
         raise ValueError(f"{len(data)} bytes are no {format_.value} panels of {k} inputs")
-    spans = data.reshape(len(data) // size, k // grouping.span, -1)
+    used = k // grouping.span * block_bytes(grouping)
+    whole = data.reshape(len(data) // size, size)[:, :used]
+    spans = whole.reshape(len(whole), k // grouping.span, -1)
     at = head_bytes(grouping)
     unpack = {4: _numbers4, 6: _numbers6, 8: _numbers8}[grouping.bits]
     unpack = _numbers4_of_powers if grouping.heads is Heads.POWER else unpack
