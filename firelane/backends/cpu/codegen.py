@@ -48,13 +48,22 @@ from firelane.program.ops import (
     StateSpace,
 )
 from firelane.program.values import Value, Weight
+from firelane.weights.codebooks import Codebook
 from firelane.weights.formats import GROUPINGS, Format, Heads
 
 # The C++ decoder of each coded form.
 LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
-HEADS = {Heads.F32: "kF32", Heads.F16: "kF16", Heads.BF16: "kBf16", Heads.LEVELS: "kLevels"}
+HEADS = {
+    Heads.F32: "kF32",
+    Heads.F16: "kF16",
+    Heads.BF16: "kBf16",
+    Heads.LEVELS: "kLevels",
+    Heads.POWER: "kPower",
+}
+BOOKS = {Codebook.INT: "kInt", Codebook.E2M1: "kE2m1", Codebook.IQ4: "kIq4", Codebook.E4M3: "kE4m3"}
 DECODERS = LOSSLESS | {
-    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}, Heads::{HEADS[g.heads]}>"
+    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}, "
+    f"Heads::{HEADS[g.heads]}, Book::{BOOKS[g.book]}>"
     for format_, g in GROUPINGS.items()
 }
 

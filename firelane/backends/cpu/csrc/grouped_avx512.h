@@ -55,6 +55,12 @@ FL_INLINE f32x16 bytes16(const std::uint8_t* p) {
   return (f32x16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
+// Floats of eight bits.
+FL_INLINE f32x16 e4m3_16(const std::uint8_t* p) {
+  const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return (f32x16)_mm512_and_si512(_mm512_slli_epi32(bytes, 20), _mm512_set1_epi32(int(0x87F00000))) * kE4m3Power;
+}
+
 template <Heads HEADS>
 FL_INLINE f32x16 head16(const std::uint8_t* p) {
   if constexpr (HEADS == Heads::kF32) return load(reinterpret_cast<const float*>(p));
@@ -72,13 +78,14 @@ FL_INLINE StepLanes heads_at(const std::uint8_t* p) {
 
 // Codes of four bits to floats, eight steps from four vectors. Step s lies in nibble_of_step(s): the even ones of four
 // shifts, and the odd ones, 16 bits higher.
-template <int OFFSET>
+template <int OFFSET, Book BOOK>
 struct Codes4 {
   f32x16 floats;  // of the lowest four bits of a lane
   __m512i words;  // bf16 numbers of five bits, of which the highest does not count
 
   FL_INLINE Codes4() {
     floats = __builtin_convertvector(lane_index(), f32x16) - float(OFFSET);
+    if constexpr (BOOK != Book::kInt) floats = bytes16(reinterpret_cast<const std::uint8_t*>(kBookValues<BOOK>));
     const __m512i bits = (__m512i)(as_u32(floats) >> 16);
     const __m256i half = _mm512_cvtepi32_epi16(bits);
     words = _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
@@ -118,9 +125,9 @@ struct Codes6 {
   }
 };
 
-template <int BITS, int GROUP, bool MINIMA, Heads HEADS>
-struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
-  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS>;
+template <int BITS, int GROUP, bool MINIMA, Heads HEADS, Book BOOK>
+struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
+  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK>;
   static constexpr int kSteps = Span::kInputs / 2;
   static constexpr int kBlockBytes = Span::kBytes;
   // Whether 96 times a scale is exact, and so what takes a mantissa's power of two away.
@@ -180,7 +187,7 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
   template <class Use>
   static FL_INLINE void group4(const std::uint8_t* codes, int first, const StepLanes& scales, const StepLanes& least,
                                const Use& use) {
-    const Codes4<Span::kOffset> numbers;
+    const Codes4<Span::kOffset, BOOK> numbers;
 #pragma GCC unroll 2
     for (int at = 0; at < GROUP / 2; at += 8, codes += 256) {
       u32x16 lanes[4], shifted[4];
@@ -216,8 +223,54 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
 #pragma GCC unroll 4
     for (int s = 0; s < GROUP / 2; ++s)
       give(use, first + s, [&](int v) FL_LAMBDA {
-        return weigh(bytes16(codes + 64 * s + 16 * v), scales.v[v], least.v[v]);
+        const std::uint8_t* at = codes + 64 * s + 16 * v;
+        return weigh(BOOK == Book::kE4m3 ? e4m3_16(at) : bytes16(at), scales.v[v], least.v[v]);
       });
+  }
+};
+
+// Four-bit floats times powers of two are words of a table less the difference of exponents: no number is rounded.
+template <>
+struct Grouped<4, 32, false, Heads::kPower, Book::kE2m1>
+    : GroupedSpan<4, 32, false, Heads::kPower, Book::kE2m1> {
+  static constexpr int kSteps = 16;
+  static constexpr int kBlockBytes = kBytes;
+
+  const std::uint8_t* block;
+  __m512i table;  // times 2^kMostPower
+
+  FL_INLINE Grouped(const std::uint8_t* panel, int) : block(panel) {
+    const f32x16 values = bytes16(reinterpret_cast<const std::uint8_t*>(kBookValues<Book::kE2m1>)) * 0x1p119f;
+    const __m256i half = _mm512_cvtepi32_epi16((__m512i)(as_u32(values) >> 16));
+    table = _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+  }
+
+  template <class Use>
+  FL_INLINE void decode(const Use& use) {
+    const __m512i less[2] = {exponents(block), exponents(block + 16)};
+    const std::uint8_t* codes = block + kCodesAt;
+#pragma GCC unroll 4
+    for (int run = 0; run < kSteps; run += 4, codes += 128) {
+      const __m512i lanes[2] = {_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64)};
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; ++s) {
+        u32x16 words[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          const __m512i most = _mm512_permutexvar_epi16(_mm512_srli_epi16(lanes[i], 4 * s), table);
+          words[i] = (u32x16)_mm512_subs_epu16(most, less[i]);  // a zero stays one
+        }
+        use(run + s, words);
+      }
+    }
+    block += kBlockBytes;
+  }
+
+ private:
+  // Of 16 outputs, for both inputs of a step.
+  static FL_INLINE __m512i exponents(const std::uint8_t* heads) {
+    const __m512i halvings = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(heads)));
+    return _mm512_or_si512(_mm512_slli_epi32(halvings, 7), _mm512_slli_epi32(halvings, 23));
   }
 };
 
