@@ -15,6 +15,7 @@ import pytest
 
 from firelane.errors import FirelaneError, UnsupportedModelError
 from firelane.models.gguf.config import family_of, read_config
+from firelane.models.gguf.latent_configs import GLM_FLASH_TOKENS
 from firelane.models.gguf.metadata import Metadata
 from firelane.models.gguf.names import sources
 from firelane.models.registry import load_program
@@ -147,3 +148,10 @@ def test_changed_entries_are_read_or_refused(name: str) -> None:
             config = read_config(metadata, dtype="float32")
             sources(metadata, family)
             load_program(config)
+
+
+def test_glm_flash_is_told_from_deepseek_by_its_vocabulary() -> None:
+    metadata = header("deepseek2, sigmoids")
+    assert family_of(metadata).architecture == "DeepseekV3ForCausalLM"
+    metadata.shapes = {**metadata.shapes, "token_embd.weight": (GLM_FLASH_TOKENS, 80)}
+    assert load_program(read_config(metadata, dtype="float32")).name == "glm4_moe_lite"
