@@ -12,14 +12,12 @@ from firelane.plan.devices import MIB, Device
 from firelane.plan.layout import Layout
 from firelane.plan.model import Model
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
+from firelane.program.cache_codes import CacheCode
 from firelane.program.ops import Attention, ExpertLinear, HeadShape, Op
 from firelane.program.program import Program
 from firelane.program.values import DType, Rows, Value, Weight
 
-KV_DTYPES = ("auto", "bf16", "int8", "fp8")
-SCALE_BYTES = 4
-"""Of a key or a value of a head, and of each part of a latent, in int8 or fp8."""
-LATENT_PART = 128
+KV_DTYPES = ("auto", "bf16", *(code.value for code in CacheCode))
 ROW_BYTES = 128
 """Rows of values are padded to whole multiples of so many bytes."""
 SLOT_BYTES = 32 << 10
@@ -167,8 +165,7 @@ def kv_ratio(shape: HeadShape, dtype: DType, kv_dtype: str) -> float:
         return 1.0
     if kv_dtype == "bf16":
         return 2 / dtype.itemsize
-    scales = -(-shape.head_dim // LATENT_PART) if shape.shared else 2 * shape.kv_heads
-    return (shape.cached_width + SCALE_BYTES * scales) / (shape.cached_width * dtype.itemsize)
+    return replace(shape, code=CacheCode(kv_dtype)).cached_bytes(dtype) / shape.cached_bytes(dtype)
 
 
 def table_width(program: Program) -> list[int]:

@@ -155,7 +155,7 @@ def test_no_room_is_zero() -> None:
 def test_bytes_of_keys(dtype: str) -> None:
     heads = HeadShape(heads=8, kv_heads=2, head_dim=64)
     latent = HeadShape(heads=8, kv_heads=1, head_dim=576, value_dim=512, shared=True)
-    scaled = {"auto": (1, 1), "bf16": (1, 1)}.get(dtype, ((256 + 16) / 512, (576 + 20) / 1152))
+    scaled = {"auto": (1, 1), "bf16": (1, 1)}.get(dtype, ((256 + 8) / 512, (576 + 4) / 1152))
     assert kv_ratio(heads, DType.BF16, dtype) == pytest.approx(scaled[0])
     assert kv_ratio(latent, DType.BF16, dtype) == pytest.approx(scaled[1])
     assert kv_ratio(heads, DType.F32, dtype) == pytest.approx(scaled[0] / (1 if dtype == "auto" else 2))
