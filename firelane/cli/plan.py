@@ -86,7 +86,7 @@ def _add_layouts(parser: argparse.ArgumentParser) -> None:
     for name, what in (("tp", "ranks that share each product"), ("pp", "stages of layers")):
         group.add_argument(f"--{name}", type=sizes, metavar="N", help=what)
     group.add_argument("--dp", type=sizes, metavar="N", help="groups that share the sequences")
-    group.add_argument("--ep", type=sizes, metavar="N", help="ranks that share the experts: tp x dp, or 1")
+    group.add_argument("--ep", type=sizes, metavar="N", help="ranks that share the experts: tp, or tp x dp")
     group.add_argument("--max-num-seqs", type=positive_int, metavar="N", help="as of serve")
     group.add_argument("--max-num-batched-tokens", type=positive_int, metavar="N", help="as of serve")
     group.add_argument("--max-model-len", type=positive_int, metavar="N", help="as of serve")
@@ -135,6 +135,7 @@ def _estimates(
     from firelane.plan.layout import layouts
     from firelane.plan.model import Model
     from firelane.plan.source import read_model
+    from firelane.program.cache_rewrite import with_cache_dtype
 
     directory, config = read_model(arguments.model)
     device, count = find_devices(arguments.device, environment.cache_dir)
@@ -143,7 +144,9 @@ def _estimates(
     setups = [
         Setup(
             model=Model(
-                program=program, form=choose_form(program, form, directory, config), kv_dtype=kv_dtype
+                program=with_cache_dtype(program, kv_dtype),
+                form=choose_form(program, form, directory, config),
+                kv_dtype=kv_dtype,
             ),
             device=device,
             max_num_seqs=arguments.max_num_seqs,
