@@ -24,6 +24,7 @@ from firelane.program.values import Weight
 from tests.models import toy_dense, toy_experts, toy_latent
 from tests.models.families import FAMILIES
 from tests.models.toy_config import Config
+from tests.plan.published import GPT_OSS_20B, LLAMA_8B, SCOUT
 
 EVEN = {
     "num_attention_heads": 4,
@@ -162,3 +163,15 @@ def test_programs_without_a_head_have_shares() -> None:
     ops: tuple[Op, ...] = program.ops[:3]
     found = shares(replace(program, ops=ops, head=None), 2)
     assert found.op(ops[0]).weights == 0.5
+
+
+@pytest.mark.parametrize("config", [LLAMA_8B, SCOUT, GPT_OSS_20B], ids=["Llama 8B", "Scout", "gpt-oss-20b"])
+@pytest.mark.parametrize("tp", [2, 8])
+def test_ranks_really_hold_so_much(config: Config, tp: int) -> None:
+    """But for biases, and experts and rows of the head that do not divide evenly."""
+    shard = pytest.importorskip("firelane.parallel.shard").shard
+    experts = pytest.importorskip("firelane.parallel.experts").experts
+    program = load_program(config)
+    found = shares(program, tp, ep=tp)
+    held = sum(w.nbytes * share for w, share in weight_shares(program, found).items())
+    assert held == pytest.approx(experts(shard(program, tp, 0), tp, 0).weights_bytes, rel=1e-4)
