@@ -44,6 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND[:N]",
         help="h100:8, h200:2, rtx4090, ...; cpu: this machine, as `firelane doctor --save` has measured it",
     )
+    _add_load(parser)
+    _add_layouts(parser)
+    parser.add_argument(
+        "--best-for", choices=BEST_FOR, help="choose a layout, and print the command that serves it"
+    )
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="write memory and speed of the layouts as SVG")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is served; several values with commas between are compared")
     group.add_argument(
         "--batch", type=sizes, default=[1], metavar="N", help="sequences at a time (default: 1)"
@@ -73,12 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help=f"of {', '.join(KV_DTYPES)} (default: the model's)",
     )
-    _add_layouts(parser)
-    parser.add_argument(
-        "--best-for", choices=BEST_FOR, help="choose a layout, and print the command that serves it"
-    )
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="write memory and speed of the layouts as SVG")
 
 
 def _add_layouts(parser: argparse.ArgumentParser) -> None:
