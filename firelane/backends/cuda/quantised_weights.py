@@ -21,7 +21,7 @@ from firelane.program.values import DType, Weight
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.codes import Codes
 from firelane.weights.formats import Grouping
-from firelane.weights.grouped import OFFSET4, fitted
+from firelane.weights.grouped import code_offset, fitted
 from firelane.weights.pieces import coded_format, read_codes
 
 PROBED_ROWS = 64
@@ -122,9 +122,9 @@ def read_quantised(
 def packed_codes(rows: Codes, grouping: Grouping, padded_k: int) -> NDArray[np.uint8]:
     """As QuantisedMatrix.data has them."""
     codes = np.pad(rows.codes, ((0, 0), (0, padded_k - rows.codes.shape[1])))
-    if grouping.bits == 8:
+    if grouping.bits != 4:
         return codes.view(np.uint8)
-    return half_bytes((codes if grouping.minima else codes + np.int8(OFFSET4)).view(np.uint8))
+    return half_bytes((codes + np.int8(code_offset(grouping))).view(np.uint8))
 
 
 def half_bytes(codes: NDArray[Any]) -> NDArray[np.uint8]:

@@ -22,6 +22,7 @@ from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
 from tests.backends.cuda.matrices_harness import bits_of
@@ -97,6 +98,21 @@ def assert_same(matrix: QuantisedMatrix, plain: PlainMatrix) -> None:
 
 def test_bf16_keeps_no_codes(checkpoint_of: Path) -> None:
     assert not stored_weights(*opened(checkpoint_of), "bf16")
+
+
+def test_weights_that_are_quantised_while_they_are_read_keep_their_codes(tmp_path: Path) -> None:
+    directory = write_quantized("int4", tmp_path, CONFIG) / "twin"
+    checkpoint, program = Checkpoint.open(directory), load_program(read_config(directory))
+    program = fitted(program, checkpoint, quantize=WHILE_PACKING["int4"])
+    stored = stored_weights(program, checkpoint, "int4")
+    loaded = load_weights(program, checkpoint, HostDevice(), mode="int4", stored=stored, threads=2)
+    plain = load_weights(program, checkpoint, HostDevice(), mode="bf16", threads=2)
+    assert len(stored) == 5  # qkv, o, gate and up, down, and the head
+    for name in stored:
+        matrix, same = loaded.matrices[name], plain.matrices[name]
+        assert isinstance(matrix, QuantisedMatrix)
+        assert isinstance(same, PlainMatrix)
+        assert_same(matrix, same)
 
 
 def test_a_model_gives_the_bytes_of_its_twin(tmp_path: Path) -> None:
