@@ -2,15 +2,17 @@
 that behind the first of these contexts.
 
     python benchmarks/long_decode.py DIR [--contexts 1000 32000] [--weights bf16] [--isa avx512bf16]
+        [--kv-cache-dtype auto int8 fp8] [--block-size 16]
 
 Contexts are not computed: the cache and the recurrent states are filled with numbers, as steps take the same
-time whatever they are. Each round takes single steps of the contexts in turns, between two measurements of
-the bandwidth; figures are medians of the rounds.
+time whatever they are. Each round takes single steps of the contexts, and of each dtype and block size of the
+cache, in turns, between two measurements of the bandwidth; figures are medians of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -25,10 +27,11 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.kernels import decode_inputs, decode_shape
 from firelane.bench.table import format_table
 from firelane.doctor.limits import build_probe
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import KV_CACHE_DTYPES, EngineConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.native.machine import choose_isa, cpu_identity
+from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.program.ops import Attention
 from firelane.program.program import Program
 from firelane.program.values import Cost
@@ -41,9 +44,11 @@ SMALL_BF16 = 0x3C3C
 
 @dataclass
 class Times:
-    """Of one context, of each round: seconds a step, and shares of the bandwidth; the same of its attention
-    alone, and the share of the peak rate of products. Costs of a step, and of its attention."""
+    """Of one context in one cache, of each round: seconds a step, and shares of the bandwidth; the same of
+    its attention alone, and the share of the peak rate of products. Costs of a step, and of its attention."""
 
+    executor: CpuExecutor
+    cache: str
     context: int
     cost: Cost
     attention_cost: Cost
@@ -63,7 +68,7 @@ def moved(cost: Cost) -> float:
     return cost.weight_bytes + cost.kv_bytes
 
 
-def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor:
+def load(options: argparse.Namespace, program: Program, isa: str, block_size: int) -> CpuExecutor:
     longest = max(options.contexts)
     config = EngineConfig(
         model_dir=options.model,
@@ -75,6 +80,7 @@ def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor
         + 4 * program.state_bytes
         + (16 << 20),
         weights=options.weights,
+        block_size=block_size,
     )
     settings = replace(env.read(), isa=isa)
     executor = loader.load_for(settings, program, options.model, config, lambda *_: None)
@@ -84,12 +90,13 @@ def load(options: argparse.Namespace, program: Program, isa: str) -> CpuExecutor
     return executor
 
 
-def one_round(executor: CpuExecutor, program: Program, contexts: list[Times]) -> list[tuple[float, float]]:
+def one_round(contexts: list[Times]) -> list[tuple[float, float]]:
     """Mean seconds of a step of each context, and of its attention: single steps in turns, as the memory's
     speed drifts."""
     seconds = [(0.0, 0.0)] * len(contexts)
     for _ in range(STEPS):
         for i, times in enumerate(contexts):
+            executor, program = times.executor, times.executor.layout.program
             inputs = decode_inputs(executor, 1, times.context)
             executor.op_seconds[:] = 0
             began = time.perf_counter()
@@ -100,26 +107,25 @@ def one_round(executor: CpuExecutor, program: Program, contexts: list[Times]) ->
     return seconds
 
 
-def measure(executor: CpuExecutor, program: Program, options: argparse.Namespace, isa: str) -> list[Times]:
+def measure(found: list[Times], options: argparse.Namespace, isa: str) -> None:
     probe, threads = build_probe(env.read(), isa), cpu_identity().usable_cores
     peak = probe.dot_gflops(threads) or probe.fma_gflops(threads)
-    found = [times_of(program, context, executor.weights_bytes) for context in options.contexts]
     bandwidth = probe.read_gbps(threads)
     for number in range(options.rounds + 1):
-        steps = one_round(executor, program, found)
+        steps = one_round(found)
         after = probe.read_gbps(threads)
         if number:  # the first one warms up
             for times, (seconds, attention) in zip(found, steps, strict=True):
                 times.add(seconds, attention, max(bandwidth, after), peak)
         bandwidth = after
-    return found
 
 
-def times_of(program: Program, context: int, weights_bytes: int) -> Times:
-    shape = decode_shape(1, context)
+def times_of(executor: CpuExecutor, cache: str, context: int) -> Times:
+    shape, program, weights_bytes = decode_shape(1, context), executor.layout.program, executor.weights_bytes
     cost, form = program.cost(shape), weights_bytes / program.weights_bytes
     attention = [op.cost(shape) for op in program.ops if isinstance(op, Attention)]
-    return Times(context, replace(cost, weight_bytes=form * cost.weight_bytes), sum(attention, Cost()))
+    cost = replace(cost, weight_bytes=form * cost.weight_bytes)
+    return Times(executor, cache, context, cost, sum(attention, Cost()))
 
 
 def attention_seconds(executor: CpuExecutor, program: Program) -> float:
@@ -129,10 +135,19 @@ def attention_seconds(executor: CpuExecutor, program: Program) -> float:
 
 
 def report(found: list[Times]) -> str:
-    header = ["context", "GB a step", "ms, median", "ms, best", "of bandwidth", "time to the first row's"]
+    header = [
+        "cache",
+        "context",
+        "GB a step",
+        "ms, median",
+        "ms, best",
+        "of bandwidth",
+        "time to the first row's",
+    ]
     header += ["attention, ms", "of bandwidth", "of peak"]
     rows = [
         [
+            times.cache,
             str(times.context),
             f"{moved(times.cost) / 1e9:.3f}",
             f"{1e3 * statistics.median(times.seconds):.2f}",
@@ -160,12 +175,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--weights", default="bf16", help="as of firelane serve (default: bf16)")
     parser.add_argument("--isa", default="", help="default: the best of this machine")
+    parser.add_argument("--kv-cache-dtype", nargs="+", choices=KV_CACHE_DTYPES, default=["auto"])
+    parser.add_argument("--block-size", type=int, nargs="+", default=[16], help="tokens of a page")
     options = parser.parse_args()
     isa = choose_isa(options.isa, cpu_identity())
     program = load_program(read_config(options.model))
-    executor = load(options, program, isa)
-    found = measure(executor, program, options, isa)
-    executor.release()
+    caches = list(itertools.product(options.kv_cache_dtype, options.block_size))
+    executors = [load(options, with_cache_dtype(program, dtype), isa, size) for dtype, size in caches]
+    found = [
+        times_of(executor, f"{dtype}, pages of {size}", context)
+        for context in options.contexts
+        for (dtype, size), executor in zip(caches, executors, strict=True)
+    ]
+    measure(found, options, isa)
+    for executor in executors:
+        executor.release()
     print(f"firelane {__version__}, {isa}, weights {options.weights}, {sys.platform}")
     print(report(found))
 

@@ -22,16 +22,16 @@ from firelane.bench.table import format_table
 NAMES = ["decode-1", "decode-8", "prefill-512"]
 
 
-def report(times: Times) -> str:
-    mine, theirs = rates(times, "firelane"), rates(times, "llamacpp")
+def report(times: Times, peer: str = "llamacpp") -> str:
+    mine, theirs = rates(times, "firelane"), rates(times, peer)
     rows: list[list[str]] = []
     for name, rounds in times.items():
-        pairs = zip(rounds["llamacpp"], rounds["firelane"], strict=True)
+        pairs = zip(rounds[peer], rounds["firelane"], strict=True)
         ratios = sorted(other / own for other, own in pairs)
         spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
         median = f"{statistics.median(ratios):.2f}x"
         rows.append([name, f"{mine[name]:.1f}", f"{theirs[name]:.1f}", median, spread])
-    return format_table(["tok/s, best round", "firelane", "llama.cpp", "median of rounds", "rounds"], rows)
+    return format_table(["tok/s, best round", "firelane", peer, "median of rounds", "rounds"], rows)
 
 
 def main() -> None:

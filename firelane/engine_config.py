@@ -8,9 +8,13 @@ import msgspec
 
 from firelane.errors import UsageError
 
-WEIGHTS = ("auto", "bf16", "lossless")
+WEIGHTS = ("auto", "bf16", "lossless", "int8", "int4")
+QUANTIZING = ("int8", "int4")
+DTYPES = ("auto", "bf16")
 GEMMS = ("invariant", "library")
 KV_CACHE_MEMORY = ("private", "shared")
+KV_CACHE_CODES = ("int8", "fp8")
+KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
 WEIGHTS_PAGES = ("auto", "file", "huge")
 SCHEDULING_POLICIES = ("fair", "fcfs")
 
@@ -41,7 +45,11 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Engines that share the memory of this machine."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
-    format of each matrix, "auto" the fastest. Outputs are the same, bit for bit."""
+    format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are
+    other models: matrices are quantised when they are packed."""
+    dtype: str = "auto"
+    """Of matrices and activations, one of DTYPES: "auto" as the checkpoint has them, fp16 widened to float32;
+    "bf16" rounded to bf16. Quantised matrices stand for bf16 ones in any case."""
     weights_pages: str = "auto"
     """Memory pages of the weights on a CPU, one of WEIGHTS_PAGES: "file" those of the page cache, huge where
     the kernel can, "huge" private copies in huge pages where they are not, "auto" such copies where one
@@ -52,6 +60,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory: str = "private"
     """Memory of the KV cache on a CPU, one of KV_CACHE_MEMORY: "shared" is a file in memory that another
     process can map."""
+    kv_cache_dtype: str = "auto"
+    """Numbers of the KV cache, one of KV_CACHE_DTYPES: "auto" those that the model computes with; "int8" and
+    "fp8" (e4m3) take half the memory of bf16 on a CPU, with a scale for each token and head, and change
+    outputs."""
     step_limit_s: float = 8.0
     """Seconds after which a step on a GPU is taken to hang: the engine then ends with an error."""
 
@@ -63,13 +75,28 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.state_snapshots is not None and self.state_snapshots < 0:
             raise UsageError(f"state_snapshots is {self.state_snapshots}: it must be at least 0")
         self._check_choices(
-            weights=WEIGHTS, weights_pages=WEIGHTS_PAGES, gemm=GEMMS, kv_cache_memory=KV_CACHE_MEMORY
+            weights=WEIGHTS,
+            dtype=DTYPES,
+            weights_pages=WEIGHTS_PAGES,
+            gemm=GEMMS,
+            kv_cache_memory=KV_CACHE_MEMORY,
+            kv_cache_dtype=KV_CACHE_DTYPES,
         )
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
             )
+
+    @property
+    def rounds(self) -> bool:
+        """Whether matrices of more bits are rounded to bf16."""
+        return self.dtype == "bf16" or self.weights in QUANTIZING
+
+    @property
+    def kv_cache_code(self) -> str:
+        """One of KV_CACHE_CODES, or "" for a cache of the numbers that the model computes with."""
+        return self.kv_cache_dtype if self.kv_cache_dtype in KV_CACHE_CODES else ""
 
     def _check_choices(self, **choices: tuple[str, ...]) -> None:
         for name, known in choices.items():

@@ -57,6 +57,11 @@ def describe(name: str, config: ExecutorConfig) -> str:
 def _check_for_gpu(config: ExecutorConfig) -> None:
     if config.kv_cache_memory == "shared":
         raise UsageError("--kv-cache-memory shared: a GPU's KV cache is private, leave it out")
+    if config.kv_cache_code:
+        raise UsageError(
+            f"--kv-cache-dtype {config.kv_cache_code}: a GPU's KV cache keeps the numbers that the model "
+            "computes with; leave it out"
+        )
     if config.replicas > MAX_ENGINES_PER_GPU:
         raise UsageError(
             f"{config.replicas} engines on one GPU: it takes {MAX_ENGINES_PER_GPU} at most, as each keeps "

@@ -8,11 +8,9 @@ import numpy as np
 
 from firelane.contract import Executor
 from firelane.engine.core import EngineCore
-from firelane.engine.load import load_executor
+from firelane.engine.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
-from firelane.models.config import read_config
-from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.weights.progress import Progress
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame
@@ -50,8 +48,7 @@ class EngineGenerator:
     @classmethod
     def load(cls, config: EngineConfig, progress: Progress) -> EngineGenerator:
         """Of `config.model_dir`. Raises what loading raises."""
-        program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
-        return cls(program, load_executor(config, progress), prefix_cache=config.prefix_cache)
+        return cls(read_program(config), load_executor(config, progress), prefix_cache=config.prefix_cache)
 
     @property
     def vocab_size(self) -> int:

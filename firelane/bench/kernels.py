@@ -18,12 +18,10 @@ from firelane.backends.cpu.executor import CpuExecutor
 from firelane.bench.table import format_table
 from firelane.contract import SAMPLE, StepInputs
 from firelane.doctor.limits import Limits, measure_limits
-from firelane.engine.load import load_executor
+from firelane.engine.load import load_executor, read_program
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.models.config import read_config
-from firelane.models.registry import load_program
 from firelane.program.ops import Op
 from firelane.program.program import Program
 from firelane.program.values import StepShape
@@ -136,10 +134,11 @@ def run_kernels(
     rows: Sequence[int],
     threads: int | None,
     weights: str = "auto",
+    kv_cache_dtype: str = "auto",
     progress: Progress,
 ) -> KernelFigures:
-    """Measure the machine, then the ops, with `weights` as in EngineConfig. Raises UsageError where `rows`
-    do not fit, and what loading raises."""
+    """Measure the machine, then the ops, with `weights` and `kv_cache_dtype` as in EngineConfig. Raises
+    UsageError where `rows` do not fit, and what loading raises."""
     limits = measure_limits(environment, threads=threads)
     most = max(rows)
     config = EngineConfig(
@@ -150,8 +149,9 @@ def run_kernels(
         max_num_seqs=most,
         max_num_batched_tokens=max(most, 512),
         weights=weights,
+        kv_cache_dtype=kv_cache_dtype,
     )
-    program = load_program(read_config(model_dir))
+    program = read_program(config)
     executor = load_executor(config, progress)
     try:
         assert isinstance(executor, CpuExecutor)

@@ -204,13 +204,14 @@ def format_figures(figures: Figures) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineRun:
-    """What to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores; `weights`: as
-    in EngineConfig."""
+    """What to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores; `weights`,
+    `kv_cache_dtype`: as in EngineConfig."""
 
     names: Sequence[str] | None
     threads: int | None
     repeats: int
     weights: str = "auto"
+    kv_cache_dtype: str = "auto"
 
 
 def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, progress: Progress) -> Figures:
@@ -227,6 +228,7 @@ def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, prog
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         prefix_cache=False,
         weights=run.weights,
+        kv_cache_dtype=run.kv_cache_dtype,
     )
     generator = EngineGenerator.load(config, progress)
     try:

@@ -20,11 +20,10 @@ from firelane.bench.kernels import decode_inputs, decode_shape, random_tokens
 from firelane.bench.table import format_table
 from firelane.contract import StepInputs
 from firelane.doctor.limits import Probe, build_probe
+from firelane.engine.load import read_program
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.models.config import read_config
-from firelane.models.registry import load_program
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.program import Program
 from firelane.program.values import StepShape
@@ -140,7 +139,7 @@ class TargetRun:
 def run_target(
     isa: str, model_dir: Path, environment: Environment, config: EngineConfig, progress: Progress
 ) -> list[StepFigures]:
-    program = load_program(read_config(model_dir))
+    program = read_program(config)
     executor = loader.load_for(replace(environment, isa=isa), program, model_dir, config, progress)
     run = TargetRun(
         isa=isa,
@@ -163,6 +162,7 @@ def run_targets(
     isas: Sequence[str],
     threads: int | None,
     weights: str = "auto",
+    kv_cache_dtype: str = "auto",
     progress: Progress,
 ) -> list[StepFigures]:
     """Measure one target after another. Raises UsageError for one that this machine lacks, and what loading
@@ -175,6 +175,7 @@ def run_targets(
         max_num_seqs=max(DECODE_ROWS),
         max_num_batched_tokens=PREFILL_TOKENS,
         weights=weights,
+        kv_cache_dtype=kv_cache_dtype,
     )
     figures: list[StepFigures] = []
     for isa in targets(isas):

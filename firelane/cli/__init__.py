@@ -15,10 +15,38 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from firelane import __version__
-from firelane.cli import bench, chat, doctor, generate, keys, pack, program, serve, unpack, verify, version
+from firelane.cli import (
+    bench,
+    chat,
+    doctor,
+    generate,
+    keys,
+    pack,
+    plan,
+    program,
+    quantize,
+    serve,
+    unpack,
+    verify,
+    version,
+)
 from firelane.errors import FirelaneError
 
-COMMANDS = (serve, chat, generate, keys, pack, unpack, verify, bench, doctor, program, version)
+COMMANDS = (
+    serve,
+    chat,
+    generate,
+    keys,
+    pack,
+    unpack,
+    verify,
+    quantize,
+    bench,
+    doctor,
+    plan,
+    program,
+    version,
+)
 COMMAND_NAMES = tuple(command.__name__.rpartition(".")[2] for command in COMMANDS)
 INVALID_COMMAND = re.compile(r"^argument COMMAND: invalid choice: '([^']*)'")
 

@@ -33,6 +33,7 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
         "--workload", action="append", metavar="NAME", help="one of the table's rows; may be repeated"
     )
     options.add_weights(parser)
+    options.add_kv_cache_dtype(parser)
     parser.add_argument("--repeats", type=options.positive_int, default=3, metavar="N", help="best of N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_offline)
@@ -42,6 +43,7 @@ def _add_kernels(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
     options.add_weights(parser)
+    options.add_kv_cache_dtype(parser)
     parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
     parser.add_argument(
         "--isa",
@@ -76,6 +78,7 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
         threads=arguments.threads,
         repeats=arguments.repeats,
         weights=arguments.weights,
+        kv_cache_dtype=arguments.kv_cache_dtype,
     )
     figures = run_offline(resolve(arguments.model, progress=display), environment, run, display)
     display.close()
@@ -93,7 +96,8 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
 
     display = ProgressDisplay()
     model = resolve(arguments.model, progress=display)
-    common: dict[str, Any] = {"threads": arguments.threads, "weights": arguments.weights, "progress": display}
+    names = ("threads", "weights", "kv_cache_dtype")
+    common: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"progress": display}
     if arguments.isa:
         figures = targets.run_targets(model, environment, isas=arguments.isa, **common)
         table = targets.format_targets(figures)

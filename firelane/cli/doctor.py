@@ -7,6 +7,7 @@ missing without which no model can be served, or --verify found something damage
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="keep what was measured in the cache directory, for `firelane plan --device cpu`",
+    )
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -34,6 +40,10 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
         print(format_report(report))
+    if arguments.save:
+        from firelane.doctor.machine import save_machine
+
+        print(f"saved as {save_machine(report, environment.cache_dir)}", file=sys.stderr)
     return 1 if report.problems else 0
 
 

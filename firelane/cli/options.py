@@ -46,9 +46,32 @@ def add_weights(parser: Any) -> None:
     """To a parser or a group of it."""
     parser.add_argument(
         "--weights",
-        choices=("auto", "bf16", "lossless"),
+        choices=("auto", "bf16", "lossless", "int8", "int4"),
         default="auto",
-        help="bf16 matrices in memory: the fastest form, as they are, or the smallest lossless form "
+        help="bf16 matrices in memory: the fastest form, as they are, or the smallest lossless form; int8, "
+        "int4: quantised when they are packed, which changes answers (default: %(default)s)",
+    )
+
+
+def add_dtype(parser: Any) -> None:
+    """To a parser or a group of it."""
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "bf16"),
+        default="auto",
+        help="auto: as the checkpoint has it, fp16 widened to float32; bf16: rounded, by 0.4%% of a number "
+        "at most (default: %(default)s)",
+    )
+
+
+def add_kv_cache_dtype(parser: Any) -> None:
+    """To a parser or a group of it."""
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=("auto", "bf16", "int8", "fp8"),
+        default="auto",
+        help="numbers of the KV cache: those that the model computes with, or int8 or fp8 (e4m3) with a "
+        "scale for each token and head, half the memory of bf16 and slightly other answers; on a CPU "
         "(default: %(default)s)",
     )
 
@@ -73,6 +96,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     _add_sizes(group)
     add_weights(group)
+    add_dtype(group)
     group.add_argument(
         "--weights-pages",
         choices=("auto", "file", "huge"),
@@ -119,6 +143,7 @@ def _add_sizes(group: Any) -> None:
         default="private",
         help="shared: a file in memory that another process can map; on a CPU (default: %(default)s)",
     )
+    add_kv_cache_dtype(group)
     group.add_argument(
         "--block-size",
         type=positive_int,
@@ -176,10 +201,12 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "backend": arguments.backend,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
+        "dtype": arguments.dtype,
         "weights_pages": arguments.weights_pages,
         "gemm": arguments.gemm,
         "scheduling_policy": arguments.scheduling_policy,
         "kv_cache_memory": arguments.kv_cache_memory,
+        "kv_cache_dtype": arguments.kv_cache_dtype,
     }
     return settings | {name: value for name, value in given.items() if value is not None}
 

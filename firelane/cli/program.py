@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
+    options.add_kv_cache_dtype(parser)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -20,9 +21,11 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.progress import ProgressDisplay
     from firelane.models.config import read_config
     from firelane.models.registry import load_program
+    from firelane.program.cache_rewrite import with_cache_dtype
     from firelane.program.printer import format_program
     from firelane.sources.resolve import resolve
 
     directory = resolve(arguments.model, progress=ProgressDisplay())
-    print(format_program(load_program(read_config(directory))))
+    program = with_cache_dtype(load_program(read_config(directory)), arguments.kv_cache_dtype)
+    print(format_program(program))
     return 0

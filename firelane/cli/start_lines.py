@@ -30,15 +30,9 @@ class StartLines:
     def ready(self, name: str, ready: Ready) -> None:
         if name not in self._ready:
             self._ready.add(name)
-            tokens = ready.num_blocks * ready.block_size
-            kv = (
-                f"{tokens:,} tokens in {size_text(ready.kv_bytes)}"
-                if ready.kv_bytes
-                else f"{tokens:,} tokens"
-            )
             self._say(
                 "memory",
-                f"context {ready.max_model_len:,} tokens; KV cache {kv}{states_text(ready)}; "
+                f"context {ready.max_model_len:,} tokens; {cache_text(ready)}{states_text(ready)}; "
                 f"loaded in {ready.load_s:.2f} s",
             )
 
@@ -48,6 +42,13 @@ class StartLines:
 
     def _say(self, label: str, text: str) -> None:
         self._display.say(f"{label:<{LABEL_WIDTH}}{text}")
+
+
+def cache_text(ready: Ready) -> str:
+    tokens = ready.num_blocks * ready.block_size
+    size = f" in {size_text(ready.kv_bytes)}" if ready.kv_bytes else ""
+    dtype = "" if ready.kv_cache_dtype == "auto" else f" of {ready.kv_cache_dtype}"
+    return f"KV cache {tokens:,} tokens{size}{dtype}"
 
 
 def states_text(ready: Ready) -> str:

@@ -21,6 +21,8 @@ class StepLimits:
     Recurrent state lies in a pool of `num_states` states of state_bytes bytes each: state s < max_num_seqs is
     the live state of slot s, state max_num_seqs + i is snapshot i. state_bytes is 0 where the Program keeps
     no recurrent state; there are no snapshots then.
+
+    kv_cache_code: that of keys and values in pages, or ""; names of pages begin with it.
     """
 
     max_num_seqs: int
@@ -32,6 +34,7 @@ class StepLimits:
     spans: tuple[Span, ...] = (CAUSAL,)
     num_snapshots: int = 0
     state_bytes: int = 0
+    kv_cache_code: str = ""
 
     @property
     def num_states(self) -> int:

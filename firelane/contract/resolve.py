@@ -72,6 +72,7 @@ def smallest_limits(model: ModelSizes, config: ExecutorConfig, defaults: Backend
         num_blocks=0,
         spans=model.spans,
         state_bytes=model.state_bytes,
+        kv_cache_code=config.kv_cache_code,
     )
     return replace(limits, num_blocks=limits.pages_needed(longest))
 

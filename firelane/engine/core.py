@@ -91,6 +91,7 @@ class EngineCore:
                 rule=snapshots,
                 is_kept=bool(limits.state_bytes),
             ),
+            code=limits.kv_cache_code,
         )
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import firelane
 from firelane.contract import Executor
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import ModelError
 from firelane.storage import read_regular
 from firelane.weights.checkpoint import Checkpoint
@@ -25,8 +25,11 @@ def checkpoint_identity(model_dir: Path) -> str:
 
 
 def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
-    """A hash over the checkpoint, the code that makes a program of it, the backend and its arithmetic. The
-    number of threads, the sizes and the format of the weights in memory make no difference to the tokens."""
+    """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic and the
+    code of the KV cache. The number of threads, the sizes and the format of the weights in memory, unless it
+    quantises them, make no difference to the tokens."""
     backend = type(executor).__module__
-    parts = (firelane.__version__, checkpoint, backend, config.gemm, str(executor.vocab_size))
+    form = config.weights if config.weights in QUANTIZING else config.dtype
+    parts = (firelane.__version__, checkpoint, backend, config.gemm, form, str(executor.vocab_size))
+    parts = (*parts, config.kv_cache_code) if config.kv_cache_code else parts
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -10,12 +10,14 @@ import msgspec
 
 from firelane.backends import create_executor, describe, resolve
 from firelane.contract import Executor, ProgressCallback
-from firelane.engine_config import EngineConfig
+from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.program.ops import Rotary
 from firelane.program.program import Program
+from firelane.program.values import DType
 from firelane.wire.frames import Loading
 
 
@@ -26,7 +28,7 @@ def load_executor(
 ) -> Executor:
     """on_loading: called once, before the long part. Raises a FirelaneError that says what is wrong with the
     model, the machine or the sizes."""
-    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
+    program = read_program(config)
     if config.max_model_len is not None and config.max_model_len > program.max_model_len:
         raise UsageError(
             f"--max-model-len {config.max_model_len}: the model takes {program.max_model_len} tokens; "
@@ -35,26 +37,36 @@ def load_executor(
     if not config.prefix_cache:
         config = msgspec.structs.replace(config, state_snapshots=0)
     backend = resolve(config.backend)
-    on_loading(_summary(program, describe(backend, config)))
+    form = config.weights if config.weights in QUANTIZING else ""
+    on_loading(_summary(program, describe(backend, config), form))
     return create_executor(backend, program, config.model_dir, config, progress)
+
+
+def read_program(config: EngineConfig) -> Program:
+    """The model as `config` asks for it. Raises ModelError, UsageError."""
+    dtype = DType.BF16 if config.rounds else None
+    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
+    return with_cache_dtype(program, config.kv_cache_dtype)
 
 
 def rotation_identity(config: EngineConfig) -> str:
     """A hash of how the model rotates, which may depend on the longest sequence that is served."""
-    program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len)
+    program = read_program(config)
     rotaries = [str(table) for table in program.position_tables if isinstance(table, Rotary)]
     return hashlib.blake2b("\n".join(rotaries).encode(), digest_size=8).hexdigest()
 
 
-def _summary(program: Program, device: str) -> Loading:
+def _summary(program: Program, device: str, form: str) -> Loading:
+    """form: what weights are quantised to, or ""."""
     weights = program.weights
     bytes_of: dict[str, int] = {}
     for weight in weights:
         bytes_of[weight.dtype.value] = bytes_of.get(weight.dtype.value, 0) + weight.nbytes
+    dtype = max(bytes_of, key=lambda dtype: bytes_of[dtype], default="")
     return Loading(
         architecture=program.name,
         parameters=sum(prod(weight.shape) for weight in weights),
-        dtype=max(bytes_of, key=lambda dtype: bytes_of[dtype], default=""),
+        dtype=dtype if not form else f"{dtype} quantised to {form}",
         weights_bytes=program.weights_bytes,
         device=device,
     )

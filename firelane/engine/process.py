@@ -196,6 +196,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         load_s=load_s,
         embedding_width=executor.hidden_width,
         identity=identity,
+        kv_cache_dtype=config.kv_cache_dtype,
     )
 
 

@@ -50,12 +50,15 @@ class KvCache:
         *,
         chunk_tokens: int = 1,
         states: StateSnapshots | None = None,
+        code: str = "",
     ) -> None:
         """spans: one for each group. chunk_tokens: the most that one step computes of a sequence. states:
-        snapshots of recurrent states; None: the program keeps no such state."""
+        snapshots of recurrent states; None: the program keeps no such state. code: as
+        StepLimits.kv_cache_code."""
         self.num_pages = num_pages
         self.block_size = block_size
         self.spans = spans
+        self._code = code
         self._chunk_tokens = chunk_tokens
         self.states = states or StateSnapshots(block_size=block_size, is_kept=False)
         self._prefix_caching = prefix_caching
@@ -86,7 +89,7 @@ class KvCache:
         return self._pool.references(page)
 
     def chain(self, salt: bytes) -> PrefixChain:
-        return PrefixChain(salt, self.block_size)
+        return PrefixChain(salt, self.block_size, self._code)
 
     def lookup(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> PrefixHit:
         """The longest cached prefix of at most `reusable_tokens` tokens; never all, since the last token must

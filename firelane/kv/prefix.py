@@ -1,8 +1,8 @@
-"""The name of a block's content: a chain of hashes that starts from the tenant's salt.
+"""The name of a block's content: a chain of hashes that starts from the tenant's salt and the cache's code.
 
 Block i is named by the hash of the name of block i - 1 and its own token ids, so equal names mean equal
-salts and equal tokens from the first one on. The digest is long enough that no tenant can search for a
-collision.
+salts, equal codes and equal tokens from the first one on. The digest is long enough that no tenant can search
+for a collision.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ class PrefixChain:
 
     __slots__ = ("_block_size", "_names", "_root")
 
-    def __init__(self, salt: bytes, block_size: int) -> None:
-        self._root = blake2b(salt, digest_size=DIGEST_BYTES, person=b"firelane-kv").digest()
+    def __init__(self, salt: bytes, block_size: int, code: str = "") -> None:
+        """code: as StepLimits.kv_cache_code."""
+        person = b"firelane-kv" + code.encode()
+        self._root = blake2b(salt, digest_size=DIGEST_BYTES, person=person).digest()
         self._block_size = block_size
         self._names: list[bytes] = []
 

@@ -12,7 +12,7 @@ what enters a matrix product has the matrices' dtype. Norm weights and biases ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -306,9 +306,9 @@ def mlp(
     scalar: str = "",
 ) -> Value:
     """x + down(gate(norm(x)) * up(norm(x))), `width` wide inside, with `gate`'s function on the gate half.
-    `block`, `parts`: what the tensors' names begin with and end with; `fused`: the tensor that holds the rows
-    of the gate, then those of up, where one does; `scalar`: that of the stream's factor behind the block,
-    where there is one.
+    `block`, `parts`: what the tensors' names begin with and end with; `fused`: the tensor that may hold the
+    rows of the gate, then those of up, in place of one each; `scalar`: that of the stream's factor behind the
+    block, where there is one.
     """
     before, ends = norms.before, parts[:2]
     gated = gated_mlp(
@@ -332,9 +332,13 @@ def gated_mlp(
 ) -> Value:
     """gate(norm(x)) * up(norm(x)): mlp() up to its last product."""
     normed = layer.read(x, "mlp", before)
-    halves = [(layer.tensor(f"{block}.{half}"), width) for half in parts]
-    halves = [(layer.tensor(f"{block}.{fused}"), 2 * width)] if fused else halves
-    weight = stacked_matrix(layer.name("gate_up"), halves, x.width, layer.decoder.dtype, WeightLayout.GATED)
+    apart = [(layer.tensor(f"{block}.{half}"), width) for half in parts]
+    halves = [(layer.tensor(f"{block}.{fused}"), 2 * width)] if fused else apart
+    name, dtype = layer.name("gate_up"), layer.decoder.dtype
+    weight = stacked_matrix(name, halves, x.width, dtype, WeightLayout.GATED)
+    if fused:
+        separate = stacked_matrix(name, apart, x.width, dtype, WeightLayout.GATED)
+        weight = replace(weight, others=(separate.pieces,))
     vector = stacked_vector(layer.name("gate_up_bias"), halves, "bias", WeightLayout.GATED) if bias else None
     out = layer.value("gated", width, layer.decoder.dtype)
     return layer.decoder.add(GatedLinear(x=normed, weight=weight, bias=vector, gate=gate, out=out))

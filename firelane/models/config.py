@@ -112,7 +112,7 @@ class ConfigReader:
 
     A value of null stands for an absent key. All methods raise UnsupportedModelError naming the key.
     architecture: of the model, for a family that has several. max_model_len: of the longest sequence that
-    will be served, None: the model's own.
+    will be served, None: the model's own. dtype: of matrices and activations, None: the model's own.
     """
 
     def __init__(
@@ -122,9 +122,11 @@ class ConfigReader:
         where: str = "config.json",
         architecture: str = "",
         max_model_len: int | None = None,
+        dtype: DType | None = None,
     ) -> None:
         self.architecture = architecture
         self.max_model_len = max_model_len
+        self.dtype = dtype
         self._config = config
         self._where = where
         self._read: set[str] = set()
@@ -274,10 +276,11 @@ class ConfigReader:
 def read_dtype(config: ConfigReader) -> DType:
     """The dtype of matrices and activations: bf16 stays BF16; fp32 is F32; fp16 is widened exactly to F32
     (bf16 could not hold its mantissa); a checkpoint that does not say is taken as F32, which holds any of the
-    three exactly. Quantised weights stand for bf16 matrices, whatever else is stored beside them."""
-    if config.has("quantization_config"):
+    three exactly. Quantised weights stand for bf16 matrices, whatever else is stored beside them; and a dtype
+    that is asked for comes first."""
+    if config.has("quantization_config") or config.dtype is not None:
         config.ignore("dtype", "torch_dtype")
-        return DType.BF16
+        return config.dtype or DType.BF16
     key = "dtype" if config.has("dtype") else "torch_dtype"
     name = config.choice(key, "float32", among=tuple(DTYPES))
     config.ignore("dtype", "torch_dtype")

@@ -106,10 +106,17 @@ def short_convolution(layer: Layer, x: Value, how: ShortConvolution) -> Value:
     return layer.linear(passed, "output", tensors, layer.stream(MIDDLE), bias=False, add=x)
 
 
-def project(layer: Layer, x: Value, part: str, pieces: tuple[Piece, ...]) -> Value:
+def project(
+    layer: Layer,
+    x: Value,
+    part: str,
+    pieces: tuple[Piece, ...],
+    others: tuple[tuple[Piece, ...], ...] = (),
+) -> Value:
     """x times the stacked pieces, in float32."""
     rows, dtype = sum(piece.height for piece in pieces), layer.decoder.dtype
-    weight = Weight(name=layer.name(part), shape=(rows, x.width), dtype=dtype, pieces=pieces)
+    shape, name = (rows, x.width), layer.name(part)
+    weight = Weight(name=name, shape=shape, dtype=dtype, pieces=pieces, others=others)
     return layer.decoder.add(Linear(x=x, weight=weight, out=layer.value(part, rows, DType.F32)))
 
 

@@ -39,10 +39,10 @@ class Routed(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """Recipes of a matrix for each expert, and of a bias for each, () for none."""
+    """Recipes of a matrix for each expert, and those of a bias for each, () for none."""
 
     recipes: tuple[Recipe, ...]
-    bias: Recipe = ()
+    bias: tuple[Recipe, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Routing:
 @dataclass(frozen=True, kw_only=True)
 class ExpertNames:
     """Names of the tensors of a layer's experts in the checkpoint, below the layer. transposed: whether one
-    tensor for all is [experts, k, n]; None: there may be one for each expert, and shapes tell. interleaved:
+    tensor for all is [experts, k, n], where there is not one for each expert; None: shapes tell. interleaved:
     of gate and up in one transposed tensor, whether their columns alternate. fused: the tensors for all, of
     gate and up, and of down."""
 
@@ -98,15 +98,26 @@ class ExpertNames:
         transposed = Piece(tensor=name, shape=(count, k, rows), view=view, order=order)
         if self.transposed is None:
             return each, (fused,), (transposed,)
-        return ((transposed,),) if self.transposed else ((fused,),)
+        return ((transposed,) if self.transposed else (fused,)), each
 
-    def bias(self, layer: Layer, count: int, halves: tuple[Half, ...], rows: int) -> Recipe:
-        """Of `halves` stacked, `rows` of each, for all experts: one tensor."""
-        name = f"{layer.tensor(self.experts)}.{'_'.join(halves)}_proj_bias"
-        size = len(halves) * rows
-        if not self._alternates(halves):
-            return (Piece(tensor=name, shape=(count, size), view=(count, size, 1)),)
-        return (Piece(tensor=name, shape=(count, size), view=(count, rows, 2, 1), order=(0, 2, 1, 3)),)
+    def bias(self, layer: Layer, count: int, halves: tuple[Half, ...], rows: int) -> tuple[Recipe, ...]:
+        """Of `halves` stacked, `rows` of each, for all experts: one tensor, or one for each half."""
+        block, size = layer.tensor(self.experts), len(halves) * rows
+        name, shape = f"{block}.{'_'.join(halves)}_proj_bias", (count, size)
+        if len(halves) == 1:
+            return ((Piece(tensor=name, shape=shape, view=(count, size, 1)),),)
+        view, order = ((count, rows, 2, 1), (0, 2, 1, 3)) if self.interleaved else ((count, size, 1), ())
+        apart = tuple(
+            Piece(
+                tensor=f"{block}.{half}_proj_bias",
+                shape=(count, rows),
+                view=(count, rows, 1),
+                take=(range(e, e + 1),),
+            )
+            for e in range(count)
+            for half in halves
+        )
+        return (Piece(tensor=name, shape=shape, view=view, order=order),), apart
 
     def _alternates(self, halves: tuple[Half, ...]) -> bool:
         return self.interleaved and len(halves) > 1
@@ -275,9 +286,9 @@ def _down(
     return layer.decoder.add(op)
 
 
-def _bias(name: str, rows: int, recipe: Recipe, layout: WeightLayout) -> Weight | None:
+def _bias(name: str, rows: int, recipes: tuple[Recipe, ...], layout: WeightLayout) -> Weight | None:
     """A column of `rows` for each expert."""
-    return _weight(f"{name}_bias", (rows, 1), DType.F32, (recipe,), layout) if recipe else None
+    return _weight(f"{name}_bias", (rows, 1), DType.F32, recipes, layout) if recipes else None
 
 
 def _weight(

@@ -28,8 +28,8 @@ BLOCK = "linear_attn"
 GATED = AttentionTensors(gated=True)
 MROPE = ("mrope_section", "mrope_interleaved")
 """Axes of positions of images: those of text are equal on all of them."""
-Recipe = Callable[[Layer, DeltaShape, int], tuple[Piece, ...]]
-"""Rows of queries, keys, values, gates, betas and decays, of so many inputs."""
+Recipes = Callable[[Layer, DeltaShape, int], tuple[tuple[Piece, ...], ...]]
+"""Rows of queries, keys, values, gates, betas and decays, of so many inputs: ways to make them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,14 @@ class Mixers:
     taps: int
     full: frozenset[int]
 
-    def add(self, layer: Layer, x: Value, recipe: Recipe) -> Value:
+    def add(self, layer: Layer, x: Value, recipes: Recipes) -> Value:
         """x + the layer's first block."""
         if layer.number in self.full:
             return attention(layer, x, self.heads, self.rope, head_norm="each", tensors=GATED)
         s = self.shape
         normed = layer.read(x, "delta", "input_layernorm")
-        rows = project(layer, normed, "projections", recipe(layer, s, x.width))
+        pieces, *others = recipes(layer, s, x.width)
+        rows = project(layer, normed, "projections", pieces, tuple(others))
         gate, beta, decay = s.qkv_width, s.qkv_width + s.value_width, rows.width - s.decay_width
         how = Delta(
             shape=s,

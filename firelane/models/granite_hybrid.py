@@ -62,7 +62,7 @@ def program(config: ConfigReader) -> Program:
 
 def _mlp_and_experts(layer: Layer, x: Value, width: int, experts: Experts | None, gate: Gate) -> Value:
     """x + mlp(norm(x)) + experts(norm(x))."""
-    parts, norms = ("", "", "output_linear"), Norms(before=NORM)
+    parts, norms = ("gate_proj", "up_proj", "output_linear"), Norms(before=NORM)
     with_mlp = mlp(layer, x, width, gate=gate, norms=norms, block=MLP, parts=parts, fused="input_linear")
     if experts is None:
         return with_mlp

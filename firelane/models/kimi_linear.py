@@ -32,6 +32,7 @@ def program(config: ConfigReader) -> Program:
     if not config.boolean("mla_use_nope", True):
         raise config.refusal("mla_use_nope", False, "attention with positions is not supported")
     config.ignore("rope_theta", "rope_scaling", "rope_parameters")  # nothing has positions
+    config.ignore("max_position_embeddings")  # model_max_length is what is meant
     x = embed(decoder)
     for layer in decoder.layers(layers):
         x = _remember(layer, x, rule) if layer.number in recurrent else latent(layer, x, shape, None)

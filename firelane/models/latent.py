@@ -120,7 +120,8 @@ def _attend(layer: Layer, turned: Value, shape: LatentShape, rope: Rope | None) 
 
 def _by_head(layer: Layer, x: Value, part: str, shape: LatentShape, width: int, keep: int) -> Value:
     """Queries without a position times the matrix that would make keys of latents, transposed, the columns
-    with a position kept; or attended latents times the matrix that makes values."""
+    with a position kept; or attended latents times the matrix that makes values. Both are in one tensor, or
+    in one each, as they are multiplied."""
     name, rows = layer.tensor("self_attn.kv_b_proj.weight"), shape.nope + shape.value
     stored, view = (shape.heads * rows, shape.rank), (shape.heads, rows, shape.rank)
     if keep:
@@ -129,12 +130,15 @@ def _by_head(layer: Layer, x: Value, part: str, shape: LatentShape, width: int, 
         )
     else:
         piece = Piece(tensor=name, shape=stored, view=view, take=(None, range(shape.nope, rows)))
+    matrices = (shape.heads, width, piece.width)
+    apart = layer.tensor(f"self_attn.{'k' if keep else 'v'}_b_proj.weight")
     weight = Weight(
         name=layer.name(f"{part}_matrices"),
-        shape=(shape.heads, width, piece.width),
+        shape=matrices,
         dtype=layer.decoder.dtype,
         pieces=(piece,),
         layout=WeightLayout.EXPERTS,
+        others=((Piece(tensor=apart, shape=matrices),),),
     )
     out = layer.value(part, shape.heads * (width + keep), layer.decoder.dtype)
     return layer.decoder.add(HeadLinear(x=x, weight=weight, keep=keep, out=out))

@@ -48,9 +48,8 @@ def _read_experts(config: ConfigReader) -> Experts:
     )
 
 
-def _projections(layer: Layer, s: DeltaShape, inputs: int) -> tuple[Piece, ...]:
+def _projections(layer: Layer, s: DeltaShape, inputs: int) -> tuple[tuple[Piece, ...]]:
     rows = {"qkv": s.qkv_width, "z": s.value_width, "b": s.heads, "a": s.heads}
     block = layer.tensor(BLOCK)
-    return tuple(
-        Piece(tensor=f"{block}.in_proj_{part}.weight", shape=(n, inputs)) for part, n in rows.items()
-    )
+    pieces = (Piece(tensor=f"{block}.in_proj_{part}.weight", shape=(n, inputs)) for part, n in rows.items())
+    return (tuple(pieces),)

@@ -1,5 +1,6 @@
 """Qwen3-Next (Qwen, 2025): gated delta networks and attention with gates by turns, and experts of which one
-is shared. Their projections are stored by key head.
+is shared. Their projections are stored by key head; in GGUF files all but betas and decays as Qwen3.5 has
+them.
 """
 
 from __future__ import annotations
@@ -41,11 +42,16 @@ def _read_experts(config: ConfigReader) -> Experts:
     )
 
 
-def _projections(layer: Layer, s: DeltaShape, inputs: int) -> tuple[Piece, ...]:
+def _projections(layer: Layer, s: DeltaShape, inputs: int) -> tuple[tuple[Piece, ...], ...]:
     """By key head: its query, its key, values and gates of its heads; and their betas and decays."""
     ends = s.key_dim, 2 * s.key_dim, 2 * s.key_dim + s.group * s.value_dim
     pairs = _by_key_head(layer, "in_proj_qkvz", s, inputs, (*ends, 2 * ends[2] - ends[1]))
-    return (*pairs, *_by_key_head(layer, "in_proj_ba", s, inputs, (s.group, 2 * s.group)))
+    rest = _by_key_head(layer, "in_proj_ba", s, inputs, (s.group, 2 * s.group))
+    apart = (
+        Piece(tensor=f"{layer.tensor(BLOCK)}.in_proj_{part}.weight", shape=(rows, inputs))
+        for part, rows in (("qkv", s.qkv_width), ("z", s.value_width))
+    )
+    return (*pairs, *rest), (*apart, *rest)
 
 
 def _by_key_head(layer: Layer, part: str, s: DeltaShape, inputs: int, ends: tuple[int, ...]) -> list[Piece]:

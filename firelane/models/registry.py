@@ -15,6 +15,7 @@ from firelane.errors import UnsupportedModelError
 from firelane.models.composite import language_model
 from firelane.models.config import ConfigReader
 from firelane.program.program import Program
+from firelane.program.values import DType
 
 DECLARED = re.compile(r"^ARCHITECTURES = \(([^)]*)\)", re.MULTILINE)
 NAME = re.compile(r'"([^"]+)"')
@@ -31,9 +32,12 @@ class Family(Protocol):
     def program(self, config: ConfigReader) -> Program: ...
 
 
-def load_program(config: Mapping[str, Any], *, max_model_len: int | None = None) -> Program:
+def load_program(
+    config: Mapping[str, Any], *, max_model_len: int | None = None, dtype: DType | None = None
+) -> Program:
     """The Program of the model that `config` (the content of config.json) describes; of a multimodal one that
-    of its language model. max_model_len: of the longest sequence to be served, None: the model's own.
+    of its language model. max_model_len: of the longest sequence to be served, dtype: of matrices and
+    activations, None: the model's own.
 
     Raises UnsupportedModelError, naming the architecture or the key, for all that would not be computed as
     the checkpoint asks.
@@ -41,7 +45,7 @@ def load_program(config: Mapping[str, Any], *, max_model_len: int | None = None)
     text, where = language_model(config)
     name = _architecture(config)
     names = [f"{name}:{text.get('model_type')}", name] if text is not config else [name]
-    reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len)
+    reader = ConfigReader(text, where=where, architecture=name, max_model_len=max_model_len, dtype=dtype)
     program = _family(names).program(reader)
     program = replace(program, left_out=(*program.left_out, *_predictor_layers(reader)))
     reader.finish()

@@ -20,8 +20,8 @@ MAX_PADDING = 1 / 8  # share of all pages' bytes
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayer:
-    """Keys and values of one attention layer, in `dtype`: of each token kv_heads of both, or keys that hold
-    their values (latent attention)."""
+    """Keys and values of one attention layer, in `dtype` or in the code of their shape: of each token
+    kv_heads of both, or keys that hold their values (latent attention)."""
 
     layer: int
     shape: HeadShape
@@ -30,7 +30,7 @@ class CacheLayer:
 
     @property
     def bytes_per_token(self) -> int:
-        return self.shape.cached_width * self.dtype.itemsize
+        return self.shape.cached_bytes(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

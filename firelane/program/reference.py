@@ -1,8 +1,8 @@
 """The slow NumPy run of a Program: the oracle of every kernel test.
 
 All arithmetic is float32. A value of dtype BF16 is rounded to nearest even when it is written, and so are
-keys and values when they go to the cache. The cache is plain: per layer, one row of positions a slot, NaN
-where nothing was written yet; so are recurrent states.
+keys and values when they go to the cache, or they become what their codes stand for. The cache is plain: per
+layer, one row of positions a slot, NaN where nothing was written yet; so are recurrent states.
 """
 
 from __future__ import annotations
@@ -95,10 +95,12 @@ def empty_cache(program: Program, *, slots: int, positions: int) -> ReferenceCac
 
     cache = ReferenceCache(keys={}, values={}, dtypes={c.layer: c.dtype for c in program.cache_layers})
     for layer, s in ((c.layer, c.shape) for c in program.cache_layers):
-        rows = (slots, positions, s.kv_heads)
+        rows, is_view = (slots, positions, s.kv_heads), s.shared and s.code is None
         keys = np.full((*rows, s.head_dim), np.nan, np.float32)
-        apart = np.full((*rows, 0 if s.shared else s.v_dim), np.nan, np.float32)
-        cache.keys[layer], cache.values[layer] = keys, keys[..., : s.v_dim] if s.shared else apart
+        apart = np.full((*rows, 0 if is_view else s.v_dim), np.nan, np.float32)
+        cache.keys[layer], cache.values[layer] = keys, keys[..., : s.v_dim] if is_view else apart
+        if s.code is not None:
+            cache.codes[layer], cache.value_scales[layer] = s.code, np.full(rows, np.nan, np.float32)
     return cache
 
 

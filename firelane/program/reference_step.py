@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import EMBED, MAX_LOGPROBS, NO_SNAPSHOT, SAMPLE, ZERO_STATE, SlotState, StepInputs
+from firelane.program.cache_codes import CacheCode
 from firelane.program.sampling_reference import RowSampling, sample_row
 from firelane.program.state import StateLayer
 from firelane.program.values import DType, Rows, Value, Weight
@@ -36,11 +37,25 @@ class ReferenceOutputs:
 class ReferenceCache:
     """Keys and values by layer: float32 [slots, positions, kv_heads, width of a head], holding values of the
     cache dtype. Values that are part of their keys are a view of those.
+
+    A layer with a code has keys times their scales, and apart from them values without theirs, which are in
+    value_scales: float32 [slots, positions, kv_heads].
     """
 
     keys: dict[int, F32]
     values: dict[int, F32]
     dtypes: dict[int, DType]
+    codes: dict[int, CacheCode] = field(default_factory=dict[int, CacheCode])
+    value_scales: dict[int, F32] = field(default_factory=dict[int, F32])
+
+
+class CachedRows(NamedTuple):
+    """Positions of one slot: keys, values: [positions, kv_heads, width]; value_scales: [positions,
+    kv_heads]."""
+
+    keys: F32
+    values: F32
+    value_scales: F32
 
 
 class ReferenceChunk(NamedTuple):
@@ -94,14 +109,32 @@ class ReferenceStep:
     def write_cache(self, layer: int, keys: F32, values: F32 | None) -> None:
         """keys, values: [tokens, kv_heads, width], to each token's slot and position; None for values that
         are part of their keys."""
-        dtype = self.cache.dtypes[layer]
-        self.cache.keys[layer][self.slots, self.positions] = rounded(keys, dtype)
+        cache, at = self.cache, (self.slots, self.positions)
+        code, dtype = cache.codes.get(layer), cache.dtypes[layer]
+        if code is not None:
+            self._write_codes(code, layer, keys, values)
+            return
+        cache.keys[layer][at] = rounded(keys, dtype)
         if values is not None:
-            self.cache.values[layer][self.slots, self.positions] = rounded(values, dtype)
+            cache.values[layer][at] = rounded(values, dtype)
 
-    def read_cache(self, layer: int, slot: int, start: int, stop: int) -> tuple[F32, F32]:
-        """Keys and values of positions start .. stop - 1: [stop - start, kv_heads, width] each."""
-        return self.cache.keys[layer][slot, start:stop], self.cache.values[layer][slot, start:stop]
+    def _write_codes(self, code: CacheCode, layer: int, keys: F32, values: F32 | None) -> None:
+        cache, at = self.cache, (self.slots, self.positions)
+        parts = [keys]
+        if values is None:
+            values, rest = np.split(keys, [cache.values[layer].shape[-1]], axis=-1)
+            parts = [values, rest] if rest.shape[-1] else [values]
+        quantised = [code.quantise(part) for part in parts]
+        scaled = [numbers * scales[..., None] for numbers, scales in quantised]
+        cache.keys[layer][at] = np.concatenate(scaled, axis=-1)
+        cache.values[layer][at], cache.value_scales[layer][at] = code.quantise(values)
+
+    def read_cache(self, layer: int, slot: int, start: int, stop: int) -> CachedRows:
+        """Positions start .. stop - 1."""
+        keys, values = (part[layer][slot, start:stop] for part in (self.cache.keys, self.cache.values))
+        scales = self.cache.value_scales.get(layer)
+        ones = np.ones(keys.shape[:2], np.float32)
+        return CachedRows(keys, values, ones if scales is None else scales[slot, start:stop])
 
     @property
     def chunks(self) -> list[ReferenceChunk]:

@@ -34,7 +34,7 @@ from firelane.weights.gguf.index import (
     write_index,
 )
 
-CONVERSION = 1
+CONVERSION = 2
 """Of what is written: part of the directory's name."""
 PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 PLAIN = {"F32": "float32", "F16": "float16"}
@@ -101,7 +101,7 @@ def _convert(paths: Sequence[Path], directory: Path) -> None:
     (directory / NAME).unlink(missing_ok=True)
     for name, data in written.items():
         write_whole(directory / name, data)
-    write_index(directory, _index(files, stored, tensors, matrices=_code(dtype), exact=family.float32))
+    write_index(directory, _index(files, stored, tensors, matrices=_code(dtype)))
 
 
 def _stored(files: Sequence[OpenedFile]) -> dict[str, tuple[OpenedFile, StoredTensor]]:
@@ -151,12 +151,11 @@ def _index(
     tensors: Mapping[str, Source],
     *,
     matrices: str,
-    exact: frozenset[str],
 ) -> Index:
     of_file: dict[Path, dict[str, Tensor]] = {file.path: {} for file in files}
     for name, source in tensors.items():
         file, tensor = stored[source.stored]
-        is_matrix = len(source.shape) > 1 and not any(part in source.stored for part in exact)
+        is_matrix = len(source.shape) > 1 and not source.exact
         of_file[file.path][name] = _tensor(source, tensor, matrices if is_matrix else "F32")
     return Index(
         version=VERSION,
@@ -173,18 +172,30 @@ def _index(
 
 
 def _tensor(source: Source, tensor: StoredTensor, dtype: str) -> Tensor:
-    """Rows of a vector are single numbers."""
+    """Rows of a vector are single numbers. Raises UnsupportedModelError where those of the model cannot be
+    read as they are stored."""
     width = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-    row_bytes = width // tensor.type.size * tensor.type.nbytes
+    begin, end = (
+        tensor.begin + row * width // tensor.type.size * tensor.type.nbytes
+        for row in (source.first, source.last)
+    )
     assert prod(source.shape) == (source.last - source.first) * width, source
+    if (source.shape[-1] if len(source.shape) > 1 else 1) % tensor.type.size:
+        raise UnsupportedModelError(
+            f"tensor {source.stored} has shape {list(source.shape)} and is stored as {tensor.type.name}, "
+            f"whose blocks are of {tensor.type.size} inputs"
+        )
     return Tensor(
         stored=source.stored,
         type=tensor.type.number,
-        begin=tensor.begin + source.first * row_bytes,
-        end=tensor.begin + source.last * row_bytes,
+        begin=begin,
+        end=end,
         shape=source.shape,
         dtype=dtype,
-        view=source.view,
-        order=source.order,
+        view=source.order.view,
+        order=source.order.order,
+        kept=source.order.kept,
+        inputs=source.order.inputs,
         minus=source.minus,
+        decay=source.decay,
     )

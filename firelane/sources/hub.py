@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from firelane.errors import ModelNotFoundError
-from firelane.weights.progress import Progress
+from firelane.weights.progress import Progress, silent
 
 # Nothing else is fetched: no pickled weights, no code.
 HUB_FILES = [
@@ -33,6 +33,11 @@ NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 def download(hub_id: str, progress: Progress) -> Path:
     """The directory of the repository's files, of those that are needed. Raises ModelNotFoundError."""
     return _snapshot(hub_id, HUB_FILES, progress)
+
+
+def download_config(hub_id: str) -> Path:
+    """A directory with the repository's config.json alone. Raises ModelNotFoundError."""
+    return _snapshot(hub_id, ["config.json"], silent)
 
 
 def download_gguf(hub_id: str, name: str, progress: Progress) -> Path:

@@ -5,17 +5,18 @@ Quantised tensors are presented as the bf16 ones that they stand for (weights/qu
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.errors import CheckpointError, ModelNotFoundError
+from firelane.errors import CheckpointError, ModelNotFoundError, UsageError
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.storage import read_regular
@@ -31,6 +32,8 @@ from firelane.weights.lossless.manifest import check_version, declared_version
 from firelane.weights.names import TensorNames, other_part
 from firelane.weights.quantized.file import QuantizedTensors
 from firelane.weights.quantized.settings import read_settings
+from firelane.weights.quantizing.on_read import QuantizedOnRead
+from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.reader import ReadBuffer
 from firelane.weights.safetensors import SafetensorsFile
 
@@ -39,9 +42,12 @@ INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
 MAX_INDEX_BYTES = 64 << 20
 WeightFile = SafetensorsFile | PackedFile | GgufFile
-Reader = WeightFile | QuantizedTensors
+Reader = WeightFile | QuantizedTensors | QuantizedOnRead
+Coded = GgufFile | QuantizedTensors | QuantizedOnRead
 ROUNDED = ("F32", "F16")
-"""Dtypes of matrices that are rounded to bf16 beside quantised ones."""
+"""Dtypes of matrices that are rounded to bf16 beside quantised ones, or where that is asked."""
+LARGEST_ROUNDING = 2.0**-8
+"""Of a number that is rounded to bf16, relative to it."""
 UNUSED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # derived from the config
 log = logging.getLogger(__name__)
 
@@ -113,6 +119,22 @@ class Checkpoint:
     def names(self) -> tuple[str, ...]:
         return tuple(self._places)
 
+    @property
+    def nbytes(self) -> int:
+        """Of the files."""
+        return sum(file.stamp.nbytes for file in self._files)
+
+    def contents(self) -> dict[Path, list[str]]:
+        """Of each file the names of its tensors, in their order."""
+        found: dict[Path, list[str]] = {file.path: [] for file in self._files}
+        for name, (file, _) in self._places.items():
+            found[file.path].append(name)
+        return found
+
+    def published(self, name: str) -> str:
+        """The name that a tensor has in its file. Raises CheckpointError where there is none."""
+        return self._place(name)[1]
+
     def tensor(self, name: str) -> NDArray[Any]:
         """float32, float16, or uint16 holding the bits of bf16; not to be written to (a view of a plain file,
         decoded from a packed one). Raises CheckpointError.
@@ -145,7 +167,7 @@ class Checkpoint:
     def format(self, name: str) -> Format | None:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         file, published = self._place(name)
-        return file.format(published) if isinstance(file, GgufFile | QuantizedTensors) else None
+        return file.format(published) if isinstance(file, Coded) else None
 
     def codes_by_columns(self, name: str) -> bool:
         """Whether the groups of a tensor that has a format() are of neighbours in its columns."""
@@ -156,7 +178,7 @@ class Checkpoint:
         """Rows first .. last - 1, all axes but the last taken together, of a tensor that has a format(); or
         columns, those of one matrix behind those of the other."""
         file, published = self._place(name)
-        assert isinstance(file, GgufFile | QuantizedTensors), f"{name} is not quantised"
+        assert isinstance(file, Coded), f"{name} is not quantised"
         return file.codes(published, first, last)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -182,16 +204,48 @@ class Checkpoint:
             raise CheckpointError(f"{self.directory}: tensor {name} is missing")
         return self._places[name]
 
-    def round_for(self, program: Program) -> None:
-        """From now on, matrices that `program` has in bf16 and that are stored in more bits beside quantised
-        ones are read as bf16."""
-        if not self._rounds:
+    def round_for(self, program: Program, *, asked: bool = False) -> None:
+        """From now on, matrices that `program` has in bf16 and that are stored in more bits, beside quantised
+        ones or where that is asked, are read as bf16."""
+        if not (self._rounds or asked):
             return
         named = {piece.tensor for w in program.weights if w.dtype is DType.BF16 for piece in w.pieces}
         there = [name for name in named if name in self._places]
         self._rounded = frozenset(name for name in there if self.dtype(name) in ROUNDED)
         if self._rounded:
-            log.info("tensors_rounded model=%s to=bf16 tensors=%d", self.directory.name, len(self._rounded))
+            log.info(
+                "tensors_rounded model=%s to=bf16 tensors=%d largest_relative_error=%.4f",
+                *(self.directory.name, len(self._rounded), LARGEST_ROUNDING),
+            )
+
+    def read_as_stored(self, names: Iterable[str]) -> None:
+        """From now on these tensors are not rounded."""
+        self._rounded -= set(names)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any tensor is stored as codes."""
+        return self._rounds or any(self.format(name) is not None for name in self._places)
+
+    def quantize(self, names: Iterable[str], scheme: Scheme) -> None:
+        """From now on these tensors are read as the scheme quantises them, from the numbers that are stored;
+        the fingerprint is another one. Raises UsageError where tensors are quantised already."""
+        if self.is_quantized:
+            raise UsageError(
+                f"--weights {scheme.name.partition('-')[0]}: the weights of {self.directory} are quantised "
+                "already; leave it out"
+            )
+        fingerprint = f"{self.fingerprint} {scheme}"
+        of_file: dict[int, tuple[WeightFile, dict[str, str]]] = {}
+        for name in names:
+            file, published = self._place(name)
+            assert not isinstance(file, QuantizedTensors | QuantizedOnRead)
+            of_file.setdefault(id(file), (file, {}))[1][name] = published
+        for file, published_of in of_file.values():
+            reader = QuantizedOnRead(file, set(published_of.values()), scheme)
+            self._places |= {name: (reader, published) for name, published in published_of.items()}
+        self.read_as_stored(name for _, found in of_file.values() for name in found)
+        self._fingerprint = hashlib.sha256(fingerprint.encode()).hexdigest()
 
     def check_against(self, program: Program) -> None:
         """Raises CheckpointError naming missing tensors, wrong shapes and dtypes, and tensors that the model

@@ -1,5 +1,5 @@
-"""The compiled encoder of panels (csrc/coded.cpp): built once for a machine, or absent where there is no
-compiler.
+"""The compiled encoders of panels (csrc/coded.cpp, csrc/grouped.cpp): built once for a machine, or absent
+where there is no compiler.
 """
 
 from __future__ import annotations
@@ -17,16 +17,29 @@ from firelane import env
 from firelane.errors import CacheError, CompilerError
 from firelane.native import machine, toolchain
 from firelane.native.target import find_target
-from firelane.weights.formats import PANEL_ROWS, Format
+from firelane.weights import grouped
+from firelane.weights.codes import Codes
+from firelane.weights.formats import PANEL_ROWS, Format, Heads
 
 SOURCES = Path(__file__).parent / "csrc"
 NUMBERS = {Format.PANEL_BF16: 0, Format.PANEL_CODED4: 1, Format.PANEL_CODED3: 2}
 
 
-class CodedLibrary:
-    """csrc/coded.cpp; what is handed over is checked here. The GIL is released during a call."""
+class _Groups(ct.Structure):
+    _fields_ = (
+        *((name, ct.c_int32) for name in ("bits", "offset")),
+        *((name, ct.c_size_t) for name in ("k", "span", "panels", "heads")),
+    )
 
-    __slots__ = ("_count", "_encode")
+
+class _Head(ct.Structure):
+    _fields_ = (("numbers", ct.c_void_p), ("size", ct.c_size_t), ("count", ct.c_size_t))
+
+
+class CodedLibrary:
+    """What is handed over is checked here. The GIL is released during a call."""
+
+    __slots__ = ("_count", "_encode", "_encode_groups")
 
     def __init__(self, path: Path) -> None:
         library = ct.CDLL(str(path))
@@ -34,8 +47,44 @@ class CodedLibrary:
         self._encode: Any = library.firelane_encode_panels
         self._encode.argtypes = (ct.c_int32, pointer, size, size, pointer, pointer)
         self._encode.restype = size
+        self._encode_groups: Any = library.firelane_encode_groups
+        self._encode_groups.argtypes, self._encode_groups.restype = (pointer,) * 6, None
         self._count: Any = library.firelane_count_exponents
         self._count.argtypes, self._count.restype = (pointer, size, pointer), None
+
+    def encode_groups(
+        self, format_: Format, codes: Codes, rows: NDArray[np.int64], out: NDArray[np.uint8]
+    ) -> int:
+        """Panels of rows of these codes, fitted() to the format, at the beginning of `out`; -1 is a row of
+        zeros. Returns how many bytes they take. ValueError as grouped.encode().
+        """
+        grouping, (height, k) = format_.grouping, codes.codes.shape
+        assert grouping is not None
+        assert not len(rows) % PANEL_ROWS
+        assert not k % grouping.span
+        assert rows.min(initial=0) >= -1
+        assert rows.max(initial=-1) < height
+        panels, spans = len(rows) // PANEL_ROWS, k // grouping.span
+        nbytes = panels * grouped.panel_bytes(format_, k)
+        assert nbytes <= len(out)
+        if grouping.heads is Heads.POWER:  # packed in another way, by shifts that NumPy does as well
+            out[:nbytes] = grouped.encode(codes.taken(rows), format_)
+            return nbytes
+        numbers = [np.ascontiguousarray(head) for head in grouped.stored_heads(codes, grouping)]
+        heads = [_Head(n.ctypes.data, n.itemsize, n.shape[1] // spans) for n in numbers]
+        stored, taken = (
+            np.ascontiguousarray(grouped.stored_codes(codes.codes, grouping)),
+            np.ascontiguousarray(rows, np.int64),
+        )
+        zeros = np.zeros(grouping.span, np.int8)
+        self._encode_groups(
+            ct.byref(
+                _Groups(grouping.bits, grouped.code_offset(grouping), k, grouping.span, panels, len(heads))
+            ),
+            (_Head * len(heads))(*heads),
+            *(array.ctypes.data for array in (taken, stored, zeros, out)),
+        )
+        return nbytes
 
     def encode(
         self, format_: Format, rows: NDArray[np.uint64], k: int, out: NDArray[np.uint8]
@@ -71,7 +120,7 @@ def build(cache_dir: Path, settings: env.Environment, isa: str) -> CodedLibrary:
     cpu = machine.cpu_identity()
     compiler = toolchain.find_compiler(settings)
     path = compiler.build(
-        (SOURCES / "coded.cpp").read_text(),
+        "\n".join((SOURCES / name).read_text() for name in ("coded.cpp", "grouped.cpp")),
         include_dirs=[],
         flags=find_target(replace(settings, isa=isa), cpu, compiler).flags,
         cache_dir=cache_dir,

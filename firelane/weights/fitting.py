@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -12,18 +13,41 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import Weight
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.quantizing.schemes import Scheme
+from firelane.weights.quantizing.targets import find_targets
+
+log = logging.getLogger(__name__)
 
 
-def fitted(program: Program, checkpoint: Checkpoint) -> Program:
-    """The program with recipes that the checkpoint has all tensors for. Raises CheckpointError as
-    Checkpoint.check_against(), and where a tensor's shape does not tell how it is stored."""
+def fitted(
+    program: Program, checkpoint: Checkpoint, *, rounds: bool = False, quantize: Scheme | None = None
+) -> Program:
+    """The program with recipes that the checkpoint has all tensors for. rounds: matrices that are stored in
+    more bits than the program has them in are rounded. quantize: what the matrices of products are quantised
+    to. Raises CheckpointError as Checkpoint.check_against(), and where a tensor's shape does not tell how it
+    is stored; UsageError where what is to be quantised is so already."""
     several = [w for w in program.weights if w.others]
     weights = {w.name: replace(w, pieces=_recipe(w, checkpoint), others=()) for w in several}
     if weights:
         program = replace(program, ops=tuple(_with_weights(op, weights) for op in program.ops))
-    checkpoint.round_for(program)
+    checkpoint.round_for(program, asked=rounds)
     checkpoint.check_against(program)
+    if quantize is not None:
+        _quantize(program, checkpoint, quantize)
     return program
+
+
+def _quantize(program: Program, checkpoint: Checkpoint, scheme: Scheme) -> None:
+    """The log says what is left as it is."""
+    targets = find_targets(program)
+    wide = {name: (checkpoint.shape(name) or (0,))[-1] for name in targets.tensors}
+    fitting = [name for name, k in wide.items() if scheme.fits(k)]
+    checkpoint.quantize(fitting, scheme)
+    left = [*targets.transposed, *(name for name in wide if name not in fitting)]
+    log.info(
+        "weights_quantized model=%s to=%s tensors=%d left_as_they_are=%d",
+        *(checkpoint.directory.name, scheme.name, len(fitting), len(left)),
+    )
 
 
 def _recipe(weight: Weight, checkpoint: Checkpoint) -> tuple[Piece, ...]:

@@ -180,14 +180,17 @@ GROUPINGS = {
 }
 
 
-def smallest_holding(formats: Iterable[Format], k: int) -> Format | None:
+def smallest_holding(formats: Iterable[Format], k: int, *, plain: bool = False) -> Format | None:
     """The grouped format of the fewest bits that holds the codes of all of these for k inputs; None where
-    there is none."""
+    there is none. plain: with scales that are numbers by themselves."""
     wanted = [GROUPINGS[format_] for format_ in formats]
     able = [
         format_
         for format_, grouping in GROUPINGS.items()
-        if k and k % grouping.span == 0 and all(grouping.holds(other) for other in wanted)
+        if k
+        and k % grouping.span == 0
+        and not (plain and grouping.heads is Heads.LEVELS)
+        and all(grouping.holds(other) for other in wanted)
     ]
     return min(able, key=lambda format_: GROUPINGS[format_].weight_bits, default=None)
 

@@ -74,14 +74,12 @@ def encode(rows: Codes, format_: Format) -> Bytes:
     """Whole panels of rows, fitted() to the format: their bytes. ValueError for scales that are no numbers,
     or too large."""
     grouping = _grouping(format_)
-    if any(not (np.abs(head) < MOST_SCALE).all() for head in (rows.scales, rows.minima) if head is not None):
-        raise ValueError("a scale is not finite")
     spans = rows.codes.shape[1] // grouping.span
     shape = (len(rows.codes) // PANEL_ROWS, PANEL_ROWS, spans)
-    heads = [_by_output(head, shape) for head in _heads(rows, grouping)]
+    heads = [_by_output(head, shape) for head in stored_heads(rows, grouping)]
     pack = {4: _codes4, 6: _codes6, 8: _codes8}[grouping.bits]
     pack = _codes4_of_powers if grouping.heads is Heads.POWER else pack
-    codes = pack(_stored(rows.codes, grouping).reshape(*shape, grouping.span))
+    codes = pack((stored_codes(rows.codes, grouping) + np.int8(code_offset(grouping))).reshape(*shape, -1))
     data = np.concatenate([*heads, codes], axis=2).reshape(shape[0], -1)
     return np.pad(data, ((0, 0), (0, -data.shape[1] % ALIGNMENT_BYTES))).reshape(-1)
 
@@ -91,29 +89,32 @@ def _grouping(format_: Format) -> Grouping:
     return format_.grouping
 
 
-def _offset(grouping: Grouping) -> int:
-    """What is added to codes."""
+def code_offset(grouping: Grouping) -> int:
+    """Of codes as they are stored."""
     is_unsigned = grouping.bits == 4 and (grouping.minima or grouping.book is not Codebook.INT)
     return 0 if is_unsigned else OFFSETS[grouping.bits]
 
 
-def _stored(codes: NDArray[np.int8], grouping: Grouping) -> NDArray[np.int8]:
-    """Codes as they are packed. ValueError for such as the grouping cannot have."""
+def stored_codes(codes: NDArray[np.int8], grouping: Grouping) -> NDArray[np.int8]:
+    """Of integers in a table their places. ValueError for what the grouping cannot have."""
     if grouping.bits == 4 and grouping.book in TABLES:
         return indices(codes, grouping.book).view(np.int8)
     if grouping.book is Codebook.E4M3 and ((codes & 127) == 127).any():
         raise ValueError("a weight is not finite")
-    return codes + np.int8(_offset(grouping))
+    return codes
 
 
-def _heads(rows: Codes, grouping: Grouping) -> list[NDArray[Any]]:
-    """Numbers in the order in which they are stored, [rows, numbers of all spans]."""
+def stored_heads(rows: Codes, grouping: Grouping) -> list[NDArray[Any]]:
+    """Numbers in the order in which they are stored, [rows, numbers of all spans]. ValueError for scales that
+    are no numbers, too large, or more than these heads can hold."""
+    if any(not (np.abs(head) < MOST_SCALE).all() for head in (rows.scales, rows.minima) if head is not None):
+        raise ValueError("a scale is not finite")
     if grouping.heads is Heads.POWER:
         return [_powers(rows)]
     if grouping.heads is Heads.LEVELS:
-        units = [level.units * np.float32(1 - 2 * i) for i, level in enumerate(rows.levels)]
+        units = [0 - level.units if i else level.units for i, level in enumerate(rows.levels)]
         return [*(_exact(unit, Heads.F16) for unit in units), *(level.steps for level in rows.levels)]
-    numbers = [rows.scales] if rows.minima is None else [rows.scales, -rows.minima]
+    numbers = [rows.scales] if rows.minima is None else [rows.scales, 0 - rows.minima]
     return [_exact(number, grouping.heads) for number in numbers]
 
 
@@ -226,7 +227,7 @@ def _meant(codes: F32, grouping: Grouping) -> F32:
         return TABLES[grouping.book][codes.astype(np.uint8)].astype(np.float32)
     if grouping.book is Codebook.E4M3:
         return E4M3[codes.astype(np.int8).view(np.uint8)]
-    return codes - np.float32(_offset(grouping))
+    return codes - np.float32(code_offset(grouping))
 
 
 def _stored_heads(heads: Bytes, grouping: Grouping) -> list[F32]:

@@ -132,14 +132,19 @@ class Packer:
         begins = np.cumsum([0, *(len(span.codes) for span in spans)])[:-1]
         rows = np.where(wanted < 0, -1, wanted - starts[part] + begins[part])
         try:
-            data = encode_grouped(stacked(spans).taken(rows), p.format)
+            size = self._encode_groups(stacked(spans), rows, p.format, buffer)
         except ValueError:
             raise not_finite(self._checkpoint, reads[0][1].tensor) from None
-        buffer[: len(data)] = data
-        size = len(data) // (task.last - task.first)
-        return buffer[: len(data)], np.arange(1, task.last - task.first + 1, dtype=np.uint64) * np.uint64(
-            size
-        )
+        panels = task.last - task.first
+        return buffer[:size], np.arange(1, panels + 1, dtype=np.uint64) * np.uint64(size // panels)
+
+    def _encode_groups(self, codes: Codes, rows: NDArray[np.int64], format_: Format, out: Bytes) -> int:
+        """Panels of these rows, -1 for zeros, at the beginning of `out`; returns their size."""
+        if self._library is not None:
+            return self._library.encode_groups(format_, codes, rows, out)
+        data = encode_grouped(codes.taken(rows), format_)
+        out[: len(data)] = data
+        return len(data)
 
     def _run_of(self, task: Task) -> tuple[list[Piece], Run]:
         """Reads what the task needs of each piece, in one go where it is in one place."""

@@ -142,6 +142,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     identity: str = ""
     states_bytes: int = 0
     num_snapshots: int = 0
+    kv_cache_dtype: str = "auto"
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

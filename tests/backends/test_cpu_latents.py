@@ -13,9 +13,12 @@ from firelane.backends.cpu.layout import check_heads
 from firelane.contract import CAUSAL, Window
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache import CacheLayer
+from firelane.program.cache_codes import CacheCode
+from firelane.program.cache_rewrite import with_cache_code
 from firelane.program.ops import HeadShape
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
+from tests.backends.cache_pages import cached_rows
 from tests.backends.cpu_harness import Chunk, Machine, limits, machine, widen_bf16
 from tests.backends.test_cpu_ops import apart, check_step
 from tests.models.latents import MANY, LatentSpec, latent_program
@@ -27,15 +30,17 @@ MODELS = {
     "bf16": LatentSpec(spans=(CAUSAL, Window(700)), max_model_len=2048),
     "f32": LatentSpec(dtype=DType.F32, shape=MANY, spans=(CAUSAL,), max_model_len=2048),
 }
+PROGRAMS = {name: latent_program(spec) for name, spec in MODELS.items()}
+PROGRAMS["bf16-int8"] = with_cache_code(PROGRAMS["bf16"], CacheCode.INT8)
 SCHEDULES = {
     "one by one": [1] * LAST,
     "chunks": [1, 7, 1, 30, 1],
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=PROGRAMS)
 def driven(request: pytest.FixtureRequest, kernel_cache) -> Iterator[Machine]:
-    m = machine(latent_program(MODELS[request.param]), kernel_cache, sizes=SIZES, place=apart)
+    m = machine(PROGRAMS[request.param], kernel_cache, sizes=SIZES, place=apart)
     start(m, 12)
     yield m
     m.executor.release()
@@ -72,7 +77,14 @@ def test_against_the_reference(driven: Machine) -> None:
         program, driven.weights.values, slots=sizes.max_num_seqs, max_len=sizes.max_model_len
     )
     for layer in program.cache_layers:
-        reference.cache.keys[layer.layer][0, : CONTEXT - LAST, 0] = latents(driven, layer)
+        at = (layer.layer, 0, slice(0, CONTEXT - LAST))
+        if layer.shape.code is None:
+            reference.cache.keys[at[0]][at[1:]] = latents(driven, layer)[:, None]
+            continue
+        rows = cached_rows(driven, layer, 0, np.arange(CONTEXT - LAST))
+        reference.cache.keys[at[0]][at[1:]] = rows.keys
+        reference.cache.values[at[0]][at[1:]] = rows.values
+        reference.cache.value_scales[at[0]][at[1:]] = rows.value_scales
     check_step(driven, reference, [Chunk(0, CONTEXT - LAST, 1)])
     check_step(driven, reference, [Chunk(0, CONTEXT - LAST + 1, 3)])
 

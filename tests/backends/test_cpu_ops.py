@@ -9,6 +9,7 @@ one op's error.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 from firelane.contract import EMBED, Window
 from firelane.contract import Chunk as ChunkSpan
 from firelane.native.machine import cpu_identity, supported_isas
+from firelane.program.cache_codes import CacheCode
+from firelane.program.cache_rewrite import with_cache_code
 from firelane.program.liveness import Placement
-from firelane.program.ops import Attention, HeadShape, Sample
+from firelane.program.ops import Attention, HeadShape, LatentCache, Op, RopeAndCache, Sample
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import DType, Rows, Value
+from tests.backends.cache_pages import check_codes
 from tests.backends.cpu_harness import (
     HERE,
     Chunk,
@@ -40,6 +44,7 @@ from tests.models.options import OPTIONS
 from tests.models.recurrent import RECURRENT_SPECS, RECURRENT_SPECS_HERE, recurrent_program
 
 WIDE = HeadShape(heads=4, kv_heads=1, head_dim=80)
+GROUPS = HeadShape(heads=6, kv_heads=2, head_dim=48)
 SPECS = {
     "bf16": small_spec(
         heads=WIDE, windows=(0, 20), qk_norm=True, qkv_bias=True, output_bias=True, mlp_bias=True
@@ -48,6 +53,8 @@ SPECS = {
     **{name: experts_program(spec) for name, spec in EXPERT_SPECS.items()},
     **{name: recurrent_program(spec) for name, spec in RECURRENT_SPECS.items()},
     **{name: latent_program(spec) for name, spec in LATENT_SPECS.items()},
+    "bf16-int8": small_spec(heads=replace(WIDE, code=CacheCode.INT8), windows=(0, 20)),
+    "bf16-latent-fp8": with_cache_code(latent_program(LATENT_SPECS["bf16-latent"]), CacheCode.FP8),
 }
 # Without what the others have, other spans, more head widths with one query head per KV head or several, and
 # large blocks. On the best instruction set alone: each is a library to compile.
@@ -61,6 +68,12 @@ SPECS_HERE = {
     **{name: (experts_program(spec), 16) for name, spec in EXPERT_SPECS_HERE.items()},
     **{name: (recurrent_program(spec), 16) for name, spec in RECURRENT_SPECS_HERE.items()},
     **{name: (latent_program(spec), 128) for name, spec in LATENT_SPECS_HERE.items()},
+    "bf16-fp8": (small_spec(heads=replace(GROUPS, code=CacheCode.FP8), windows=(0, 20)), 128),
+    "f32-int8": (small_spec(heads=replace(GROUPS, code=CacheCode.INT8), dtype=DType.F32, qk_norm=True), 16),
+    "f32-latent-int8": (
+        with_cache_code(latent_program(LATENT_SPECS_HERE["f32-latent-still"]), CacheCode.INT8),
+        64,
+    ),
 }
 CASES = (
     {f"{isa}/{s}": (isa, SPECS[s], 16) for isa in supported_isas(cpu_identity()) for s in SPECS}
@@ -125,6 +138,7 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
         if isinstance(op, Sample):
             continue
         op.reference(step)
+        check_cache(m, step, op)
         bounds = ATTENTION_BOUNDS if isinstance(op, Attention) else BOUNDS
         for value in op.outputs:
             mine = read(m, value, counts[value.rows])
@@ -136,6 +150,14 @@ def check_step(m: Machine, reference: ReferenceExecutor, chunks: list[Chunk]) ->
     check_states(m, step)
     m.executor.states[:] = before
     check_hidden(m, step)
+
+
+def check_cache(m: Machine, step: ReferenceStep, op: Op) -> None:
+    """Codes that the op has left in the pages; plain numbers show in what attention makes of them."""
+    for layer in m.executor.layout.program.cache_layers:
+        writes = isinstance(op, RopeAndCache | LatentCache) and op.layer == layer.layer
+        if writes and layer.shape.code is not None:
+            check_codes(m, step, layer)
 
 
 def check_states(m: Machine, step: ReferenceStep) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from firelane.contract import CAUSAL, Window, kept_from
 from firelane.contract import Chunk as ChunkSpan
+from firelane.program.cache_codes import CacheCode
+from firelane.program.cache_rewrite import with_cache_code
 from firelane.program.values import DType
 from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
 from tests.models.dense import dense_program
@@ -22,6 +24,7 @@ SCHEDULES = {
 BF16, F32 = (dense_program(small_spec(windows=(0,) * 3, dtype=dtype)) for dtype in (DType.BF16, DType.F32))
 MODELS = {
     "causal, window, chunk": (with_spans(BF16, (Window(37), CAUSAL, ChunkSpan(52))), 16),
+    "codes": (with_cache_code(with_spans(BF16, (Window(37), CAUSAL, ChunkSpan(52))), CacheCode.FP8), 16),
     "narrow windows": (with_spans(BF16, (Window(1), Window(63), Window(65))), 32),
     "chunks": (with_spans(F32, (ChunkSpan(100), CAUSAL, ChunkSpan(7))), 16),
     "pages beyond a tile": (with_spans(BF16, (ChunkSpan(41), Window(130), Window(41))), 128),

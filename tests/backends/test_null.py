@@ -11,6 +11,7 @@ from firelane.contract import SAMPLE, StepLimits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import OutOfMemoryError, UsageError
 from firelane.models.registry import load_program
+from firelane.program.cache_rewrite import with_cache_dtype
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -48,6 +49,8 @@ def load(tmp_path, **sizes):
         ({"replicas": 9, "kv_cache_bytes": 1}, "9 engines on one GPU: it takes 8 at most"),
         ({"replicas": 2}, "2 engines on one GPU: .* say with --kv-cache-gib"),
         ({"kv_cache_memory": "shared"}, "--kv-cache-memory shared: a GPU's KV cache is private"),
+        ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype int8: a GPU's KV cache keeps the numbers"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: a GPU's KV cache keeps the numbers"),
     ],
 )
 def test_what_a_gpu_does_not_take_is_refused_before_it_is_touched(tmp_path, sizes, problem):
@@ -63,6 +66,19 @@ def test_sizes_come_from_the_program(tmp_path):
     assert executor.limits.max_output_rows == 36
 
 
+def test_a_coded_cache_holds_more_tokens(tmp_path):
+    """Its sizes are those of its codes and their scales."""
+    program = load_program(CONFIG)
+    plain, coded = program.kv_bytes_per_token, with_cache_dtype(program, "int8").kv_bytes_per_token
+    config = ExecutorConfig(
+        cache_dir=tmp_path, max_num_seqs=400, kv_cache_bytes=800 * 16 * plain, kv_cache_dtype="int8"
+    )
+    loaded = create_executor("null", with_cache_dtype(program, "int8"), tmp_path, config, lambda *_: None)
+    assert loaded.limits.num_blocks == 800 * plain // coded > 1300
+    assert loaded.limits.kv_cache_code == "int8"
+    assert load(tmp_path).limits.kv_cache_code == ""
+
+
 def test_cache_too_small_for_one_sequence(tmp_path):
     with pytest.raises(OutOfMemoryError, match="one sequence of 256 needs"):
         load(tmp_path, max_model_len=256, kv_cache_bytes=20_000)
@@ -76,6 +92,7 @@ def test_cache_too_small_for_one_sequence(tmp_path):
         ({"block_size": 0}, "block_size is 0"),
         ({"threads": 0}, "threads is 0"),
         ({"gemm": "fast"}, "gemm is .fast.: it must be one of invariant, library"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype is .int4.: it must be one of auto, bf16, int8, fp8"),
         ({"weights": "fp4"}, "weights is .fp4.: it must be one of auto, bf16, lossless"),
     ],
 )

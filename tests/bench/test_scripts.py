@@ -22,6 +22,7 @@ MINE = (
     "lossless",
     "expert_model",
     "families_plot",
+    "plan_vs_measured",
 )
 
 

@@ -10,12 +10,20 @@ import pytest
 from firelane import env
 from firelane.backends import AUTO, BACKENDS
 from firelane.cli import build_parser, options
-from firelane.engine_config import GEMMS, KV_CACHE_MEMORY, SCHEDULING_POLICIES, WEIGHTS, WEIGHTS_PAGES
+from firelane.engine_config import (
+    DTYPES,
+    GEMMS,
+    KV_CACHE_DTYPES,
+    KV_CACHE_MEMORY,
+    SCHEDULING_POLICIES,
+    WEIGHTS,
+    WEIGHTS_PAGES,
+)
 
 ENGINE = (
     "--threads --max-num-seqs --max-num-batched-tokens --max-model-len --kv-cache-gib --block-size "
-    "--kv-cache-memory --weights --weights-pages --no-prefix-cache --scheduling-policy --backend "
-    "--gemm --state-snapshots --state-snapshot-interval"
+    "--kv-cache-memory --kv-cache-dtype --weights --dtype --weights-pages --no-prefix-cache "
+    "--scheduling-policy --backend --gemm --state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
@@ -31,20 +39,24 @@ FLAGS = {
     "keys hash": "",
     "chat": f"MODEL --url --system {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
-    "bench offline": "MODEL --threads --weights --workload --repeats --json",
+    "bench offline": "MODEL --threads --weights --kv-cache-dtype --workload --repeats --json",
     "bench serve": "--url --backend --endpoint --model --api-key --seed --dataset-name --dataset-path "
     "--num-prompts --tokenizer --random-input-len --random-output-len --random-range-ratio "
     "--random-prefix-len --sharegpt-output-len --vocab-size --longest --max-concurrency --request-rate "
     "--burstiness --ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature "
     "--ignore-eos --extra-body --goodput --metric-percentiles --save-detailed --metadata --save-plot "
     "--json",
-    "bench kernels": "MODEL --threads --weights --isa --rows --json",
+    "bench kernels": "MODEL --threads --weights --kv-cache-dtype --isa --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
-    "doctor": "--json --verify",
-    "program": "MODEL",
+    "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
+    "doctor": "--json --save --verify",
+    "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
+    "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "
+    "--plot",
+    "program": "MODEL --kv-cache-dtype",
     "version": "",
 }
 ENVIRONMENT = {"FIRELANE_CACHE_DIR", "FIRELANE_ISA", "FIRELANE_CXX", "FIRELANE_LOG_LEVEL"}
@@ -108,7 +120,9 @@ def test_policies_and_memories_are_those_that_there_are() -> None:
     for option, known in (
         ("scheduling_policy", SCHEDULING_POLICIES),
         ("kv_cache_memory", KV_CACHE_MEMORY),
+        ("kv_cache_dtype", KV_CACHE_DTYPES),
         ("weights_pages", WEIGHTS_PAGES),
+        ("dtype", DTYPES),
     ):
         assert options.engine_settings(parser.parse_args(["serve"]))[option] == known[0]
         for given in known:

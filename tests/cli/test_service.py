@@ -14,7 +14,7 @@ from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service, raise_file_limit
-from firelane.cli.start_lines import states_text
+from firelane.cli.start_lines import cache_text, states_text
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -47,6 +47,7 @@ READY: Any = SimpleNamespace(
     load_s=0.1,
     states_bytes=0,
     num_snapshots=0,
+    kv_cache_dtype="auto",
 )
 
 
@@ -187,6 +188,12 @@ def test_the_line_of_memory_tells_of_recurrent_states() -> None:
     ready: Any = SimpleNamespace(**vars(READY) | sizes)
     assert states_text(ready) == "; states of 8 sequences and 30 snapshots in 2.43 GB"
     assert states_text(READY) == ""
+
+
+def test_a_cache_of_another_dtype_is_named() -> None:
+    ready: Any = SimpleNamespace(**vars(READY) | {"kv_cache_dtype": "int8"})
+    assert cache_text(READY) == "KV cache 1,024 tokens in 3.0 MB"
+    assert cache_text(ready) == "KV cache 1,024 tokens in 3.0 MB of int8"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,27 @@ LIMITS = Limits(
 )
 
 
+def healthy_report() -> doctor.Report:
+    """Of a machine with 8 GiB free."""
+    return doctor.Report(
+        versions={},
+        cpu="AMD EPYC",
+        cores=2,
+        isas=("avx512bf16", "portable"),
+        target="avx512bf16",
+        caches={},
+        memory_bytes=16 << 30,
+        available_bytes=8 << 30,
+        weight_pages="",
+        shared_memory="",
+        compiler="g++",
+        cache=doctor.CacheReport(directory="", used_bytes=0, free_bytes=0, problem=""),
+        gpu=gpu_detection.detect(),
+        limits=LIMITS,
+        problems=(),
+    )
+
+
 def test_report_of_a_healthy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "measure_limits", lambda _: LIMITS)
     (tmp_path / "kernels").mkdir()

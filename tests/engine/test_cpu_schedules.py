@@ -87,15 +87,16 @@ KINDS = [
     ("deepseek_v3", "bfloat16"),
     ("qwen3_next", "bfloat16"),
     ("lfm2", "float32"),
+    ("gpt_oss", "bfloat16", "int8"),
 ]
-"""A family of each kind."""
+"""A family of each kind, and a dtype of the cache."""
 SNAPSHOTS = 32
 
 
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def load(request, tmp_path_factory, kernel_cache):
     base = tmp_path_factory.mktemp("schedules")
-    family, dtype = request.param
+    family, dtype, *cache = request.param
     make_checkpoint(family, dtype, base / "model")
     executors = []
 
@@ -110,6 +111,7 @@ def load(request, tmp_path_factory, kernel_cache):
             block_size=BLOCK_SIZE,
             kv_cache_bytes=kv_cache_bytes,
             state_snapshots=SNAPSHOTS,
+            kv_cache_dtype=cache[0] if cache else "auto",
         )
         executors.append(load_executor(config, lambda *_: None))
         return executors[-1]

@@ -53,6 +53,18 @@ def test_the_last_token_is_always_computed(length):
     assert again.cached_tokens == (length - 1) // 4 * 4 < length
 
 
+def test_caches_of_different_codes_never_share_names():
+    names = {
+        PrefixChain(salt, 4, code).names(tokens(8), 2)[-1]
+        for salt in (b"", b"int8", b"firelane-kvint8")
+        for code in ("", "int8", "fp8")
+    }
+    assert len(names) == 9
+    assert KvCache(4, 4, code="int8").chain(b"").names(tokens(8), 2) == (
+        PrefixChain(b"", 4, "int8").names(tokens(8), 2)
+    )
+
+
 def test_salts_never_share():
     kv = KvCache(16, 4)
     fill(kv, b"acme", tokens(12))

@@ -4,13 +4,14 @@ and changes of weights as llama.cpp's converter makes them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 
+from tests.models.gguf_conversions import Change, converted
 from tests.models.toy_config import Config
 
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
@@ -25,23 +26,23 @@ def write_gguf(
     *,
     fields: Mapping[str, Any],
     in_pairs: bool = False,
-    norm_plus: float = 0.0,
+    changes: Sequence[Change] = (),
     quantise: Quantise | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     tokenizer: Callable[[gguf.GGUFWriter], None] | None = None,
 ) -> Path:
-    """A model of these float32 tensors of transformers. fields: metadata beside those that all have."""
+    """A model of these float32 tensors of transformers. fields: metadata beside those that all have, or in
+    their place."""
     writer = gguf.GGUFWriter(path, architecture)
-    _add_sizes(writer, config)
-    for key, value in fields.items():
+    for key, value in (_sizes(config) | dict(fields)).items():
         _add(writer, key if key.startswith("tokenizer.") else f"{architecture}.{key}", value)
     (tokenizer or add_byte_tokenizer)(writer)
     number = {name: n for n, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(number, config["num_hidden_layers"])
-    for name, values in _merged(tensors).items():
-        changed = _changed(name, values, config, in_pairs=in_pairs, norm_plus=norm_plus)
+    for name, values in converted(_merged(tensors), config, *changes).items():
+        changed = _changed(name, values, config, in_pairs=in_pairs)
         known = name.replace("e_score_correction_bias", "e_score_correction.bias")
-        stored = names.get_name(known, try_suffixes=(".weight", ".bias"))
+        stored = name if name.startswith("blk.") else names.get_name(known, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         _write(writer, stored, changed, quantise)
     for name, values in (extra or {}).items():
@@ -70,22 +71,24 @@ def add_byte_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_add_bos_token(False)
 
 
-def _add_sizes(writer: gguf.GGUFWriter, config: Config) -> None:
+def _sizes(config: Config) -> dict[str, Any]:
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(config.get("num_key_value_heads", heads))
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    rope = config.get("rope_parameters") or {}
-    rope = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(config.get("rope_theta") or rope["rope_theta"])
-    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1.0)))
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = config | rope.get("full_attention", rope)
+    return {
+        "context_length": config.get("max_position_embeddings") or config["model_max_length"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config.get("intermediate_size") or 0,
+        "attention.head_count": heads,
+        "attention.head_count_kv": config.get("num_key_value_heads") or heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config["norm_eps"],
+        "rope.freq_base": float(rope["rope_theta"]),
+        "rope.dimension_count": int(head_dim * rope.get("partial_rotary_factor", 1.0)),
+    }
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
@@ -113,16 +116,12 @@ def _merged(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.stack(v) if isinstance(v, list) else v for name, v in found.items()}
 
 
-def _changed(
-    name: str, values: np.ndarray, config: Config, *, in_pairs: bool, norm_plus: float
-) -> np.ndarray:
-    if name.endswith("norm.weight"):
-        return values + np.float32(norm_plus)
+def _changed(name: str, values: np.ndarray, config: Config, *, in_pairs: bool) -> np.ndarray:
     if name.endswith("shared_expert_gate.weight"):
         return values.reshape(-1)
-    for part, key in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+    for part in ("q_proj", "k_proj"):
         if in_pairs and f".{part}." in name:
-            heads = config.get(key, config["num_attention_heads"])
+            heads = len(values) // _sizes(config)["attention.key_length"]
             halves = values.reshape(heads, 2, len(values) // heads // 2, -1)
             return halves.swapaxes(1, 2).reshape(values.shape)
     return values

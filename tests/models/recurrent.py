@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from firelane.models.blocks import Decoder, Layer, attention, embed, head
@@ -141,11 +141,6 @@ def _linear(layer: Layer, part: str, x: Value, width: int, residual: Value | Non
 def _vector(layer: Layer, part: str, size: int) -> Weight:
     """Drawn around zero where its name says bias, else around one."""
     return Weight.stored(layer.name(part), (size,), DType.F32)
-
-
-def of_delta_rules(spec: RecurrentSpec) -> RecurrentSpec:
-    """Without its state spaces."""
-    return replace(spec, shapes=tuple(s for s in spec.shapes if isinstance(s, DeltaShape)))
 
 
 RECURRENT_SPECS = {

@@ -102,7 +102,7 @@ def test_latents_are_normed_and_the_rest_turned(
         z = (x[..., :2] + 1j * x[..., 2:]) * turn
         return np.concatenate([z.real, z.imag], axis=-1)
 
-    keys, values = step.read_cache(0, 1, START, START + ROWS)
+    keys, values, _ = step.read_cache(0, 1, START, START + ROWS)
     want = fn.rms_norm(torch.tensor(latent[:, :RANK]), (RANK,), torch.tensor(norm), 1e-6)
     np.testing.assert_allclose(keys[:, 0, :RANK], want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(keys[..., RANK:], turned(latent[:, None, RANK:]), atol=1e-5)

@@ -140,7 +140,7 @@ def test_rope_and_cache() -> None:
         return np.concatenate([z.real, z.imag], -1)
 
     np.testing.assert_allclose(step.read(op.out).reshape(3, 4, 8), want(heads[:, :4], norms["qn"]), atol=1e-5)
-    keys, values = step.read_cache(0, 1, 5, 8)
+    keys, values, _ = step.read_cache(0, 1, 5, 8)
     np.testing.assert_allclose(keys, want(heads[:, 4:6], norms["kn"]), atol=1e-5)
     np.testing.assert_array_equal(values, heads[:, 6:])
     assert np.isnan(step.cache.keys[0][0]).all()

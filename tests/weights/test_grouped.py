@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codebooks import TABLES, Codebook
+from firelane.weights.coded_native import coded_library
 from firelane.weights.codes import Codes, Levels, stacked
 from firelane.weights.formats import GROUPINGS, Format, Grouping, Heads, smallest_holding, to_panels
 from firelane.weights.grouped import decode, encode, fits, fitted, panel_bytes
@@ -70,6 +73,22 @@ def test_panels_decode_to_the_rounded_numbers(format_: Format) -> None:
     assert len(data) == 2 * panel_bytes(format_, 512)
     assert len(data) * 8 / rows.codes.size == grouping.weight_bits
     _assert_same(decode(data, format_, 512), rows)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_compiled_encoder_writes_the_same_bytes(format_: Format) -> None:
+    library = coded_library()
+    assert library is not None
+    rows = random_codes(GROUPINGS[format_], rows=70)
+    wanted = np.array([*range(69, 20, -1), -1, 3, -1, *range(12)])
+    expected = encode(rows.taken(wanted), format_)
+    out = np.full(len(expected) + 5, 0xA5, np.uint8)
+    assert library.encode_groups(format_, rows, wanted, out) == len(expected)
+    np.testing.assert_array_equal(out[: len(expected)], expected)
+    assert (out[len(expected) :] == 0xA5).all()
+    broken = replace(rows, scales=np.full_like(rows.scales, np.nan))
+    with pytest.raises(ValueError, match="not finite"):
+        library.encode_groups(format_, broken, wanted, out)
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -7,13 +7,18 @@ import math
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.operands import at, flag, number, tag, truth, vector
 from firelane.contract import Causal, Chunk, Span, Window
+from firelane.program.cache_codes import CacheCode
 from firelane.program.ops import Attention, LatentCache, RopeAndCache, Rotary, Temperature
+
+CODES = {CacheCode.INT8: "Int8", CacheCode.FP8: "Fp8"}
+"""The C++ type of each code of the cache."""
 
 
 def rope_and_cache(op: RopeAndCache, layout: Layout) -> str:
     kind, s = tag(op.out.dtype), op.shape
+    cache = _cache_type(op.layer, kind, layout)
     shape = (
-        f"{kind}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {_page(kind, layout)}, "
+        f"{kind}, {cache}, {s.heads}, {s.kv_heads if op.keys else 0}, {s.head_dim}, {_page(cache, layout)}, "
         f"{layout.stride(op.qkv)}, {layout.stride(op.out)}, {_head_steps(op)}"
     )
     fields = [
@@ -23,7 +28,7 @@ def rope_and_cache(op: RopeAndCache, layout: Layout) -> str:
         vector(op.norm and op.norm.q, layout),
         vector(op.norm and op.norm.k, layout),
         number(op.norm.eps if op.norm else 0.0),
-        *_cache(op.layer, kind, layout),
+        *_cache(op.layer, cache, layout),
         at(op.out, layout),
     ]
     return f"Rope<{shape}>{{{', '.join(fields)}}}.run(c, thread);"
@@ -51,14 +56,22 @@ def _table(table: Rotary | Temperature | None, layout: Layout) -> str:
     return "nullptr" if table is None else f"c.position_tables[{layout.table_index[table]}]"
 
 
-def _page(kind: str, layout: Layout) -> str:
+def _cache_type(layer: int, kind: str, layout: Layout) -> str:
+    """The C++ type of how the cache holds a layer."""
+    code = layout.cache_places[layer].code
+    return f"PlainCache<{kind}>" if code is None else f"CodedCache<{kind}, {CODES[code]}>"
+
+
+def _page(cache: str, layout: Layout) -> str:
     """Tokens of a page, and its elements."""
-    return f"{layout.limits.block_size}, {layout.page_bytes} / sizeof({kind}::cache)"
+    return f"{layout.limits.block_size}, {layout.page_bytes} / sizeof({cache}::element)"
 
 
-def _cache(layer: int, kind: str, layout: Layout) -> list[str]:
+def _cache(layer: int, cache: str, layout: Layout) -> list[str]:
     place = layout.cache_places[layer]
-    arrays = [f"reinterpret_cast<{kind}::cache*>(c.pages + {start})" for start in (place.keys, place.values)]
+    arrays = [
+        f"reinterpret_cast<{cache}::element*>(c.pages + {start})" for start in (place.keys, place.values)
+    ]
     return [*arrays, str(place.group)]
 
 
@@ -74,18 +87,21 @@ def _span(span: Span) -> str:
 
 def attention_type(op: Attention, layout: Layout) -> str:
     s, kind = op.shape, tag(op.out.dtype)
-    sizes = f"{_page(kind, layout)}, {layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}"
+    cache = _cache_type(op.layer, kind, layout)
+    sizes = f"{_page(cache, layout)}, {layout.stride(op.q)}, {layout.stride(op.out)}, {_span(op.span)}"
     flags = f"{truth(op.softcap)}, {flag(op.sinks)}"
     if s.shared:
         longest = layout.program.max_model_len
-        return f"LatentAttention<{kind}, {s.heads}, {s.head_dim}, {s.v_dim}, {sizes}, {flags}, {longest}>"
-    return f"Attention<{kind}, {s.heads}, {s.kv_heads}, {s.head_dim}, {sizes}, {flags}>"
+        widths = f"{s.heads}, {s.head_dim}, {s.v_dim}"
+        return f"LatentAttention<{kind}, {cache}, {widths}, {sizes}, {flags}, {longest}>"
+    return f"Attention<{kind}, {cache}, {s.heads}, {s.kv_heads}, {s.head_dim}, {sizes}, {flags}>"
 
 
 def attention(op: Attention, layout: Layout) -> str:
     log2e = math.log2(math.e)
     scale = op.scale / op.softcap if op.softcap else op.scale * log2e
-    keys, values, group = _cache(op.layer, tag(op.out.dtype), layout)
+    cache = _cache_type(op.layer, tag(op.out.dtype), layout)
+    keys, values, group = _cache(op.layer, cache, layout)
     fields = [
         at(op.q, layout),
         *([keys, group] if op.shape.shared else [keys, values, group]),
@@ -104,8 +120,9 @@ def latent_cache(op: LatentCache, layout: Layout) -> str:
     kind, width = tag(op.out.dtype), op.q.width // op.heads
     strides = ", ".join(str(layout.stride(value)) for value in (op.q, op.latent, op.out))
     steps = {"kTurn": op.rotary is not None, "kWarm": op.temperature is not None}
-    sizes = f"{op.heads}, {op.rank}, {op.rope_dim}, {width}, {_page(kind, layout)}, {strides}"
-    keys, _, group = _cache(op.layer, kind, layout)
+    cache = _cache_type(op.layer, kind, layout)
+    sizes = f"{op.heads}, {op.rank}, {op.rope_dim}, {width}, {_page(cache, layout)}, {strides}"
+    keys, _, group = _cache(op.layer, cache, layout)
     fields = [
         at(op.q, layout),
         at(op.latent, layout),
@@ -117,4 +134,4 @@ def latent_cache(op: LatentCache, layout: Layout) -> str:
         group,
         at(op.out, layout),
     ]
-    return f"Latent<{kind}, {sizes}, {_steps(steps)}>{{{', '.join(fields)}}}.run(c, thread);"
+    return f"Latent<{kind}, {cache}, {sizes}, {_steps(steps)}>{{{', '.join(fields)}}}.run(c, thread);"

@@ -3,6 +3,7 @@
     bf16      every matrix unchanged
     lossless  of each matrix the smallest format
     auto      12 bits where the kernels decode them at little cost, else bf16; tiny models: bf16
+    int8 …    codes where the checkpoint is read as such, of all others as auto
 
 Matrices that a format does not make smaller stay bf16: those with exponents all over the range.
 """
@@ -74,7 +75,7 @@ def wanted_forms(mode: str, isa: str, program: Program) -> tuple[Format, ...]:
         return CODED_FORMS
     if is_tiny(program):
         return ()
-    return CODED_FORMS[:1] if mode == "auto" and isa in CHEAP_DECODING else ()
+    return CODED_FORMS[:1] if mode != "bf16" and isa in CHEAP_DECODING else ()
 
 
 def _matrices(program: Program) -> Iterator[Weight]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
+from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
 from firelane.program.liveness import Placement, place
 from firelane.program.ops import Attention, DeltaRule, HeadShape, Op, RMSNorm, Rotary, StateSpace, Temperature
 from firelane.program.program import Program
@@ -24,12 +25,14 @@ BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 @dataclass(frozen=True, kw_only=True)
 class CachePlace:
-    """Of a layer: its cache group, and where its keys and values begin in each page; keys that hold their
-    values are laid out as values are."""
+    """Of a layer: its cache group, where its keys and values begin in each page, and the code that they are
+    in. Keys that hold their values are laid out as values are; with a code, values follow the keys of a head
+    and the scales of both."""
 
     group: int
     keys: int
     values: int
+    code: CacheCode | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +121,12 @@ class Layout:
         places: dict[int, CachePlace] = {}
         for index, group in enumerate(self.program.cache_groups):
             for layer in group.layers:
-                start = group.offsets[layer.layer] * self.limits.block_size
-                keys = layer.shape.k_width * layer.dtype.itemsize * self.limits.block_size
-                values = start if layer.shape.shared else start + keys
-                places[layer.layer] = CachePlace(group=index, keys=start, values=values)
+                start, shape = group.offsets[layer.layer] * self.limits.block_size, layer.shape
+                keys = shape.k_width * layer.dtype.itemsize
+                if shape.code is not None:
+                    keys = shape.head_dim + SCALES * SCALE_BYTES
+                values = start if shape.shared else start + keys * self.limits.block_size
+                places[layer.layer] = CachePlace(group=index, keys=start, values=values, code=shape.code)
         return places
 
     @cached_property

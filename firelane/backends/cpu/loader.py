@@ -31,6 +31,7 @@ from firelane.weights.huge_pages import HugePages
 from firelane.weights.loader import load_packed
 from firelane.weights.pieces import coded_format
 from firelane.weights.plan import plan
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 KV_SHARE = 0.5
@@ -78,7 +79,8 @@ def load_for(
     threads = _threads(config.threads, machine.cpu_identity().usable_cores)
     _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
-    program = fitted(program, checkpoint)
+    scheme = WHILE_PACKING.get(config.weights)
+    program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)

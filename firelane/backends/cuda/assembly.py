@@ -9,7 +9,7 @@ from firelane.backends.cuda.device import WAIT_LIMIT_S, Device
 from firelane.backends.cuda.executor import Captured, CudaExecutor
 from firelane.backends.cuda.launches import lower_step
 from firelane.backends.cuda.lowering import Lowering, StepWork
-from firelane.backends.cuda.matrices import CodedMatrix
+from firelane.backends.cuda.matrices import PlainMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.weights import DeviceWeights
@@ -26,7 +26,7 @@ def product_plan(
     program: Program, weights: DeviceWeights, table: MeasuredTable | None, gemm: str
 ) -> ProductPlan:
     def is_coded(weight: Weight) -> bool:
-        return isinstance(weights.matrix(weight.name), CodedMatrix)
+        return not isinstance(weights.matrix(weight.name), PlainMatrix)
 
     return ProductPlan(program=program, is_coded=is_coded, table=table, gemm=gemm)
 

@@ -24,6 +24,7 @@ from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.route import route
 from firelane.backends.cuda.kernels.sample import sample
 from firelane.backends.cuda.kernels.short_conv import short_conv
+from firelane.backends.cuda.kernels.state_space import state_space
 from firelane.backends.cuda.kernels.store_hidden import store_hidden
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering, StepWork
@@ -52,6 +53,7 @@ from firelane.program.ops import (
     Sample,
     SelectRows,
     ShortConv,
+    StateSpace,
 )
 
 
@@ -336,6 +338,24 @@ def _(op: DeltaRule, to: Lowering) -> list[Work]:
         op=op,
         a_log=to.weights.vector(op.a_log.name),
         dt_bias=to.weights.vector(op.dt_bias.name),
+        states=to.memory.states.layer(state),
+        tables=to.memory.tables,
+        max_chunks=to.bucket.chunks,
+    )
+    return [launch]
+
+
+@lower.register
+def _(op: StateSpace, to: Lowering) -> list[Work]:
+    (state,) = op.states
+    launch = state_space(
+        to.at(op.xbc),
+        to.at(op.dt),
+        to.at(op.out),
+        op=op,
+        a_log=to.weights.vector(op.a_log.name),
+        dt_bias=to.weights.vector(op.dt_bias.name),
+        skip=to.weights.vector(op.skip.name),
         states=to.memory.states.layer(state),
         tables=to.memory.tables,
         max_chunks=to.bucket.chunks,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placeholder_weights import placeholder_weights
 from firelane.backends.cuda.placement import may_be_coded, placements, planned_bytes, staging_bytes
 from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.quantised_weights import Stored, stored_weights
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.backends.cuda.supported import check_supported
 from firelane.backends.cuda.tuning import store
@@ -36,6 +38,7 @@ from firelane.program.values import Weight
 from firelane.storage import cache_directory
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8
@@ -50,7 +53,8 @@ def load(
     Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """
     checkpoint = Checkpoint.open(model_dir)
-    program = fitted(program, checkpoint)
+    scheme = WHILE_PACKING.get(config.weights)
+    program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
     kernels = config.cache_dir / "triton"
     try:
         cache_directory(kernels)
@@ -83,12 +87,18 @@ def _load_on(
     progress: ProgressCallback,
 ) -> CudaExecutor:
     before = device.free_bytes()
-    expected = _expected_plan(program, config, device)
+    stored = stored_weights(program, checkpoint, config.weights)
+    expected = _expected_plan(program, config, stored, device)
     early = _memory_plan(
-        program, config, expected, free_bytes=before, weights_bytes=planned_bytes(program, config.weights)
+        program,
+        config,
+        expected,
+        stored,
+        free_bytes=before,
+        weights_bytes=planned_bytes(program, config.weights, stored),
     )
     compiled = in_background(
-        lambda: _compile_early(program, config, early, expected, device, progress), name="compile"
+        lambda: _compile_early(program, config, early, expected, stored, device, progress), name="compile"
     )
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
@@ -99,12 +109,19 @@ def _load_on(
 
     threads = config.threads or min(READERS, os.cpu_count() or 1)
     weights = load_weights(
-        program, checkpoint, device, mode=config.weights, threads=threads, progress=watchful
+        program,
+        checkpoint,
+        device,
+        mode=config.weights,
+        stored=stored,
+        threads=threads,
+        progress=watchful,
     )
     memory = _memory_plan(
         program,
         config,
         expected,
+        stored,
         free_bytes=device.free_bytes() + weights.nbytes,
         weights_bytes=weights.nbytes,
     )
@@ -141,11 +158,13 @@ def _assemble(
     )
 
 
-def _expected_plan(program: Program, config: ExecutorConfig, device: Device) -> ProductPlan:
+def _expected_plan(
+    program: Program, config: ExecutorConfig, stored: Mapping[str, Stored], device: Device
+) -> ProductPlan:
     """Before the weights are seen: those that may be in the coded form are taken to be."""
 
     def is_coded(weight: Weight) -> bool:
-        return may_be_coded(program, weight, config.weights)
+        return weight.name in stored or may_be_coded(program, weight, config.weights)
 
     table = store.read(config.cache_dir, device.name)
     return ProductPlan(program=program, is_coded=is_coded, table=table, gemm=config.gemm)
@@ -155,6 +174,7 @@ def _memory_plan(
     program: Program,
     config: ExecutorConfig,
     expected: ProductPlan,
+    stored: Mapping[str, Stored],
     *,
     free_bytes: int,
     weights_bytes: int,
@@ -165,7 +185,7 @@ def _memory_plan(
         DEFAULTS,
         free_bytes=free_bytes,
         weights_bytes=weights_bytes,
-        staging_bytes=staging_bytes(program, config.weights),
+        staging_bytes=staging_bytes(program, config.weights, stored),
         sizes_of=lambda limits: sizes_of(program, limits, expected),
     )
 
@@ -175,6 +195,7 @@ def _compile_early(
     config: ExecutorConfig,
     memory: MemoryPlan,
     plan: ProductPlan,
+    stored: Mapping[str, Stored],
     device: Device,
     progress: ProgressCallback,
 ) -> int:
@@ -185,13 +206,13 @@ def _compile_early(
         program,
         limits=memory.limits,
         memory=StepMemory.allocate(sizes, CountingDevice()),
-        weights=placeholder_weights(plan),
+        weights=placeholder_weights(plan, stored),
         plan=plan,
         device=device,
     )
     progress("compile", 0, 1, "unit")
     began_s = time.monotonic()
-    packing = work_ahead(placements(program, config.weights))
+    packing = work_ahead(placements(program, config.weights, stored))
     kernels = compile_all(chain(packing, *work.values()), threads=max(1, (os.cpu_count() or 2) // 2))
     progress("compile", 1, 1, "unit")
     log.debug("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)

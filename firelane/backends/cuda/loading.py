@@ -7,7 +7,7 @@ SLOTS_PER_THREAD times the threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 import torch
@@ -23,6 +23,7 @@ from firelane.backends.cuda.placement import (
     planned_bytes,
     staging_bytes,
 )
+from firelane.backends.cuda.quantised_weights import NOTHING_STORED, Stored
 from firelane.backends.cuda.reading import Filled, PortionReader, not_finite, portions
 from firelane.backends.cuda.shapes import ROW_BLOCK
 from firelane.backends.cuda.weights import DeviceWeights
@@ -44,16 +45,17 @@ def load_weights(
     device: Device,
     *,
     mode: str = "auto",
+    stored: Mapping[str, Stored] = NOTHING_STORED,
     threads: int = 8,
     progress: Progress = silent,
 ) -> DeviceWeights:
     """The program's weights; to be called on the device's stream. The checkpoint was checked against
-    the program. mode: as ExecutorConfig.weights.
+    the program. mode: as ExecutorConfig.weights. stored: weights that keep their codes.
 
     Raises CheckpointError for files that end too early or are damaged and for infinite weights,
     OutOfMemoryError.
     """
-    placed = placements(program, mode)
+    placed = placements(program, mode, stored)
     wanted = [portion for p in placed for portion in portions(p)]
     longest = max((portion.nbytes for portion in wanted), default=0)
     reader = PortionReader(checkpoint, device, threads=threads, longest=longest)
@@ -81,25 +83,29 @@ class WeightLoader:
 
     def load(self, p: Placement, filled: Iterator[Filled]) -> None:
         """`filled` gives the portions of `p` next."""
-        target = self._packer.place(p)
-        self._upload(p, target, filled)
+        targets = self._packer.place_codes(p, p.stored) if p.stored else [self._packer.place(p)]
+        self._upload(p, targets, filled)
         if not p.is_matrix:
-            self._vectors[p.weight.name] = target.view(-1)
+            self._vectors[p.weight.name] = targets[0].view(-1)
             return
         try:
-            self._matrices[p.weight.name] = self._packer.pack(p, target)
+            packed = self._packer.pack_codes(p, targets) if p.stored else self._packer.pack(p, targets[0])
+            self._matrices[p.weight.name] = packed
         except InfiniteWeightsError as error:
             raise self._blame(p, error.blocks) from error
 
     def weights(self) -> DeviceWeights:
         return DeviceWeights(matrices=self._matrices, vectors=self._vectors)
 
-    def _upload(self, p: Placement, target: Tensor, filled: Iterator[Filled]) -> None:
-        room = target.view(-1).view(torch.uint8)
+    def _upload(self, p: Placement, targets: Sequence[Tensor], filled: Iterator[Filled]) -> None:
+        """Each part of what is read to its rows of one of the targets."""
+        sizes = p.row_parts
+        rooms = [t.view(-1).view(torch.uint8).view(-1, n) for t, n in zip(targets, sizes, strict=True)]
         for _ in portions(p):
             read = next(filled)
-            at, size = read.portion.offset, read.portion.nbytes
-            read.slot.fence = self._device.upload(room[at : at + size], read.data)
+            at, count = read.portion.at, len(read.portion.rows)
+            for room, part in zip(rooms, read.parts, strict=True):
+                read.slot.fence = self._device.upload(room[at : at + count].view(-1), part)
             self._done_bytes += len(read.portion.rows) * p.k * p.weight.dtype.itemsize
             self._progress(STAGE, self._done_bytes, self._total_bytes, "B")
 
@@ -107,7 +113,7 @@ class WeightLoader:
         """Name the tensor that has infinite weights in the first of these blocks."""
         begin = blocks[0] * ROW_BLOCK
         for portion in portions(p):
-            at, rows = portion.offset // p.row_bytes, portion.rows
+            at, rows = portion.at, portion.rows
             here = rows[max(begin - at, 0) : max(begin + ROW_BLOCK - at, 0)]
             if here and not is_finite(read_piece(self._checkpoint, portion.piece, here)):
                 return not_finite(self._checkpoint, portion.piece.tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,10 +12,13 @@ from torch import Tensor
 
 from firelane.backends.cuda.coded_reference import has_range
 from firelane.backends.cuda.device import Device
-from firelane.backends.cuda.kernels import pack
+from firelane.backends.cuda.escape_codes import bounds_of, zero_escapes
+from firelane.backends.cuda.kernels import pack, quantised
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix, QuantisedMatrix
+from firelane.backends.cuda.placeholder_weights import quantised_placeholder
 from firelane.backends.cuda.placement import Placement
+from firelane.backends.cuda.quantised_weights import Stored, narrowed
 from firelane.backends.cuda.shapes import ROW_BLOCK
 
 
@@ -34,7 +38,7 @@ class MatrixPacker:
     def __init__(self, device: Device, placed: tuple[Placement, ...]) -> None:
         matrices = [p for p in placed if p.is_matrix]
         blocks = max((p.blocks for p in matrices), default=0)
-        staged = max((p.plain_bytes for p in matrices if p.to_coded), default=0)
+        staged = max((p.plain_bytes for p in matrices if p.to_coded or p.stored), default=0)
         self._device = device
         self._staging = device.empty(staged // 2, dtype=torch.bfloat16)
         self._found = device.pinned(3 * blocks)  # written by the device
@@ -46,7 +50,7 @@ class MatrixPacker:
         that will be encoded it is valid until the next place().
         """
         if p.to_coded:
-            target = self._staging[: p.padded_rows * p.padded_k].view(p.padded_rows, p.padded_k)
+            target = self._staged(p)
         else:
             target = self._device.empty(p.padded_rows, p.padded_k, dtype=p.dtype)
         for first, last in p.gaps:
@@ -64,6 +68,57 @@ class MatrixPacker:
         matrix = self._plain(p, words, escapes)
         pack.split(matrix, bases).run()
         return matrix
+
+    def place_codes(self, p: Placement, stored: Stored) -> list[Tensor]:
+        """Where codes, scales, and minima if there are any, go: uint8 and float32 [padded_rows, ..], padding
+        rows zero already."""
+        codes, *heads = stored.row_bytes(p.padded_k)
+        targets = [
+            self._device.empty(p.padded_rows, codes, dtype=torch.uint8),
+            *(self._device.empty(p.padded_rows, size // 4, dtype=torch.float32) for size in heads),
+        ]
+        for first, last in p.gaps:
+            for target in targets:
+                target[first:last].zero_()
+        return targets
+
+    def pack_codes(self, p: Placement, arrays: list[Tensor]) -> QuantisedMatrix:
+        """`arrays`: what place_codes() gave, filled. Escapes are those of the matrix that the codes stand
+        for. Raises InfiniteWeightsError."""
+        matrix = self._quantised(p, arrays)
+        launch, plain = quantised.decode_matrix(matrix, self._staged(p))
+        launch.run()
+        found = self._look(p, plain.data)
+        if not p.may_split or not has_range(found[pack.ESCAPES], plain.data.numel()):
+            return matrix
+        bases, escapes = self._lists(found)
+        pack.split(replace(plain, escapes=escapes), bases).run()
+        matrix = replace(matrix, escapes=escapes)
+        if not found[pack.ESCAPES].any():
+            return matrix
+        if matrix.minima is not None:
+            return replace(matrix, bounds=bounds_of(bases))
+        zero_escapes(matrix.data, matrix.numbers, escapes)
+        return matrix
+
+    def _quantised(self, p: Placement, arrays: list[Tensor]) -> QuantisedMatrix:
+        """Without escapes."""
+        assert p.stored is not None
+        data, scales, *minima = arrays
+        scales, least = narrowed(scales, minima[0] if minima else None)
+        return QuantisedMatrix(
+            data=data,
+            scales=by_block(scales),
+            minima=None if least is None else by_block(least),
+            bounds=None,
+            numbers=p.stored.form.numbers,
+            rows=p.weight.height,
+            k=p.k,
+            escapes=self._no_escapes(p),
+        )
+
+    def _staged(self, p: Placement) -> Tensor:
+        return self._staging[: p.padded_rows * p.padded_k].view(p.padded_rows, p.padded_k)
 
     def _look(self, p: Placement, words: Tensor) -> NDArray[np.int32]:
         """The result of pack.find_ranges(); of float32 the last row alone is told."""
@@ -123,6 +178,11 @@ class MatrixPacker:
         )
 
 
+def by_block(rows: Tensor) -> Tensor:
+    """Of [rows, groups], [blocks, groups, ROW_BLOCK]."""
+    return rows.view(-1, ROW_BLOCK, rows.shape[1]).transpose(1, 2).contiguous()
+
+
 def work_ahead(placed: tuple[Placement, ...]) -> list[Launch]:
     """Every kernel that packing these takes, on memory that is not there: to be compiled, not run."""
     work: dict[str, Launch] = {}
@@ -136,6 +196,10 @@ def _launches(p: Placement) -> Iterator[Launch]:
     def meta(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
+    if p.stored is not None:
+        form = replace(p.stored.form, bounds=False)  # they follow from what is decoded
+        matrix = quantised_placeholder(form, p.padded_rows, p.weight.height, p.k)
+        yield quantised.decode_matrix(matrix, meta(p.padded_rows, p.padded_k, dtype=p.dtype))[0]
     words, found = meta(p.padded_rows, p.padded_k, dtype=p.dtype), meta(3, p.blocks)
     if p.dtype is torch.float32:
         yield pack.count_infinite(words, found)

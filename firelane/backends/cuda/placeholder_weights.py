@@ -2,41 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from firelane.backends.cuda.kv_pages import DTYPES
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
+from firelane.backends.cuda.matrices import (
+    HALF_BYTES,
+    CodedMatrix,
+    Escapes,
+    Matrix,
+    PlainMatrix,
+    QuantisedForm,
+    QuantisedMatrix,
+)
 from firelane.backends.cuda.placement import is_matrix, padded_rows
 from firelane.backends.cuda.product_plan import ProductPlan
+from firelane.backends.cuda.quantised_weights import NOTHING_STORED, Stored
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.values import DType, Weight
 
 
-def placeholder_weights(plan: ProductPlan) -> DeviceWeights:
-    """Every weight of the plan's program in the form that the plan takes it to have."""
+def placeholder_weights(plan: ProductPlan, stored: Mapping[str, Stored] = NOTHING_STORED) -> DeviceWeights:
+    """Every weight of the plan's program in the form that the plan takes it to have. stored: weights that
+    keep their codes."""
     weights = plan.program.weights
-    matrices = {w.name: _matrix(w, is_coded=plan.is_coded) for w in weights if is_matrix(w)}
+    matrices = {
+        w.name: _quantised(w, stored[w.name]) if w.name in stored else _matrix(w, is_coded=plan.is_coded)
+        for w in weights
+        if is_matrix(w)
+    }
     vectors = {w.name: _meta(w.height, dtype=torch.float32) for w in weights if not is_matrix(w)}
     return DeviceWeights(matrices=matrices, vectors=vectors)
+
+
+def quantised_placeholder(form: QuantisedForm, height: int, rows: int, k: int) -> QuantisedMatrix:
+    """A matrix of that form; height: its rows with padding."""
+    blocks, width = height // ROW_BLOCK, round_up(k, K_TILE)
+    of_groups = (blocks, width // form.group_size, ROW_BLOCK)
+    return QuantisedMatrix(
+        data=_meta(height, width // 2 if form.numbers in HALF_BYTES else width, dtype=torch.uint8),
+        scales=_meta(*of_groups, dtype=form.scales),
+        minima=None if form.minima is None else _meta(*of_groups, dtype=form.minima),
+        bounds=_meta(blocks, 2) if form.bounds else None,
+        numbers=form.numbers,
+        rows=rows,
+        k=k,
+        escapes=_escapes(height, 1 + form.bounds, torch.bfloat16),
+    )
+
+
+def _quantised(weight: Weight, stored: Stored) -> QuantisedMatrix:
+    return quantised_placeholder(stored.form, padded_rows(weight), weight.height, weight.k)
+
+
+def _escapes(height: int, found: int, dtype: torch.dtype) -> Escapes:
+    starts = _meta(height // ROW_BLOCK + 1)
+    return Escapes(starts=starts, where=_meta(found), values=_meta(found, dtype=dtype))
 
 
 def _matrix(weight: Weight, *, is_coded: Callable[[Weight], bool]) -> Matrix:
     rows, k = weight.height, weight.k
     height, width = padded_rows(weight), round_up(k, K_TILE)
     dtype = DTYPES[weight.dtype]
-    blocks = height // ROW_BLOCK
     found = 2 if weight.dtype is DType.BF16 and k % K_TILE == 0 else 1  # most matrices have some
-    escapes = Escapes(starts=_meta(blocks + 1), where=_meta(found), values=_meta(found, dtype=dtype))
+    escapes = _escapes(height, found, dtype)
     if not is_coded(weight):
         return PlainMatrix(data=_meta(height, width, dtype=dtype), rows=rows, k=k, escapes=escapes)
     return CodedMatrix(
         low=_meta(height, width, dtype=torch.uint8),
         codes=_meta(height, width // 2, dtype=torch.uint8),
-        bases=_meta(blocks, dtype=torch.uint8),
+        bases=_meta(height // ROW_BLOCK, dtype=torch.uint8),
         rows=rows,
         k=k,
         escapes=escapes,

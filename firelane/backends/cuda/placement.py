@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from firelane.backends.cuda.kv_pages import DTYPES
 from firelane.backends.cuda.matrices import ESCAPE_SHARE
+from firelane.backends.cuda.quantised_weights import NOTHING_STORED, Stored
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
@@ -32,7 +33,7 @@ class Placement:
     there is no padding.
 
     may_split: a range is looked for, and escapes taken out; to_coded: what is left then goes into the
-    coded form.
+    coded form. stored: of a weight that keeps its codes.
     """
 
     weight: Weight
@@ -40,6 +41,7 @@ class Placement:
     padded_k: int
     may_split: bool
     to_coded: bool
+    stored: Stored | None = None
 
     @property
     def is_matrix(self) -> bool:
@@ -58,12 +60,27 @@ class Placement:
         return DTYPES[self.weight.dtype] if self.is_matrix else torch.float32
 
     @property
+    def row_parts(self) -> tuple[int, ...]:
+        """Bytes of a row in each of the arrays that the weight is read into."""
+        plain = self.padded_k * self.dtype.itemsize
+        return (plain,) if self.stored is None else self.stored.row_bytes(self.padded_k)
+
+    @property
     def row_bytes(self) -> int:
-        return self.padded_k * self.dtype.itemsize
+        """Of a row as it is read."""
+        return sum(self.row_parts)
 
     @property
     def plain_bytes(self) -> int:
-        return self.padded_rows * self.row_bytes
+        """As a plain array."""
+        return self.padded_rows * self.padded_k * self.dtype.itemsize
+
+    @property
+    def staging_bytes(self) -> int:
+        """Beside the weight, while it is packed: as a plain array, and its scales as they were read."""
+        if self.stored is not None:
+            return self.plain_bytes + self.padded_rows * sum(self.row_parts[1:])
+        return self.plain_bytes if self.to_coded else 0
 
     @property
     def segments(self) -> Iterator[Segment]:
@@ -92,13 +109,18 @@ class Placement:
         size = self.padded_rows * self.padded_k
         escapes = size // ESCAPE_SHARE if self.may_split else 0
         data = size + size // 2 + self.blocks if self.to_coded else self.plain_bytes
+        if self.stored is not None:
+            data = self.padded_rows * self.row_bytes + 8 * self.blocks + 2 * GRAIN_BYTES
         return data + escapes * ESCAPE_BYTES + 4 * self.blocks + 5 * GRAIN_BYTES
 
 
-def placements(program: Program, mode: str) -> tuple[Placement, ...]:
-    """All weights in order of first use. mode: as ExecutorConfig.weights; "auto" is "lossless" here."""
+def placements(
+    program: Program, mode: str, stored: Mapping[str, Stored] = NOTHING_STORED
+) -> tuple[Placement, ...]:
+    """All weights in order of first use. mode: as ExecutorConfig.weights; "auto" is "lossless" here.
+    stored: weights that keep their codes."""
     multiplied = {product.weight for product in program.products}
-    return tuple(_place(w, mode, multiplied=w in multiplied) for w in program.weights)
+    return tuple(_place(w, mode, stored.get(w.name), multiplied=w in multiplied) for w in program.weights)
 
 
 def may_be_coded(program: Program, weight: Weight, mode: str) -> bool:
@@ -106,16 +128,18 @@ def may_be_coded(program: Program, weight: Weight, mode: str) -> bool:
     return any(p.to_coded for p in placements(program, mode) if p.weight == weight)
 
 
-def staging_bytes(program: Program, mode: str = "lossless") -> int:
+def staging_bytes(
+    program: Program, mode: str = "lossless", stored: Mapping[str, Stored] = NOTHING_STORED
+) -> int:
     """Of the device, beside the weights while they are loaded: the largest matrix that is packed."""
-    return max((p.plain_bytes for p in placements(program, mode) if p.to_coded), default=0)
+    return max((p.staging_bytes for p in placements(program, mode, stored)), default=0)
 
 
-def planned_bytes(program: Program, mode: str) -> int:
+def planned_bytes(program: Program, mode: str, stored: Mapping[str, Stored] = NOTHING_STORED) -> int:
     """Of the device, at most, if all matrices have a range that may; one without takes 16 bits a weight in
-    any mode.
+    any mode, but for those that keep their codes.
     """
-    return sum(p.most_bytes for p in placements(program, mode))
+    return sum(p.most_bytes for p in placements(program, mode, stored))
 
 
 def is_matrix(weight: Weight) -> bool:
@@ -131,7 +155,7 @@ def padded_rows(weight: Weight) -> int:
     return weight.matrices * halves * round_up(weight.rows // halves, ROW_BLOCK)
 
 
-def _place(weight: Weight, mode: str, *, multiplied: bool) -> Placement:
+def _place(weight: Weight, mode: str, stored: Stored | None, *, multiplied: bool) -> Placement:
     padded_k = round_up(weight.k, K_TILE) if is_matrix(weight) else 1
     has_form = is_matrix(weight) and weight.dtype is DType.BF16 and weight.k == padded_k
     return Placement(
@@ -139,5 +163,6 @@ def _place(weight: Weight, mode: str, *, multiplied: bool) -> Placement:
         padded_rows=padded_rows(weight),
         padded_k=padded_k,
         may_split=has_form and (multiplied or mode != "bf16"),
-        to_coded=has_form and mode != "bf16",
+        to_coded=has_form and mode != "bf16" and stored is None,
+        stored=stored,
     )

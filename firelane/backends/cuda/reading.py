@@ -20,6 +20,7 @@ from torch import Tensor
 
 from firelane.backends.cuda.device import Device, Fence
 from firelane.backends.cuda.placement import Placement
+from firelane.backends.cuda.quantised_weights import read_quantised
 from firelane.errors import CheckpointError
 from firelane.program.recipes import Piece, widened
 from firelane.weights.checkpoint import Checkpoint
@@ -34,12 +35,12 @@ AS_STORED = {torch.bfloat16: "BF16", torch.float32: "F32"}
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """Rows of one piece of a weight; they go to `offset`, in bytes of the weight's array."""
+    """Rows of one piece of a weight; they go to the device from row `at` on."""
 
     placement: Placement
     piece: Piece
     rows: range
-    offset: int
+    at: int
 
     @property
     def nbytes(self) -> int:
@@ -49,11 +50,21 @@ class Portion:
 
 @dataclass(frozen=True, kw_only=True)
 class Filled:
-    """A portion that was read: data is uint8 [portion.nbytes], pinned, and ends with the slot's turn."""
+    """A portion that was read: data is uint8 [portion.nbytes], pinned, and ends with the slot's turn; its
+    rows of one array stand behind those of the other."""
 
     portion: Portion
     data: Tensor
     slot: Slot
+
+    @property
+    def parts(self) -> Iterator[Tensor]:
+        """The data of each array that the weight is read into."""
+        begin = 0
+        for row_bytes in self.portion.placement.row_parts:
+            end = begin + row_bytes * len(self.portion.rows)
+            yield self.data[begin:end]
+            begin = end
 
 
 class Slot:
@@ -67,8 +78,12 @@ class Slot:
         self.fence: Fence | None = None
 
     def view(self, array: NDArray[np.uint8]) -> Tensor:
-        """The part of `memory` that `array` is."""
+        """The part of `memory` that `array` is, or else a copy of it there."""
         first = array.ctypes.data - self.memory.data_ptr()
+        if not 0 <= first <= self.memory.nbytes - array.nbytes:
+            copy = self.buffer.pages[: array.nbytes]
+            copy[:] = array
+            return self.view(copy)
         return self.memory[first : first + array.nbytes]
 
 
@@ -80,8 +95,7 @@ def portions(placement: Placement, portion_bytes: int = PORTION_BYTES) -> Iterat
         for piece, within in placement.weight.spans(segment.rows.start, segment.rows.stop):
             for first in within[::step]:
                 rows = range(first, min(first + step, within.stop))
-                offset = at * placement.row_bytes
-                yield Portion(placement=placement, piece=piece, rows=rows, offset=offset)
+                yield Portion(placement=placement, piece=piece, rows=rows, at=at)
                 at += len(rows)
 
 
@@ -116,6 +130,9 @@ class PortionReader:
             slot.fence.wait()
             slot.fence = None
         place, piece = portion.placement, portion.piece
+        if place.stored is not None:
+            arrays = read_quantised(self._checkpoint, piece, portion.rows, place.stored, place.padded_k)
+            return Filled(portion=portion, data=_copied(arrays, portion, slot), slot=slot)
         stored = self._checkpoint.dtype(piece.tensor)
         if place.k == place.padded_k and piece.is_as_stored and stored == AS_STORED[place.dtype]:
             rows = read_piece(self._checkpoint, piece, portion.rows, slot.buffer)
@@ -132,6 +149,13 @@ def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
     return CheckpointError(
         f"{checkpoint.directory}: tensor {tensor} holds NaN or infinite weights; download the model again"
     )
+
+
+def _copied(arrays: Iterable[NDArray[Any]], portion: Portion, slot: Slot) -> Tensor:
+    """The arrays in the slot, one behind the other."""
+    raw = slot.buffer.pages[: portion.nbytes]
+    np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays], out=raw)
+    return slot.view(raw)
 
 
 def _convert(rows: NDArray[Any], portion: Portion, slot: Slot) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firelane.errors import UnsupportedModelError
-from firelane.program.ops import Attention, Op, StateSpace
+from firelane.program.ops import Attention, Op
 from firelane.program.program import Program
 
 
@@ -18,8 +18,6 @@ def check_supported(program: Program) -> None:
 
 def _missing(op: Op) -> str:
     match op:
-        case StateSpace():
-            return "state spaces"
         case Attention(shape=shape) if shape.v_dim != shape.head_dim and not shape.shared:
             return "values that are wider or narrower than keys"
         case _:

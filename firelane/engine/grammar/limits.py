@@ -15,10 +15,11 @@ STACK_BYTES = 256 << 20
 class GrammarLimits:
     """schema_bytes, text_bytes: of a JSON schema, and of any other grammar's text. forced_bytes: the longest
     text that a grammar may leave no choice about at its start (each token looks at all of it again).
-    compile_s: how long a request waits for its grammar. trial_cpu_s, trial_bytes: processor time and address
-    space (256 MB of it stack) to compile it in a process apart; trial_wall_s: how long to wait for that.
-    stuck_s: after which a compilation is taken to be one that never ends; longer than a process apart may
-    take to start, and to compile.
+    compile_s: how long a request waits for its grammar's turn, and then for what compiles it, in seconds of a
+    processor. trial_cpu_s, trial_bytes: processor time and address space (256 MB of it stack) to compile it
+    in a process apart; trial_wall_s: how long to wait for that.
+    stuck_s: of a processor, after which a compilation is taken to be one that never ends; longer than a
+    process apart may take to start, and to compile.
     cached: compiled grammars that are kept. waiting: grammars that may wait to be compiled. token_cpu_s: what
     a token of a sequence may cost on average, beyond the first slack_cpu_s.
 

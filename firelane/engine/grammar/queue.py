@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 import threading
 import time
@@ -45,9 +44,9 @@ def grammar_queue(model_dir: pathlib.Path, vocab_size: int) -> GrammarQueue:
 
 @dataclass(eq=False)
 class _Job:
-    """One text to compile, and who waits for it. path: whose turn it is, as in Turns. result: set by the
-    thread, when it is done. is_lasting: it would be the same another time. stuck_s: when it runs, the time
-    from which on nobody believes any more that it ends."""
+    """One text to compile, and who waits for it. path: whose turn it is, as in Turns. deadline_s: when those
+    who wait for its turn are told that it is late. stopwatch: of its thread, once that has begun. result: set
+    by the thread, when it is done. is_lasting: it would be the same another time."""
 
     grammar: Grammar
     path: Path
@@ -55,7 +54,26 @@ class _Job:
     sequences: list[Sequence] = field(default_factory=list[Sequence])
     result: CompiledGrammar | str | None = None
     is_lasting: bool = True
-    stuck_s: float = math.inf
+    stopwatch: Stopwatch | None = None
+
+    @property
+    def used_s(self) -> float:
+        return self.stopwatch.used_s if self.stopwatch else 0.0
+
+
+class Stopwatch:
+    """Time that the calling thread works from now on. Its processor's time, for a machine that is busy with
+    other things makes no grammar late; a quarter of the wall's, should it do nothing at all."""
+
+    def __init__(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._begun_s = time.clock_gettime(self._clock), time.monotonic()
+
+    @property
+    def used_s(self) -> float:
+        """Called by any thread, as long as the first one lives."""
+        cpu_s, wall_s = self._begun_s
+        return max(time.clock_gettime(self._clock) - cpu_s, (time.monotonic() - wall_s) / 4)
 
 
 class _Workers:
@@ -103,6 +121,7 @@ class _Workers:
                 self._compiler.close()
 
     def _compile(self, job: _Job) -> CompiledGrammar | str:
+        job.stopwatch = Stopwatch()
         try:
             return self._compiler.compile(job.grammar)
         except QueueTimeoutError as error:
@@ -178,13 +197,12 @@ class GrammarQueue:
         for job in [job for job in self._running if job.result is not None]:
             self._running.remove(job)
             ready += self._done(job)
-        now_s = time.monotonic()
-        if any(now_s >= job.stuck_s for job in self._running):
+        if any(job.used_s >= self._limits.stuck_s for job in self._running):
             raise MachineError(
                 f"a grammar that was compiled for {self._limits.stuck_s:g} s does not end, and takes memory: "
                 "the engine has to be started again"
             )
-        for late in [job for job in self._jobs.values() if now_s >= job.deadline_s]:
+        for late in [job for job in self._jobs.values() if self._is_late(job)]:
             ready += [Waited(sequence, self._too_late()) for sequence in late.sequences]
             late.sequences.clear()
         for sequence, _ in ready:
@@ -195,6 +213,11 @@ class GrammarQueue:
     def close(self) -> None:
         """End the threads when they have done what they do; idempotent."""
         self._workers.close()
+
+    def _is_late(self, job: _Job) -> bool:
+        if job in self._running:
+            return job.used_s >= self._limits.compile_s
+        return time.monotonic() >= job.deadline_s
 
     def _done(self, job: _Job) -> list[Waited]:
         assert job.result is not None
@@ -224,7 +247,6 @@ class GrammarQueue:
             if not job.sequences:
                 del self._jobs[job.grammar]
                 continue
-            job.stuck_s = time.monotonic() + self._limits.stuck_s
             self._running.append(job)
             self._workers.put(job, len(self._running))
 

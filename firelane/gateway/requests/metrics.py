@@ -202,7 +202,10 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
     )
 
 
-CACHE_FACTS = ("replica", "block_size", "num_gpu_blocks", "cache_bytes", "max_model_len", "max_num_seqs")
+CACHE_FACTS = (
+    *("replica", "block_size", "num_gpu_blocks", "cache_bytes", "cache_dtype"),
+    *("max_model_len", "max_num_seqs"),
+)
 
 
 def _cache_facts(registry: Registry, engines: ReplicaSet) -> None:
@@ -211,8 +214,9 @@ def _cache_facts(registry: Registry, engines: ReplicaSet) -> None:
     def read() -> Iterator[dict[str, str]]:
         for link in engines.links:
             if link.ready is not None:
-                values = (link.ready.block_size, link.ready.num_blocks, link.ready.kv_bytes)
-                sizes = (link.ready.max_model_len, link.ready.max_num_seqs)
+                ready = link.ready
+                values = (ready.block_size, ready.num_blocks, ready.kv_bytes, ready.kv_cache_dtype)
+                sizes = (ready.max_model_len, ready.max_num_seqs)
                 yield dict(zip(CACHE_FACTS, (link.name, *map(str, (*values, *sizes))), strict=True))
 
     registry.facts("vllm:cache_config_info", "The KV cache of each engine, in labels.", CACHE_FACTS, read)

@@ -1,19 +1,61 @@
 """The architectures of GGUF files that are served: what each is in config.json, and how its tensors lie.
 
-After llama.cpp's converter (github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py): which keys it writes, what
-it leaves to be known, and what it changes in the weights.
+After llama.cpp's converter (github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py): what it calls them, and
+what it changes in the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from firelane.models.gguf.metadata import Metadata
-
-Config = dict[str, Any]
-NORMS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm")
+from firelane.models.gguf.dense_configs import (
+    attention_bias,
+    deci,
+    exaone4,
+    granite,
+    llama,
+    mistral,
+    mistral3,
+    phi3,
+    seed_oss,
+    windows,
+)
+from firelane.models.gguf.expert_configs import (
+    ernie4_5_moe,
+    glm4_moe,
+    gpt_oss,
+    llama4,
+    minimax_m2,
+    mixtral,
+    qwen2_moe,
+    qwen3_moe,
+)
+from firelane.models.gguf.family_names import (
+    GEMMA4_NAMES,
+    GEMMA_NAMES,
+    GLM_NAMES,
+    GPT_OSS_NAMES,
+    GRANITE_HYBRID_NAMES,
+    KIMI_LINEAR_NAMES,
+    LFM2_NAMES,
+    LLAMA4_NAMES,
+    QWEN2_MOE_NAMES,
+    QWEN_NEXT_NAMES,
+    SPARSE_BLOCK_NAMES,
+)
+from firelane.models.gguf.gemma_configs import gemma2, gemma3, gemma4
+from firelane.models.gguf.latent_configs import GLM_FLASH_TOKENS, deepseek2, deepseek3, has_sigmoids
+from firelane.models.gguf.metadata import Config, Metadata
+from firelane.models.gguf.orders import Order, Shape, as_stored, pairs, tiled
+from firelane.models.gguf.recurrent_configs import (
+    granite_hybrid,
+    kimi_linear,
+    lfm2,
+    lfm2_moe,
+    qwen3_next,
+    qwen35,
+)
 
 
 def _nothing(_: Metadata) -> Config:
@@ -22,28 +64,26 @@ def _nothing(_: Metadata) -> Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """architecture: in config.json. config: its keys beside those that all have. names: of tensors of a
-    layer, where they differ from those of most. heads_in_pairs: whether rows of q and k are stored for a
-    rotation of neighbours, although the model rotates halves. norm_plus: what was added to the weights of
-    norms. float32: parts of names of matrices that the model multiplies in float32."""
+    """architecture: in config.json. config: its keys beside those that all have, or in their place. names: of
+    tensors, where they differ from those of most; see names.py. order: of rows and inputs, where it was
+    changed. norm_plus: what was added to the weights of norms. float32: parts of names of matrices that the
+    model multiplies in float32. shapes: of tensors in the model, by part, -1 for what is left."""
 
     architecture: str
     model_type: str
     config: Callable[[Metadata], Config] = _nothing
     names: Mapping[str, str] = field(default_factory=dict[str, str])
-    heads_in_pairs: bool = False
+    order: Callable[[str, Shape, int, Metadata], Order] = as_stored
     norm_plus: float = 0.0
     float32: frozenset[str] = frozenset()
+    shapes: Mapping[str, Shape] = field(default_factory=dict[str, Shape])
 
 
 def find(metadata: Metadata) -> Family | None:
     """None for an architecture that is not served."""
     name = metadata.architecture
-    if name == "llama" and metadata.integer("expert_count", 0):
-        name = "llama with experts"
-    if name == "olmo2" and metadata.has("attention.sliding_window"):
-        name = "olmo2 with windows"
-    return FAMILIES.get(name)
+    variant = VARIANTS.get(name)
+    return FAMILIES.get(name + variant(metadata) if variant else name)
 
 
 def served() -> list[str]:
@@ -51,213 +91,154 @@ def served() -> list[str]:
     return sorted({name.split()[0] for name in FAMILIES})
 
 
-def _attention_bias(metadata: Metadata) -> Config:
-    return {"attention_bias": metadata.layer_has("attn_q.bias")}
+def _of_llama(metadata: Metadata) -> str:
+    return " with experts" if metadata.integer("expert_count", 0) else ""
 
 
-def _experts(metadata: Metadata, count: str, picks: str = "num_experts_per_tok") -> Config:
-    return {count: metadata.integer("expert_count"), picks: metadata.integer("expert_used_count")}
+def _of_olmo2(metadata: Metadata) -> str:
+    return " with windows" if metadata.has("attention.sliding_window") else ""
 
 
-def _windows(metadata: Metadata, default_each: int) -> Config:
-    """Of layers of which all but each n-th have a window."""
-    flags, layers = metadata.flags("attention.sliding_window_pattern"), metadata.integer("block_count")
-    slides = flags or [(layer + 1) % default_each != 0 for layer in range(layers)]
-    return {
-        "sliding_window": metadata.integer("attention.sliding_window"),
-        "layer_types": ["sliding_attention" if s else "full_attention" for s in slides[:layers]],
-    }
+def _of_mistral3(metadata: Metadata) -> str:
+    return " with a temperature" if metadata.has("attention.temperature_scale") else ""
 
 
-def _llama(metadata: Metadata) -> Config:
-    return _attention_bias(metadata) | {"mlp_bias": metadata.layer_has("ffn_gate.bias")}
+def _of_deepseek2(metadata: Metadata) -> str:
+    if not has_sigmoids(metadata):
+        return ""
+    return " of GLM" if metadata.vocab_size == GLM_FLASH_TOKENS else " with sigmoids"
 
 
-def _mixtral(metadata: Metadata) -> Config:
-    return _experts(metadata, "num_local_experts")
-
-
-def _qwen2_moe(metadata: Metadata) -> Config:
-    return _experts(metadata, "num_experts") | {
-        "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
-        "shared_expert_intermediate_size": metadata.integer("expert_shared_feed_forward_length"),
-        "norm_topk_prob": metadata.flag("expert_weights_norm", default=False),
-    }
-
-
-def _qwen3_moe(metadata: Metadata) -> Config:
-    return _experts(metadata, "num_experts") | {
-        "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
-        "norm_topk_prob": metadata.flag("expert_weights_norm", default=True),
-    }
-
-
-def _gemma2(metadata: Metadata) -> Config:
-    return {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": metadata.integer("attention.sliding_window"),
-        "query_pre_attn_scalar": _query_scalar(metadata, largest=46),
-        "attn_logit_softcapping": metadata.number("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": metadata.number("final_logit_softcapping", 30.0),
-    }
-
-
-def _query_scalar(metadata: Metadata, *, largest: int) -> int:
-    """The size of a head; in the family's largest model (of so many layers) the hidden size over the number
-    of heads. Files do not say it."""
-    if metadata.integer("block_count") == largest:
-        return metadata.integer("embedding_length") // metadata.same("attention.head_count")
-    return metadata.integer("attention.key_length")
-
-
-def _gemma3(metadata: Metadata) -> Config:
-    """The rotation of full layers is the file's; that of the others is never stretched."""
-    return _windows(metadata, 6) | {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": _query_scalar(metadata, largest=62),
-        "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10000.0),
-    }
-
-
-def _phi3(metadata: Metadata) -> Config:
-    found: Config = {}
-    if metadata.has("attention.sliding_window"):
-        window = metadata.integer("attention.sliding_window")
-        found["sliding_window"] = window or None
-    if metadata.has("rope.scaling.original_context_length"):
-        found["original_max_position_embeddings"] = metadata.integer("rope.scaling.original_context_length")
-    return found
-
-
-def _granite(metadata: Metadata) -> Config:
-    return _llama(metadata) | {
-        "attention_multiplier": metadata.number("attention.scale"),
-        "embedding_multiplier": metadata.number("embedding_scale"),
-        "residual_multiplier": metadata.number("residual_scale"),
-        "logits_scaling": metadata.number("logit_scale"),
-    }
-
-
-def _exaone4(metadata: Metadata) -> Config:
-    return _windows(metadata, 4) if metadata.has("attention.sliding_window") else {"sliding_window": None}
-
-
-def _seed_oss(metadata: Metadata) -> Config:
-    return _attention_bias(metadata) | {"attention_out_bias": metadata.layer_has("attn_output.bias")}
-
-
-def _glm4_moe(metadata: Metadata) -> Config:
-    return _experts(metadata, "n_routed_experts") | {
-        "attention_bias": metadata.layer_has("attn_q.bias"),
-        "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
-        "n_shared_experts": metadata.integer("expert_shared_count"),
-        "first_k_dense_replace": metadata.integer("leading_dense_block_count"),
-        "routed_scaling_factor": metadata.number("expert_weights_scale", 1.0),
-        "norm_topk_prob": metadata.flag("expert_weights_norm", default=True),
-        "n_group": metadata.integer("expert_group_count", 1),
-        "topk_group": metadata.integer("expert_group_used_count", 1),
-        "use_qk_norm": metadata.layer_has("attn_q_norm.weight"),
-    }
-
-
-def _minimax_m2(metadata: Metadata) -> Config:
-    """All MLPs are experts, and their width is the config's only one."""
-    return _experts(metadata, "num_local_experts") | {
-        "intermediate_size": metadata.integer("expert_feed_forward_length"),
-        "rotary_dim": metadata.integer("rope.dimension_count"),
-    }
-
-
-def _ernie4_5_moe(metadata: Metadata) -> Config:
-    return _experts(metadata, "moe_num_experts", "moe_k") | {
-        "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
-        "moe_num_shared_experts": metadata.integer("expert_shared_count", 0),
-        "moe_layer_start_index": metadata.integer("leading_dense_block_count"),
-        "moe_layer_interval": metadata.integer("interleave_moe_layer_step", 1),
-    }
-
-
-GEMMA_NAMES = {"ffn_norm": "pre_feedforward_layernorm"}
-GLM_NAMES = {
-    "ffn_up": "mlp.gate_up_proj",
-    "post_attention_norm": "post_self_attn_layernorm",
-    "post_ffw_norm": "post_mlp_layernorm",
+VARIANTS: dict[str, Callable[[Metadata], str]] = {
+    "llama": _of_llama,
+    "olmo2": _of_olmo2,
+    "mistral3": _of_mistral3,
+    "deepseek2": _of_deepseek2,
 }
-SPARSE_BLOCK_NAMES = {
-    "ffn_gate_inp": "block_sparse_moe.gate",
-    "ffn_gate_exps": "block_sparse_moe.experts.{e}.w1",
-    "ffn_up_exps": "block_sparse_moe.experts.{e}.w3",
-    "ffn_down_exps": "block_sparse_moe.experts.{e}.w2",
-    "exp_probs_b": "block_sparse_moe.e_score_correction_bias",
-}
-QWEN2_MOE_NAMES = {f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")}
+"""What an architecture's name leaves open, as the rest of the metadata tells it."""
 ROUTER = frozenset(["ffn_gate_inp"])
 FAMILIES: dict[str, Family] = {
-    "llama": Family(architecture="LlamaForCausalLM", model_type="llama", config=_llama, heads_in_pairs=True),
+    "llama": Family(architecture="LlamaForCausalLM", model_type="llama", config=llama, order=pairs),
     "llama with experts": Family(
         architecture="MixtralForCausalLM",
         model_type="mixtral",
-        config=_mixtral,
+        config=mixtral,
         names=SPARSE_BLOCK_NAMES,
-        heads_in_pairs=True,
+        order=pairs,
     ),
     "qwen2": Family(architecture="Qwen2ForCausalLM", model_type="qwen2"),
     "qwen2moe": Family(
         architecture="Qwen2MoeForCausalLM",
         model_type="qwen2_moe",
-        config=_qwen2_moe,
+        config=qwen2_moe,
         names=QWEN2_MOE_NAMES,
     ),
     "qwen3": Family(architecture="Qwen3ForCausalLM", model_type="qwen3"),
-    "qwen3moe": Family(architecture="Qwen3MoeForCausalLM", model_type="qwen3_moe", config=_qwen3_moe),
+    "qwen3moe": Family(architecture="Qwen3MoeForCausalLM", model_type="qwen3_moe", config=qwen3_moe),
     "gemma2": Family(
         architecture="Gemma2ForCausalLM",
         model_type="gemma2",
-        config=_gemma2,
+        config=gemma2,
         names=GEMMA_NAMES,
         norm_plus=1.0,
     ),
     "gemma3": Family(
         architecture="Gemma3ForCausalLM",
         model_type="gemma3_text",
-        config=_gemma3,
+        config=gemma3,
         names=GEMMA_NAMES,
         norm_plus=1.0,
     ),
     "phi3": Family(
         architecture="Phi3ForCausalLM",
         model_type="phi3",
-        config=_phi3,
+        config=phi3,
         names={"ffn_up": "mlp.gate_up_proj"},
     ),
     "olmo2": Family(architecture="Olmo2ForCausalLM", model_type="olmo2"),
     "olmo2 with windows": Family(
-        architecture="Olmo3ForCausalLM", model_type="olmo3", config=lambda m: _windows(m, 4)
+        architecture="Olmo3ForCausalLM", model_type="olmo3", config=lambda m: windows(m, 4)
     ),
-    "smollm3": Family(
-        architecture="SmolLM3ForCausalLM", model_type="smollm3", config=_llama, heads_in_pairs=True
-    ),
-    "granite": Family(
-        architecture="GraniteForCausalLM", model_type="granite", config=_granite, heads_in_pairs=True
-    ),
-    "exaone4": Family(architecture="Exaone4ForCausalLM", model_type="exaone4", config=_exaone4),
-    "seed_oss": Family(architecture="SeedOssForCausalLM", model_type="seed_oss", config=_seed_oss),
-    "glm4": Family(
-        architecture="Glm4ForCausalLM", model_type="glm4", config=_attention_bias, names=GLM_NAMES
-    ),
-    "glm4moe": Family(architecture="Glm4MoeForCausalLM", model_type="glm4_moe", config=_glm4_moe),
+    "smollm3": Family(architecture="SmolLM3ForCausalLM", model_type="smollm3", config=llama, order=pairs),
+    "granite": Family(architecture="GraniteForCausalLM", model_type="granite", config=granite, order=pairs),
+    "exaone4": Family(architecture="Exaone4ForCausalLM", model_type="exaone4", config=exaone4),
+    "seed_oss": Family(architecture="SeedOssForCausalLM", model_type="seed_oss", config=seed_oss),
+    "glm4": Family(architecture="Glm4ForCausalLM", model_type="glm4", config=attention_bias, names=GLM_NAMES),
+    "glm4moe": Family(architecture="Glm4MoeForCausalLM", model_type="glm4_moe", config=glm4_moe),
     "minimax-m2": Family(
         architecture="MiniMaxM2ForCausalLM",
         model_type="minimax_m2",
-        config=_minimax_m2,
+        config=minimax_m2,
         names=SPARSE_BLOCK_NAMES,
         float32=ROUTER,
     ),
     "ernie4_5-moe": Family(
         architecture="Ernie4_5_MoeForCausalLM",
         model_type="ernie4_5_moe",
-        config=_ernie4_5_moe,
-        names={"exp_probs_b": "mlp.moe_statics.e_score_correction_bias"},
+        config=ernie4_5_moe,
+        names={"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
         float32=ROUTER,
+    ),
+    "gpt-oss": Family(
+        architecture="GptOssForCausalLM", model_type="gpt_oss", config=gpt_oss, names=GPT_OSS_NAMES
+    ),
+    "llama4": Family(
+        architecture="Llama4ForCausalLM", model_type="llama4_text", config=llama4, names=LLAMA4_NAMES
+    ),
+    "deepseek2": Family(architecture="DeepseekV2ForCausalLM", model_type="deepseek_v2", config=deepseek2),
+    "deepseek2 with sigmoids": Family(
+        architecture="DeepseekV3ForCausalLM", model_type="deepseek_v3", config=deepseek3
+    ),
+    "deepseek2 of GLM": Family(
+        architecture="Glm4MoeLiteForCausalLM", model_type="glm4_moe_lite", config=deepseek3
+    ),
+    "qwen3next": Family(
+        architecture="Qwen3NextForCausalLM",
+        model_type="qwen3_next",
+        config=qwen3_next,
+        names=QWEN_NEXT_NAMES,
+        norm_plus=1.0,
+    ),
+    "qwen35": Family(
+        architecture="Qwen3_5ForCausalLM",
+        model_type="qwen3_5_text",
+        config=qwen35,
+        names=QWEN_NEXT_NAMES,
+        order=tiled,
+        norm_plus=1.0,
+    ),
+    "qwen35moe": Family(
+        architecture="Qwen3_5MoeForCausalLM",
+        model_type="qwen3_5_moe_text",
+        config=qwen3_next,
+        names=QWEN_NEXT_NAMES,
+        order=tiled,
+        norm_plus=1.0,
+    ),
+    "lfm2": Family(architecture="Lfm2ForCausalLM", model_type="lfm2", config=lfm2, names=LFM2_NAMES),
+    "lfm2moe": Family(
+        architecture="Lfm2MoeForCausalLM", model_type="lfm2_moe", config=lfm2_moe, names=LFM2_NAMES
+    ),
+    "gemma4": Family(
+        architecture="Gemma4ForCausalLM", model_type="gemma4_text", config=gemma4, names=GEMMA4_NAMES
+    ),
+    "granitehybrid": Family(
+        architecture="GraniteMoeHybridForCausalLM",
+        model_type="granitemoehybrid",
+        config=granite_hybrid,
+        names=GRANITE_HYBRID_NAMES,
+        order=pairs,
+    ),
+    "kimi-linear": Family(
+        architecture="KimiLinearForCausalLM",
+        model_type="kimi_linear",
+        config=kimi_linear,
+        names=KIMI_LINEAR_NAMES,
+        shapes={"ssm_a": (1, 1, -1, 1)},
+    ),
+    "deci": Family(architecture="DeciLMForCausalLM", model_type="nemotron-nas", config=deci, order=pairs),
+    "mistral3": Family(architecture="MistralForCausalLM", model_type="mistral", config=mistral, order=pairs),
+    "mistral3 with a temperature": Family(
+        architecture="Ministral3ForCausalLM", model_type="ministral3", config=mistral3, order=pairs
     ),
 }

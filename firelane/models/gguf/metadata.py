@@ -9,6 +9,11 @@ import numpy as np
 
 from firelane.errors import UnsupportedModelError
 
+Config = dict[str, Any]
+"""Content of config.json."""
+MOST_LAYERS = 4096
+MOST_SIZE = 1 << 31
+
 
 class Metadata:
     """Entries of one architecture, by their names behind `ARCHITECTURE.`, and the shapes of the tensors, by
@@ -36,6 +41,13 @@ class Metadata:
             raise self._refusal(key, "an integer is needed")
         return value
 
+    def size(self, key: str, default: int | None = None) -> int:
+        """An integer of at least 1."""
+        value = self.integer(key, default)
+        if not 0 < value <= MOST_SIZE:
+            raise self._refusal(key, "a size from 1 on is needed")
+        return value
+
     def number(self, key: str, default: float | None = None) -> float:
         value = self._value(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -61,17 +73,27 @@ class Metadata:
             return None
         return [bool(entry) for entry in cast(list[Any], value)]
 
+    def of_layers(self, key: str, default: int | None = None) -> list[int]:
+        """An integer for each layer: a list of them, or one for all."""
+        value = self._value(key, default)
+        found = cast(list[Any], value) if isinstance(value, list) else [value] * self.layers
+        if len(found) < self.layers or not all(type(entry) is int for entry in found):
+            raise self._refusal(key, f"an integer is needed, or one for each of {self.layers} layers")
+        return found[: self.layers]
+
     def same(self, key: str, default: int | None = None) -> int:
         """An integer, or a list of it: one for each layer."""
-        value = self._value(key, default)
-        if isinstance(value, list):
-            found = set(cast(list[Any], value))
-            if len(found) != 1:
-                raise self._refusal(key, "layers that differ in it are not supported")
-            value = found.pop()
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self._refusal(key, "an integer is needed")
-        return value
+        found = set(self.of_layers(key, default))
+        if len(found) != 1:
+            raise self._refusal(key, "layers that differ in it are not supported")
+        return found.pop()
+
+    def present(self, key: str) -> int:
+        """As same(), of those layers where it is not 0."""
+        found = set(self.of_layers(key)) - {0}
+        if len(found) != 1:
+            raise self._refusal(key, "layers that differ in it, but for having none, are not supported")
+        return found.pop()
 
     def vector(self, tensor: str) -> list[float] | None:
         """The numbers of a tensor that is one; None where there is no such tensor."""
@@ -84,12 +106,20 @@ class Metadata:
         return [_shortest(value) for value in self._read(tensor)]
 
     @property
+    def layers(self) -> int:
+        """Their number, without those that predict further tokens."""
+        found = self.size("block_count") - self.integer("nextn_predict_layers", 0)
+        if not 0 < found <= MOST_LAYERS:
+            raise self._refusal("block_count", f"from 1 to {MOST_LAYERS} layers are supported")
+        return found
+
+    @property
     def vocab_size(self) -> int:
         return self._shape("token_embd.weight")[0]
 
     def layer_has(self, tensor: str) -> bool:
         """Whether a layer has a tensor of this name."""
-        return any(f"blk.{layer}.{tensor}" in self.shapes for layer in range(self.integer("block_count")))
+        return any(f"blk.{layer}.{tensor}" in self.shapes for layer in range(self.layers))
 
     def _shape(self, tensor: str) -> tuple[int, ...]:
         if tensor not in self.shapes:

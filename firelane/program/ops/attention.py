@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 from firelane.contract.span import CAUSAL, Span, reach
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import HeadShape
-from firelane.program.reference_step import ReferenceStep
+from firelane.program.reference_step import CachedRows, ReferenceStep
 from firelane.program.values import Cost, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Op):
     """out = softmax(scale * q · Kᵀ) · V for each head, over the positions span.first(p) .. p. Scores and
-    sums in float32; exp(score - max) is rounded to out's dtype before the product with V, and the product is
-    divided by the sum of the unrounded exponentials. With a `softcap` (Gemma 2, 2024), scores are softcap *
-    tanh(score / softcap). `sinks` [heads], if any, are one more score of each head, of a position without a
-    value (Xiao et al., "Attention Sinks", 2023; gpt-oss, 2025)."""
+    sums in float32; exp(score - max), times the scale of V where the cache has codes, is rounded to out's
+    dtype before the product with V, and the product is divided by the sum of the unrounded exponentials. With
+    a `softcap` (Gemma 2, 2024), scores are softcap * tanh(score / softcap). `sinks` [heads], if any, are one
+    more score of each head, of a position without a value (Xiao et al., "Attention Sinks", 2023; gpt-oss,
+    2025)."""
 
     q: Value
     layer: int
@@ -46,7 +47,7 @@ class Attention(Op):
         if seen is not None:
             attended = min(attended, shape.tokens * seen)
             context = min(context, shape.sequences * seen + shape.tokens)
-        read = s.cached_width * self.out.dtype.itemsize
+        read = s.cached_bytes(self.out.dtype)
         return Cost(flops=2.0 * attended * (s.q_width + s.out_width), kv_bytes=float(context * read))
 
     def reference(self, step: ReferenceStep) -> None:
@@ -55,27 +56,26 @@ class Attention(Op):
         out = np.empty((*q.shape[:-1], s.v_dim), np.float32)
         for t, (slot, position) in enumerate(zip(step.slots, step.positions, strict=True)):
             first = self.span.first(int(position))
-            keys, values = step.read_cache(self.layer, int(slot), first, int(position) + 1)
-            out[t] = self._attend(q[t], keys, values, step)
+            cached = step.read_cache(self.layer, int(slot), first, int(position) + 1)
+            out[t] = self._attend(q[t], cached, step)
         step.write(self.out, out.reshape(len(q), -1))
 
     def _attend(
         self,
         q: NDArray[np.float32],
-        keys: NDArray[np.float32],
-        values: NDArray[np.float32],
+        cached: CachedRows,
         step: ReferenceStep,
     ) -> NDArray[np.float32]:
-        """q: [kv_heads, group, head_dim]; keys: [context, kv_heads, head_dim]; values: of v_dim."""
-        scores = np.einsum("hgd,chd->hgc", q, keys) * np.float32(self.scale)
+        """q: [kv_heads, group, head_dim]."""
+        scores = np.einsum("hgd,chd->hgc", q, cached.keys) * np.float32(self.scale)
         if self.softcap:
             scores = np.tanh(scores / np.float32(self.softcap)) * np.float32(self.softcap)
         sinks = self._sinks(step).reshape(*scores.shape[:2], 1)
         top = np.maximum(scores.max(axis=-1, keepdims=True), sinks)
         weights = np.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True) + np.exp(sinks - top)
-        rounded = step.rounded(weights, self.out.dtype)
-        return np.einsum("hgc,chd->hgd", rounded, values) / total
+        scaled = step.rounded(weights * cached.value_scales.T[:, None], self.out.dtype)
+        return np.einsum("hgc,chd->hgd", scaled, cached.values) / total
 
     def _sinks(self, step: ReferenceStep) -> NDArray[np.float32]:
         """Scores of minus infinity where there are none."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
 from firelane.program.reference_step import ReferenceStep
-from firelane.program.values import Weight
+from firelane.program.values import DType, Weight
 
 F32 = NDArray[np.float32]
 
@@ -17,7 +18,8 @@ F32 = NDArray[np.float32]
 class HeadShape:
     """heads query heads in groups of heads // kv_heads share one of kv_heads key/value heads. Queries and
     keys are head_dim wide, values value_dim, 0 for as wide as keys. `shared`: the first value_dim numbers of
-    a key are its value, too, and are kept once: latent attention (DeepSeek V2, 2024).
+    a key are its value, too, and are kept once: latent attention (DeepSeek V2, 2024). `code`: how the cache
+    keeps keys and values; None: as numbers of the dtype of attention.
     """
 
     heads: int
@@ -25,6 +27,7 @@ class HeadShape:
     head_dim: int
     value_dim: int = 0
     shared: bool = False
+    code: CacheCode | None = None
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0, (
@@ -64,6 +67,12 @@ class HeadShape:
     def cached_width(self) -> int:
         """Numbers that the cache keeps of a token."""
         return self.k_width if self.shared else self.k_width + self.v_width
+
+    def cached_bytes(self, dtype: DType) -> int:
+        """Of a token in the cache, where numbers without a code are of `dtype`."""
+        if self.code is None:
+            return self.cached_width * dtype.itemsize
+        return self.cached_width + SCALES * SCALE_BYTES * self.kv_heads
 
     @property
     def group(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firelane.program.cache_codes import CacheCode
 from firelane.program.ops.base import Op
 from firelane.program.ops.heads import Temperature
 from firelane.program.ops.rope import Rotary
@@ -16,9 +17,9 @@ from firelane.program.values import Cost, DType, StepShape, Value, Weight
 @dataclass(frozen=True, kw_only=True)
 class LatentCache(Op):
     """A row of `latent` is [c | r]: the latent, which is RMS-normalised, and a key for the position, which is
-    rotated; both, rounded to out's dtype, are the one key of `layer` in the cache. A row of q is [n | r] for
-    each head: its last r columns are rotated, and all are multiplied by the position's temperature, if there
-    is one, on their way to `out`.
+    rotated; both, rounded to out's dtype or each in `code`, are the one key of `layer` in the cache. A row of
+    q is [n | r] for each head: its last r columns are rotated, and all are multiplied by the position's
+    temperature, if there is one, on their way to `out`.
 
     norm: [c]; q, latent: F32. rotary: None without positions.
     """
@@ -31,6 +32,7 @@ class LatentCache(Op):
     eps: float
     rotary: Rotary | None
     temperature: Temperature | None = None
+    code: CacheCode | None = None
     out: Value
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class LatentCache(Op):
         return Cost(
             flops=3.0 * shape.tokens * turned,
             weight_bytes=float(self.norm.nbytes),
-            kv_bytes=float(shape.tokens * self.latent.width * self.out.dtype.itemsize),
+            kv_bytes=float(shape.tokens * self.latent.width * (1 if self.code else self.out.dtype.itemsize)),
         )
 
     def reference(self, step: ReferenceStep) -> None:

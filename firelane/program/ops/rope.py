@@ -52,7 +52,8 @@ class Rotary:
 class RopeAndCache(Op):
     """qkv rows hold [q heads | k heads | v heads]. Queries and keys are normalised, if there is a norm, then
     rotated, if there are angles; queries are multiplied by their position's temperature, if there is one. q
-    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype, to the cache of `layer`. Without `keys`
+    goes to `out` [heads * head_dim]; k and v, rounded to out's dtype or to the shape's code, to the cache of
+    `layer`. Without `keys`
     rows are queries alone, which will attend to what another op has written there (Gemma 4, 2026). Keys that
     hold their values are LatentCache's."""
 
@@ -91,7 +92,7 @@ class RopeAndCache(Op):
 
     def cost(self, shape: StepShape) -> Cost:
         s, tokens = self.shape, shape.tokens
-        written = self.keys * s.cached_width * self.out.dtype.itemsize
+        written = self.keys * s.cached_bytes(self.out.dtype)
         return Cost(
             flops=3.0 * tokens * (s.heads + self.keys * s.kv_heads) * s.head_dim,
             weight_bytes=float(sum(w.nbytes for w in self.weights)),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from firelane.text.tokenizer_source import KIMI_PATTERN
+
 CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 LEAD = r"[^\r\n\p{L}\p{N}]?"
@@ -92,4 +94,5 @@ SPLITTINGS = {
     "seed-coder": Splitting((SEED,)),
     "tekken": Splitting((TEKKEN,), whole=True, begins=True),
     "deepseek-v3": Splitting(DEEPSEEK3, begins=True),
+    "kimi-k2": Splitting((KIMI_PATTERN,)),
 }

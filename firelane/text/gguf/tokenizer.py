@@ -90,6 +90,10 @@ def _sentence_piece(vocabulary: Vocabulary) -> Json:
     """SentencePiece's byte-pair kind, where the score of a token is the rank of the merge that makes it. Text
     of unknown characters falls back to tokens of single bytes."""
     prefix = vocabulary.setting("add_space_prefix", default=True)
+    return _of_pieces(vocabulary, merges_by_score(vocabulary), prefix=prefix)
+
+
+def _of_pieces(vocabulary: Vocabulary, merges: list[list[str]], *, prefix: bool) -> Json:
     replaced: Json = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
     restored: Json = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
@@ -104,7 +108,7 @@ def _sentence_piece(vocabulary: Vocabulary) -> Json:
         "byte_fallback": True,
         "ignore_merges": False,
         "vocab": vocabulary.entries(),
-        "merges": merges_by_score(vocabulary),
+        "merges": merges,
     }
     return _assembled(
         vocabulary,
@@ -180,4 +184,13 @@ def _template(vocabulary: Vocabulary, begin: str | None, end: str | None) -> Jso
     }
 
 
-KINDS: dict[str, Callable[[Vocabulary], Json]] = {"gpt2": _byte_level, "llama": _sentence_piece}
+def _spaced(vocabulary: Vocabulary) -> Json:
+    """Gemma 4's kind: SentencePiece's, of which the file has the merges."""
+    return _of_pieces(vocabulary, [_pair(merge) for merge in vocabulary.merges], prefix=False)
+
+
+KINDS: dict[str, Callable[[Vocabulary], Json]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_piece,
+    "gemma4": _spaced,
+}

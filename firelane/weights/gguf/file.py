@@ -19,7 +19,7 @@ from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
 from firelane.weights.fingerprint import sampled_ranges
-from firelane.weights.formats import Format
+from firelane.weights.formats import Format, smallest_holding
 from firelane.weights.gguf.blocks import FORMATS, decode
 from firelane.weights.gguf.index import File, Tensor
 from firelane.weights.gguf.types import TYPES
@@ -99,7 +99,10 @@ class GgufFile:
     def format(self, name: str) -> Format | None:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         tensor = self._places[name]
-        return FORMATS.get(TYPES[tensor.type].name) if tensor.dtype == "BF16" and not tensor.minus else None
+        found = FORMATS.get(TYPES[tensor.type].name)
+        if found is None or tensor.dtype != "BF16" or tensor.minus:
+            return None
+        return smallest_holding([found], tensor.inputs[2], plain=True) if tensor.inputs else found
 
     def codes(self, name: str, low: int, high: int) -> Codes:
         """Rows low .. high - 1, all axes but the last taken together, of a matrix that has a format()."""
@@ -107,14 +110,17 @@ class GgufFile:
         kind = TYPES[tensor.type]
         taken = self._taken(tensor, low, high, tensor.shape[-1])
         with np.errstate(invalid="ignore", over="ignore"):  # the caller tells of what is not finite
-            return decode(kind.name, taken.reshape(-1, kind.nbytes)).joined(len(taken))
+            found = decode(kind.name, taken.reshape(-1, kind.nbytes)).joined(len(taken))
+        if not tensor.inputs:
+            return found
+        minima = None if found.minima is None else _in_order(found.minima, tensor.inputs)
+        return Codes(_in_order(found.codes, tensor.inputs), _in_order(found.scales, tensor.inputs), minima)
 
     def _rows(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[Any]:
         """Rows low .. high - 1 of all rows of the model's tensor: [rows, width]."""
         kind = TYPES[tensor.type]
-        return self._converted(
-            _numbers(kind.name, self._taken(tensor, low, high, width), kind.nbytes), tensor
-        )
+        numbers = _numbers(kind.name, self._taken(tensor, low, high, width), kind.nbytes)
+        return self._converted(_in_order(numbers, tensor.inputs), tensor)
 
     def _taken(self, tensor: Tensor, low: int, high: int, width: int) -> NDArray[np.uint8]:
         """The bytes of these rows: [rows, bytes]."""
@@ -136,6 +142,9 @@ class GgufFile:
         kind = NUMBERS[tensor.dtype]
         if tensor.minus:
             values = widened(values) - np.float32(tensor.minus)
+        if tensor.decay:
+            with np.errstate(invalid="ignore", divide="ignore"):  # the caller tells of what is not finite
+                values = np.log(-widened(values).astype(np.float64)).astype(np.float32)
         if values.dtype == kind:
             return values
         values = widened(values)
@@ -147,16 +156,25 @@ class GgufFile:
 
 def stored_rows(tensor: Tensor, low: int, high: int) -> NDArray[np.int64]:
     """Places in the file, in rows, of rows low .. high - 1 of the model's tensor."""
-    row = np.arange(low, high)
+    rows = np.arange(low, high)
     if not tensor.view:
-        return row
+        return rows
+    row = np.maximum(rows - tensor.kept, 0)
     sizes = [tensor.view[axis] for axis in tensor.order]
     strides = [prod(tensor.view[axis + 1 :]) for axis in tensor.order]
     at = np.zeros_like(row)
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         row, index = np.divmod(row, size)
         at += index * stride
-    return at
+    return np.where(rows < tensor.kept, rows, tensor.kept + at)
+
+
+def _in_order(values: NDArray[Any], inputs: tuple[int, ...]) -> NDArray[Any]:
+    """Rows with their numbers, or the scales of these, in the model's order; see Tensor.inputs."""
+    if not inputs:
+        return values
+    blocks = values.reshape(len(values), inputs[0], inputs[1], -1)
+    return np.ascontiguousarray(blocks.swapaxes(1, 2)).reshape(values.shape)
 
 
 def _numbers(kind: str, taken: NDArray[np.uint8], block_bytes: int) -> NDArray[Any]:

@@ -19,16 +19,18 @@ from firelane.weights.fingerprint import FileStamp
 from firelane.weights.gguf.header import Header, read_header
 
 NAME = "gguf.json"
-VERSION = 1
+VERSION = 2
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One tensor of the model.
 
     stored, type, begin, end: its name in the file, its type there, and its bytes. shape: as the model has it;
-    all axes but the last are rows. view, order: of the rows, if they lie in another order: where row i of the
-    model is found, after the rows of the file, seen as `view`, have their axes in `order`. minus: taken from
-    each number. dtype: of what is read, as safetensors names it.
+    all axes but the last are rows. view, order: of the rows behind the first `kept`, if they lie in another
+    order: where row i of the model is found, after the rows of the file, seen as `view`, have their axes in
+    `order`. inputs: (m, n, size) where the file has blocks of `size` inputs as [m, n], and the model as
+    [n, m]. minus: taken from each number. decay: whether -exp(number) is stored. dtype: of what is read, as
+    safetensors names it.
     """
 
     stored: str
@@ -39,7 +41,10 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dtype: str
     view: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
+    kept: int = 0
+    inputs: tuple[int, ...] = ()
     minus: float = 0.0
+    decay: bool = False
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -40,6 +40,7 @@ CASES = [("neonbf16", "bf16"), ("neon", "bf16"), ("neon", "f32")]
 CASES += [("neonbf16", "bf16-experts"), ("neon", "f32-experts")]
 CASES += [("neonbf16", "bf16-recurrent"), ("neon", "f32-recurrent")]
 CASES += [("neonbf16", "bf16-latent"), ("neon", "f32-latent")]
+CASES += [("neonbf16", "bf16-int8"), ("neon", "bf16-int8"), ("neonbf16", "bf16-latent-fp8")]
 
 
 def layout_of(spec: DenseSpec | Program, isa: str) -> Layout:

@@ -82,7 +82,8 @@ def _first(each: int | None, cases: Iterator[Case | Exception]) -> Iterator[Case
 
 
 def _kind(launch: Launch) -> tuple[object, ...]:
-    return launch.name, launch.warps, launch.arguments.get("codes") is not None
+    forms = (launch.arguments.get(name) for name in ("codes", "scales", "minima", "bounds"))
+    return launch.name, launch.warps, *(form is not None for form in forms)
 
 
 def _cases(stem: str) -> Iterator[Case | Exception]:

@@ -1,4 +1,4 @@
-"""Inline PTX in the interpreter: the integer instructions of packed decodes, on NumPy arrays of registers.
+"""Inline PTX in the interpreter: the instructions of packed decodes, on NumPy arrays of registers.
 
 Every operand is a 32-bit register that holds `pack` values, as the compiler lays them out. Instructions, each
 with whatever type suffixes:
@@ -6,7 +6,11 @@ with whatever type suffixes:
     mov    and or xor not lop3    shl shr shf.l shf.r    add sub neg mul.lo mul.hi mad.lo    min max
     prmt bfe bfi popc clz
 
-Anything else raises NotImplementedError.
+of float32, and of pairs of bf16, by their full names:
+
+    add.rn.f32 sub.rn.f32 mul.rn.f32 fma.rn.f32    cvt.rn.bf16x2.f32    set.ge.u32.bf16x2 set.lt.u32.bf16x2
+
+Numbers stand as PTX has them, 0f… for float32. Anything else raises NotImplementedError.
 """
 
 from __future__ import annotations
@@ -66,7 +70,8 @@ def run_ptx(text: str, registers: dict[str, Register]) -> None:
     def operand(name: str) -> Register:
         if name in registers:
             return registers[name]
-        return np.full(length, int(name, 0) & 0xFFFFFFFF, np.uint32)
+        number = int(name[2:], 16) if name.startswith("0f") else int(name, 0)
+        return np.full(length, number & 0xFFFFFFFF, np.uint32)
 
     code = _DECLARATION.sub("", _COMMENT.sub("", text))
     for match in _INSTRUCTION.finditer(code):
@@ -82,6 +87,8 @@ def run_ptx(text: str, registers: dict[str, Register]) -> None:
 
 def _find(operation: str, suffix: str) -> Instruction:
     """By the full name less its bit type, then by the first part: mad.lo.u32 -> mad.lo, lop3.b32 -> lop3."""
+    if operation + suffix in FLOAT_INSTRUCTIONS:
+        return FLOAT_INSTRUCTIONS[operation + suffix]
     parts = [p for p in suffix.split(".") if p]
     if not parts or parts[-1] not in ("b32", "u32", "s32"):
         raise NotImplementedError(
@@ -196,6 +203,48 @@ def _bits_set(a: Register) -> Register:
     return np.bitwise_count(a).astype(np.uint32)
 
 
+def _float(function: Callable[..., Any]) -> Instruction:
+    return lambda *registers: function(*[r.view(np.float32) for r in registers]).view(np.uint32)
+
+
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    """Exact for operands of few bits, the only ones that it is used for: one rounding of float64 remains."""
+    return (a.astype(np.float64) * b + c).astype(np.float32)
+
+
+def _pair(upper: Register, lower: Register) -> Register:
+    """Two float32 rounded to bf16."""
+    upper, lower = (_rounded(r).astype(np.uint32) for r in (upper, lower))
+    return upper << 16 | lower
+
+
+def _rounded(values: Register) -> NDArray[np.uint16]:
+    bits = (values + np.uint32(0x7FFF) + (values >> 16 & 1)) >> 16
+    return np.where(np.isnan(values.view(np.float32)), 0x7FFF, bits).astype(np.uint16)
+
+
+def _mask_of_pairs(compare: Callable[..., Any]) -> Instruction:
+    """All ones in each half where it holds."""
+
+    def halves(r: Register) -> list[Any]:
+        return [(r & np.uint32(0xFFFF0000)).view(np.float32), (r << 16).view(np.float32)]
+
+    def run(a: Register, b: Register) -> Register:
+        upper, lower = (compare(x, y).astype(np.uint32) for x, y in zip(halves(a), halves(b), strict=True))
+        return upper * np.uint32(0xFFFF0000) | lower * np.uint32(0xFFFF)
+
+    return run
+
+
+FLOAT_INSTRUCTIONS: Mapping[str, Instruction] = {
+    "add.rn.f32": _float(np.add),
+    "sub.rn.f32": _float(np.subtract),
+    "mul.rn.f32": _float(np.multiply),
+    "fma.rn.f32": _float(_fused),
+    "cvt.rn.bf16x2.f32": _pair,
+    "set.ge.u32.bf16x2": _mask_of_pairs(np.greater_equal),
+    "set.lt.u32.bf16x2": _mask_of_pairs(np.less),
+}
 INSTRUCTIONS: Mapping[str, Instruction] = {
     "mov": lambda a: a,
     "and": lambda a, b: a & b,

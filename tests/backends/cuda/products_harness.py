@@ -113,7 +113,7 @@ def scratch_of(matrix: Matrix) -> Tensor | None:
     """For a matrix that is decoded first, with room to spare."""
     if isinstance(matrix, PlainMatrix):
         return None
-    return poison(torch.empty(matrix.low.numel() + 100, dtype=torch.bfloat16))
+    return poison(torch.empty(matrix.padded_rows * matrix.padded_k + 100, dtype=torch.bfloat16))
 
 
 def room_for_transposed(rows: Rows) -> Tensor:

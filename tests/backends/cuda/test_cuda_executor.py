@@ -22,7 +22,7 @@ from tests.backends.cuda.lean import lean
 from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, ExpertsSpec, experts_program
 from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, LatentSpec, latent_program
 from tests.models.options import OPTIONS
-from tests.models.recurrent import RECURRENT_SPECS, of_delta_rules, recurrent_program
+from tests.models.recurrent import RECURRENT_SPECS, recurrent_program
 
 # Widths of 128 give the matrices a range, 104 and 200 do not.
 WIDE = small_spec(
@@ -69,7 +69,7 @@ def test_latent_attention(spec: LatentSpec) -> None:
 
 
 def test_recurrent_layers() -> None:
-    check_logits(machine(recurrent_program(of_delta_rules(RECURRENT_SPECS["bf16-recurrent"]))), STEPS[:2])
+    check_logits(machine(recurrent_program(RECURRENT_SPECS["bf16-recurrent"])), STEPS[:2])
 
 
 @pytest.mark.parametrize("spec", [*EXPERT_SPECS.values(), *EXPERT_SPECS_HERE.values()], ids=EXPERTS)
@@ -81,7 +81,7 @@ SMALL_EXPERTS = replace(EXPERT_SPECS["bf16-experts"], hidden_size=128, width=128
 KINDS = {
     "experts": experts_program(SMALL_EXPERTS),
     "latents": latent_program(replace(LATENT_SPECS["bf16-latent"], spans=(CAUSAL,))),
-    "recurrent": recurrent_program(of_delta_rules(RECURRENT_SPECS["bf16-recurrent"])),
+    "recurrent": recurrent_program(RECURRENT_SPECS["bf16-recurrent"]),
 }
 
 

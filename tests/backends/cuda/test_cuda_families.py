@@ -12,7 +12,6 @@ import torch
 from firelane.backends.cuda import loader
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import UnsupportedModelError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.weights.checkpoint import Checkpoint
@@ -26,7 +25,6 @@ from tests.models.toy_config import VOCAB_SIZE
 # Largest difference of two log-probabilities; see tests/models/test_exactness.py.
 BOUNDS = {"float32": 2e-4, "bfloat16": 0.15}
 LENGTH, FIRST = 30, 13
-SERVED = [family for family in FAMILIES if not family.startswith("granite_hybrid")]
 SIZES = {"max_num_seqs": 2, "max_num_batched_tokens": 17, "max_model_len": 64, "block_size": 16}
 
 
@@ -37,7 +35,7 @@ def _lean():
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*((family, "float32") for family in SERVED), ("llama3", "bfloat16")]
+    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama3", "bfloat16")]
 )
 def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
     directory = make_checkpoint(family, dtype, tmp_path / family)
@@ -53,11 +51,6 @@ def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
     bound = BOUNDS[dtype]
     assert np.abs(found - wanted[range(LENGTH), [*tokens[1:], drawn]]).max() < bound
     assert wanted[-1].max() - wanted[-1][drawn] < bound
-
-
-def test_state_spaces_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"granite_hybrid: .* no CUDA kernels for state spaces"):
-        load(make_checkpoint("granite_hybrid", "float32", tmp_path))
 
 
 def load(directory: Path) -> Batch:

@@ -286,7 +286,7 @@ def test_slots_are_not_written_before_their_fence(tmp_path: Path) -> None:
     read = PortionReader(checkpoint, HostDevice(), threads=2, longest=1000).read(wanted)
     late: list[LateCopy] = []
     for filled in read:
-        at = filled.portion.offset
+        at = filled.portion.at * place.row_bytes
         room = target[at : at + filled.portion.nbytes]
         filled.slot.fence = LateCopy(lambda room=room, data=filled.data: room.copy_(data))
         late.append(filled.slot.fence)

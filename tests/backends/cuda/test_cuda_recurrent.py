@@ -3,6 +3,7 @@ sequence is cut, from a live state or a snapshot."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,9 +16,10 @@ from firelane.backends.cuda.kernels.delta_rule import delta_rule
 from firelane.backends.cuda.kernels.gates import gated
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.short_conv import short_conv
+from firelane.backends.cuda.kernels.state_space import state_space
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS, StepTables
 from firelane.contract import NO_SNAPSHOT, ZERO_STATE
-from firelane.program.ops import DeltaRule, DeltaShape, Gated, ShortConv
+from firelane.program.ops import DeltaRule, DeltaShape, Gated, ShortConv, StateShape, StateSpace
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.host_device import poison
 from tests.backends.cuda.rows_harness import assert_untouched, filled, limits, poisoned_tables, rows_of
@@ -50,7 +52,7 @@ def vector(name: str, size: int) -> Weight:
 class Layer:
     """One op, the numbers of all tokens of a sequence, and a pool of states."""
 
-    op: DeltaRule | ShortConv
+    op: DeltaRule | StateSpace | ShortConv
     tokens: int = 9
     states: torch.Tensor = field(init=False)
 
@@ -72,6 +74,10 @@ class Layer:
         if isinstance(op, DeltaRule):
             delta_rule(
                 *(rows[v] for v in (op.qkv, op.decay, op.beta)), out, op=op, states=states, **weights, **more
+            ).run()
+        elif isinstance(op, StateSpace):
+            state_space(
+                *(rows[v] for v in (op.xbc, op.dt)), out, op=op, states=states, **weights, **more
             ).run()
         else:
             for launch in short_conv(
@@ -133,10 +139,26 @@ def conv(width: int, taps: int, *, bias: bool = False, act="silu") -> ShortConv:
     )
 
 
+def space(shape: StateShape, limits: tuple[float, float] = (0.0, math.inf)) -> StateSpace:
+    return StateSpace(
+        xbc=value("xbc", shape.xbc_width),
+        dt=value("dt", shape.heads + 3),
+        column=3,
+        a_log=vector("a_log", shape.heads),
+        dt_bias=vector("dt_bias", shape.heads),
+        skip=vector("skip", shape.heads),
+        shape=shape,
+        limits=limits,
+        out=value("out", shape.width),
+    )
+
+
 OPS = {
     "heads share keys": delta(DeltaShape(key_heads=2, heads=4, key_dim=12, value_dim=20)),
     "by channel": delta(DeltaShape(key_heads=1, heads=1, key_dim=16, value_dim=16, by_channel=True)),
     "floor": delta(DeltaShape(key_heads=2, heads=2, key_dim=8, value_dim=5, by_channel=True), floor=-5.0),
+    "state space": space(StateShape(heads=4, groups=2, head_dim=20, state_dim=12)),
+    "limits": space(StateShape(heads=2, groups=1, head_dim=8, state_dim=16), (0.3, 1.1)),
     "conv": conv(20, 4),
     "conv of two taps": conv(7, 2, bias=True, act="none"),
     "wide conv": conv(1100, 3),
@@ -145,7 +167,7 @@ EACH = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 
 
 @EACH
-def test_a_sequence(op: DeltaRule | ShortConv) -> None:
+def test_a_sequence(op: DeltaRule | StateSpace | ShortConv) -> None:
     layer = Layer(op)
     wanted = layer.reference()
     found = layer.step([Piece(0, layer.tokens)])
@@ -153,7 +175,7 @@ def test_a_sequence(op: DeltaRule | ShortConv) -> None:
 
 
 @EACH
-def test_the_same_bits_however_it_is_cut(op: DeltaRule | ShortConv) -> None:
+def test_the_same_bits_however_it_is_cut(op: DeltaRule | StateSpace | ShortConv) -> None:
     """In other slots beside itself, and from a snapshot, which stays as it is."""
     layer = Layer(op)
     whole = layer.step([Piece(0, 9, slot=3)])
@@ -176,7 +198,7 @@ def test_the_same_bits_however_it_is_cut(op: DeltaRule | ShortConv) -> None:
 
 
 @EACH
-def test_no_chunks_write_nothing(op: DeltaRule | ShortConv) -> None:
+def test_no_chunks_write_nothing(op: DeltaRule | StateSpace | ShortConv) -> None:
     layer = Layer(op)
     layer.step([])
     assert layer.states.isnan().all()

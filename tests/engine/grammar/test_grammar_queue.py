@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from gated_compiler import PATIENCE_S, Sequence, regex, taken
 
 from firelane.engine.grammar.limits import GrammarLimits
-from firelane.engine.grammar.queue import GrammarQueue
+from firelane.engine.grammar.queue import GrammarQueue, Stopwatch
 from firelane.errors import MachineError, RequestError
 from firelane.wire.frames import Grammar
 
@@ -179,6 +181,21 @@ def test_a_grammar_that_takes_too_long(compiler) -> None:
     compiler.gate("a").set()
     queue.close()
     queue._workers.join()
+
+
+@pytest.mark.parametrize(("cpu_s", "wall_s", "used_s"), [(2.0, 3.0, 2.0), (0.5, 1.0, 0.5), (0.0, 40.0, 10.0)])
+def test_a_busy_machine_makes_a_grammar_late_slowly(monkeypatch, cpu_s, wall_s, used_s) -> None:
+    clocks = [5.0, 100.0]
+    fake = SimpleNamespace(
+        pthread_getcpuclockid={threading.get_ident(): 0}.__getitem__,
+        clock_gettime=clocks.__getitem__,
+        monotonic=lambda: clocks[1],
+    )
+    monkeypatch.setattr("firelane.engine.grammar.queue.time", fake)
+    stopwatch = Stopwatch()
+    assert stopwatch.used_s == 0
+    clocks[:] = [5.0 + cpu_s, 100.0 + wall_s]
+    assert stopwatch.used_s == used_s
 
 
 def test_a_grammar_that_never_ends_ends_the_engine(compiler) -> None:

@@ -15,12 +15,14 @@ import tokenizers
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
+from transformers.models.gemma.tokenization_gemma import GemmaTokenizer
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX as QWEN2
 from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX as QWEN35
 
 from firelane.errors import TokenizerError
 from firelane.text.gguf.splitting import SPLITTINGS
 from firelane.text.gguf.tokenizer import model_files
+from firelane.text.tokenizer_source import KIMI_PATTERN
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -74,6 +76,7 @@ ORIGINALS: dict[str, tuple[list[pre_tokenizers.PreTokenizer], bool, bool, bool]]
     "llama-bpe": ([_split(WORDS)], False, False, True),
     "dbrx": ([_split(WORDS)], False, False, False),
     "gpt-4o": ([_split(O200K)], False, False, False),
+    "kimi-k2": ([_split(KIMI_PATTERN)], False, False, False),
 }
 """As the tokenizer.json of a model of that kind has it."""
 
@@ -193,6 +196,43 @@ def test_sentence_piece_tokens_are_those_of_the_original(prefix: bool, text: str
 @cache
 def converted_sp(*, prefix: bool) -> tokenizers.Tokenizer:
     return converted(sentence_piece_metadata(sentence_piece(prefix=prefix), prefix=prefix))
+
+
+@cache
+def gemma() -> GemmaTokenizer:
+    """As transformers builds Gemma 4's, of a vocabulary with tokens of bytes and runs of line ends."""
+    core = tokenizers.Tokenizer(BPE())
+    core.normalizer = normalizers.Replace(" ", "\u2581")
+    core.train_from_iterator(CORPUS, BpeTrainer(vocab_size=500, show_progress=False))
+    model = json.loads(core.to_str())["model"]
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens = [*names, *(token for token in model["vocab"] if token not in names)]
+    merges = [tuple(merge) for merge in model["merges"]]
+    return GemmaTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=merges)
+
+
+@cache
+def converted_gemma() -> tokenizers.Tokenizer:
+    model = json.loads(gemma().backend_tokenizer.to_str())["model"]
+    types = [3, 3, 3, 2, 3, *[6] * 256]
+    metadata = {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": list(model["vocab"]),
+        "tokenizer.ggml.token_type": types + [1] * (len(model["vocab"]) - len(types)),
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in model["merges"]],
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+    return converted(metadata)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_tokens_of_pieces_with_merges_are_those_of_the_original(text: str) -> None:
+    ids = gemma().encode(text, add_special_tokens=False)
+    assert converted_gemma().encode(text).ids == [2, *ids]
+    assert converted_gemma().decode(ids) == gemma().decode(ids)
 
 
 def test_special_tokens_and_templates() -> None:

@@ -30,24 +30,25 @@ struct FetchLines {
   }
 };
 
-template <class T, int M, int V, int LDX, int STRIDE, class FETCH = FetchNothing>
-FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const typename T::act* x, const typename T::word* const (&w)[V],
-                          int words, const FETCH& fetch = {}) {
+template <class C, int M, int V, int LDX, int STRIDE, class ACT, class FETCH = FetchNothing>
+FL_INLINE void cache_tile(f32x16 (&acc)[M][V], const ACT* x, const typename C::word* const (&w)[V], int words,
+                          const FETCH& fetch = {}) {
   for (int k = 0; k < words; ++k) {
-    const typename T::word* at[V];
+    const typename C::word* at[V];
     for (int v = 0; v < V; ++v) at[v] = w[v] + std::size_t(k) * STRIDE;
     fetch(k);
-    step_from<T, M, V, LDX>(acc, x + k * T::kPerWord, at);
+    C::template step<M, V, LDX>(acc, x + k * C::kPerWord, at);
   }
 }
 
-template <class T, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN,
+// C: how the cache holds keys and values (cache_codes.h).
+template <class T, class C, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN,
           bool CAPPED, bool SINKS>
 struct Attention {
-  using word = typename T::word;
+  using word = typename C::word;
   using act = typename T::act;
   static constexpr int GROUP = HEADS / KV_HEADS;
-  static constexpr int P = T::kPerWord;
+  static constexpr int P = C::kPerWord;
   static constexpr int TOKENS = GROUP >= kItemRows ? 1 : kItemRows / GROUP;
   static constexpr int ROWS = TOKENS * GROUP;
   static constexpr int LDD = D + 32;  // padded row of the query copy
@@ -59,12 +60,13 @@ struct Attention {
     alignas(64) act probs[ROWS * LDK];
     alignas(64) float scores[ROWS * kKeys];
     alignas(64) float out[ROWS * D];
+    alignas(64) float key_scales[C::kScaled ? kKeys : 1], value_scales[C::kScaled ? kKeys : 1];
     float max[ROWS], sum[ROWS], alpha[ROWS];
   };
 
   const act* q;
-  const typename T::cache *keys, *values;  // in page 0
-  int group;                               // of the cache: whose block table names the pages
+  const typename C::element *keys, *values;  // in page 0
+  int group;                                 // of the cache: whose block table names the pages
   float scale, cap;    // see softmax_row()
   const float* sinks;  // SINKS: by query head
   act* out;
@@ -75,12 +77,21 @@ struct Attention {
   };
 
   FL_INLINE const word* key_words(const Item& it, int position) const {
-    const auto base = keys + cache_block<D, BS, PAGE>(it.blocks[position / BS], it.head);
+    const auto base = keys + cache_block<C, D, BS, PAGE>(it.blocks[position / BS], it.head);
     return reinterpret_cast<const word*>(base) + position % BS;
   }
   FL_INLINE const word* value_words(const Item& it, int position) const {
-    const auto base = values + cache_block<D, BS, PAGE>(it.blocks[position / BS], it.head);
+    const auto base = values + cache_block<C, D, BS, PAGE>(it.blocks[position / BS], it.head);
     return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
+  }
+
+  FL_INLINE void load_tile_scales(const Item& it, Scratch& s, int start, int vectors) const {
+    for (int at = start; at < start + vectors * 16; at += 16) {
+      const auto* scales = keys + cache_block<C, D, BS, PAGE>(it.blocks[at / BS], it.head) + D * BS;
+      const int count = it.position + it.tokens - at;
+      load_scales(scales, at % BS, count, s.key_scales + at - start);
+      load_scales(scales + 2 * BS, at % BS, count, s.value_scales + at - start);
+    }
   }
 
   // A single token waits for memory, not for arithmetic: while its scores are computed the values of the same positions
@@ -108,14 +119,19 @@ struct Attention {
       f32x16 acc[M][2] = {};
       const int other = pair ? start + v * 16 + 16 : start + v * 16;
       if constexpr (M == GROUP)
-        cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P, values_at(it, start + v * 16, other));
+        cache_tile<C, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P, values_at(it, start + v * 16, other));
       else
-        cache_tile<T, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P);
+        cache_tile<C, M, 2, LDD, BS>(acc, s.query + row * LDD, w, D / P);
       for (int m = 0; m < M; ++m) {
-        store(s.scores + (row + m) * kKeys + v * 16, acc[m][0]);
-        if (pair) store(s.scores + (row + m) * kKeys + v * 16 + 16, acc[m][1]);
+        store_score(s, row + m, v, acc[m][0]);
+        if (pair) store_score(s, row + m, v + 1, acc[m][1]);
       }
     }
+  }
+
+  static FL_INLINE void store_score(Scratch& s, int row, int v, f32x16 score) {
+    if constexpr (C::kScaled) score = score * load(s.key_scales + v * 16);
+    store(s.scores + row * kKeys + v * 16, score);
   }
 
   // One vector of keys at a time, where registers are few.
@@ -124,9 +140,9 @@ struct Attention {
     for (int v = 0; v < vectors; ++v) {
       const word* const w[1] = {key_words(it, start + v * 16)};
       f32x16 acc[M][1] = {};
-      cache_tile<T, M, 1, LDD, BS>(acc, s.query + row * LDD, w, D / P);
+      cache_tile<C, M, 1, LDD, BS>(acc, s.query + row * LDD, w, D / P);
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) store(s.scores + (row + m) * kKeys + v * 16, acc[m][0]);
+      for (int m = 0; m < M; ++m) store_score(s, row + m, v, acc[m][0]);
     }
   }
 
@@ -134,7 +150,8 @@ struct Attention {
   FL_KERNEL void softmax_row(const Item& it, Scratch& s, int row, int start, int vectors) const {
     firelane::softmax_row<T, SPAN, CAPPED, WHOLE, kKeys>(s.scores + row * kKeys, s.probs + row * LDK,
                                                          {s.max + row, s.sum + row, s.alpha + row},
-                                                         it.position + row / GROUP, start, vectors, scale, cap);
+                                                         it.position + row / GROUP, start, vectors, scale, cap,
+                                                         C::kScaled ? s.value_scales : nullptr);
   }
 
   // Whether rows row .. row + m - 1 may see all of the keys from `start` on.
@@ -156,9 +173,9 @@ struct Attention {
       const word* const(&cw)[V] = reinterpret_cast<const word* const(&)[V]>(w);
       const act* x = s.probs + row * LDK + k * P;
       if constexpr (M == GROUP && V == 2)
-        cache_tile<T, M, V, LDK, D>(acc, x, cw, std::min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
+        cache_tile<C, M, V, LDK, D>(acc, x, cw, std::min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
       else
-        cache_tile<T, M, V, LDK, D>(acc, x, cw, std::min(run, words - k));
+        cache_tile<C, M, V, LDK, D>(acc, x, cw, std::min(run, words - k));
     }
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) store(s.out + (row + m) * D + d + v * 16, acc[m][v]);
@@ -209,6 +226,7 @@ struct Attention {
     for (int start = SPAN::first(it.position) / kKeys * kKeys; start <= newest; start += kKeys) {
       const int count = std::min(kKeys, newest - start + 1);
       const int vectors = (count + 15) / 16, words = (count + P - 1) / P;
+      if constexpr (C::kScaled) load_tile_scales(it, s, start, vectors);
       for (int i = 0; i < tiles; ++i) {
         const Range r = split(rows, i, tiles);
         tile_any(it, s, r.end - r.begin, r.begin, start, vectors, words);

@@ -1,7 +1,8 @@
 // LatentCache and HeadLinear: the way of a token into and out of latent attention (DeepSeek V2, 2024).
 //
 // A layer's part of a page has each token once, as rope.h lays out values: in bf16 [BS/2][D][2], in float [BS][D], where D
-// is the latent and the key for the position together.
+// is the latent and the key for the position together. As codes [BS/4][D][4], then the scales by position of the latent, and
+// those of the key for the position (cache_codes.h).
 #pragma once
 
 #include "experts.h"
@@ -12,7 +13,7 @@ namespace firelane {
 enum LatentSteps : unsigned { kTurn = 1, kWarm = 2 };  // rotation, and a factor, by position
 
 // RANK: of the latent; R: columns for the position; W: of a query head, the last R of which are for the position.
-template <class T, int HEADS, int RANK, int R, int W, int BS, std::size_t PAGE, int LDQ, int LDX, int LDO, unsigned STEPS>
+template <class T, class C, int HEADS, int RANK, int R, int W, int BS, std::size_t PAGE, int LDQ, int LDX, int LDO, unsigned STEPS>
 struct Latent {
   static constexpr int D = RANK + R;
   static_assert(D % 16 == 0);
@@ -20,7 +21,7 @@ struct Latent {
   const float *q, *latent, *norm;
   float eps;
   const float *rotary, *temperature;  // by position
-  typename T::cache* pages;           // in page 0
+  typename C::element* pages;         // in page 0
   int group;                          // of the cache: whose block table names the pages
   typename T::act* out;
 
@@ -51,7 +52,7 @@ struct Latent {
     for (int i = 0; i < RANK; i += 16) store(y + i, load(x + i) * scale * load(norm + i));
     turn(x + RANK, angles(position), y + RANK);
     const int block = c.block_table(group, c.token_slot[row])[position / BS];
-    write_value<T, D, BS, PAGE>(pages, block, 0, position % BS, c.token_last[row], y);
+    write_latent<C, D, RANK, BS, PAGE>(pages, block, position % BS, c.token_last[row], y);
   }
 
   FL_KERNEL void run(const Context& c, int thread) const {

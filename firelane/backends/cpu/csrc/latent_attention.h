@@ -45,13 +45,15 @@ FL_INLINE void add_split(SplitSums& to, float* out, SplitSums split, const float
   to = {now, to.sum * kept + split.sum * added};
 }
 
-// D: of a key, of which the first V are its value. MAX_LEN: positions of the longest sequence.
-template <class T, int HEADS, int D, int V, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN, bool CAPPED, bool SINKS,
+// C: how the cache holds keys (cache_codes.h). D: of a key, of which the first V are its value. MAX_LEN: positions of the longest sequence.
+template <class T, class C, int HEADS, int D, int V, int BS, std::size_t PAGE, int LDQ, int LDO, class SPAN, bool CAPPED, bool SINKS,
           int MAX_LEN>
 struct LatentAttention {
-  using word = typename T::word;
+  using word = typename C::word;
   using act = typename T::act;
-  static constexpr int P = T::kPerWord;
+  using product = typename C::product;  // of scores
+  using key_word = typename product::word;
+  static constexpr int P = C::kPerWord, KP = product::kPerWord;
   static constexpr int GROUPS = (HEADS + kHeads - 1) / kHeads;
   static constexpr int GROUP = (HEADS + GROUPS - 1) / GROUPS;  // heads of the largest
   static constexpr int TOKENS = kLatentRows / GROUP;
@@ -70,19 +72,21 @@ struct LatentAttention {
     SplitSums sums[GROUP];
   };
   struct Scratch {
-    alignas(64) word keys[WORDS * kKeyTile];
+    alignas(64) key_word keys[WORDS * kKeyTile];
+    alignas(64) key_word values[C::kScaled ? kLatentKeys / KP * 32 : 1];  // widened, of 32 columns
     alignas(64) act query[ROWS * LDD];
     alignas(64) act probs[ROWS * LDK];
     alignas(64) float scores[ROWS * kLatentKeys];
     alignas(64) float out[ROWS * V], total[ROWS * V];
+    alignas(64) float scales[2][C::kScaled ? kLatentKeys : 1];  // of the value, and of the rest of the key
     float max[ROWS], sum[ROWS], alpha[ROWS];
     SplitSums sums[ROWS];
     Part parts[PARTS];
   };
 
   const act* q;
-  const typename T::cache* pages;  // in page 0
-  int group;                       // of the cache: whose block table names the pages
+  const typename C::element* pages;  // in page 0
+  int group;                         // of the cache: whose block table names the pages
   float scale, cap;                // see softmax_row()
   const float* sinks;              // SINKS: by query head
   act* out;
@@ -98,7 +102,7 @@ struct LatentAttention {
   };
 
   FL_INLINE const word* words(const Item& it, int position) const {
-    const auto base = pages + cache_block<D, BS, PAGE>(it.blocks[position / BS], 0);
+    const auto base = pages + cache_block<C, D, BS, PAGE>(it.blocks[position / BS], 0);
     return reinterpret_cast<const word*>(base) + (position % BS / P) * D;
   }
 
@@ -106,8 +110,8 @@ struct LatentAttention {
   FL_KERNEL void transpose(const Item& it, Scratch& s, int start, int vectors, int k0, int k1) const {
     for (int v = 0; v < vectors; ++v) {
       const word* from = words(it, start + v * 16);
-      for (int k = k0; k < k1; k += 16 / P)
-        transpose_16<D, kKeyTile>(static_cast<const T*>(nullptr), from + k * P, s.keys + (k - k0) * kKeyTile + v * 16);
+      for (int k = k0; k < k1; k += 16 / KP)
+        transpose_16<C, D, kKeyTile>(from + k * KP, s.keys + (k - k0) * kKeyTile + v * 16);
     }
   }
 
@@ -119,7 +123,7 @@ struct LatentAttention {
     int start, made, calls;
 
     FL_INLINE Ahead next(int steps) {
-      constexpr int bytes = D * sizeof(typename T::cache), all = kKeyTile * bytes;
+      constexpr int bytes = D * sizeof(typename C::element), all = kKeyTile * bytes;
       const int begin = int(std::int64_t(all) * made / calls), end = int(std::int64_t(all) * (made + 1) / calls);
       const int within = begin / bytes / STEP * STEP, position = start + within;
       ++made;
@@ -129,31 +133,59 @@ struct LatentAttention {
     }
   };
 
-  // Adds the products of `count` words to the scores at `to` of M rows. x: of the first row; v: vector of s.keys.
+  // Adds the products of `count` words to the scores at `to` of M rows. x: of the first row; v: vector of s.keys; scales: of
+  // the products by position.
   template <int M>
-  FL_KERNEL void score_rows(Scratch& s, const act* x, float* to, int v, int count, bool first, Ahead fetched) const {
+  FL_KERNEL void score_rows(Scratch& s, const act* x, float* to, int v, int count, bool first, const float* scales,
+                            Ahead fetched) const {
     constexpr int W = tile_width(M);
     f32x16 acc[M][W];
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
-      for (int w = 0; w < W; ++w) acc[m][w] = first ? splat(0.0f) : load(to + m * kLatentKeys + w * 16);
+      for (int w = 0; w < W; ++w) acc[m][w] = first || C::kScaled ? splat(0.0f) : load(to + m * kLatentKeys + w * 16);
     for (int k = 0; k < count; ++k) {
-      const word* at[W];
+      const key_word* at[W];
       for (int w = 0; w < W; ++w) at[w] = s.keys + k * kKeyTile + (v + w) * 16;
-      const word* const(&from)[W] = reinterpret_cast<const word* const(&)[W]>(at);
+      const key_word* const(&from)[W] = reinterpret_cast<const key_word* const(&)[W]>(at);
       fetched.fetch();
-      step_from<T, M, W, LDD>(acc, x + k * P, from);
+      step_from<product, M, W, LDD>(acc, x + k * KP, from);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
-      for (int w = 0; w < W; ++w) store(to + m * kLatentKeys + w * 16, acc[m][w]);
+      for (int w = 0; w < W; ++w) {
+        float* score = to + m * kLatentKeys + w * 16;
+        if constexpr (C::kScaled) acc[m][w] = fmadd(acc[m][w], load(scales + (v + w) * 16), first ? splat(0.0f) : load(score));
+        store(score, acc[m][w]);
+      }
   }
 
   template <bool WHOLE>
   FL_KERNEL void softmax_row(Scratch& s, int row, int position, int start, int vectors) const {
     firelane::softmax_row<T, SPAN, CAPPED, WHOLE, kLatentKeys>(s.scores + row * kLatentKeys, s.probs + row * LDK,
                                                               {s.max + row, s.sum + row, s.alpha + row}, position, start,
-                                                              vectors, scale, cap);
+                                                              vectors, scale, cap, C::kScaled ? s.scales[0] : nullptr);
+  }
+
+  // The codes of 32 columns at most, from d on, of the words from lo to hi, as the numbers that `product` reads: to s.values.
+  FL_KERNEL void widen_values(const Item& it, Scratch& s, int d, int start, int lo, int hi) const {
+    constexpr int parts = P / KP;
+    for (int k = lo; k < hi; ++k) {
+      const word* from = words(it, start + k * P) + d;
+      key_word* to = s.values + k * parts * 32;
+      for (int c = 0; c < std::min(32, V - d); c += 16) {
+        f32x16 numbers[parts];
+        C::widen(load(from + c), numbers);
+        for (int i = 0; i < parts; ++i) std::memcpy(to + i * 32 + c, &numbers[i], 64);
+      }
+    }
+  }
+
+  template <class VALUES, int STRIDE, int M, int W>
+  FL_INLINE void add_values(f32x16 (&acc)[M][W], const act* x, const typename VALUES::word* values, int count) const {
+    const typename VALUES::word* at[W];
+    for (int w = 0; w < W; ++w) at[w] = values + w * 16;
+    const typename VALUES::word* const(&from)[W] = reinterpret_cast<const typename VALUES::word* const(&)[W]>(at);
+    cache_tile<VALUES, M, W, LDK, STRIDE>(acc, x, from, count);
   }
 
   // One column block of the values of the words from lo to hi, for M rows; both are counted from `start` on.
@@ -162,12 +194,12 @@ struct LatentAttention {
     f32x16 acc[M][W];
     for (int m = 0; m < M; ++m)
       for (int w = 0; w < W; ++w) acc[m][w] = load(s.out + (row + m) * V + d + w * 16) * s.alpha[row + m];
-    for (int k = lo; k < hi; k += STEP / P) {
-      const word* first = words(it, start + k * P) + d;
-      const word* at[W];
-      for (int w = 0; w < W; ++w) at[w] = first + w * 16;
-      const word* const(&from)[W] = reinterpret_cast<const word* const(&)[W]>(at);
-      cache_tile<T, M, W, LDK, D>(acc, s.probs + row * LDK + k * P, from, std::min(STEP / P, hi - k));
+    const act* x = s.probs + row * LDK;
+    if constexpr (C::kScaled) {
+      add_values<PlainCache<product>, 32>(acc, x + lo * P, s.values + lo * P / KP * 32 + d % 32, (hi - lo) * P / KP);
+    } else {
+      for (int k = lo; k < hi; k += STEP / P)
+        add_values<C, D>(acc, x + k * P, words(it, start + k * P) + d, std::min(STEP / P, hi - k));
     }
     for (int m = 0; m < M; ++m)
       for (int w = 0; w < W; ++w) store(s.out + (row + m) * V + d + w * 16, acc[m][w]);
@@ -201,23 +233,35 @@ struct LatentAttention {
   // The scores of the positions from `start` on, kKeyTile at most: at `to` of each row's. The keys from `next` on are
   // fetched meanwhile.
   FL_INLINE void score(const Item& it, Scratch& s, int start, int to, int vectors, int next) const {
-    constexpr int all = D / P, blocks = (all + WORDS - 1) / WORDS;
+    constexpr int all = D / KP, part = C::kScaled ? V / KP : all;  // words of one scale
+    constexpr int blocks = (part + WORDS - 1) / WORDS + (all - part + WORDS - 1) / WORDS;
     const int tiles = (it.rows() + kTileRows - 1) / kTileRows;
     Fetches fetches{*this, it, next, 0, blocks * tiles * ((vectors + 1) / 2)};
-    for (int k = 0; k < all; k += WORDS) {
-      const int count = std::min(WORDS, all - k);
+    for (int k = 0, count; k < all; k += count) {
+      count = std::min(WORDS, (k < part ? part : all) - k);
+      const float* scales = s.scales[k >= part] + (C::kScaled ? to : 0);
       transpose(it, s, start, vectors, k, k + count);
       each_tile(it.rows(), [&]<int M>(int row) FL_LAMBDA {
-        const act* x = s.query + row * LDD + k * P;
+        const act* x = s.query + row * LDD + k * KP;
         float* scores = s.scores + row * kLatentKeys + to;
         for (int v = 0; v < vectors; v += tile_width(M))
-          score_rows<M>(s, x, scores + v * 16, v, count, k == 0, fetches.next(count));
+          score_rows<M>(s, x, scores + v * 16, v, count, k == 0, scales, fetches.next(count));
       });
+    }
+  }
+
+  FL_INLINE void load_tile_scales(const Item& it, Scratch& s, int start, int lo, int hi) const {
+    std::memset(s.scales, 0, sizeof(s.scales));
+    for (int at = lo; at < hi; at += 16) {
+      const auto* scales = pages + cache_block<C, D, BS, PAGE>(it.blocks[at / BS], 0) + D * BS;
+      load_scales(scales, at % BS, hi - at, s.scales[0] + at - start);
+      load_scales(scales + 2 * BS, at % BS, hi - at, s.scales[1] + at - start);
     }
   }
 
   // The tile of positions lo .. hi - 1, of those from `start` on. next: the first position of the one that follows.
   FL_INLINE void tile(const Item& it, Scratch& s, int start, int lo, int hi, int next) const {
+    if constexpr (C::kScaled) load_tile_scales(it, s, start, lo, hi);
     for (int at = lo; at < hi; at += kKeyTile)
       score(it, s, at, at - start, (std::min(kKeyTile, hi - at) + 15) / 16, at + kKeyTile < hi ? at + kKeyTile : next);
     const int rows = it.rows(), width = it.width(), vectors = (hi - start + 15) / 16;
@@ -227,8 +271,10 @@ struct LatentAttention {
       else softmax_row<false>(s, row, position, start, vectors);
     }
     const int from = (lo - start) / P, to = (hi - start + P - 1) / P;
-    for (int d = 0; d < V; d += 32)
+    for (int d = 0; d < V; d += 32) {
+      if constexpr (C::kScaled) widen_values(it, s, d, start, from, to);
       each_tile(rows, [&]<int M>(int row) FL_LAMBDA { weigh_wide<M>(it, s, row, d, start, from, to); });
+    }
   }
 
   // The sums of one split, in s.out, s.max and s.sum. next: the split that is worked on after it.

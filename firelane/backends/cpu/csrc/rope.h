@@ -2,39 +2,13 @@
 //
 // A layer's part of a page is its K, then its V. In bf16 K is [kv_head][D/2][BS][2] and V is [kv_head][BS/2][D][2]; in
 // float K is [kv_head][D][BS] and V is [kv_head][BS][D]. So both products of attention read words of 16 lanes as a matrix
-// product reads its panels.
+// product reads its panels. As codes K is [D/4][BS][4] and V is [BS/4][D][4] of each head (cache_codes.h).
 #pragma once
 
+#include "cache_codes.h"
 #include "rows.h"
 
 namespace firelane {
-
-// Where the keys or values of a head begin; PAGE: elements from one page to the next.
-template <int D, int BS, std::size_t PAGE>
-FL_INLINE std::size_t cache_block(int block, int head) {
-  return block * PAGE + std::size_t(head) * D * BS;
-}
-
-template <class T, int D, int BS, std::size_t PAGE>
-FL_INLINE void write_key(typename T::cache* cache, int block, int head, int at, const float* x) {
-  constexpr int P = T::kPerWord;
-  typename T::cache* base = cache + cache_block<D, BS, PAGE>(block, head) + at * P;
-  alignas(64) typename T::cache row[D];
-  for (int i = 0; i < D; i += 16) T::store_cache(row + i, 1, load(x + i));
-  for (int i = 0; i < D; i += P)
-    for (int j = 0; j < P; ++j) base[i * BS + j] = row[i + j];
-}
-
-// The token after the last of a chunk shares its words: it is zeroed, so that what an earlier owner of the block left
-// there (it may be NaN) cannot reach this sequence through a product with zero.
-template <class T, int D, int BS, std::size_t PAGE>
-FL_INLINE void write_value(typename T::cache* cache, int block, int head, int at, bool last, const float* x) {
-  constexpr int P = T::kPerWord;
-  typename T::cache* base = cache + cache_block<D, BS, PAGE>(block, head) + (at / P) * (D * P) + at % P;
-  for (int i = 0; i < D; i += 16) T::store_cache(base + i * P, P, load(x + i));
-  if (P == 2 && last && at % 2 == 0)
-    for (int i = 0; i < D; ++i) base[i * P + 1] = 0;
-}
 
 // The steps between the projections and attention, as bits.
 enum HeadSteps : unsigned {
@@ -71,14 +45,14 @@ FL_INLINE void rotate_head(const float* x, const float* table, float* y) {
   }
 }
 
-template <class T, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDX, int LDO, unsigned STEPS>
+template <class T, class C, int HEADS, int KV_HEADS, int D, int BS, std::size_t PAGE, int LDX, int LDO, unsigned STEPS>
 struct Rope {
   const float* qkv;
   const float *rotary, *temperature;  // by position
   const float *q_norm, *k_norm;
   float eps;
-  typename T::cache *keys, *values;  // in page 0
-  int group;                         // of the cache: whose block table names the pages
+  typename C::element *keys, *values;  // in page 0
+  int group;                           // of the cache: whose block table names the pages
   typename T::act* out;
 
   struct Row {
@@ -132,14 +106,14 @@ struct Rope {
     const float* x = r.x + (HEADS + h) * D;
     if (h < KV_HEADS) {
       x = turned(r, x, r.k_scale, part(k_norm, h), n, y);
-      write_key<T, D, BS, PAGE>(keys, block, h, at, x);
+      write_key<C, D, BS, PAGE>(keys, block, h, at, x);
       return;
     }
     if constexpr (bool(STEPS & kNormValues)) {
       scale_head<D, false>(x, inverse_rms<D>(x, eps), nullptr, n);
       x = n;
     }
-    write_value<T, D, BS, PAGE>(values, block, h - KV_HEADS, at, c.token_last[r.number], x);
+    write_value<C, D, BS, PAGE>(values, block, h - KV_HEADS, at, c.token_last[r.number], x);
   }
 
   FL_KERNEL void run(const Context& c, int thread) const {

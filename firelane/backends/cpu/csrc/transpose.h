@@ -2,7 +2,7 @@
 // product with them reads it.
 #pragma once
 
-#include "vec.h"
+#include "cache_codes.h"
 
 namespace firelane {
 
@@ -73,30 +73,46 @@ FL_INLINE void exchange_all(f32x16 (&v)[N]) {
     if (!(i & STEP)) exchange<BIT>(v[i], v[i + STEP]);
 }
 
-// Sixteen positions of 16 columns, from [position / P][column][P] at rows `STRIDE` words apart, to words of P columns with
-// a position a lane, `to` words apart.
-template <int STRIDE, int TO>
-FL_INLINE void transpose_16(const Bf16*, const std::uint32_t* from, std::uint32_t* to) {
-  f32x16 v[8];
+// Vectors of 16 columns, of a pair of positions or of one each, from [position / P][column][P] at rows STRIDE words apart.
+template <class C, int STRIDE, int N>
+FL_INLINE void load_columns(const typename C::word* from, f32x16 (&v)[N]) {
+  if constexpr (!C::kScaled) {
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i)
+      if constexpr (C::kPerWord == 2) v[i] = as_f32(load(from + i * STRIDE));
+      else v[i] = load(from + i * STRIDE);
+  } else {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) C::widen(load(from + i * STRIDE), v + i * (N / 4));
+  }
+}
+
+// Sixteen positions of 16 columns to words of P columns with a position a lane, TO words apart.
+template <int TO>
+FL_INLINE void store_positions(f32x16 (&v)[8], std::uint32_t* to) {
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) v[i] = pair_halves(as_f32(load(from + i * STRIDE)));
+  for (int i = 0; i < 8; ++i) v[i] = pair_halves(v[i]);
   exchange_all<2, 1>(v);
   exchange_quads(v[0], v[2], v[4], v[6]);
   exchange_quads(v[1], v[3], v[5], v[7]);
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) store(to + i * TO, as_u32(v[i]));
 }
-template <int STRIDE, int TO>
-FL_INLINE void transpose_16(const F32*, const float* from, float* to) {
-  f32x16 v[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) v[i] = load(from + i * STRIDE);
+template <int TO>
+FL_INLINE void store_positions(f32x16 (&v)[16], float* to) {
   exchange_all<1, 1>(v);
   exchange_all<2, 2>(v);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) exchange_quads(v[i], v[i + 4], v[i + 8], v[i + 12]);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) store(to + i * TO, v[i]);
+}
+
+template <class C, int STRIDE, int TO>
+FL_INLINE void transpose_16(const typename C::word* from, typename C::product::word* to) {
+  f32x16 v[16 / C::product::kPerWord];
+  load_columns<C, STRIDE>(from, v);
+  store_positions<TO>(v, to);
 }
 
 }  // namespace firelane

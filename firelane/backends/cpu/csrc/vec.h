@@ -3,7 +3,7 @@
 // One target is chosen when compiling: FIRELANE_ISA_AVX512BF16, _AVX512, _AVX2, _NEONBF16, _NEON, or none of them
 // (portable). Its header defines f32x16, u32x16 and i32x16 with their operators and these:
 //
-//   splat, splat_i, load, store, as_f32, as_u32, lane_index, fmadd, select, swap_lanes
+//   splat, splat_i, load, store, as_f32, as_u32, as_i32, to_f32, lane_index, fmadd, select, swap_lanes
 //   less, is_nan     all bits of a lane set where the comparison holds
 //   kTileRows        rows of the largest register tile
 //   kWideRows        up to so many rows, a tile is two vectors wide (a whole panel), else one

@@ -36,6 +36,8 @@ FL_INLINE void store(std::uint32_t* p, u32x16 v) { std::memcpy(p, &v, 64); }
 FL_INLINE f32x16 as_f32(u32x16 v) { return (f32x16)v; }
 FL_INLINE u32x16 as_u32(f32x16 v) { return (u32x16)v; }
 FL_INLINE u32x16 as_u32(i32x16 v) { return (u32x16)v; }
+FL_INLINE i32x16 as_i32(u32x16 v) { return (i32x16)v; }
+FL_INLINE f32x16 to_f32(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 // The floats whose high halves are those of the words at p.
 FL_INLINE f32x16 load_high_halves(const std::uint32_t* p) { return as_f32(load(p) & 0xFFFF0000u); }
 FL_INLINE i32x16 lane_index() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }

@@ -117,6 +117,10 @@ FL_INLINE Vector16<To> bits_as(Vector16<From> v) {
 FL_INLINE f32x16 as_f32(u32x16 v) { return bits_as<float>(v); }
 FL_INLINE u32x16 as_u32(f32x16 v) { return bits_as<std::uint32_t>(v); }
 FL_INLINE u32x16 as_u32(i32x16 v) { return bits_as<std::uint32_t>(v); }
+FL_INLINE i32x16 as_i32(u32x16 v) { return bits_as<std::int32_t>(v); }
+FL_INLINE f32x16 to_f32(i32x16 v) {
+  return by_register<float>([&](int i) FL_LAMBDA { return __builtin_convertvector(v.r[i], f32x16::Register); });
+}
 FL_INLINE i32x16 lane_index() {
   alignas(64) static constexpr std::int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return load(lanes);

@@ -26,6 +26,12 @@ def tanh_of_exponent(x):
 
 
 @triton.jit
+def softplus(x):
+    """log(1 + exp(x)), which does not overflow."""
+    return tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
 def capped(x, CAP: tl.constexpr):
     """CAP * tanh(x / CAP); x for a cap of 0."""
     if CAP != 0.0:

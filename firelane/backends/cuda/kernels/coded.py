@@ -69,14 +69,13 @@ def decode_matrix_kernel(low, codes, bases, out, k_tiles, TILES: tl.constexpr, H
         tl.store(out + at + HALF, decode_upper(tl.load(low + at + HALF), code, base))
 
 
-def decode_matrix(matrix: CodedMatrix, scratch: Tensor | None) -> tuple[Launch, PlainMatrix]:
+def decode_matrix(matrix: CodedMatrix, out: Tensor) -> tuple[Launch, PlainMatrix]:
     """The launch that writes `matrix` in its plain form, escapes apart as ever, and what it is then.
 
-    scratch: bf16, contiguous, at least padded rows * padded k elements; the plain matrix lies in it.
+    out: bf16, contiguous, at least padded rows * padded k elements; the plain matrix lies in it.
     """
-    assert scratch is not None, "a matrix that is decoded as a whole needs scratch"
     rows, k = matrix.low.shape
-    data = scratch.view(-1)[: rows * k].view(rows, k)
+    data = out.view(-1)[: rows * k].view(rows, k)
     launch = Launch(
         kernel=decode_matrix_kernel,
         grid=(-(-k // (K_TILE * _TILES)), rows // ROW_BLOCK),

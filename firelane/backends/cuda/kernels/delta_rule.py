@@ -13,10 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firelane.backends.cuda.kernels.activations import softplus
 from firelane.backends.cuda.kernels.state import (
     CHUNK_COLUMNS,
     CHUNKS,
+    COLUMNS,
     FIRST_TOKEN,
+    IN_FLIGHT,
     LENGTH,
     read_state,
     state_arguments,
@@ -28,9 +31,7 @@ from firelane.backends.cuda.tables import StepTables
 from firelane.program.ops import DeltaRule
 from firelane.program.ops.delta_rule import L2_EPS
 
-COLUMNS = 16  # of a program: of 128 keys, half of what a warp's registers hold
 _L2_EPS = tl.constexpr(float(L2_EPS))
-IN_FLIGHT = tl.constexpr(4)  # tokens that are on their way at once
 
 
 @triton.jit
@@ -42,11 +43,7 @@ def _unit(x):
 @triton.jit
 def _log_decay(raw, speed, FLOOR: tl.constexpr):
     """g of the op. speed: exp(a_log). FLOOR 0: none."""
-    if FLOOR == 0.0:
-        g = -speed * (tl.maximum(raw, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(raw))))
-    else:
-        g = FLOOR / (1.0 + tl.exp(-speed * raw))
-    return g
+    return -speed * softplus(raw) if FLOOR == 0.0 else FLOOR / (1.0 + tl.exp(-speed * raw))
 
 
 @triton.jit

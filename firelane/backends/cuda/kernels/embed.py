@@ -1,22 +1,26 @@
 """Embed: the exact rows of the table, whatever form it is kept in, times one number."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
+# pyright: reportUnnecessaryComparison=false
 # A kernel's parameters take no annotations.
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from firelane.backends.cuda.kernels.quantised import decode
+from firelane.backends.cuda.kernels.quantised_ptx import is_half
 from firelane.backends.cuda.kernels.sums import columns_of
+from firelane.backends.cuda.kernels.tiling import form_arguments
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix, PlainMatrix
+from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 from firelane.backends.cuda.tables import TOKENS, StepTables
 
+_ROW_BLOCK = tl.constexpr(ROW_BLOCK)
+_TILE = tl.constexpr(K_TILE)
 ESCAPES = 256  # of a block's list that are looked through at once
 
 
@@ -35,10 +39,44 @@ def decoded(  # limits: exempt (kernel: a matrix in pointers)
 
 
 @triton.jit
+def dequantised(  # limits: exempt (kernel: a matrix in pointers)
+    data,
+    scales,
+    minima,
+    row,
+    columns,
+    mask,
+    K: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+):
+    """float32: weights of a row of a quantised matrix. Escapes come out as they may."""
+    half: tl.constexpr = _TILE // 2
+    groups: tl.constexpr = K // GROUP_SIZE
+    at = row // _ROW_BLOCK * (groups * _ROW_BLOCK) + row % _ROW_BLOCK + columns // GROUP_SIZE * _ROW_BLOCK
+    scale = tl.load(scales + at, mask=mask, other=0.0).to(tl.float32)
+    minimum = None
+    if minima is not None:
+        minimum = tl.load(minima + at, mask=mask, other=0.0).to(tl.float32)
+    if is_half(NUMBERS):
+        places = row * (K // 2) + columns // _TILE * half + columns % half
+        code = tl.load(data + places, mask=mask, other=0)
+        lower = decode(code, scale, minimum, None, None, NUMBERS, False)
+        upper = decode(code, scale, minimum, None, None, NUMBERS, True)
+        weights = tl.where(columns % _TILE < half, lower, upper)
+    else:
+        code = tl.load(data + row * K + columns, mask=mask, other=0)
+        weights = decode(code, scale, minimum, None, None, NUMBERS, False)
+    return weights.to(tl.float32)
+
+
+@triton.jit
 def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -55,6 +93,8 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     ROW_BLOCK: tl.constexpr,
     ESCAPES: tl.constexpr,
     BLOCK: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
 ):
     """A program a token and BLOCK columns: it stores them, then puts those of the row's escapes that are
     its own in their places."""
@@ -68,7 +108,9 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     begin = tl.program_id(1) * BLOCK
     columns = begin + tl.arange(0, BLOCK)
     mask = columns < WIDTH
-    if bases is None:
+    if NUMBERS is not None:
+        x = dequantised(data, scales, minima, row.to(tl.int64), columns, mask, K, NUMBERS, GROUP_SIZE)
+    elif bases is None:
         x = tl.load(data + row.to(tl.int64) * K + columns, mask=mask, other=0.0).to(tl.float32)
     else:
         base = tl.load(bases + block).to(tl.int32)
@@ -97,7 +139,8 @@ def embed(table: Matrix, tables: StepTables, out: Tensor, *, scale: float = 1.0,
         kernel=embed_kernel,
         grid=(max_tokens, -(-table.k // block)),
         arguments={
-            **_matrix_arguments(table),
+            **form_arguments(table),
+            "K": table.padded_k,
             "starts": table.escapes.starts,
             "where": table.escapes.where,
             "values": table.escapes.values,
@@ -115,9 +158,3 @@ def embed(table: Matrix, tables: StepTables, out: Tensor, *, scale: float = 1.0,
             "BLOCK": block,
         },
     )
-
-
-def _matrix_arguments(table: Matrix) -> dict[str, Any]:
-    if isinstance(table, PlainMatrix):
-        return {"data": table.data, "codes": None, "bases": None, "K": table.data.shape[1]}
-    return {"data": table.low, "codes": table.codes, "bases": table.bases, "K": table.low.shape[1]}

@@ -48,6 +48,8 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -73,6 +75,8 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     SLICES: tl.constexpr,
     GROUP: tl.constexpr,
     GELU: tl.constexpr,
@@ -92,8 +96,8 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     place = expert * (2 * up_rows) + feature
     row, _, valid = entries_of(order, 0, count, PICKS, ROW_TILE)
     gate, up = multiply_two(
-        data, codes, bases, place, up_rows, k_tiles, x + row * x_stride, valid, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED,
+        data, codes, bases, scales, minima, place, up_rows, k_tiles, x + row * x_stride, valid, k,
+        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     block = place // _ROW_BLOCK
     up_block = block + up_rows // _ROW_BLOCK
@@ -168,6 +172,8 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -194,6 +200,8 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """parts[slot] of each row = share * (x's slot · weightᵀ + bias)."""
@@ -206,8 +214,8 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     place = expert * (feature_tiles * FEATURES) + feature
     x_rows = x + row * x_stride + slot * k
     total = multiply(
-        data, codes, bases, place, k_tiles, x_rows, valid, 0, k_tiles, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED,
+        data, codes, bases, scales, minima, place, k_tiles, x_rows, valid, 0, k_tiles, k,
+        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     total += sum_escapes(
         starts, where, values, place // _ROW_BLOCK, x_rows, valid, None, 0, FEATURES, ROW_TILE, STEP

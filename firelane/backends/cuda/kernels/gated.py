@@ -13,11 +13,11 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.activations import gate_arguments, gated
-from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.escapes import sum_escapes_of_two
 from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import halves, multiply_two, place_tile
 from firelane.backends.cuda.kernels.tiling import (
+    decode_first,
     escape_step,
     fitting,
     launch_of,
@@ -27,7 +27,7 @@ from firelane.backends.cuda.kernels.tiling import (
     transposed_for,
 )
 from firelane.backends.cuda.launch import Launch, Work
-from firelane.backends.cuda.matrices import CodedMatrix, Matrix
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK
 from firelane.program.ops import SILU, Gate
 
@@ -41,6 +41,8 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -67,6 +69,8 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     SLICES: tl.constexpr,
     EARLY: tl.constexpr,
     GROUP: tl.constexpr,
@@ -102,8 +106,8 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         )  # fmt: skip
     if sums is None:
         gate, up = multiply_two(
-            data, codes, bases, feature, up_rows, k_tiles, x_rows, tokens < count, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED,
+            data, codes, bases, scales, minima, feature, up_rows, k_tiles, x_rows, tokens < count, k,
+            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
         )  # fmt: skip
     else:
         sums += first_row.to(tl.int64) * sums_stride + feature
@@ -245,11 +249,11 @@ def gated_linear(
     config.library: [any number of rows, padded rows of the matrix]; so many rows are multiplied at a time.
     x_t: of x's dtype, for config.transpose: transpose.elements(k, max_rows)."""
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
-    if config.decode_first and isinstance(matrix, CodedMatrix):
-        decode, matrix = decode_matrix(matrix, scratch)
+    if config.decode_first and not isinstance(matrix, PlainMatrix):
+        decode, matrix = decode_first(matrix, scratch)
         works.append(decode)
     finish = partial(_finish, matrix, bias=bias, gate=gate, counts=counts, count=count)
-    if not config.library or isinstance(matrix, CodedMatrix):
+    if not config.library or not isinstance(matrix, PlainMatrix):
         return [*works, finish(x, out, transposed, max_rows=max_rows, config=config, sums=None, skipped=0)]
     assert sums is not None, "a library's gated product needs room for its sums"
     assert len(sums) % FINISH.row_tile == 0, "in whole tiles of rows"

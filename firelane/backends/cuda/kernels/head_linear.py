@@ -26,6 +26,8 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -47,6 +49,8 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """One tile of a head's columns of out. rows, k: of one head's matrix. The first tile of features takes
@@ -64,8 +68,8 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     feature = feature_tile * FEATURES
     place = head * (feature_tiles * FEATURES) + feature
     total = multiply(
-        data, codes, bases, place, k_tiles, x_rows, valid, 0, k_tiles, k,
-        FEATURES, ROW_TILE, K_TILE, RAGGED,
+        data, codes, bases, scales, minima, place, k_tiles, x_rows, valid, 0, k_tiles, k,
+        FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     total += sum_escapes(
         starts, where, values, place // _ROW_BLOCK, x_rows, valid, None, 0, FEATURES, ROW_TILE, STEP

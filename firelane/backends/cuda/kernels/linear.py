@@ -11,11 +11,11 @@ from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.activations import capped
-from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.library import LibraryProduct
 from firelane.backends.cuda.kernels.products import again, halves, multiply, place_tile
 from firelane.backends.cuda.kernels.tiling import (
+    decode_first,
     escape_step,
     fitting,
     launch_of,
@@ -25,7 +25,7 @@ from firelane.backends.cuda.kernels.tiling import (
     transposed_for,
 )
 from firelane.backends.cuda.launch import Work
-from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix
+from firelane.backends.cuda.matrices import Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import ROW_BLOCK, segments
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
@@ -38,6 +38,8 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -63,6 +65,8 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     SLICES: tl.constexpr,
     EARLY: tl.constexpr,
     SCALE: tl.constexpr,
@@ -102,8 +106,9 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     tiles = k_tiles // max(SEGMENTS, 1)
     for segment in range(SEGMENTS):  # none if SEGMENTS is 0
         total = multiply(
-            data, codes, bases, feature, k_tiles, x_rows, valid, segment * tiles, (segment + 1) * tiles, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED,
+            data, codes, bases, scales, minima, feature, k_tiles, x_rows, valid, segment * tiles,
+            (segment + 1) * tiles, k,
+            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
         )  # fmt: skip
         if (segment == SEGMENTS - 1) & ((not has_escapes) | EARLY):
             add_to_tile(
@@ -232,6 +237,8 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     data,
     codes,
     bases,
+    scales,
+    minima,
     starts,
     where,
     values,
@@ -255,6 +262,8 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     K_TILE: tl.constexpr,
     STEP: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """One tile of one part: parts[s] = segment s, parts[SEGMENTS] = escapes. Those are few and wait long for
@@ -278,9 +287,9 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     mask = (features < rows)[:, None] & valid[None, :]
     if part < SEGMENTS:
         total = multiply(
-            data, codes, bases, feature_tile * FEATURES, k_tiles, x_rows, valid, part * tiles,
+            data, codes, bases, scales, minima, feature_tile * FEATURES, k_tiles, x_rows, valid, part * tiles,
             (part + 1) * tiles, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED,
+            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
         )  # fmt: skip
         tl.store(places, total, mask=mask)
     else:
@@ -314,8 +323,8 @@ def linear(
     config.decode_first: padded rows * padded k elements. x_t: of x's dtype, for config.transpose:
     transpose.elements(k, max_rows)."""
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
-    if config.decode_first and isinstance(matrix, CodedMatrix):
-        decode, matrix = decode_matrix(matrix, scratch)
+    if config.decode_first and not isinstance(matrix, PlainMatrix):
+        decode, matrix = decode_first(matrix, scratch)
         works.append(decode)
     num_segments = segments(matrix.rows, matrix.k)
     if config.library and isinstance(matrix, PlainMatrix):

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels.coded import decode_lower, decode_upper
+from firelane.backends.cuda.kernels.quantised import half_tile, rows_of, scales_of
 from firelane.backends.cuda.shapes import K_TILE
 
 _TILE = tl.constexpr(K_TILE)
@@ -56,10 +57,12 @@ def load_rows(x_rows, valid, inputs, k, RAGGED: tl.constexpr):
 
 
 @triton.jit
-def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and rows)
+def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and rows)
     data,
     codes,
     bases,
+    scales,
+    minima,
     feature,
     k_tiles,
     x_rows,
@@ -71,18 +74,38 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and 
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
 ):
     """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over its tiles of inputs
-    first_tile .. end_tile, of k_tiles. bases None: the plain form; else K_TILE does not matter."""
+    first_tile .. end_tile, of k_tiles. NUMBERS None: scales and minima are, too, then; codes None: the plain
+    form. But for that one FEATURES are a block of rows, and K_TILE does not matter."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     rows = tl.arange(0, FEATURES)[:, None]
-    data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
-    if bases is None:
+    if NUMBERS is not None:
+        block = feature // FEATURES
+        data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
+        low, high = None, None
+        if minima is not None:
+            minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
+        if bases is not None:
+            low, high = tl.load(bases + 2 * block), tl.load(bases + 2 * block + 1)
+        for tile in range(first_tile, end_tile):
+            half = tl.arange(0, _HALF) + tile * _TILE
+            lower_met = load_rows(x_rows, valid, half, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, half + _HALF, k, RAGGED)
+            weights = half_tile(data, scales, minima, low, high, tile, False, NUMBERS, GROUP_SIZE)
+            total = tl.dot(weights, lower_met, total)
+            weights = half_tile(data, scales, minima, low, high, tile, True, NUMBERS, GROUP_SIZE)
+            total = tl.dot(weights, upper_met, total)
+    elif codes is None:
+        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
         for at in range(first_tile * _TILE, end_tile * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
             met = load_rows(x_rows, valid, inputs, k, RAGGED)
             total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
     else:
+        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
         codes += feature.to(tl.int64) * (k_tiles * _HALF) + rows * (k_tiles * _HALF)
         base = tl.load(bases + feature // FEATURES).to(tl.int32)
         for tile in range(first_tile, end_tile):
@@ -98,10 +121,12 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in either form, and 
 
 
 @triton.jit
-def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in either form, and rows)
+def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, and rows)
     data,
     codes,
     bases,
+    scales,
+    minima,
     feature,
     distance,
     k_tiles,
@@ -112,21 +137,55 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in either for
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
     RAGGED: tl.constexpr,
+    NUMBERS: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
 ):
     """multiply() over all inputs, of features feature .. and of those that stand `distance` rows behind;
     rows are read once for both."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     other = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     rows = tl.arange(0, FEATURES)[:, None]
-    data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
-    other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
-    if bases is None:
+    if NUMBERS is not None:
+        block, other_block = feature // FEATURES, (feature + distance) // FEATURES
+        other_data = rows_of(data, other_block, k_tiles, NUMBERS)
+        other_scales = scales_of(scales, other_block, k_tiles, GROUP_SIZE)
+        data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
+        other_minima, low, high, other_low, other_high = None, None, None, None, None
+        if minima is not None:
+            other_minima = scales_of(minima, other_block, k_tiles, GROUP_SIZE)
+            minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
+        if bases is not None:
+            low, high = tl.load(bases + 2 * block), tl.load(bases + 2 * block + 1)
+            other_low, other_high = tl.load(bases + 2 * other_block), tl.load(bases + 2 * other_block + 1)
+        for tile in range(k_tiles):
+            half = tl.arange(0, _HALF) + tile * _TILE
+            lower_met = load_rows(x_rows, valid, half, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, half + _HALF, k, RAGGED)
+            weights = half_tile(data, scales, minima, low, high, tile, False, NUMBERS, GROUP_SIZE)
+            total = tl.dot(weights, lower_met, total)
+            weights = half_tile(data, scales, minima, low, high, tile, True, NUMBERS, GROUP_SIZE)
+            total = tl.dot(weights, upper_met, total)
+            weights = half_tile(
+                other_data, other_scales, other_minima, other_low, other_high, tile, False,
+                NUMBERS, GROUP_SIZE,
+            )  # fmt: skip
+            other = tl.dot(weights, lower_met, other)
+            weights = half_tile(
+                other_data, other_scales, other_minima, other_low, other_high, tile, True,
+                NUMBERS, GROUP_SIZE,
+            )  # fmt: skip
+            other = tl.dot(weights, upper_met, other)
+    elif codes is None:
+        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
+        other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
         for at in range(0, k_tiles * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
             met = load_rows(x_rows, valid, inputs, k, RAGGED)
             total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
             other = tl.dot(tl.load(other_data + inputs[None, :]), met, other, input_precision="ieee")
     else:
+        data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
+        other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
         codes += feature.to(tl.int64) * (k_tiles * _HALF) + rows * (k_tiles * _HALF)
         other_codes = codes + distance.to(tl.int64) * (k_tiles * _HALF)
         base = tl.load(bases + feature // FEATURES).to(tl.int32)

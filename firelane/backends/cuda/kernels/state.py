@@ -20,6 +20,8 @@ SLOT, LENGTH, FIRST_TOKEN = tl.constexpr(t.SLOT), tl.constexpr(t.LENGTH), tl.con
 STATE_FROM, STATE_SAVE = tl.constexpr(t.STATE_FROM), tl.constexpr(t.STATE_SAVE)
 CHUNK_COLUMNS = tl.constexpr(t.CHUNK_COLUMNS)
 CHUNKS = tl.constexpr(t.CHUNKS)
+COLUMNS = 16  # of a program: of 128 rows of a state, half of what a warp's registers hold
+IN_FLIGHT = tl.constexpr(4)  # tokens that are on their way at once
 _ZEROS = tl.constexpr(ZERO_STATE)
 _NOT_SAVED = tl.constexpr(NO_SNAPSHOT)
 

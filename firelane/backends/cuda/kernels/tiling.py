@@ -10,32 +10,53 @@ import torch
 from torch import Tensor
 
 from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels import coded, quantised
 from firelane.backends.cuda.kernels.transpose import are_worth, transpose
 from firelane.backends.cuda.launch import Grid, Launch, Work
-from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix
+from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix, QuantisedMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
 GROUP = 8  # row tiles that meet a tile of features one after the other
 
 
 def matrix_arguments(matrix: Matrix) -> dict[str, Any]:
-    """The matrix in either form, and its escapes."""
-    plain = isinstance(matrix, PlainMatrix)
+    """The matrix in any form, and its escapes."""
     return {
-        "data": matrix.data if plain else matrix.low,
-        "codes": None if plain else matrix.codes,
-        "bases": None if plain else matrix.bases,
+        **form_arguments(matrix),
         "starts": matrix.escapes.starts,
         "where": matrix.escapes.where,
         "values": matrix.escapes.values,
-        "k_tiles": padded_k(matrix) // K_TILE,
+        "k_tiles": matrix.padded_k // K_TILE,
         "k": matrix.k,
-        "RAGGED": matrix.k != padded_k(matrix),
+        "RAGGED": matrix.k != matrix.padded_k,
     }
 
 
-def padded_k(matrix: Matrix) -> int:
-    return matrix.data.shape[1] if isinstance(matrix, PlainMatrix) else matrix.low.shape[1]
+def form_arguments(matrix: Matrix) -> dict[str, Any]:
+    """What tells the forms apart, without the escapes."""
+    found: dict[str, Any] = dict.fromkeys(("codes", "bases", "scales", "minima", "NUMBERS", "GROUP_SIZE"))
+    match matrix:
+        case PlainMatrix():
+            return found | {"data": matrix.data}
+        case CodedMatrix():
+            return found | {"data": matrix.low, "codes": matrix.codes, "bases": matrix.bases}
+        case QuantisedMatrix():
+            return found | {
+                "data": matrix.data,
+                "bases": matrix.bounds,
+                "scales": matrix.scales,
+                "minima": matrix.minima,
+                "NUMBERS": matrix.numbers,
+                "GROUP_SIZE": matrix.group_size,
+            }
+
+
+def decode_first(matrix: CodedMatrix | QuantisedMatrix, scratch: Tensor | None) -> tuple[Launch, PlainMatrix]:
+    """The launch that decodes all of `matrix` into the scratch, and the plain matrix that it is then."""
+    assert scratch is not None, "a matrix that is decoded as a whole needs scratch"
+    if isinstance(matrix, CodedMatrix):
+        return coded.decode_matrix(matrix, scratch)
+    return quantised.decode_matrix(matrix, scratch)
 
 
 def tiling(padded_rows: int, max_rows: int, config: LinearConfig) -> dict[str, Any]:
@@ -89,7 +110,7 @@ def launch_of(kernel: Any, grid: Grid, arguments: Mapping[str, Any], config: Lin
 def fitting(config: LinearConfig, matrix: Matrix, padded_rows: int) -> LinearConfig:
     """The config, or the nearest one that this matrix can have; results are the same. padded_rows: of the
     matrix, as far as it is tiled."""
-    is_coded = isinstance(matrix, CodedMatrix)
+    is_coded = not isinstance(matrix, PlainMatrix)
     dtype = torch.bfloat16 if is_coded else matrix.data.dtype
     return fitted(config, is_coded=is_coded, dtype=dtype, padded_rows=padded_rows)
 

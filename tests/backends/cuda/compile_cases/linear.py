@@ -9,12 +9,22 @@ from typing import Any
 import torch
 
 from firelane.backends.cuda.config import LinearConfig, choose
-from firelane.backends.cuda.kernels.coded import decode_matrix
 from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.tiling import decode_first
 from firelane.backends.cuda.kernels.transpose import elements, transpose
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix
+from firelane.backends.cuda.matrices import (
+    FP4,
+    FP8,
+    INT4,
+    INT8,
+    CodedMatrix,
+    Escapes,
+    Matrix,
+    PlainMatrix,
+    QuantisedMatrix,
+)
 from firelane.backends.cuda.shapes import ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
 from firelane.program.ops import GELU_TANH, SILU, Gate
@@ -39,6 +49,7 @@ def cases() -> Iterator[Case]:
     for max_rows in (1, 32, 64, 256):
         yield product(coded(*attention), max_rows)
         yield product(coded(*mlp), max_rows, gated=True)
+    yield from _quantised()
     yield product(plain(128256, 4096), 256)
     yield from _scaled_and_capped()
     yield from _gates()
@@ -53,6 +64,25 @@ def _scaled_and_capped() -> Iterator[Case]:
     yield product(plain(4096, 12800), 8192, scale=0.22)
     yield product(plain(49155, 4096), 256, scale=1 / 16)
     yield product(plain(256000, 3584), 256, softcap=30.0)
+
+
+def _quantised() -> Iterator[Case]:
+    """Q4_0 and AWQ, Q4_K, Q6_K, fp8 with a scale a row, NVFP4."""
+    forms: tuple[dict[str, Any], ...] = (
+        {"numbers": INT4, "group_size": 32},
+        {"numbers": INT4, "group_size": 128, "minima": True},
+        {"numbers": INT4, "group_size": 32, "scales": F32, "minima": True, "bounds": True},
+        {"numbers": INT8, "group_size": 16, "scales": F32},
+        {"numbers": FP8, "group_size": 4096, "scales": F32},
+        {"numbers": FP4, "group_size": 16, "scales": F32},
+    )
+    for form in forms:
+        for max_rows in (1, 64, 256):
+            yield product(quantised(4096, 4096, **form), max_rows)
+            yield product(quantised(28672, 4096, **form), max_rows, gated=True)
+        matrix = quantised(4096, 4096, **form)
+        launch = decode_first(matrix, untouched(4096, 4096))[0]
+        yield Case(name=f"decode {_name(matrix, gated=False)}", launch=launch)
 
 
 def _gates() -> Iterator[Case]:
@@ -73,7 +103,7 @@ def product(
         k=matrix.k,
         gated=gated,
         max_rows=max_rows,
-        is_coded=isinstance(matrix, CodedMatrix),
+        is_coded=not isinstance(matrix, PlainMatrix),
         table=None,
     )
     config = config if gated or not options else replace(config, parts=False)
@@ -94,7 +124,7 @@ def transposed(max_rows: int, k: int) -> Launch:
 
 
 def decode(matrix: CodedMatrix) -> Launch:
-    return decode_matrix(matrix, untouched(matrix.low.numel()))[0]
+    return decode_first(matrix, untouched(matrix.low.numel()))[0]
 
 
 def plain(rows: int, k: int, dtype: torch.dtype = torch.bfloat16) -> PlainMatrix:
@@ -107,6 +137,30 @@ def coded(rows: int, k: int) -> CodedMatrix:
         low=untouched(rows, k, dtype=U8),
         codes=untouched(rows, k // 2, dtype=U8),
         bases=untouched(rows // ROW_BLOCK, dtype=U8),
+        rows=rows,
+        k=k,
+        escapes=_escapes(rows, torch.bfloat16),
+    )
+
+
+def quantised(
+    rows: int,
+    k: int,
+    *,
+    numbers: str,
+    group_size: int,
+    scales: torch.dtype = torch.float16,
+    minima: bool = False,
+    bounds: bool = False,
+) -> QuantisedMatrix:
+    blocks, width = rows // ROW_BLOCK, round_up(k, 128)
+    of_groups = (blocks, width // group_size, ROW_BLOCK)
+    return QuantisedMatrix(
+        data=untouched(rows, width // 2 if numbers in (INT4, FP4) else width, dtype=U8),
+        scales=untouched(*of_groups, dtype=scales),
+        minima=untouched(*of_groups, dtype=scales) if minima else None,
+        bounds=untouched(blocks, 2, dtype=I32) if bounds else None,
+        numbers=numbers,
         rows=rows,
         k=k,
         escapes=_escapes(rows, torch.bfloat16),
@@ -173,7 +227,17 @@ def _escapes(rows: int, dtype: torch.dtype) -> Escapes:
 
 
 def _name(matrix: Matrix, gated: bool) -> str:
-    form = "coded" if isinstance(matrix, CodedMatrix) else str(matrix.data.dtype).removeprefix("torch.")
+    match matrix:
+        case PlainMatrix():
+            form = str(matrix.data.dtype).removeprefix("torch.")
+        case CodedMatrix():
+            form = "coded"
+        case QuantisedMatrix():
+            has = (matrix.minima is not None, matrix.bounds is not None)
+            extras = "".join(
+                f", {name}" for name, here in zip(("minima", "bounds"), has, strict=True) if here
+            )
+            form = f"{matrix.numbers} by {matrix.group_size}{extras}"
     return f"{'gated ' if gated else ''}{form} {matrix.rows} x {matrix.k}"
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers at the shapes of Qwen3-Next, Kimi Linear and LFM2."""
+"""Recurrent layers at the shapes of Qwen3-Next, Kimi Linear, Granite 4 H and LFM2."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from firelane.backends.cuda.kernels.delta_rule import delta_rule
 from firelane.backends.cuda.kernels.gates import gated
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.short_conv import short_conv
+from firelane.backends.cuda.kernels.state_space import state_space
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
-from firelane.program.ops import DeltaRule, DeltaShape, Gated, ShortConv
+from firelane.program.ops import DeltaRule, DeltaShape, Gated, ShortConv, StateShape, StateSpace
 from firelane.program.values import DType, Rows, Value, Weight
 from tests.backends.cuda.compile_cases.attention import step_tables
 from tests.backends.cuda.compile_driver import WIDE_LOADS, Case, untouched
@@ -21,6 +22,8 @@ F32 = torch.float32
 ROWS, CHUNKS, STATES = 2048, 200, 300
 NEXT = DeltaShape(key_heads=16, heads=32, key_dim=128, value_dim=128)
 KIMI = DeltaShape(key_heads=32, heads=32, key_dim=128, value_dim=128, by_channel=True)
+SMALL = StateShape(heads=128, groups=1, head_dim=64, state_dim=128)
+TINY = StateShape(heads=48, groups=1, head_dim=32, state_dim=128)
 
 
 def cases() -> Iterator[Case]:
@@ -30,6 +33,8 @@ def cases() -> Iterator[Case]:
         ("floor", KIMI, -5.0),
     ):
         yield Case(name=f"delta rule {name}", launch=delta(shape, floor))
+    for name, shape in (("Granite 4 H Small", SMALL), ("Granite 4 H 350M", TINY)):
+        yield Case(name=f"state space {name}", launch=space(shape))
     for width, taps, act in ((8192, 4, "silu"), (2048, 3, "none")):
         for launch in convolution(width, taps, act):
             yield Case(name=f"{launch.name} {width} x {taps}", launch=launch, needs=(WIDE_LOADS,))
@@ -70,6 +75,31 @@ def delta(shape: DeltaShape, floor: float | None):
         op=op,
         a_log=untouched(shape.heads, dtype=F32),
         dt_bias=untouched(shape.decay_width, dtype=F32),
+        states=untouched(STATES, state.nbytes // 4, dtype=F32),
+        tables=step_tables(1, 1024),
+        max_chunks=CHUNKS,
+    )
+
+
+def space(shape: StateShape):
+    op = StateSpace(
+        xbc=value("xbc", shape.xbc_width),
+        dt=value("dt", shape.heads),
+        a_log=vector("a_log", shape.heads),
+        dt_bias=vector("dt_bias", shape.heads),
+        skip=vector("skip", shape.heads),
+        shape=shape,
+        out=value("out", shape.width),
+    )
+    (state,) = op.states
+    return state_space(
+        rows(shape.xbc_width),
+        rows(128),
+        rows(shape.width),
+        op=op,
+        a_log=untouched(shape.heads, dtype=F32),
+        dt_bias=untouched(shape.heads, dtype=F32),
+        skip=untouched(shape.heads, dtype=F32),
         states=untouched(STATES, state.nbytes // 4, dtype=F32),
         tables=step_tables(1, 1024),
         max_chunks=CHUNKS,

@@ -1,0 +1,134 @@
+"""Weights of a quantised checkpoint on their way to the device: which of them keep their codes, and rows of
+these as the device wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from firelane.backends.cuda.matrices import INT4, INT8, QuantisedForm
+from firelane.backends.cuda.shapes import K_TILE
+from firelane.program.program import Program
+from firelane.program.recipes import Piece
+from firelane.program.values import DType, Weight
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.codes import Codes
+from firelane.weights.formats import Grouping
+from firelane.weights.grouped import OFFSET4, fitted
+from firelane.weights.pieces import coded_format, read_codes
+
+PROBED_ROWS = 64
+NARROW = (torch.float16, torch.bfloat16)
+"""Dtypes that scales are kept in where they lose nothing, the first such one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """How a checkpoint has a weight: its codes as they are read, and the form that they will probably have on
+    the device, by which kernels are compiled ahead."""
+
+    grouping: Grouping
+    form: QuantisedForm
+
+    def row_bytes(self, padded_k: int) -> tuple[int, ...]:
+        """Of the codes of a row, its scales, and its minima if there are any."""
+        numbers = 4 * padded_k // self.grouping.group
+        return padded_k * self.grouping.bits // 8, *[numbers] * (1 + self.grouping.minima)
+
+
+NOTHING_STORED: Mapping[str, Stored] = MappingProxyType({})
+
+
+def stored_weights(program: Program, checkpoint: Checkpoint, mode: str) -> Mapping[str, Stored]:
+    """By name the weights that keep their codes. mode: as ExecutorConfig.weights. Raises CheckpointError."""
+    found: dict[str, Stored] = {}
+    forms: dict[tuple[Grouping, int], QuantisedForm] = {}
+    for weight in program.weights if mode != "bf16" else ():
+        grouping = _grouping(checkpoint, weight)
+        if grouping is None:
+            continue
+        kind = grouping, weight.k
+        if kind not in forms:
+            forms[kind] = _probable_form(checkpoint, weight, grouping)
+        found[weight.name] = Stored(grouping=grouping, form=forms[kind])
+    return found
+
+
+def _grouping(checkpoint: Checkpoint, weight: Weight) -> Grouping | None:
+    if weight.k == 1 or weight.dtype is not DType.BF16:
+        return None
+    format_ = coded_format(checkpoint, weight)
+    return None if format_ is None else format_.grouping
+
+
+def _probable_form(checkpoint: Checkpoint, weight: Weight, grouping: Grouping) -> QuantisedForm:
+    """As the weight's first rows have it. Minima that are not whole scales leave some weights near zero:
+    escapes."""
+    piece = weight.pieces[0]
+    codes = fitted(read_codes(checkpoint, piece, range(min(PROBED_ROWS, piece.height))), grouping)
+    least = None if codes.minima is None else torch.from_numpy(codes.minima)
+    scales, minima = narrowed(torch.from_numpy(codes.scales), least)
+    return QuantisedForm(
+        numbers=numbers_of(grouping),
+        group_size=weight.k // scales.shape[1],
+        scales=scales.dtype,
+        minima=None if minima is None else minima.dtype,
+        bounds=minima is not None and scales.dtype is torch.float32,
+    )
+
+
+def numbers_of(grouping: Grouping) -> str:
+    return INT4 if grouping.bits == 4 else INT8
+
+
+def narrowed(scales: Tensor, minima: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The same scales and minima, float32 [rows, groups], in few groups and bits."""
+    while scales.shape[1] % 2 == 0 and all(_is_in_pairs(part) for part in (scales, minima)):
+        scales, minima = scales[:, ::2], None if minima is None else minima[:, ::2]
+    return _narrow(scales), None if minima is None else _narrow(minima)
+
+
+def _is_in_pairs(values: Tensor | None) -> bool:
+    return values is None or torch.equal(values[:, ::2], values[:, 1::2])
+
+
+def _narrow(values: Tensor) -> Tensor:
+    for dtype in NARROW:
+        found = values.to(dtype)
+        if torch.equal(found.to(values.dtype), values):
+            return found
+    return values
+
+
+def read_quantised(
+    checkpoint: Checkpoint, piece: Piece, rows: range, stored: Stored, padded_k: int
+) -> list[NDArray[Any]]:
+    """Codes, scales and minima of these rows, each [rows, Stored.row_bytes()] when seen as bytes. Raises
+    CheckpointError."""
+    found = fitted(read_codes(checkpoint, piece, rows), stored.grouping)
+    groups = padded_k // stored.grouping.group
+    heads = [found.scales] if found.minima is None else [found.scales, found.minima]
+    padded = [np.pad(h, ((0, 0), (0, groups - h.shape[1]))).astype(np.float32, copy=False) for h in heads]
+    return [packed_codes(found, stored.grouping, padded_k), *padded]
+
+
+def packed_codes(rows: Codes, grouping: Grouping, padded_k: int) -> NDArray[np.uint8]:
+    """As QuantisedMatrix.data has them."""
+    codes = np.pad(rows.codes, ((0, 0), (0, padded_k - rows.codes.shape[1])))
+    if grouping.bits == 8:
+        return codes.view(np.uint8)
+    return half_bytes((codes if grouping.minima else codes + np.int8(OFFSET4)).view(np.uint8))
+
+
+def half_bytes(codes: NDArray[Any]) -> NDArray[np.uint8]:
+    """Codes of four bits, [rows, k], two a byte: those of a tile's second half are the upper ones."""
+    tiles = codes.reshape(len(codes), -1, 2, K_TILE // 2)
+    both: NDArray[Any] = tiles[:, :, 0] | tiles[:, :, 1] << 4
+    return both.reshape(len(codes), -1)

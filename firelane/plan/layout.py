@@ -1,0 +1,72 @@
+"""Layouts: how many ranks share a model, and what of it each has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from firelane.errors import UsageError
+from firelane.parallel.shares import spreads
+from firelane.program.program import Program
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Layout:
+    """tp ranks share each product, pp stages the layers, dp groups the sequences; experts are spread over ep
+    ranks of a stage, all of it (tp * dp) or 1: cut as products are."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    def __str__(self) -> str:
+        names = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "dp", "ep")]
+        return ", ".join(name for name in names if not name.endswith(" 1")) or "one device"
+
+    @property
+    def options(self) -> list[str]:
+        """Of `firelane serve`."""
+        given = [f"--tensor-parallel-size {self.tp}"] * (self.tp > 1)
+        given += [f"--pipeline-parallel-size {self.pp}"] * (self.pp > 1)
+        given += [f"--data-parallel-size {self.dp}"] * (self.dp > 1 and self.ep > 1)
+        given += [f"--replicas {self.dp}"] * (self.dp > 1 and self.ep == 1)
+        return given + ["--expert-parallel"] * (self.ep > 1)
+
+
+def layouts(program: Program, devices: int, **fixed: Sequence[int] | None) -> list[Layout]:
+    """All that use so many devices, of the sizes that are fixed, if any. Raises UsageError where none is
+    left."""
+    every = _every(program, devices, beside=bool(fixed.get("ep")))
+    found = [layout for layout in every if _is_wanted(layout, fixed)]
+    if not found:
+        asked = ", ".join(f"--{name} {','.join(map(str, sizes))}" for name, sizes in fixed.items() if sizes)
+        raise UsageError(
+            f"{asked}: no such layout of {devices} device{'s' * (devices > 1)}: tp x pp x dp is their "
+            "number, ep is 1 or tp x dp, and of models with experts alone"
+        )
+    return found
+
+
+def _every(program: Program, devices: int, *, beside: bool) -> Iterator[Layout]:
+    """beside: also those whose experts are spread over the ranks that cut all else, which take the same
+    memory and as much of the links as if experts were cut, too."""
+    experts = any(spreads(op, 2) for op in program.ops)
+    for tp in _divisors(devices):
+        for pp in _divisors(devices // tp):
+            dp = devices // tp // pp
+            yield Layout(tp=tp, pp=pp, dp=dp)
+            if experts and (dp > 1 or (beside and tp > 1)):
+                yield Layout(tp=tp, pp=pp, dp=dp, ep=tp * dp)
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def _is_wanted(layout: Layout, fixed: dict[str, Sequence[int] | None]) -> bool:
+    return all(getattr(layout, name) in sizes for name, sizes in fixed.items() if sizes)

@@ -1,0 +1,1 @@
+"""`firelane quantize`: a checkpoint of codes, in the format of compressed-tensors."""

@@ -1,0 +1,106 @@
+"""Quantised matrices for tests, on the CPU, and the bf16 bits that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matrices_harness import escapes_of, no_escapes, padded
+
+from firelane.backends.cuda import coded_reference as reference
+from firelane.backends.cuda.escape_codes import bounds_of, zero_escapes
+from firelane.backends.cuda.matrices import FP4, FP8, HALF_BYTES, INT4, QuantisedMatrix
+from firelane.backends.cuda.packing import by_block
+from firelane.backends.cuda.quantised_weights import half_bytes
+from firelane.backends.cuda.shapes import K_TILE, round_up
+from firelane.weights.quantized.numbers import E2M1, E4M3
+from tests.weights.files import to_bf16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """numbers: INT4, INT8, FP8 or FP4; scales: their dtype, of groups of group_size inputs."""
+
+    numbers: str
+    group_size: int
+    scales: torch.dtype = torch.float16
+    minima: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.numbers} by {self.group_size}{', minima' * self.minima}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantised:
+    """One part of a matrix. codes: uint8 [rows, k], as they are stored; scales, minima: float32."""
+
+    form: Form
+    codes: np.ndarray
+    scales: np.ndarray
+    minima: np.ndarray | None
+
+    @property
+    def bits(self) -> np.ndarray:
+        """Of bf16 [rows, k]."""
+        size = self.form.group_size
+        numbers = numbers_of(self.codes, self.form) * np.repeat(self.scales, size, axis=1)
+        return to_bf16(numbers if self.minima is None else numbers - np.repeat(self.minima, size, axis=1))
+
+
+def numbers_of(codes: np.ndarray, form: Form) -> np.ndarray:
+    """float32."""
+    if form.numbers in (FP8, FP4):
+        return (E4M3 if form.numbers == FP8 else E2M1)[codes]
+    if form.numbers == INT4:
+        return codes.astype(np.float32) - (0 if form.minima else 8)
+    return codes.view(np.int8).astype(np.float32)
+
+
+def random_part(form: Form, rows: int, k: int, *, seed: int = 0) -> Quantised:
+    """Some scales so large or small that what they give are escapes, and some minima close to a multiple of
+    their scale."""
+    rng = np.random.default_rng(seed)
+    shape = (rows, k // form.group_size)
+    codes = rng.integers(0, 16 if form.numbers in HALF_BYTES else 256, (rows, k)).astype(np.uint8)
+    if form.numbers == FP8:
+        codes[rng.random((rows, k)) > 0.002] |= 0x20  # else too many would be escapes
+        codes[codes & 127 == 127] = 0  # no number
+    scales = 0.01 * np.exp(rng.standard_normal(shape) / 4)
+    scales *= np.select([rng.random(shape) < 0.002, rng.random(shape) < 0.002], [2.0**-9, 2.0**7], 1.0)
+    scales = torch.from_numpy(scales).to(form.scales).float().numpy()
+    least = np.round(rng.random(shape) * 12) * (1 + (rng.random(shape) < 0.03) * 2.0**-13)
+    minima = torch.from_numpy((scales * least).astype(np.float32)).to(torch.float32).numpy()
+    return Quantised(form=form, codes=codes, scales=scales, minima=minima if form.minima else None)
+
+
+def quantised_matrix(parts: Sequence[Quantised]) -> QuantisedMatrix:
+    """The parts below each other, each padded; with the escapes of their bf16 bits."""
+    form, k = parts[0].form, parts[0].codes.shape[1]
+    codes = padded([part.codes for part in parts])
+    width = round_up(k, K_TILE) // form.group_size
+    scales, *minima = (
+        torch.from_numpy(np.concatenate([_padded_rows(h, width) for h in heads]))
+        for heads in ([p.scales for p in parts], [p.minima for p in parts])
+        if heads[0] is not None
+    )
+    split = reference.split(padded([part.bits for part in parts])) if k % K_TILE == 0 else None
+    data = torch.from_numpy(half_bytes(codes) if form.numbers in HALF_BYTES else codes)
+    matrix = QuantisedMatrix(
+        data=data,
+        scales=by_block(scales).to(form.scales),
+        minima=by_block(minima[0]) if minima else None,
+        bounds=bounds_of(torch.from_numpy(split.bases)) if split and minima else None,
+        numbers=form.numbers,
+        rows=sum(len(part.codes) for part in parts),
+        k=k,
+        escapes=escapes_of(split) if split else no_escapes(torch.bfloat16, len(codes)),
+    )
+    if split and not minima:
+        zero_escapes(data, form.numbers, matrix.escapes)
+    return matrix
+
+
+def _padded_rows(heads: np.ndarray, width: int) -> np.ndarray:
+    return np.pad(heads, ((0, -len(heads) % 64), (0, width - heads.shape[1])))
