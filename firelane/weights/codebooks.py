@@ -36,10 +36,11 @@ TABLES = {Codebook.E2M1: E2M1_VALUES, Codebook.IQ4: IQ4_VALUES}
 
 
 def indices(codes: NDArray[np.int8], book: Codebook) -> NDArray[np.uint8]:
-    """The four bits of each integer. ValueError for one that the book does not have."""
+    """The four bits of each integer. ValueError for one that the book does not have, but for the zeros of
+    padding: scales there are zeros, too."""
     table = TABLES[book]
     found = np.full(256, 255, np.uint8)
-    found[0] = 0  # of rows of zeros, whose scale is 0; a zero of the table replaces it
+    found[0] = 0
     found[table[::-1].view(np.uint8)] = np.arange(15, -1, -1)
     taken = found[codes.view(np.uint8)]
     if (taken == 255).any():

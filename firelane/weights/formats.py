@@ -70,13 +70,8 @@ class Grouping:
         book = self.book is other.book or integers
         finer = self.bits >= other.bits and self.group <= other.group
         offset = self.bits == 4 and self.minima and not other.minima  # added to codes: products round
-        return (
-            heads
-            and book
-            and finer
-            and self.minima >= other.minima
-            and not (offset and other.heads is Heads.F32)
-        )
+        minima = self.minima >= other.minima and not (offset and other.heads is Heads.F32)
+        return heads and book and finer and minima
 
     @property
     def weight_bits(self) -> float:

@@ -79,9 +79,7 @@ def encode(rows: Codes, format_: Format) -> Bytes:
     heads = [_by_output(head, shape) for head in stored_heads(rows, grouping)]
     pack = {4: _codes4, 6: _codes6, 8: _codes8}[grouping.bits]
     pack = _codes4_of_powers if grouping.heads is Heads.POWER else pack
-    codes = pack(
-        (stored_codes(rows.codes, grouping) + np.int8(code_offset(grouping))).reshape(*shape, grouping.span)
-    )
+    codes = pack((stored_codes(rows.codes, grouping) + np.int8(code_offset(grouping))).reshape(*shape, -1))
     data = np.concatenate([*heads, codes], axis=2).reshape(shape[0], -1)
     return np.pad(data, ((0, 0), (0, -data.shape[1] % ALIGNMENT_BYTES))).reshape(-1)
 
@@ -92,13 +90,13 @@ def _grouping(format_: Format) -> Grouping:
 
 
 def code_offset(grouping: Grouping) -> int:
-    """What is added to codes."""
+    """Of codes as they are stored."""
     is_unsigned = grouping.bits == 4 and (grouping.minima or grouping.book is not Codebook.INT)
     return 0 if is_unsigned else OFFSETS[grouping.bits]
 
 
 def stored_codes(codes: NDArray[np.int8], grouping: Grouping) -> NDArray[np.int8]:
-    """Codes as they are packed, but for the offset. ValueError for such as the grouping cannot have."""
+    """Of integers in a table their places. ValueError for what the grouping cannot have."""
     if grouping.bits == 4 and grouping.book in TABLES:
         return indices(codes, grouping.book).view(np.int8)
     if grouping.book is Codebook.E4M3 and ((codes & 127) == 127).any():

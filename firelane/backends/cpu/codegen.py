@@ -49,7 +49,7 @@ from firelane.program.ops import (
 )
 from firelane.program.values import Value, Weight
 from firelane.weights.codebooks import Codebook
-from firelane.weights.formats import GROUPINGS, Format, Heads
+from firelane.weights.formats import GROUPINGS, Format, Grouping, Heads
 
 # The C++ decoder of each coded form.
 LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
@@ -61,11 +61,14 @@ HEADS = {
     Heads.POWER: "kPower",
 }
 BOOKS = {Codebook.INT: "kInt", Codebook.E2M1: "kE2m1", Codebook.IQ4: "kIq4", Codebook.E4M3: "kE4m3"}
-DECODERS = LOSSLESS | {
-    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}, "
-    f"Heads::{HEADS[g.heads]}, Book::{BOOKS[g.book]}>"
-    for format_, g in GROUPINGS.items()
-}
+
+
+def _decoder(g: Grouping) -> str:
+    minima = str(g.minima).lower()
+    return f"Grouped<{g.bits}, {g.group}, {minima}, Heads::{HEADS[g.heads]}, Book::{BOOKS[g.book]}>"
+
+
+DECODERS = LOSSLESS | {format_: _decoder(grouping) for format_, grouping in GROUPINGS.items()}
 
 PARTS = 2
 """Parts that the source can be compiled in, side by side: FIRELANE_PART is 1 or 2, or not defined for all."""

@@ -4,7 +4,7 @@ these as the device wants them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +19,7 @@ from firelane.program.program import Program
 from firelane.program.recipes import Piece
 from firelane.program.values import DType, Weight
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.codebooks import Codebook
 from firelane.weights.codes import Codes
 from firelane.weights.formats import LEVELS_BLOCK, Grouping, Heads
 from firelane.weights.grouped import code_offset, fitted
@@ -78,10 +79,16 @@ def stored_weights(program: Program, checkpoint: Checkpoint, mode: str) -> Mappi
 
 
 def _grouping(checkpoint: Checkpoint, weight: Weight) -> Grouping | None:
+    """Integers of six bits and of tables become codes of eight bits; of floats there are none."""
     if weight.k == 1 or weight.dtype is not DType.BF16:
         return None
     format_ = coded_format(checkpoint, weight)
-    return None if format_ is None else format_.grouping
+    grouping = None if format_ is None else format_.grouping
+    if grouping is None or grouping.book is Codebook.E4M3:
+        return None
+    if grouping.book is Codebook.INT and grouping.bits == 4:
+        return grouping
+    return replace(grouping, bits=8, heads=Heads.F32, book=Codebook.INT)
 
 
 def _probable_form(checkpoint: Checkpoint, weight: Weight, grouping: Grouping) -> QuantisedForm:

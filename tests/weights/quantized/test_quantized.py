@@ -95,13 +95,11 @@ def test_codes_are_the_matrices(checkpoint_of: Path) -> None:
     form = checkpoint.format(name)
     assert form is not None
     assert form.grouping is not None
-    found = checkpoint.codes(name, 5, 97)
-    np.testing.assert_array_equal(
-        _unsigned(bf16_bits(found.values())), _unsigned(checkpoint.rows(name, 5, 97))
-    )
+    found, expected = checkpoint.codes(name, 5, 97), _unsigned(checkpoint.rows(name, 5, 97))
+    np.testing.assert_array_equal(_unsigned(bf16_bits(found.values())), expected)
     padded = fitted(found.taken(np.arange(-4, 92)), form.grouping)
     decoded = from_panels(decode(encode(padded, form), form, 288))
-    np.testing.assert_array_equal(_unsigned(decoded[4:]), _unsigned(checkpoint.rows(name, 5, 97)))
+    np.testing.assert_array_equal(_unsigned(decoded[4:]), expected)
 
 
 def _unsigned(words: np.ndarray) -> np.ndarray:
