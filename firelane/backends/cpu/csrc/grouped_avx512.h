@@ -125,20 +125,12 @@ struct Codes6 {
   }
 };
 
-<<<<<<< HEAD
 template <int BITS, int GROUP, bool MINIMA, Heads HEADS, Book BOOK>
 struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK>;
-  static constexpr int kSteps = Span::kInputs / 2;
-  static constexpr int kBlockBytes = Span::kBytes;
-=======
-template <int BITS, int GROUP, bool MINIMA, Heads HEADS>
-struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
-  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS>;
   static constexpr int kSteps = BITS == 6 ? 16 : GROUP / 2;
   static constexpr int kBlockBytes = Span::kBytes / (Span::kInputs / 2 / kSteps);  // about, of levels
   static constexpr bool kFetchAhead = BITS != 8;  // bytes are read one after the other
->>>>>>> int4
   // Whether 96 times a scale is exact, and so what takes a mantissa's power of two away.
   static constexpr bool kFused6 = !MINIMA && HEADS != Heads::kF32;
 
@@ -241,14 +233,9 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
                                const Use& use) {
 #pragma GCC unroll 4
     for (int s = 0; s < GROUP / 2; ++s)
-<<<<<<< HEAD
-      give(use, first + s, [&](int v) FL_LAMBDA {
+      give(use, s, [&](int v) FL_LAMBDA {
         const std::uint8_t* at = codes + 64 * s + 16 * v;
         return weigh(BOOK == Book::kE4m3 ? e4m3_16(at) : bytes16(at), scales.v[v], least.v[v]);
-=======
-      give(use, s, [&](int v) FL_LAMBDA {
-        return weigh(bytes16(codes + 64 * s + 16 * v), scales.v[v], least.v[v]);
->>>>>>> int4
       });
   }
 };
