@@ -169,8 +169,14 @@ class Checkpoint:
         file, published = self._place(name)
         return file.format(published) if isinstance(file, Coded) else None
 
+    def codes_by_columns(self, name: str) -> bool:
+        """Whether the groups of a tensor that has a format() are of neighbours in its columns."""
+        file, published = self._place(name)
+        return isinstance(file, QuantizedTensors) and file.by_columns(published)
+
     def codes(self, name: str, first: int, last: int) -> Codes:
-        """Rows first .. last - 1, all axes but the last taken together, of a tensor that has a format()."""
+        """Rows first .. last - 1, all axes but the last taken together, of a tensor that has a format(); or
+        columns, those of one matrix behind those of the other."""
         file, published = self._place(name)
         assert isinstance(file, Coded), f"{name} is not quantised"
         return file.codes(published, first, last)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.weights.codebooks import E4M3, Codebook
+
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
 
@@ -38,12 +40,14 @@ class Levels:
 class Codes:
     """A number is scale * code - minimum in float32, with one scale, and one minimum where there are any, for
     each group of neighbours in a row. codes: [rows, numbers]; scales and minima: [rows, groups]. levels: of
-    the scales, and of the minima if there are any, where the checkpoint has both as products."""
+    the scales, and of the minima if there are any, where the checkpoint has both as products. book: what
+    codes stand for; of those in tables codes are the integers."""
 
     codes: I8
     scales: F32
     minima: F32 | None = None
     levels: tuple[Levels, ...] = ()
+    book: Codebook = Codebook.INT
 
     @classmethod
     def of_levels(cls, codes: I8, scales: Levels, minima: Levels | None = None) -> Codes:
@@ -54,7 +58,8 @@ class Codes:
     def values(self) -> F32:
         """[rows, numbers]."""
         rows, groups = self.scales.shape
-        out = self.codes.reshape(rows, groups, -1).astype(np.float32)
+        codes = E4M3[self.codes.view(np.uint8)] if self.book is Codebook.E4M3 else self.codes
+        out = codes.reshape(rows, groups, -1).astype(np.float32)
         out *= self.scales[:, :, None]
         if self.minima is not None:
             out -= self.minima[:, :, None]
@@ -64,13 +69,13 @@ class Codes:
         """The same, seen as so many longer rows."""
         minima = None if self.minima is None else self.minima.reshape(rows, -1)
         levels = tuple(level.joined(rows) for level in self.levels)
-        return Codes(self.codes.reshape(rows, -1), self.scales.reshape(rows, -1), minima, levels)
+        return Codes(self.codes.reshape(rows, -1), self.scales.reshape(rows, -1), minima, levels, self.book)
 
     def taken(self, rows: NDArray[np.int64]) -> Codes:
         """Rows of these numbers, zeros for -1."""
         minima = None if self.minima is None else _taken(self.minima, rows)
         levels = tuple(level.taken(rows) for level in self.levels)
-        return Codes(_taken(self.codes, rows), _taken(self.scales, rows), minima, levels)
+        return Codes(_taken(self.codes, rows), _taken(self.scales, rows), minima, levels, self.book)
 
     def data(self) -> NDArray[np.uint8]:
         """All bytes, to be digested."""
@@ -93,6 +98,7 @@ def stacked(parts: Sequence[Codes]) -> Codes:
         np.concatenate([part.scales for part in parts]),
         np.concatenate(minima) if minima else None,
         tuple(map(_stacked, zip(*(part.levels for part in parts), strict=True))) if leveled else (),
+        parts[0].book,
     )
 
 

@@ -25,31 +25,36 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.weights.codebooks import Codebook
+
 PANEL_ROWS = 32
 GROUP_ROWS = 16
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 LEVELS_BLOCK = 256
 """Inputs that share the units of scales of two levels."""
 
 
 class Heads(Enum):
     """Numbers that scales and minima are stored as. LEVELS: a float16 unit for each LEVELS_BLOCK inputs of an
-    output, and for each group of them an int8 that it is multiplied by."""
+    output, and for each group of them an int8 that it is multiplied by. POWER: powers of two, as a byte."""
 
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
     LEVELS = "levels"
+    POWER = "power"
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Codes of `bits` with a scale for each `group` inputs, and minima or not."""
+    """Codes of `bits` with a scale for each `group` inputs, and minima or not; those of a book of four bits
+    are places in its table."""
 
     bits: Literal[4, 6, 8]
-    group: Literal[16, 32]
+    group: Literal[16, 32, 128]
     minima: bool
     heads: Heads = Heads.F32
+    book: Codebook = Codebook.INT
 
     @property
     def span(self) -> int:
@@ -61,14 +66,17 @@ class Grouping:
     def holds(self, other: Grouping) -> bool:
         """Whether codes of the other can have this one, to the last bit."""
         heads = self.heads in (other.heads, Heads.F32)
+        integers = self.book is Codebook.INT and self.bits == 8 and other.book is not Codebook.E4M3
+        book = self.book is other.book or integers
         finer = self.bits >= other.bits and self.group <= other.group
         offset = self.bits == 4 and self.minima and not other.minima  # added to codes: products round
-        return heads and finer and self.minima >= other.minima and not (offset and other.heads is Heads.F32)
+        minima = self.minima >= other.minima and not (offset and other.heads is Heads.F32)
+        return heads and book and finer and minima
 
     @property
     def weight_bits(self) -> float:
         """Bits that a weight takes."""
-        size = {Heads.F32: 32, Heads.F16: 16, Heads.BF16: 16, Heads.LEVELS: 8}[self.heads]
+        size = {Heads.F32: 32, Heads.F16: 16, Heads.BF16: 16}.get(self.heads, 8)
         units = 16 / LEVELS_BLOCK if self.heads is Heads.LEVELS else 0
         return self.bits + (size / self.group + units) * (1 + self.minima)
 
@@ -101,6 +109,12 @@ class Format(Enum):
     PANEL_INT8_F16 = "panel_int8_f16"
     PANEL_INT8_BF16 = "panel_int8_bf16"
     PANEL_INT8_LEVELS = "panel_int8_levels"
+    PANEL_MXFP4 = "panel_mxfp4"
+    PANEL_E2M1_16 = "panel_e2m1_16"
+    PANEL_IQ4_F16 = "panel_iq4_f16"
+    PANEL_IQ4_LEVELS = "panel_iq4_levels"
+    PANEL_E4M3 = "panel_e4m3"
+    PANEL_E4M3_128 = "panel_e4m3_128"
 
     @property
     def is_lossless(self) -> bool:
@@ -157,6 +171,12 @@ GROUPINGS = {
     Format.PANEL_INT8_F16: Grouping(8, 32, minima=False, heads=Heads.F16),
     Format.PANEL_INT8_BF16: Grouping(8, 32, minima=False, heads=Heads.BF16),
     Format.PANEL_INT8_LEVELS: Grouping(8, 32, minima=False, heads=Heads.LEVELS),
+    Format.PANEL_MXFP4: Grouping(4, 32, minima=False, heads=Heads.POWER, book=Codebook.E2M1),
+    Format.PANEL_E2M1_16: Grouping(4, 16, minima=False, book=Codebook.E2M1),
+    Format.PANEL_IQ4_F16: Grouping(4, 32, minima=False, heads=Heads.F16, book=Codebook.IQ4),
+    Format.PANEL_IQ4_LEVELS: Grouping(4, 32, minima=False, heads=Heads.LEVELS, book=Codebook.IQ4),
+    Format.PANEL_E4M3: Grouping(8, 32, minima=False, book=Codebook.E4M3),
+    Format.PANEL_E4M3_128: Grouping(8, 128, minima=False, book=Codebook.E4M3),
 }
 
 

@@ -2,15 +2,18 @@
 
 A weight is bf16(scale * code - minimum), in float32, rounded once to nearest even; whether a zero has a sign
 is left open, for no sum of products depends on it. Where there are minima, scales have so few bits that
-products with codes are exact. A panel is 32 outputs by K inputs, K a multiple of the grouping's span; of each
-span of inputs it has
+products with codes are exact. A panel is 32 outputs by K inputs, K a multiple of the grouping's span; it ends
+with zeros to a multiple of 64 bytes, and of each span of inputs it has
 
     heads      scales, then minima, negated, where the format has them: float32, float16 or bf16 [32 outputs],
                or, of two levels, first the units, float16 [32] (of the minima, negated, too), then int8
-               [groups of the span][32] (of the minima too): a scale is the product of both, in float32
+               [groups of the span][32] (of the minima too): a scale is the product of both, in float32;
+               or, of powers of two, uint8 [32]: how often 2^MOST_POWER is halved
     codes      of 8 bits: for each step of two inputs 64 bytes: int8 [32 outputs][2]
                of 4 bits: for each eight steps uint32 [32 outputs][2], step s in nibble s / 2, odd ones four
-               nibbles higher; code + 8 without minima, the code (0 .. 15) with
+               nibbles higher; code + 8 without minima, the code (0 .. 15) with, or its
+               place in the codebook
+               of 4 bits with powers: for each four steps uint16 [32 outputs][2], step s in nibble s: places
                of 6 bits: for each sixteen steps uint64 [3][32 outputs]: code + 32 of step 5 q + i
                (i = 0 .. 4), input p in bits 12 i + 6 p .. of word q; of step 15, in bits 60 .. 63 of words
                0 and 1 the lower four bits of inputs 0 and 1, of word 2 the upper two of both
@@ -26,21 +29,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.bf16 import bf16_bits
+from firelane.weights.codebooks import E4M3, TABLES, Codebook, indices
 from firelane.weights.codes import F32, Codes, Levels
-from firelane.weights.formats import PANEL_ROWS, Format, Grouping, Heads
+from firelane.weights.formats import PANEL_ROWS, Format, Grouping, Heads, round_up
 
 Bytes = NDArray[np.uint8]
 OFFSETS = {4: 8, 6: 32, 8: 0}
 """Added to codes by their bits; to those of four bits where there are no minima."""
+SIZES = {Heads.F32: 4, Heads.F16: 2, Heads.BF16: 2, Heads.POWER: 1}
+"""Bytes of a number."""
+ALIGNMENT_BYTES = 64
+"""Of panels."""
 STEP_OF_NIBBLE = [0, 2, 4, 6, 1, 3, 5, 7]
 MOST_SCALE = 1e36
 """Of a scale or a minimum: no number is infinite in bf16."""
+MOST_POWER = 119
+"""Of a scale that is a power of two."""
+LEAST_POWER = -126
+"""No number is below the normal ones."""
 
 
 def head_bytes(grouping: Grouping) -> int:
     """Of one span."""
-    size = {Heads.F32: 4, Heads.F16: 2, Heads.BF16: 2, Heads.LEVELS: 2 + grouping.span // grouping.group}
-    return size[grouping.heads] * PANEL_ROWS * (1 + grouping.minima)
+    size = 2 + grouping.span // grouping.group if grouping.heads is Heads.LEVELS else SIZES[grouping.heads]
+    return size * PANEL_ROWS * (1 + grouping.minima)
 
 
 def block_bytes(grouping: Grouping) -> int:
@@ -50,7 +62,7 @@ def block_bytes(grouping: Grouping) -> int:
 
 def panel_bytes(format_: Format, k: int) -> int:
     grouping = _grouping(format_)
-    return k // grouping.span * block_bytes(grouping)
+    return round_up(k // grouping.span * block_bytes(grouping), ALIGNMENT_BYTES)
 
 
 def fits(format_: Format, k: int) -> bool:
@@ -66,8 +78,10 @@ def encode(rows: Codes, format_: Format) -> Bytes:
     shape = (len(rows.codes) // PANEL_ROWS, PANEL_ROWS, spans)
     heads = [_by_output(head, shape) for head in stored_heads(rows, grouping)]
     pack = {4: _codes4, 6: _codes6, 8: _codes8}[grouping.bits]
-    codes = pack((rows.codes + np.int8(code_offset(grouping))).reshape(*shape, grouping.span))
-    return np.concatenate([*heads, codes], axis=2).reshape(-1)
+    pack = _codes4_of_powers if grouping.heads is Heads.POWER else pack
+    codes = pack((stored_codes(rows.codes, grouping) + np.int8(code_offset(grouping))).reshape(*shape, -1))
+    data = np.concatenate([*heads, codes], axis=2).reshape(shape[0], -1)
+    return np.pad(data, ((0, 0), (0, -data.shape[1] % ALIGNMENT_BYTES))).reshape(-1)
 
 
 def _grouping(format_: Format) -> Grouping:
@@ -77,7 +91,17 @@ def _grouping(format_: Format) -> Grouping:
 
 def code_offset(grouping: Grouping) -> int:
     """Of codes as they are stored."""
-    return 0 if grouping.bits == 4 and grouping.minima else OFFSETS[grouping.bits]
+    is_unsigned = grouping.bits == 4 and (grouping.minima or grouping.book is not Codebook.INT)
+    return 0 if is_unsigned else OFFSETS[grouping.bits]
+
+
+def stored_codes(codes: NDArray[np.int8], grouping: Grouping) -> NDArray[np.int8]:
+    """Of integers in a table their places. ValueError for what the grouping cannot have."""
+    if grouping.bits == 4 and grouping.book in TABLES:
+        return indices(codes, grouping.book).view(np.int8)
+    if grouping.book is Codebook.E4M3 and ((codes & 127) == 127).any():
+        raise ValueError("a weight is not finite")
+    return codes
 
 
 def stored_heads(rows: Codes, grouping: Grouping) -> list[NDArray[Any]]:
@@ -85,11 +109,24 @@ def stored_heads(rows: Codes, grouping: Grouping) -> list[NDArray[Any]]:
     are no numbers, too large, or more than these heads can hold."""
     if any(not (np.abs(head) < MOST_SCALE).all() for head in (rows.scales, rows.minima) if head is not None):
         raise ValueError("a scale is not finite")
+    if grouping.heads is Heads.POWER:
+        return [_powers(rows)]
     if grouping.heads is Heads.LEVELS:
         units = [0 - level.units if i else level.units for i, level in enumerate(rows.levels)]
         return [*(_exact(unit, Heads.F16) for unit in units), *(level.steps for level in rows.levels)]
     numbers = [rows.scales] if rows.minima is None else [rows.scales, 0 - rows.minima]
     return [_exact(number, grouping.heads) for number in numbers]
+
+
+def _powers(rows: Codes) -> NDArray[np.uint8]:
+    """By how many doublings each scale is less than the largest. ValueError for others than powers of two."""
+    mantissas, exponents = np.frexp(rows.scales)
+    powers = exponents - 1
+    known = (mantissas == 0.5) & (powers >= LEAST_POWER) & (powers <= MOST_POWER)
+    zero = ~rows.codes.reshape(*rows.scales.shape, -1).any(axis=2)
+    if not (known | zero).all():
+        raise ValueError(f"a scale is no power of two from 2^{LEAST_POWER} to 2^{MOST_POWER}")
+    return np.where(known, MOST_POWER - powers, 0).astype(np.uint8)
 
 
 def _exact(numbers: F32, heads: Heads) -> NDArray[Any]:
@@ -123,7 +160,7 @@ def fitted(rows: Codes, grouping: Grouping) -> Codes:
     if rows.minima is not None:
         return Codes(rows.codes, scales, np.repeat(rows.minima, repeats, axis=1), levels)
     if not grouping.minima:
-        return Codes(rows.codes, scales, None, levels)
+        return Codes(rows.codes, scales, None, levels, rows.book)
     offset = OFFSETS[4] if grouping.bits == 4 else 0
     least = tuple(Levels(level.units * np.float32(offset), level.steps) for level in levels)
     return Codes(rows.codes + np.int8(offset), scales, scales * np.float32(offset), levels + least)
@@ -140,6 +177,14 @@ def _codes4(codes: NDArray[np.int8]) -> Bytes:
     panels, rows, spans, inputs = codes.shape
     steps = codes.view(np.uint8).reshape(panels, rows, spans, inputs // 16, 8, 2)[..., STEP_OF_NIBBLE, :]
     pairs = steps.reshape(*steps.shape[:4], 4, 2, 2).transpose(0, 2, 3, 1, 6, 4, 5)  # …, row, p, byte, nibble
+    joined: NDArray[Any] = pairs[..., 0] | pairs[..., 1] << 4
+    return joined.reshape(panels, spans, -1)
+
+
+def _codes4_of_powers(codes: NDArray[np.int8]) -> Bytes:
+    panels, rows, spans, inputs = codes.shape
+    steps = codes.view(np.uint8).reshape(panels, rows, spans, inputs // 8, 2, 2, 2)  # …, byte, nibble, p
+    pairs = steps.transpose(0, 2, 3, 1, 6, 4, 5)
     joined: Bytes = pairs[..., 0] | pairs[..., 1] << 4
     return joined.reshape(panels, spans, -1)
 
@@ -161,16 +206,28 @@ def decode(data: Bytes, format_: Format, k: int) -> NDArray[np.uint16]:
     size = panel_bytes(format_, k)
     if not size or len(data) % size:
         raise ValueError(f"{len(data)} bytes are no {format_.value} panels of {k} inputs")
-    spans = data.reshape(len(data) // size, k // grouping.span, -1)
+    used = k // grouping.span * block_bytes(grouping)
+    whole = data.reshape(len(data) // size, size)[:, :used]
+    spans = whole.reshape(len(whole), k // grouping.span, -1)
     at = head_bytes(grouping)
     unpack = {4: _numbers4, 6: _numbers6, 8: _numbers8}[grouping.bits]
-    numbers = unpack(np.ascontiguousarray(spans[:, :, at:])) - np.float32(code_offset(grouping))
+    unpack = _numbers4_of_powers if grouping.heads is Heads.POWER else unpack
+    numbers = _meant(unpack(np.ascontiguousarray(spans[:, :, at:])), grouping)
     numbers = numbers.reshape(*spans.shape[:2], -1, grouping.group // 2, PANEL_ROWS, 2)
     heads = _stored_heads(np.ascontiguousarray(spans[:, :, :at]), grouping)
     values = numbers * heads[0][:, :, :, None, :, None]
     if grouping.minima:
         values = values + heads[1][:, :, :, None, :, None]
     return bf16_bits(values).reshape(len(spans), k // 2, PANEL_ROWS, 2)
+
+
+def _meant(codes: F32, grouping: Grouping) -> F32:
+    """The numbers of codes as they are packed."""
+    if grouping.bits == 4 and grouping.book in TABLES:
+        return TABLES[grouping.book][codes.astype(np.uint8)].astype(np.float32)
+    if grouping.book is Codebook.E4M3:
+        return E4M3[codes.astype(np.int8).view(np.uint8)]
+    return codes - np.float32(code_offset(grouping))
 
 
 def _stored_heads(heads: Bytes, grouping: Grouping) -> list[F32]:
@@ -182,6 +239,8 @@ def _stored_heads(heads: Bytes, grouping: Grouping) -> list[F32]:
         steps = heads[:, :, at:].view(np.int8).reshape(shape).astype(np.float32)
         halves = np.split(steps, count, axis=2)
         return [units[:, :, i : i + 1] * half for i, half in enumerate(halves)]
+    if grouping.heads is Heads.POWER:
+        return [np.ldexp(np.float32(1), MOST_POWER - heads.reshape(shape).astype(np.int32))]
     kind = {Heads.F32: np.float32, Heads.F16: np.float16, Heads.BF16: np.uint16}[grouping.heads]
     return np.split(_widened(heads.view(kind).reshape(shape)), count, axis=2)
 
@@ -195,6 +254,12 @@ def _numbers4(codes: Bytes) -> F32:
     pairs = codes.reshape(*codes.shape[:2], -1, PANEL_ROWS, 2, 4)
     nibbles = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:5], 8)
     return np.moveaxis(nibbles[..., np.argsort(STEP_OF_NIBBLE)], 5, 3).astype(np.float32)
+
+
+def _numbers4_of_powers(codes: Bytes) -> F32:
+    pairs = codes.reshape(*codes.shape[:2], -1, PANEL_ROWS, 2, 2)
+    nibbles = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:5], 4)
+    return np.moveaxis(nibbles, 5, 3).astype(np.float32)
 
 
 def _numbers6(codes: Bytes) -> F32:

@@ -60,24 +60,40 @@ def coded_format(checkpoint: Checkpoint, weight: Weight) -> Format | None:
     codes and are whole rows; else None. Of pieces in several formats the smallest that holds all of them."""
     formats = {checkpoint.format(tensor) for tensor in weight.tensors}
     known = [format_ for format_ in formats if format_ is not None]
-    if len(known) < len(formats) or not all(_of_rows(piece) for piece in weight.pieces):
+    if len(known) < len(formats) or not all(_keeps_groups(checkpoint, p) for p in weight.pieces):
         return None
     found = smallest_holding(known, weight.k)
     return found if found is not None and takes(weight, found) else None
 
 
-def _of_rows(piece: Piece) -> bool:
-    """Whether its rows are rows of the tensor, whole."""
-    width = piece.shape[-1]
-    if piece.is_vector or piece.plus or piece.columns is not None or piece.width != width:
+def _keeps_groups(checkpoint: Checkpoint, piece: Piece) -> bool:
+    """Whether its rows are rows of the tensor, whole; or columns, where codes are."""
+    if piece.is_vector or piece.plus or piece.columns is not None:
         return False
-    strides = piece.grid.row_strides
-    return piece.grid.column_stride == 1 and not any(s % width for s in (*strides, piece.grid.start))
+    if checkpoint.codes_by_columns(piece.tensor):
+        return _is_of_columns(piece)
+    width = piece.shape[-1]
+    places = (*piece.grid.row_strides, piece.grid.start)
+    return piece.width == width and piece.grid.column_stride == 1 and not any(s % width for s in places)
+
+
+def _is_of_columns(piece: Piece) -> bool:
+    """Whether its rows are columns of the tensor's matrices, whole."""
+    inputs, width = piece.shape[-2:]
+    grid, size = piece.grid, inputs * width
+    within = [(n - 1) * s for n, s in zip(grid.row_sizes, grid.row_strides, strict=True) if s % size]
+    return piece.width == inputs and grid.column_stride == width and grid.start % size + sum(within) < width
 
 
 def read_codes(checkpoint: Checkpoint, piece: Piece, rows: range) -> Codes:
     """Codes of these rows of a piece of a weight that has a coded_format(), as the checkpoint has them."""
-    at = piece.offsets(rows.start, rows.stop) // piece.shape[-1]
+    at = piece.offsets(rows.start, rows.stop)
+    width = piece.shape[-1]
+    if checkpoint.codes_by_columns(piece.tensor):
+        matrix, column = np.divmod(at, piece.shape[-2] * width)
+        at = matrix * width + column
+    else:
+        at //= width
     low, high = int(at.min()), int(at.max()) + 1
     return checkpoint.codes(piece.tensor, low, high).taken(at - low)
 

@@ -50,15 +50,27 @@ from firelane.program.ops import (
     StateSpace,
 )
 from firelane.program.values import DType, Part, Value, Weight
-from firelane.weights.formats import GROUPINGS, Format, Heads
+from firelane.weights.codebooks import Codebook
+from firelane.weights.formats import GROUPINGS, Format, Grouping, Heads
 
 # The C++ decoder of each coded form.
 LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
-HEADS = {Heads.F32: "kF32", Heads.F16: "kF16", Heads.BF16: "kBf16", Heads.LEVELS: "kLevels"}
-DECODERS = LOSSLESS | {
-    format_: f"Grouped<{g.bits}, {g.group}, {str(g.minima).lower()}, Heads::{HEADS[g.heads]}>"
-    for format_, g in GROUPINGS.items()
+HEADS = {
+    Heads.F32: "kF32",
+    Heads.F16: "kF16",
+    Heads.BF16: "kBf16",
+    Heads.LEVELS: "kLevels",
+    Heads.POWER: "kPower",
 }
+BOOKS = {Codebook.INT: "kInt", Codebook.E2M1: "kE2m1", Codebook.IQ4: "kIq4", Codebook.E4M3: "kE4m3"}
+
+
+def _decoder(g: Grouping) -> str:
+    minima = str(g.minima).lower()
+    return f"Grouped<{g.bits}, {g.group}, {minima}, Heads::{HEADS[g.heads]}, Book::{BOOKS[g.book]}>"
+
+
+DECODERS = LOSSLESS | {format_: _decoder(grouping) for format_, grouping in GROUPINGS.items()}
 
 PART_BYTES = 4 * PANEL * 4
 """Of what one slot gives to a sum of experts: as many panels as are walked together (csrc/experts.h)."""

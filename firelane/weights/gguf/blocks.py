@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.weights.codebooks import E2M1_VALUES, IQ4_VALUES
 from firelane.weights.codes import Codes, Levels
 from firelane.weights.formats import Format
 
@@ -20,9 +21,6 @@ U8 = NDArray[Any]
 """Of uint8: shifts of it are, too."""
 F32 = NDArray[np.float32]
 I8 = NDArray[np.int8]
-IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
-E2M1_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
-"""Twice the number, by its four bits."""
 
 
 def decode(kind: str, blocks: U8) -> Codes:
@@ -158,9 +156,9 @@ FORMATS = {
     "Q4_K": Format.PANEL_INT4_LEVELS_MIN,
     "Q5_K": Format.PANEL_INT6_LEVELS_MIN,
     "Q6_K": Format.PANEL_INT6_16_LEVELS,
-    "IQ4_NL": Format.PANEL_INT8_F16,
-    "IQ4_XS": Format.PANEL_INT8_LEVELS,
-    "MXFP4": Format.PANEL_INT8,
+    "IQ4_NL": Format.PANEL_IQ4_F16,
+    "IQ4_XS": Format.PANEL_IQ4_LEVELS,
+    "MXFP4": Format.PANEL_MXFP4,
 }
 """The packed format of each type's codes."""
 DECODERS: dict[str, Callable[[U8], Codes]] = {

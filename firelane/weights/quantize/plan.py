@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from firelane.errors import UnsupportedModelError, UsageError
+from firelane.errors import UsageError
 from firelane.program.ops import Embed
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
@@ -20,7 +19,6 @@ from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.quantizing.targets import find_targets
 
 HEAD = "lm_head"
-LAYER = re.compile(r"\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,7 @@ def make_plan(
     program: Program, fitted: Program, checkpoint: Checkpoint, scheme: Scheme, keep: Sequence[str]
 ) -> Plan:
     """program: with all recipes; fitted: with those of the checkpoint. keep: patterns of modules that stay as
-    they are. Raises UsageError for a pattern that matches none, or where nothing is left to be quantised;
-    UnsupportedModelError for experts that cannot be stored one by one."""
+    they are. Raises UsageError for a pattern that matches none, or where nothing is left to be quantised."""
     planner = _Planner(program, fitted, checkpoint, scheme, keep)
     files: dict[str, list[Matrix | Kept]] = {}
     paths = checkpoint.contents()
@@ -130,13 +127,7 @@ class _Planner:
     def _split(self, name: str, stored: str) -> Iterator[Matrix]:
         """Experts that are one tensor, under the names that they have one by one."""
         weight = self.weight_of[name]
-        recipe = next((r for r in self.recipes_of[weight.name] if _is_one_by_one(r)), None)
-        if recipe is None:
-            anywhere = LAYER.sub(".*.", _module(stored))
-            raise UnsupportedModelError(
-                f"{self.checkpoint.directory}: tensor {stored} holds all experts, and this model has no name "
-                f"for each of them: --keep '{anywhere}' leaves them as they are"
-            )
+        recipe = next(r for r in self.recipes_of[weight.name] if _is_one_by_one(r))
         prefix = stored.removesuffix(name.removeprefix("model."))
         first = 0
         for piece in recipe:

@@ -47,8 +47,7 @@ def quantize(
     model in `model_dir`, with matrices in bf16.
 
     Raises UsageError for a model that is quantised already and for senseless patterns, CheckpointError for a
-    damaged model, UnsupportedModelError for experts that cannot be stored one by one, OutputError when `out`
-    is not usable or the disk is full.
+    damaged model, OutputError when `out` is not usable or the disk is full.
     """
     if out.resolve() == model_dir.resolve():
         raise UsageError(f"{out}: is the model itself; give another directory")

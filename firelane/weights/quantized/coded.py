@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
+from firelane.weights.codebooks import E2M1_VALUES, E4M3, Codebook
 from firelane.weights.codes import Codes
 from firelane.weights.formats import Format
-from firelane.weights.quantized.numbers import E2M1, E4M3, e8m0, nibbles, unpacked
+from firelane.weights.quantized.numbers import E2M1, e8m0, nibbles, unpacked
 from firelane.weights.quantized.stored import Stored
 
 F32 = NDArray[np.float32]
@@ -44,6 +45,11 @@ class Coded(ABC):
         return True
 
     @property
+    def by_columns(self) -> bool:
+        """Whether codes() gives columns of the matrices, not rows."""
+        return False
+
+    @property
     def format(self) -> Format | None:
         """The packed format that keeps the codes; None where there is none."""
         return None
@@ -53,7 +59,7 @@ class Coded(ABC):
         """Rows first .. last - 1 of one matrix. Raises CheckpointError."""
 
     def codes(self, first: int, last: int) -> Codes:
-        """Rows first .. last - 1 of a single matrix that has a format."""
+        """Rows first .. last - 1 of all matrices, of what has a format."""
         raise NotImplementedError
 
 
@@ -85,6 +91,26 @@ class Scaled(Coded):
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         return self.stored.shape
 
+    @property
+    def format(self) -> Format | None:
+        """fp8 without zero points, of blocks as wide as groups."""
+        k, wide = self.shape[-1], self.block[1]
+        if self.stored.dtype != "F8_E4M3" or self.zeros is not None:
+            return None
+        if k % 128 == 0 and (wide % 128 == 0 or wide >= k):
+            return Format.PANEL_E4M3_128
+        return Format.PANEL_E4M3 if k % 32 == 0 and (wide % 32 == 0 or wide >= k) else None
+
+    def codes(self, first: int, last: int) -> Codes:
+        n, k = self.shape[-2:]
+        group = 128 if self.format is Format.PANEL_E4M3_128 else 32
+        codes = self.stored.rows(first, last, k).view(np.int8)
+        scales = [
+            self._spread(self.scales, matrix, max(first - matrix * n, 0), min(last - matrix * n, n), group)
+            for matrix in range(first // n, -(-last // n))
+        ]
+        return Codes(codes, np.concatenate(scales), book=Codebook.E4M3)
+
     def rows(self, matrix: int, first: int, last: int) -> F32:
         n, k = self.shape[-2:]
         values = self.stored.rows(matrix * n + first, matrix * n + last, k)
@@ -95,15 +121,15 @@ class Scaled(Coded):
             numbers = numbers - self._spread(self.zeros, matrix, first, last)
         return numbers * self._spread(self.scales, matrix, first, last)
 
-    def _spread(self, stored: Stored, matrix: int, first: int, last: int) -> F32:
-        """Of each number, the scale (or zero point) of its block."""
+    def _spread(self, stored: Stored, matrix: int, first: int, last: int, group: int = 1) -> F32:
+        """Of each number, or of `group` neighbours, the scale (or zero point) of its block."""
         n, k = self.shape[-2:]
         down, across = _grid(stored, n)
         tall, wide = self.block
         each = stored.whole().reshape(-1, down, across)
         grid = widened(each[matrix if len(each) > 1 else 0])
         rows = grid[np.arange(first, last) // tall]
-        return np.repeat(rows, wide, axis=1)[:, :k]
+        return np.ascontiguousarray(rows[:, np.arange(0, k, group) // wide])
 
 
 def _grid(scales: Stored, n: int) -> tuple[int, int]:
@@ -293,17 +319,30 @@ class Float4(Coded):
     factor: Stored | None = None
     divides: bool = False
 
+    @property
+    def format(self) -> Format | None:
+        group = self.shape[-1] // self.scales.shape[-1]
+        if self.power and self.factor is None:
+            return Format.PANEL_MXFP4 if group % 32 == 0 else None
+        return Format.PANEL_E2M1_16 if group % 16 == 0 else None
+
+    def codes(self, first: int, last: int) -> Codes:
+        codes = E2M1_VALUES[nibbles(self.stored.rows(first, last, self.shape[-1] // 2))]
+        return Codes(codes, self._scales(first, last) * np.float32(0.5), book=Codebook.E2M1)
+
     def rows(self, matrix: int, first: int, last: int) -> F32:
         n, k = self.shape[-2:]
         low, high = matrix * n + first, matrix * n + last
         values = E2M1[nibbles(self.stored.rows(low, high, k // 2))]
-        groups = self.scales.shape[-1]
-        raw = self.scales.rows(low, high, groups)
+        return values * np.repeat(self._scales(low, high), k // self.scales.shape[-1], axis=1)
+
+    def _scales(self, low: int, high: int) -> F32:
+        raw = self.scales.rows(low, high, self.scales.shape[-1])
         scales = e8m0(raw) if self.power else E4M3[raw]
         if self.factor is not None:
             factor = widened(self.factor.whole()).reshape(-1)[0]
             scales = scales / factor if self.divides else scales * factor
-        return values * np.repeat(scales.astype(np.float32), k // groups, axis=1)
+        return scales.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -322,6 +361,20 @@ class Blocks(Coded):
     @property
     def by_rows(self) -> bool:
         return False
+
+    @property
+    def by_columns(self) -> bool:
+        return True
+
+    @property
+    def format(self) -> Format | None:
+        return Format.PANEL_MXFP4
+
+    def codes(self, first: int, last: int) -> Codes:
+        groups = self.stored.shape[2]
+        codes = E2M1_VALUES[nibbles(self.stored.rows(first, last, groups * 16))]
+        scales = e8m0(self.scales.rows(first, last, groups)) * np.float32(0.5)
+        return Codes(codes, scales.astype(np.float32), book=Codebook.E2M1)
 
     def rows(self, matrix: int, first: int, last: int) -> F32:
         _, n, groups, _ = self.stored.shape

@@ -72,10 +72,14 @@ class QuantizedTensors:
         """The packed format that keeps the codes of a quantised matrix; None of others."""
         return self._coded[name].format
 
+    def by_columns(self, name: str) -> bool:
+        """Whether codes() gives columns of a tensor's matrices: those of one, then those of the next."""
+        return self._coded[name].by_columns
+
     def codes(self, name: str, first: int, last: int) -> Codes:
-        """Rows first .. last - 1 of a matrix that has a format()."""
+        """Rows first .. last - 1 of a tensor that has a format(), or columns."""
         coded = self._coded[name]
-        if coded.by_rows:
+        if coded.by_rows or coded.by_columns:
             return coded.codes(first, last)
         with self._lock:
             if name not in self._kept_codes:

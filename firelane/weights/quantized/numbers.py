@@ -10,18 +10,6 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 
 
-def _e4m3() -> F32:
-    """Of each byte: sign, four bits of exponent (bias 7), three of mantissa; no infinities (OCP 8-bit
-    floating point, 2023)."""
-    byte = np.arange(256)
-    exponent, mantissa = byte >> 3 & 15, byte & 7
-    normal = np.ldexp(1 + mantissa / 8, exponent - 7)
-    values = np.where(exponent == 0, np.ldexp(mantissa / 8, -6), normal)
-    values = np.where((byte & 127) == 127, np.nan, values)
-    return np.where(byte & 128, -values, values).astype(np.float32)
-
-
-E4M3 = _e4m3()
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 

@@ -12,10 +12,11 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig
 from safetensors.torch import load_file
 
-from firelane.errors import CheckpointError, FirelaneError, OutputError, UnsupportedModelError, UsageError
+from firelane.errors import CheckpointError, FirelaneError, OutputError, UsageError
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.program.values import DType, Weight
+from firelane.sources.gguf import model_directory
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
@@ -26,13 +27,11 @@ from firelane.weights.quantize.run import MARKER, quantize
 from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantizing.schemes import SCHEMES
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
+from tests.models.gguf_writer import write_gguf
 from tests.models.toy_config import Config
 from tests.weights.files import write_safetensors
 from tests.weights.quantized.test_quantized import CONFIG, write_quantized
 from tests.weights.quantizing.test_quantize_on_read import opened, write
-
-REFUSED = ("gpt_oss", "granite_hybrid")
-"""Families whose experts have no names one by one."""
 
 
 def quantized(model: Path, out: Path, name: str = "int8", **options: Any) -> Report:
@@ -46,7 +45,7 @@ def read_back(out: Path) -> Checkpoint:
     return checkpoint
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in REFUSED])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_is_read_back(family: str, tmp_path: Path) -> None:
     """Each matrix of a product is the bf16 matrix of its codes, whatever tensor it lay in before."""
     model = make_checkpoint(family, "bfloat16", tmp_path / "model")
@@ -182,21 +181,24 @@ def test_a_losslessly_packed_model_is_quantised_as_the_original(tmp_path: Path) 
 def test_what_cannot_be_quantised_is_refused_in_a_line(tmp_path: Path) -> None:
     model = write(tmp_path / "model", "bfloat16")
     codes = write_quantized("fp8, rows", tmp_path / "codes")
-    experts = make_checkpoint("gpt_oss", "bfloat16", tmp_path / "experts")
     cases: list[tuple[type[FirelaneError], str, Path, dict[str, Any]]] = [
         (UsageError, "is the model itself", model, {"out": model}),
         (UsageError, "is quantised already; give the model that it was made from", codes, {}),
         (UsageError, "--keep mlp.dwon_proj: matches no module", model, {"keep": ["mlp.dwon_proj"]}),
         (UsageError, "no matrix is left that int8 can hold", model, {"keep": ["*"]}),
-        (UnsupportedModelError, r"leaves them as they are", experts, {}),
     ]
     for error, says, directory, options in cases:
         with pytest.raises(error, match=says) as caught:
             quantized(directory, **({"out": tmp_path / "out"} | options))
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-    tied = quantized(experts, tmp_path / "out", keep=["mlp.experts.*", "lm_head"])
-    assert len(tied.matrices) > 7
+
+
+def test_experts_of_one_tensor_stay_where_that_is_asked(tmp_path: Path) -> None:
+    model = make_checkpoint("gpt_oss", "bfloat16", tmp_path / "model")
+    report = quantized(model, tmp_path / "out", keep=["mlp.experts.*", "lm_head"])
+    assert not any("experts" in matrix.name for matrix in report.matrices)
+    read_back(tmp_path / "out")
 
 
 def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:
@@ -208,3 +210,16 @@ def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None
         quantized(model, tmp_path / "out")
     assert not (tmp_path / "out/config.json").exists()
     assert not list((tmp_path / "out").glob("*.safetensors"))
+
+
+def test_a_gguf_file_of_plain_numbers_is_quantised(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "toy.gguf", "qwen3", CONFIG, random_tensors(CONFIG, 0), fields={})
+    quantized(model_directory(path, tmp_path / "cache"), tmp_path / "out")
+    quantized(write(tmp_path / "model", "float32"), tmp_path / "twin")
+    found, expected = read_back(tmp_path / "out"), read_back(tmp_path / "twin")
+    assert set(found.names) == set(expected.names)
+    for name in found.names:
+        np.testing.assert_array_equal(found.tensor(name), expected.tensor(name), err_msg=name)
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= names
+    assert "gguf.json" not in names

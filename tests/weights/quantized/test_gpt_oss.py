@@ -9,6 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from firelane import LLM, SamplingParams
+from firelane.models.registry import load_program
+from firelane.program.recipes import Piece
+from firelane.weights.bf16 import bf16_bits
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.formats import Format
+from firelane.weights.pieces import coded_format, read_codes, read_piece
 from tests.models.families import make_checkpoint, random_tensors
 from tests.models.toy_experts import gpt_oss
 from tests.weights.files import to_bf16, write_safetensors
@@ -48,6 +54,26 @@ def write(directory: Path) -> Path:
     (directory / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": SETTINGS}))
     (directory / "twin" / "config.json").write_text(json.dumps(CONFIG))
     return directory
+
+
+def test_experts_stay_codes(tmp_path: Path) -> None:
+    """Though their matrices are transposed, and gate and up alternate: the panels of the twin's numbers."""
+    directory = write(tmp_path)
+    checkpoint, twin = Checkpoint.open(directory), Checkpoint.open(directory / "twin")
+    program = load_program(CONFIG)
+    experts = [w for w in program.weights if w.layout.by_expert and w.k > 1]
+    assert len(experts) == 4
+    for weight in experts:
+        assert coded_format(checkpoint, weight) is Format.PANEL_MXFP4
+        for piece in weight.pieces:
+            rows = range(3, piece.height - 5)
+            words = bf16_bits(read_codes(checkpoint, piece, rows).values())
+            np.testing.assert_array_equal(np.where(words == 0x8000, 0, words), _read(twin, piece, rows))
+
+
+def _read(checkpoint: Checkpoint, piece: Piece, rows: range) -> np.ndarray:
+    words = read_piece(checkpoint, piece, rows)
+    return np.where(words == 0x8000, 0, words)
 
 
 def test_same_answers_as_in_bf16(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.models.registry import load_program
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.quantized.numbers import E4M3
+from firelane.weights.codebooks import E4M3
+from firelane.weights.formats import from_panels
+from firelane.weights.grouped import decode, encode, fitted
 from firelane.weights.reader import ReadBuffer
 from tests.models import toy_dense, toy_latent
 from tests.models.families import make_checkpoint, random_tensors
@@ -40,7 +42,6 @@ ANSWERED = [
     "int8, rows",
     "nvfp4, divided",
 ]
-KEEPS_CODES = ("int-quantized", "pack-quantized", "awq", "gptq")
 CONFIG = toy_dense.qwen3() | {
     "hidden_size": 160,
     "intermediate_size": 288,
@@ -89,14 +90,21 @@ def test_matrices_are_those_of_the_numbers(checkpoint_of: Path) -> None:
 
 
 def test_codes_are_the_matrices(checkpoint_of: Path) -> None:
-    """Where a format keeps codes, they give the same bf16 numbers; all formats of integers do."""
+    """They give the same bf16 numbers, those of the last blocks and groups, too."""
     checkpoint, name = Checkpoint.open(checkpoint_of), "model.layers.0.mlp.down_proj.weight"
-    settings = json.loads((checkpoint_of / "config.json").read_text())["quantization_config"]
-    has_codes = checkpoint.format(name) is not None
-    assert has_codes == (settings.get("format", settings["quant_method"]) in KEEPS_CODES)
-    if has_codes:
-        found = checkpoint.codes(name, 5, 97)
-        np.testing.assert_array_equal(bf16_bits(found.values()), checkpoint.rows(name, 5, 97))
+    form = checkpoint.format(name)
+    assert form is not None
+    assert form.grouping is not None
+    found, expected = checkpoint.codes(name, 5, 97), _unsigned(checkpoint.rows(name, 5, 97))
+    np.testing.assert_array_equal(_unsigned(bf16_bits(found.values())), expected)
+    padded = fitted(found.taken(np.arange(-4, 92)), form.grouping)
+    decoded = from_panels(decode(encode(padded, form), form, 288))
+    np.testing.assert_array_equal(_unsigned(decoded[4:]), expected)
+
+
+def _unsigned(words: np.ndarray) -> np.ndarray:
+    """Zeros without their signs."""
+    return np.where(words == 0x8000, 0, words)
 
 
 def test_parts_are_parts_of_the_whole(checkpoint_of: Path) -> None:
@@ -117,6 +125,7 @@ def test_parts_are_parts_of_the_whole(checkpoint_of: Path) -> None:
         ("fp8, blocks", toy_latent.deepseek_v3()),
         *((name, CONFIG) for name in ("awq", "gptq, 8 bits", "int4", "int4 with zero points", "int8, rows")),
         ("nvfp4, divided", CONFIG),
+        ("mxfp4", CONFIG),
     ],
 )
 def test_same_answers_as_the_twin(name: str, config: Config, tmp_path: Path) -> None:

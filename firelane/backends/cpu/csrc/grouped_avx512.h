@@ -55,6 +55,12 @@ FL_INLINE f32x16 bytes16(const std::uint8_t* p) {
   return (f32x16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
+// Floats of eight bits.
+FL_INLINE f32x16 e4m3_16(const std::uint8_t* p) {
+  const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return (f32x16)_mm512_and_si512(_mm512_slli_epi32(bytes, 20), _mm512_set1_epi32(int(0x87F00000))) * kE4m3Power;
+}
+
 template <Heads HEADS>
 FL_INLINE f32x16 head16(const std::uint8_t* p) {
   if constexpr (HEADS == Heads::kF32) return load(reinterpret_cast<const float*>(p));
@@ -72,13 +78,14 @@ FL_INLINE StepLanes heads_at(const std::uint8_t* p) {
 
 // Codes of four bits to floats, eight steps from four vectors. Step s lies in nibble_of_step(s): the even ones of four
 // shifts, and the odd ones, 16 bits higher.
-template <int OFFSET>
+template <int OFFSET, Book BOOK>
 struct Codes4 {
   f32x16 floats;  // of the lowest four bits of a lane
   __m512i words;  // bf16 numbers of five bits, of which the highest does not count
 
   FL_INLINE Codes4() {
     floats = __builtin_convertvector(lane_index(), f32x16) - float(OFFSET);
+    if constexpr (BOOK != Book::kInt) floats = bytes16(reinterpret_cast<const std::uint8_t*>(kBookValues<BOOK>));
     const __m512i bits = (__m512i)(as_u32(floats) >> 16);
     const __m256i half = _mm512_cvtepi32_epi16(bits);
     words = _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
@@ -118,49 +125,60 @@ struct Codes6 {
   }
 };
 
-template <int BITS, int GROUP, bool MINIMA, Heads HEADS>
-struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
-  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS>;
-  static constexpr int kSteps = Span::kInputs / 2;
-  static constexpr int kBlockBytes = Span::kBytes;
+template <int BITS, int GROUP, bool MINIMA, Heads HEADS, Book BOOK>
+struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
+  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK>;
+  static constexpr int kSteps = BITS == 6 ? 16 : GROUP / 2;
+  static constexpr int kBlockBytes = Span::kBytes / (Span::kInputs / 2 / kSteps);  // about, of levels
+  static constexpr bool kFetchAhead = BITS != 8;  // bytes are read one after the other
   // Whether 96 times a scale is exact, and so what takes a mantissa's power of two away.
   static constexpr bool kFused6 = !MINIMA && HEADS != Heads::kF32;
 
-  const std::uint8_t* block;
+  const std::uint8_t* block;  // the next codes, or at the end of a span the next heads
 
   FL_INLINE Grouped(const std::uint8_t* panel, int) : block(panel) {}
 
   // use(step, words) for the next kSteps steps.
   template <class Use>
   FL_INLINE void decode(const Use& use) {
-    constexpr Heads stored = Span::kLevels ? Heads::kF16 : HEADS;
-    StepLanes units = heads_at<stored>(block), least_units{};
-    if constexpr (MINIMA) least_units = heads_at<stored>(block + Span::kNumberBytes);
-    const std::uint8_t* steps = block + Span::kStepsAt;
-    const std::uint8_t* codes = block + Span::kCodesAt;
-    constexpr int in_loop = BITS == 6 ? 16 : GROUP / 2;
-    for (int s = 0; s < kSteps; s += in_loop, codes += in_loop * 8 * BITS) {
-      if constexpr (BITS == 6) {
+    if (left_ == 0) begin_span();
+    left_ -= 2 * kSteps;
+    if constexpr (BITS == 6) {
 #pragma GCC unroll 2
-        for (int t = 0; t < 16; t += GROUP / 2, steps += 32) {
-          const StepLanes scales = leveled(units, steps), least = leveled(least_units, steps + 32 * Span::kGroups);
-          group6(codes, s, t, scales, least, use);
-        }
-      } else {
-        const StepLanes scales = leveled(units, steps), least = leveled(least_units, steps + 32 * Span::kGroups);
-        steps += 32;
-        if constexpr (BITS == 4)
-          group4(codes, s, scales, least, use);
-        else
-          group8(codes, s, scales, least, use);
+      for (int t = 0; t < 16; t += GROUP / 2) {
+        const StepLanes scales = leveled(units_, 0), least = leveled(least_units_, Span::kGroups);
+        steps_ += 32;
+        group6(block, t, scales, least, use);
       }
+    } else {
+      const StepLanes scales = leveled(units_, 0), least = leveled(least_units_, Span::kGroups);
+      steps_ += 32;
+      if constexpr (BITS == 4)
+        group4(block, scales, least, use);
+      else
+        group8(block, scales, least, use);
     }
-    block += kBlockBytes;
+    block += kSteps * 8 * BITS;
   }
 
  private:
-  static FL_INLINE StepLanes leveled(const StepLanes& units, const std::uint8_t* steps) {
+  StepLanes units_, least_units_{};
+  const std::uint8_t* steps_;
+  int left_ = 0;  // inputs of the span
+
+  FL_INLINE void begin_span() {
+    constexpr Heads stored = Span::kLevels ? Heads::kF16 : HEADS;
+    units_ = heads_at<stored>(block);
+    if constexpr (MINIMA) least_units_ = heads_at<stored>(block + Span::kNumberBytes);
+    steps_ = block + Span::kStepsAt;
+    block += Span::kCodesAt;
+    left_ = Span::kInputs;
+  }
+
+  // What the next group has: `further` groups on are the bytes of its numbers.
+  FL_INLINE StepLanes leveled(const StepLanes& units, int further) const {
     if constexpr (!Span::kLevels) return units;
+    const std::uint8_t* steps = steps_ + 32 * further;
     const StepLanes by = twice(bytes16(steps), bytes16(steps + 16));
     return each_lane([&](int v) FL_LAMBDA { return units.v[v] * by.v[v]; });
   }
@@ -178,9 +196,9 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
   }
 
   template <class Use>
-  static FL_INLINE void group4(const std::uint8_t* codes, int first, const StepLanes& scales, const StepLanes& least,
+  static FL_INLINE void group4(const std::uint8_t* codes, const StepLanes& scales, const StepLanes& least,
                                const Use& use) {
-    const Codes4<Span::kOffset> numbers;
+    const Codes4<Span::kOffset, BOOK> numbers;
 #pragma GCC unroll 2
     for (int at = 0; at < GROUP / 2; at += 8, codes += 256) {
       u32x16 lanes[4], shifted[4];
@@ -190,7 +208,7 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
         if (s % 2 == 0)
 #pragma GCC unroll 4
           for (int v = 0; v < 4; ++v) shifted[v] = lanes[v] >> (2 * s);
-        give(use, first + at + s, [&](int v) FL_LAMBDA {
+        give(use, at + s, [&](int v) FL_LAMBDA {
           return weigh(numbers.number(shifted[v], s), scales.v[v], least.v[v]);
         });
       }
@@ -198,26 +216,72 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
   }
 
   template <class Use>
-  static FL_INLINE void group6(const std::uint8_t* codes, int first, int from, const StepLanes& scales,
+  static FL_INLINE void group6(const std::uint8_t* codes, int from, const StepLanes& scales,
                                const StepLanes& least, const Use& use) {
     const Codes6 numbers{codes};
-    const StepLanes away = each_lane([&](int v) FL_LAMBDA { return scales.v[v] * -96.0f; });
+    [[maybe_unused]] const StepLanes away = each_lane([&](int v) FL_LAMBDA { return scales.v[v] * -96.0f; });
 #pragma GCC unroll 16
     for (int s = from; s < from + GROUP / 2; ++s)
-      give(use, first + s, [&](int v) FL_LAMBDA {
+      give(use, s, [&](int v) FL_LAMBDA {
         const f32x16 code = in_mantissa(numbers.placed(s, v), 63 << 17, 64);
         return kFused6 ? fmadd(code, scales.v[v], away.v[v]) : weigh(code - 96.0f, scales.v[v], least.v[v]);
       });
   }
 
   template <class Use>
-  static FL_INLINE void group8(const std::uint8_t* codes, int first, const StepLanes& scales, const StepLanes& least,
+  static FL_INLINE void group8(const std::uint8_t* codes, const StepLanes& scales, const StepLanes& least,
                                const Use& use) {
 #pragma GCC unroll 4
     for (int s = 0; s < GROUP / 2; ++s)
-      give(use, first + s, [&](int v) FL_LAMBDA {
-        return weigh(bytes16(codes + 64 * s + 16 * v), scales.v[v], least.v[v]);
+      give(use, s, [&](int v) FL_LAMBDA {
+        const std::uint8_t* at = codes + 64 * s + 16 * v;
+        return weigh(BOOK == Book::kE4m3 ? e4m3_16(at) : bytes16(at), scales.v[v], least.v[v]);
       });
+  }
+};
+
+// Four-bit floats times powers of two are words of a table less the difference of exponents: no number is rounded.
+template <>
+struct Grouped<4, 32, false, Heads::kPower, Book::kE2m1>
+    : GroupedSpan<4, 32, false, Heads::kPower, Book::kE2m1> {
+  static constexpr int kSteps = 16;
+  static constexpr int kBlockBytes = kBytes;
+
+  const std::uint8_t* block;
+  __m512i table;  // times 2^kMostPower
+
+  FL_INLINE Grouped(const std::uint8_t* panel, int) : block(panel) {
+    const f32x16 values = bytes16(reinterpret_cast<const std::uint8_t*>(kBookValues<Book::kE2m1>)) * 0x1p119f;
+    const __m256i half = _mm512_cvtepi32_epi16((__m512i)(as_u32(values) >> 16));
+    table = _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+  }
+
+  template <class Use>
+  FL_INLINE void decode(const Use& use) {
+    const __m512i less[2] = {exponents(block), exponents(block + 16)};
+    const std::uint8_t* codes = block + kCodesAt;
+#pragma GCC unroll 4
+    for (int run = 0; run < kSteps; run += 4, codes += 128) {
+      const __m512i lanes[2] = {_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64)};
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; ++s) {
+        u32x16 words[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          const __m512i most = _mm512_permutexvar_epi16(_mm512_srli_epi16(lanes[i], 4 * s), table);
+          words[i] = (u32x16)_mm512_subs_epu16(most, less[i]);  // a zero stays one
+        }
+        use(run + s, words);
+      }
+    }
+    block += kBlockBytes;
+  }
+
+ private:
+  // Of 16 outputs, for both inputs of a step.
+  static FL_INLINE __m512i exponents(const std::uint8_t* heads) {
+    const __m512i halvings = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(heads)));
+    return _mm512_or_si512(_mm512_slli_epi32(halvings, 7), _mm512_slli_epi32(halvings, 23));
   }
 };
 

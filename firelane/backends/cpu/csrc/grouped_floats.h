@@ -35,6 +35,7 @@ FL_INLINE __m128i lanes16_at(const std::uint8_t* p) { return _mm_loadu_si128(rei
 FL_INLINE IntLanes bytes_at(const std::uint8_t* p) {
   return (IntLanes)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
+FL_INLINE IntLanes unsigned_bytes_at(const std::uint8_t* p) { return bytes_at(p) & 255; }
 FL_INLINE IntLanes shorts_at(const std::uint8_t* p) { return (IntLanes)_mm256_cvtepi16_epi32(lanes16_at(p)); }
 FL_INLINE FloatLanes halves_at(const std::uint8_t* p) { return (FloatLanes)_mm256_cvtph_ps(lanes16_at(p)); }
 
@@ -53,6 +54,7 @@ FL_INLINE IntLanes widened_lanes(const std::uint8_t* p) {
   return __builtin_convertvector(lanes_at<Narrow>(p), IntLanes);
 }
 FL_INLINE IntLanes bytes_at(const std::uint8_t* p) { return widened_lanes<std::int8_t>(p); }
+FL_INLINE IntLanes unsigned_bytes_at(const std::uint8_t* p) { return bytes_at(p) & 255; }
 FL_INLINE IntLanes shorts_at(const std::uint8_t* p) { return widened_lanes<std::int16_t>(p); }
 FL_INLINE FloatLanes halves_at(const std::uint8_t* p) {
   const WordLanes bits = (WordLanes)shorts_at(p);
@@ -85,13 +87,32 @@ FL_INLINE FloatLanes rounded_lanes(FloatLanes v) {
 template <Heads HEADS>
 FL_INLINE FloatLanes head_lanes(const std::uint8_t* heads, int v) {
   if constexpr (HEADS == Heads::kF32) return lanes_at<FloatLanes>(heads + 4 * kRegisterLanes * v);
+  if constexpr (HEADS == Heads::kPower)
+    return (FloatLanes)((127 + kMostPower - (WordLanes)unsigned_bytes_at(heads + kRegisterLanes * v)) << 23);
   const std::uint8_t* at = heads + 2 * kRegisterLanes * v;
   return HEADS == Heads::kBf16 ? (FloatLanes)(shorts_at(at) << 16) : halves_at(at);
 }
 
-template <int BITS, int GROUP, bool MINIMA, Heads HEADS>
-struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
-  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS>;
+// Each byte's number of the table.
+template <Book BOOK>
+FL_INLINE WordLanes looked_up(WordLanes places) {
+#if defined(FIRELANE_ISA_AVX2)
+  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kBookValues<BOOK>));
+  return (WordLanes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)places);
+#elif defined(FIRELANE_NEON)
+  return (WordLanes)vqtbl1q_s8(vld1q_s8(kBookValues<BOOK>), (uint8x16_t)places);
+#else
+  std::uint8_t bytes[sizeof places];
+  std::memcpy(bytes, &places, sizeof places);
+  for (std::uint8_t& byte : bytes) byte = std::uint8_t(kBookValues<BOOK>[byte]);
+  std::memcpy(&places, bytes, sizeof places);
+  return places;
+#endif
+}
+
+template <int BITS, int GROUP, bool MINIMA, Heads HEADS, Book BOOK>
+struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
+  using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK>;
   static constexpr bool kFloats = true;
   static constexpr int kSteps = Span::kInputs / 2;
   static constexpr int kBlockBytes = Span::kBytes;
@@ -112,7 +133,8 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
         const int at = first % Span::kInputs + part;
         const Head head = Head::of(span, at / GROUP, v);
         const auto give = [&](int input, WordLanes code, int power) FL_LAMBDA {
-          const FloatLanes number = rounded_lanes(head.weight(code, power));
+          FloatLanes number = head.weight(code, power);
+          if constexpr (!kIsExact) number = rounded_lanes(number);
           std::memcpy(out + (part + input) * 32 + v * kRegisterLanes, &number, sizeof number);
           if (++given % kRowRegisters == 0) between((v * kUnit + given) / kRowRegisters - 1);
         };
@@ -140,6 +162,8 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
   }
 
  private:
+  static constexpr bool kIsExact = HEADS == Heads::kPower;  // a number of so few bits that none is rounded
+  static constexpr bool kLooksUp = BITS == 4 && BOOK != Book::kInt;
   static constexpr bool kRaised = Span::kOffset != 0;  // codes are higher than the numbers
 
   // Of a group, the numbers of kRegisterLanes outputs.
@@ -172,10 +196,11 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
     // What codes of kind i are times the numbers that they stand for.
     static constexpr float kRaised8[4] = {0x1p24f, 0x1p8f, 1, 1};
     static constexpr float kRaised4[4] = {1, 0x1p4f, 0x1p8f, 0x1p12f};
-    static constexpr float raised_by(int i) { return BITS == 4 ? kRaised4[i] : BITS == 8 ? kRaised8[i] : 1.0f; }
+    static constexpr float raised_by(int i) { return kLooksUp ? 0x1p24f : BITS == 4 ? kRaised4[i] : BITS == 8 && BOOK == Book::kInt ? kRaised8[i] : 1.0f; }
 
     // The weight of a code of kind i, in float32.
     FL_INLINE FloatLanes weight(WordLanes code, int i) const {
+      if constexpr (BOOK == Book::kE4m3) return (FloatLanes)code * kE4m3Power * scales[0];
       FloatLanes raised = __builtin_convertvector((IntLanes)code, FloatLanes);
       if constexpr (kRaised && (MINIMA || !kFusesProducts)) raised = raised - Span::kOffset * raised_by(i);
       if constexpr (MINIMA || (kRaised && kFusesProducts)) return multiply_add(raised, scales[i], least);
@@ -186,6 +211,9 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
   // give(input, code, kind) for 16 inputs from `at` on of the span whose codes these are.
   template <class Give>
   static FL_INLINE void codes16(const std::uint8_t* codes, int at, int v, const Give& give) {
+    if constexpr (HEADS == Heads::kPower) return give_powers(codes + at * 16 + v * kRegisterLanes * 4, give);
+    if constexpr (kLooksUp) return give_book(codes + at * 16 + v * kRegisterLanes * 8, give);
+    if constexpr (BOOK == Book::kE4m3) return give_e4m3(codes + at * 32 + v * kRegisterLanes * 2, give);
     if constexpr (BITS == 4) return give4(codes + at * 16 + v * kRegisterLanes * 8, give);
     if constexpr (BITS == 8) return give8(codes + at * 32 + v * kRegisterLanes * 2, give);
     if constexpr (BITS == 6) return give6(codes + at / 32 * 768 + v * kRegisterLanes * 8, at % 32 / 2, give);
@@ -201,6 +229,52 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS> {
       const int kind = nibble_of_step(s) % 4, half = nibble_of_step(s) / 4;
 #pragma GCC unroll 2
       for (int p = 0; p < 2; ++p) give(2 * s + p, lanes[p][half] & (15u << 4 * kind), kind);
+    }
+  }
+
+  // The numbers of a table that the nibbles SHIFT .. SHIFT + 3 of each byte name, in the highest byte of lanes: give(b, .)
+  // of byte b.
+  template <int SHIFT, class Give>
+  static FL_INLINE void give_bytes(WordLanes lanes, const Give& give) {
+    const WordLanes found = looked_up<BOOK>(lanes >> SHIFT & 0x0F0F0F0Fu);
+    give(0, found << 24);
+    give(1, found << 16 & 0xFF000000u);
+    give(2, found << 8 & 0xFF000000u);
+    give(3, found & 0xFF000000u);
+  }
+
+  template <class Give>
+  static FL_INLINE void give_book(const std::uint8_t* codes, const Give& give) {
+    const WordLanes a = lanes_at<WordLanes>(codes), b = lanes_at<WordLanes>(codes + 4 * kRegisterLanes);
+    const WordLanes lanes[2] = {every_second<0>(a, b), every_second<1>(a, b)};
+    constexpr int step_of_nibble[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+#pragma GCC unroll 2
+    for (int p = 0; p < 2; ++p) {
+      give_bytes<0>(lanes[p], [&](int b, WordLanes code) FL_LAMBDA { give(2 * step_of_nibble[2 * b] + p, code, 0); });
+      give_bytes<4>(lanes[p], [&](int b, WordLanes code) FL_LAMBDA { give(2 * step_of_nibble[2 * b + 1] + p, code, 0); });
+    }
+  }
+
+  // Of each output, four nibbles of either input.
+  template <class Give>
+  static FL_INLINE void give_powers(const std::uint8_t* codes, const Give& give) {
+#pragma GCC unroll 2
+    for (int run = 0; run < 2; ++run) {
+      const WordLanes lanes = lanes_at<WordLanes>(codes + 128 * run);
+      const auto at = [&](int b) { return 8 * run + 4 * (b % 2) + b / 2; };
+      give_bytes<0>(lanes, [&](int b, WordLanes code) FL_LAMBDA { give(at(b), code, 0); });
+      give_bytes<4>(lanes, [&](int b, WordLanes code) FL_LAMBDA { give(at(b) + 2, code, 0); });
+    }
+  }
+
+  // Sign, exponent and mantissa where a float has its sign and the lowest bits of its exponent.
+  template <class Give>
+  static FL_INLINE void give_e4m3(const std::uint8_t* codes, const Give& give) {
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; ++s) {
+      const IntLanes pair = shorts_at(codes + 64 * s);
+      give(2 * s, (WordLanes)(pair << 24 >> 4) & 0x87F00000u, 0);
+      give(2 * s + 1, (WordLanes)(pair << 12) & 0x87F00000u, 0);
     }
   }
 
