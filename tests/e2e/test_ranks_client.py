@@ -16,7 +16,7 @@ from firelane.backends.cpu.rank_group import usable_cores
 from firelane.bench.server import ServerProcess
 
 Connect = Callable[[ServerProcess], openai.OpenAI]
-KILLS = 2
+KILLS = 1
 BODIES = [
     {"prompt": f"def f{i}(", "seed": i, "max_tokens": 150, "logprobs": 1, "extra_body": {"ignore_eos": True}}
     for i in range(8)
