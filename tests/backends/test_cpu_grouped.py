@@ -25,6 +25,8 @@ K = 512
 ROWS = [1, 2, 3, 5, 8, 12, 13, 25, 40]
 """One row, tiles, several tiles."""
 MULTIPLIED = (Format.PANEL_INT4_LEVELS_MIN, Format.PANEL_INT6_F16)
+SEGMENTS = {"in_blocks": (128, 128), "uneven": (40, 24, 32, 32, 8, 56, 0, 64)}
+"""Words that are summed apart: whole blocks of codes, and ends within one."""
 SOURCE = """\
 #include "grouped.h"
 
@@ -44,9 +46,6 @@ EXPORT void round_rows(int count, const float* x, Bf16::act* out) {{
   for (int i = 0; i < count; i += 16) Bf16::store_act(out + i, load(x + i));
 }}
 
-EXPORT void plain(int rows, const std::uint32_t* words, const Bf16::act* x, void* scratch, float* out) {{
-  multiply(PlainPanels<Bf16, {k}>{{words}}, rows, x, scratch, out);
-}}
 {exports}
 """
 EXPORT = """
@@ -54,17 +53,26 @@ EXPORT void decode_{name}(const std::uint8_t* panel, std::uint32_t* out) {{
   decode_panel<{decoder}, {k}>(panel, out);
 }}
 """
+EXPORT_PLAIN = """
+EXPORT void plain_{segments}(int rows, const std::uint32_t* words, const Bf16::act* x, void* scratch,
+                             float* out) {{
+  multiply(PlainPanels<Bf16, {k}, Segments<{widths}>>{{words}}, rows, x, scratch, out);
+}}
+"""
 EXPORT_PRODUCT = """
-EXPORT void multiply_{name}(int rows, const CodedWeight* weight, const Bf16::act* x, void* scratch,
+EXPORT void multiply_{name}_{segments}(int rows, const CodedWeight* weight, const Bf16::act* x, void* scratch,
                             float* out) {{
-  multiply(CodedPanels<{decoder}, {k}>{{*weight}}, rows, x, scratch, out);
+  multiply(CodedPanels<{decoder}, {k}, Segments<{widths}>>{{*weight}}, rows, x, scratch, out);
 }}
 """
 
 
 def source() -> str:
     exports = [EXPORT.format(name=f.value, decoder=DECODERS[f], k=K) for f in GROUPINGS]
-    exports += [EXPORT_PRODUCT.format(name=f.value, decoder=DECODERS[f], k=K) for f in MULTIPLIED]
+    for name, widths in SEGMENTS.items():
+        kind = {"segments": name, "widths": ", ".join(map(str, widths)), "k": K}
+        exports.append(EXPORT_PLAIN.format(**kind))
+        exports += [EXPORT_PRODUCT.format(name=f.value, decoder=DECODERS[f], **kind) for f in MULTIPLIED]
     return contract_source() + SOURCE.format(k=K, exports="".join(exports))
 
 
@@ -103,7 +111,10 @@ def test_words_of_the_dequantised_panel(library: ct.CDLL, format_: Format) -> No
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("format_", MULTIPLIED, ids=lambda f: f.value)
 @pytest.mark.parametrize("decode_once_from", [2, 99])
-def test_sums_of_plain_panels(library: ct.CDLL, format_: Format, rows: int, decode_once_from: int) -> None:
+@pytest.mark.parametrize("segments", SEGMENTS)
+def test_sums_of_plain_panels(
+    library: ct.CDLL, format_: Format, rows: int, decode_once_from: int, segments: str
+) -> None:
     data = encode(random_codes(GROUPINGS[format_], rows=64, k=K), format_)
     words = decode(data, format_, K)
     x = np.random.default_rng(rows).standard_normal((rows, K), np.float32)
@@ -115,8 +126,9 @@ def test_sums_of_plain_panels(library: ct.CDLL, format_: Format, rows: int, deco
         bytes=data.ctypes.data, offsets=offsets.ctypes.data, decode_once_from=decode_once_from
     )
     found, expected = np.zeros((rows, 64), np.float32), np.ones((rows, 64), np.float32)
-    multiply = getattr(library, f"multiply_{format_.value}")
+    multiply = getattr(library, f"multiply_{format_.value}_{segments}")
     multiply(rows, ct.byref(weight), address(acts), address(scratch), address(found))
-    library.plain(rows, address(words), address(acts), address(scratch), address(expected))
+    plain = getattr(library, f"plain_{segments}")
+    plain(rows, address(words), address(acts), address(scratch), address(expected))
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(found, expected)

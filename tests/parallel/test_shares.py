@@ -8,6 +8,8 @@ import pytest
 
 from firelane.errors import UsageError
 from firelane.models.registry import load_program
+from firelane.parallel.experts import experts
+from firelane.parallel.shard import shard
 from firelane.parallel.shares import Shares, cut_values, kv_share, spreads
 from firelane.program.ops import (
     Attention,
@@ -169,8 +171,6 @@ def test_programs_without_a_head_have_shares() -> None:
 @pytest.mark.parametrize("tp", [2, 8])
 def test_ranks_really_hold_so_much(config: Config, tp: int) -> None:
     """But for biases, and experts and rows of the head that do not divide evenly."""
-    shard = pytest.importorskip("firelane.parallel.shard").shard
-    experts = pytest.importorskip("firelane.parallel.experts").experts
     program = load_program(config)
     found = shares(program, tp, ep=tp)
     held = sum(w.nbytes * share for w, share in weight_shares(program, found).items())

@@ -122,15 +122,15 @@ constexpr int kFewRows = 2 * kTileRows;
 FL_INLINE bool are_few(int rows) { return kWideRows < kTileRows && kWideRows < rows && rows <= kFewRows; }
 static_assert(kWideRows == kTileRows || kWideRows < (kTileRows + 1) / 2, "one of several tiles is never wide");
 
-// Few rows times one panel. `block(k)` gives where its words lie from k on,
+// Few rows, MOST of them at most, times one panel. `block(k)` gives where its words lie from k on,
 // as far as the next multiple of kBlockWords; meanwhile `ahead(k)`, so many bytes, are fetched.
-template <class T, class SEGMENTS, int LDX, class Block, class Fetched>
+template <class T, class SEGMENTS, int LDX, int MOST = kFewRows, class Block, class Fetched>
 FL_INLINE void few_rows(int rows, const typename T::act* x, const Block& block, const Fetched& ahead, int bytes,
                         f32x16 (*sums)[2]) {
   constexpr int words = SEGMENTS::kWords;
   const int tiles = (rows + kTileRows - 1) / kTileRows;
   for (int m = 0; m < rows; ++m) sums[m][0] = sums[m][1] = splat(0.0f);
-  Tree<kFewRows, SEGMENTS> tree;
+  Tree<MOST, SEGMENTS> tree;
   for (int k = 0, segment = 0; k < words; k += kBlockWords) {
     const typename T::word* from = block(k);
     const char* fetched = ahead(k);

@@ -36,6 +36,7 @@ struct SegmentPlan {
 // WORDS of k in each segment, a power of two of them; some may be empty.
 template <int... WORDS>
 struct Segments {
+  using Twice = Segments<2 * WORDS...>;
   static constexpr int kWidths[] = {WORDS...};
   static constexpr SegmentPlan<sizeof...(WORDS)> kPlan{kWidths};
   static constexpr int kCount = kPlan.count, kWords = (WORDS + ...);
