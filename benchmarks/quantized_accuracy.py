@@ -34,7 +34,8 @@ def bits_of(report: Report) -> float:
     return float(np.average([m.bits for m in report.matrices], weights=sizes))
 
 
-def row(model: Path, name: str, text: str, tokens: int) -> list[str]:
+def rows_of(model: Path, name: str, text: str, tokens: int) -> list[list[str]]:
+    """That of bf16, and that of the format."""
     common: dict[str, Any] = {"max_num_seqs": 1, "kv_cache_bytes": 1 << 30, "backend": "cpu"}
     common |= {"cache_dir": env.read().cache_dir, "prefix_cache": False}
     with tempfile.TemporaryDirectory() as scratch:
@@ -43,9 +44,9 @@ def row(model: Path, name: str, text: str, tokens: int) -> list[str]:
         plain = EngineConfig(model_dir=model, dtype="bf16", **common)
         coded = EngineConfig(model_dir=Path(scratch, "out"), **common)
         found = divergence(plain, coded, text, most_tokens=tokens)
-    perplexity = f"{found.perplexities[1]:.3f}"
-    errors = [f"{report.relative_error:.2%}", f"{found.mean_kl:.5f}", f"{found.top1:.1%}", perplexity]
-    return [name, f"{bits_of(report):.2f}", *errors]
+    before, after = (f"{perplexity:.3f}" for perplexity in found.perplexities)
+    errors = [f"{report.relative_error:.2%}", f"{found.mean_kl:.5f}", f"{found.top1:.1%}", after]
+    return [["bf16", "16.00", "0", "0", "100%", before], [name, f"{bits_of(report):.2f}", *errors]]
 
 
 def main() -> None:
@@ -58,7 +59,8 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", default=list(SCHEMES), choices=list(SCHEMES))
     arguments = parser.parse_args()
     text, model = "\n".join(path.read_text() for path in arguments.text), resolve(arguments.model)
-    rows = [row(model, name, text, arguments.tokens) for name in arguments.formats]
+    pairs = [rows_of(model, name, text, arguments.tokens) for name in arguments.formats]
+    rows = [pairs[0][0], *(pair[1] for pair in pairs)]
     header = ["format", "bits", "relative error", "KL divergence", "most likely the same", "perplexity"]
     print(format_table(header, rows))
 

@@ -44,6 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND[:N]",
         help="h100:8, h200:2, rtx4090, ...; cpu: this machine, as `firelane doctor --save` has measured it",
     )
+    _add_load(parser)
+    _add_layouts(parser)
+    parser.add_argument(
+        "--best-for", choices=BEST_FOR, help="choose a layout, and print the command that serves it"
+    )
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="write memory and speed of the layouts as SVG")
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is served; several values with commas between are compared")
     group.add_argument(
         "--batch", type=sizes, default=[1], metavar="N", help="sequences at a time (default: 1)"
@@ -73,12 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DTYPE",
         help=f"of {', '.join(KV_DTYPES)} (default: the model's)",
     )
-    _add_layouts(parser)
-    parser.add_argument(
-        "--best-for", choices=BEST_FOR, help="choose a layout, and print the command that serves it"
-    )
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="write memory and speed of the layouts as SVG")
 
 
 def _add_layouts(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +90,7 @@ def _add_layouts(parser: argparse.ArgumentParser) -> None:
     for name, what in (("tp", "ranks that share each product"), ("pp", "stages of layers")):
         group.add_argument(f"--{name}", type=sizes, metavar="N", help=what)
     group.add_argument("--dp", type=sizes, metavar="N", help="groups that share the sequences")
-    group.add_argument("--ep", type=sizes, metavar="N", help="ranks that share the experts: tp x dp, or 1")
+    group.add_argument("--ep", type=sizes, metavar="N", help="ranks that share the experts: tp, or tp x dp")
     group.add_argument("--max-num-seqs", type=positive_int, metavar="N", help="as of serve")
     group.add_argument("--max-num-batched-tokens", type=positive_int, metavar="N", help="as of serve")
     group.add_argument("--max-model-len", type=positive_int, metavar="N", help="as of serve")
@@ -135,6 +139,7 @@ def _estimates(
     from firelane.plan.layout import layouts
     from firelane.plan.model import Model
     from firelane.plan.source import read_model
+    from firelane.program.cache_rewrite import with_cache_dtype
 
     directory, config = read_model(arguments.model)
     device, count = find_devices(arguments.device, environment.cache_dir)
@@ -143,7 +148,9 @@ def _estimates(
     setups = [
         Setup(
             model=Model(
-                program=program, form=choose_form(program, form, directory, config), kv_dtype=kv_dtype
+                program=with_cache_dtype(program, kv_dtype),
+                form=choose_form(program, form, directory, config),
+                kv_dtype=kv_dtype,
             ),
             device=device,
             max_num_seqs=arguments.max_num_seqs,

@@ -54,8 +54,9 @@ WHOLE = OpShare()
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What each of `tp` tensor parallel ranks has of `program`; experts are spread over `ep` ranks, or cut
-    like all else where ep is 1. Raises UsageError for heads and experts that cannot be divided."""
+    """What each of `tp` tensor parallel ranks has of `program`; experts are spread by their numbers over `ep`
+    ranks, never cut: a layer's only one is whole on each. Raises UsageError for heads and experts that cannot
+    be divided."""
 
     program: Program
     tp: int
@@ -108,7 +109,7 @@ class Shares:
                 return OpShare(flops=share, weights=share)
 
     def _experts(self, op: Experts) -> OpShare:
-        ranks = self.ep if spreads(op, self.ep) else self.tp
+        ranks = self.ep if spreads(op, self.ep) else 1
         reduced = op.out.width if isinstance(op, ExpertLinear) and ranks > 1 else 0
         return OpShare(flops=1 / ranks, weights=1 / ranks, reduced=reduced)
 

@@ -13,7 +13,7 @@ from firelane.program.program import Program
 @dataclass(frozen=True, kw_only=True, order=True)
 class Layout:
     """tp ranks share each product, pp stages the layers, dp groups the sequences; experts are spread over ep
-    ranks of a stage, all of it (tp * dp) or 1: cut as products are."""
+    ranks: the tp of a group, or all tp * dp of a stage."""
 
     tp: int = 1
     pp: int = 1
@@ -33,34 +33,31 @@ class Layout:
         """Of `firelane serve`."""
         given = [f"--tensor-parallel-size {self.tp}"] * (self.tp > 1)
         given += [f"--pipeline-parallel-size {self.pp}"] * (self.pp > 1)
-        given += [f"--data-parallel-size {self.dp}"] * (self.dp > 1 and self.ep > 1)
-        given += [f"--replicas {self.dp}"] * (self.dp > 1 and self.ep == 1)
+        given += [f"--data-parallel-size {self.dp}"] * (self.dp > 1 and self.ep > self.tp)
+        given += [f"--replicas {self.dp}"] * (self.dp > 1 and self.ep <= self.tp)
         return given + ["--expert-parallel"] * (self.ep > 1)
 
 
 def layouts(program: Program, devices: int, **fixed: Sequence[int] | None) -> list[Layout]:
     """All that use so many devices, of the sizes that are fixed, if any. Raises UsageError where none is
     left."""
-    every = _every(program, devices, beside=bool(fixed.get("ep")))
-    found = [layout for layout in every if _is_wanted(layout, fixed)]
+    found = [layout for layout in _every(program, devices) if _is_wanted(layout, fixed)]
     if not found:
         asked = ", ".join(f"--{name} {','.join(map(str, sizes))}" for name, sizes in fixed.items() if sizes)
         raise UsageError(
             f"{asked}: no such layout of {devices} device{'s' * (devices > 1)}: tp x pp x dp is their "
-            "number, ep is 1 or tp x dp, and of models with experts alone"
+            "number, ep is 1, or tp or tp x dp where there are experts"
         )
     return found
 
 
-def _every(program: Program, devices: int, *, beside: bool) -> Iterator[Layout]:
-    """beside: also those whose experts are spread over the ranks that cut all else, which take the same
-    memory and as much of the links as if experts were cut, too."""
+def _every(program: Program, devices: int) -> Iterator[Layout]:
     experts = any(spreads(op, 2) for op in program.ops)
     for tp in _divisors(devices):
         for pp in _divisors(devices // tp):
             dp = devices // tp // pp
-            yield Layout(tp=tp, pp=pp, dp=dp)
-            if experts and (dp > 1 or (beside and tp > 1)):
+            yield Layout(tp=tp, pp=pp, dp=dp, ep=tp if experts else 1)
+            if experts and dp > 1:
                 yield Layout(tp=tp, pp=pp, dp=dp, ep=tp * dp)
 
 

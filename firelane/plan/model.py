@@ -17,7 +17,7 @@ from firelane.program.values import Value, Weight
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """kv_dtype: of the KV cache, see ranks.KV_DTYPES."""
+    """kv_dtype: of the KV cache, as it was asked for; the program has it already."""
 
     program: Program
     form: WeightForm

@@ -18,7 +18,7 @@ PARTS = (
 )
 KV_COLOUR = "#e8eef7"
 LINE_COLOURS = ("#3b6fb6", "#b56576", "#7fb069", "#c9a227", "#6d597a", "#2a9d8f", "#8d99ae", "#d1495b")
-LEFT, BAR, GAP, WIDTH, PLOT_HEIGHT = 230, 18, 8, 860, 300
+LEFT, BAR, GAP, WIDTH, PLOT_HEIGHT = 270, 18, 8, 860, 300
 MOST_BARS = 40
 
 
@@ -105,7 +105,7 @@ def _legend() -> Iterable[str]:
     for name, colour in (*PARTS, ("left for the KV cache", KV_COLOUR)):
         yield _bar(x, 30, x + 10, colour, name, height=10)
         yield _text(x + 14, 39, name)
-        x += 24 + 7 * len(name)
+        x += 22 + 6.3 * len(name)
 
 
 def _speeds(rows: dict[str, list[Estimate]], top: float) -> Iterable[str]:

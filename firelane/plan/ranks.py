@@ -12,14 +12,10 @@ from firelane.plan.devices import MIB, Device
 from firelane.plan.layout import Layout
 from firelane.plan.model import Model
 from firelane.program.cache import CacheGroup, CacheLayer, group_layers
-from firelane.program.ops import Attention, ExpertLinear, HeadShape, Op
+from firelane.program.ops import Attention, ExpertLinear, Op
 from firelane.program.program import Program
-from firelane.program.values import DType, Rows, Value, Weight
+from firelane.program.values import Rows, Value, Weight
 
-KV_DTYPES = ("auto", "bf16", "int8", "fp8")
-SCALE_BYTES = 4
-"""Of a key or a value of a head, and of each part of a latent, in int8 or fp8."""
-LATENT_PART = 128
 ROW_BYTES = 128
 """Rows of values are padded to whole multiples of so many bytes."""
 SLOT_BYTES = 32 << 10
@@ -86,7 +82,7 @@ class Stage:
 
     @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
-        """Of the layers of this stage, as a rank keeps them, in the program's own dtype."""
+        """Of the layers of this stage, as a rank keeps them."""
         mine = {op.layer for op in self.ops if isinstance(op, Attention)}
         return group_layers([self._cut(c) for c in self.program.cache_layers if c.layer in mine])
 
@@ -96,14 +92,9 @@ class Stage:
         return replace(layer, shape=replace(shape, heads=kv_heads, kv_heads=kv_heads))
 
     @property
-    def page_token_bytes(self) -> float:
-        """Of one cache group and token, in the KV cache's dtype."""
-        if not self.cache_groups:
-            return 0.0
-        ratio = max(
-            kv_ratio(c.shape, c.dtype, self.model.kv_dtype) for g in self.cache_groups for c in g.layers
-        )
-        return self.cache_groups[0].bytes_per_token * ratio
+    def page_token_bytes(self) -> int:
+        """Of one cache group and token."""
+        return self.cache_groups[0].bytes_per_token if self.cache_groups else 0
 
     @cached_property
     def state_bytes(self) -> float:
@@ -161,16 +152,6 @@ class Stage:
         return 4.0 * sizes.step_tokens * max(parts, default=0)
 
 
-def kv_ratio(shape: HeadShape, dtype: DType, kv_dtype: str) -> float:
-    """Bytes of a token's keys and values to those in `dtype`."""
-    if kv_dtype == "auto":
-        return 1.0
-    if kv_dtype == "bf16":
-        return 2 / dtype.itemsize
-    scales = -(-shape.head_dim // LATENT_PART) if shape.shared else 2 * shape.kv_heads
-    return (shape.cached_width + SCALE_BYTES * scales) / (shape.cached_width * dtype.itemsize)
-
-
 def table_width(program: Program) -> list[int]:
     """Numbers a position of each table that a backend keeps."""
     return [int(table.table(1).size) for table in program.position_tables]
@@ -216,4 +197,4 @@ def stage_weights(stages: list[Stage], layout: Layout) -> int:
 
 def runs_on_all(op: Op, layout: Layout) -> bool:
     """Whether an op is computed for the sequences of all groups at once: of experts that they share."""
-    return spreads(op, layout.ep)
+    return layout.ep > layout.tp and spreads(op, layout.ep)

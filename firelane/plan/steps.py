@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firelane.parallel.balance import cut
-from firelane.parallel.shares import OpShare, Shares
+from firelane.parallel.shares import OpShare, Shares, spreads
 from firelane.plan.devices import Device
 from firelane.plan.layout import Layout
 from firelane.plan.model import Model
-from firelane.plan.ranks import Stage, kv_ratio, runs_on_all
+from firelane.plan.ranks import Stage, runs_on_all
 from firelane.program.ops import (
     Attention,
     DeltaRule,
@@ -131,10 +131,9 @@ class Clock:
         cost, form = op.cost(shape), self.model.form
         plain = sum(weight.nbytes for weight in op.weights)
         coded = sum(form.nbytes(weight) for weight in op.weights) / plain if plain else 1.0
-        kept = share.kept
-        if isinstance(op, Attention):
-            kept *= kv_ratio(op.shape, op.out.dtype, self.model.kv_dtype)
-        return Cost(cost.flops * share.flops, cost.weight_bytes * share.weights * coded, cost.kv_bytes * kept)
+        return Cost(
+            cost.flops * share.flops, cost.weight_bytes * share.weights * coded, cost.kv_bytes * share.kept
+        )
 
     @property
     def _read(self) -> float:
@@ -170,7 +169,7 @@ class Clock:
 
     def _exchange(self, op: Op, share: OpShare, shape: StepShape) -> float:
         """All ranks adding up numbers, or bringing them together, each sending and receiving at once."""
-        ranks = self.layout.ep if runs_on_all(op, self.layout) else self.layout.tp
+        ranks = self.layout.ep if spreads(op, self.layout.ep) else self.layout.tp
         numbers = share.reduced * 2 + share.gathered
         if ranks == 1 or not numbers:
             return 0.0

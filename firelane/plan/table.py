@@ -50,8 +50,9 @@ def format_estimates(estimates: Sequence[Estimate]) -> str:
     swept = _swept(estimates)
     header = (*swept, *HEADER, *(SERVED if any(e.workload.output for e in estimates) else ()))
     rows = [header, *((*_names(e, swept), *_row(e)) for e in estimates)]
-    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(rows[0]))]
+    whole = [row for row in rows if len(row) == len(header)]
     first = len(swept) + 1
+    widths = [max(len(row[i]) for row in (whole if i >= first else rows)) for i in range(len(header))]
     lines = [
         "  ".join(
             cell.ljust(w) if i < first else cell.rjust(w) for i, (cell, w) in enumerate(_zip(row, widths))

@@ -37,7 +37,7 @@ class CacheCode(Enum):
         scales = _bf16(np.abs(rows).max(axis=-1) / np.float32(self.largest))
         with np.errstate(invalid="ignore", divide="ignore"):
             numbers = np.where(scales[..., None] > 0, rows / scales[..., None], np.float32(0))
-        finite = np.isfinite(rows).all(axis=-1)
+        finite = np.logical_and.reduce(np.isfinite(rows), axis=-1)
         numbers = np.where(finite[..., None], self._rounded(numbers), np.float32(0))
         return numbers.astype(np.float32), np.where(finite, scales, np.float32(np.nan))
 

@@ -27,7 +27,7 @@ NUMBERS = {Format.PANEL_BF16: 0, Format.PANEL_CODED4: 1, Format.PANEL_CODED3: 2}
 
 class _Groups(ct.Structure):
     _fields_ = (
-        *((name, ct.c_int32) for name in ("bits", "offset")),
+        *((name, ct.c_int32) for name in ("bits", "offset", "word_steps")),
         *((name, ct.c_size_t) for name in ("k", "span", "panels", "heads")),
     )
 
@@ -67,20 +67,15 @@ class CodedLibrary:
         panels, spans = len(rows) // PANEL_ROWS, k // grouping.span
         nbytes = panels * grouped.panel_bytes(format_, k)
         assert nbytes <= len(out)
-        if grouping.heads is Heads.POWER:  # packed in another way, by shifts that NumPy does as well
-            out[:nbytes] = grouped.encode(codes.taken(rows), format_)
-            return nbytes
         numbers = [np.ascontiguousarray(head) for head in grouped.stored_heads(codes, grouping)]
         heads = [_Head(n.ctypes.data, n.itemsize, n.shape[1] // spans) for n in numbers]
-        stored, taken = (
-            np.ascontiguousarray(grouped.stored_codes(codes.codes, grouping)),
-            np.ascontiguousarray(rows, np.int64),
-        )
-        zeros = np.zeros(grouping.span, np.int8)
+        stored, taken = grouped.stored_codes(codes.codes, grouping), np.ascontiguousarray(rows, np.int64)
+        stored = np.ascontiguousarray(stored)
+        zeros = grouped.stored_codes(np.zeros(grouping.span, np.int8), grouping)
+        word_steps = 4 if grouping.heads is Heads.POWER else 8
+        offset = grouped.code_offset(grouping)
         self._encode_groups(
-            ct.byref(
-                _Groups(grouping.bits, grouped.code_offset(grouping), k, grouping.span, panels, len(heads))
-            ),
+            ct.byref(_Groups(grouping.bits, offset, word_steps, k, grouping.span, panels, len(heads))),
             (_Head * len(heads))(*heads),
             *(array.ctypes.data for array in (taken, stored, zeros, out)),
         )

@@ -177,7 +177,7 @@ def _codes4(codes: NDArray[np.int8]) -> Bytes:
     panels, rows, spans, inputs = codes.shape
     steps = codes.view(np.uint8).reshape(panels, rows, spans, inputs // 16, 8, 2)[..., STEP_OF_NIBBLE, :]
     pairs = steps.reshape(*steps.shape[:4], 4, 2, 2).transpose(0, 2, 3, 1, 6, 4, 5)  # …, row, p, byte, nibble
-    joined: Bytes = pairs[..., 0] | pairs[..., 1] << 4
+    joined: NDArray[Any] = pairs[..., 0] | pairs[..., 1] << 4
     return joined.reshape(panels, spans, -1)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from firelane.cli import build_parser, main
 from firelane.cli import plan as command
-from firelane.plan import estimate, forms, ranks
+from firelane.engine_config import KV_CACHE_DTYPES
+from firelane.plan import estimate, forms
 from tests.plan.published import LLAMA_8B, SCOUT
 
 REPLICAS = "--replicas 2 --weights int4 --backend cuda --max-num-seqs 64"
@@ -96,7 +97,7 @@ def test_json_has_all_figures(scout: Path, capsys: pytest.CaptureFixture[str]) -
     assert (found["model"], found["devices"], found["device"]["name"]) == ("llama4", 2, "h200")
     layouts = {(e["layout"]["tp"], e["layout"]["dp"], e["layout"]["ep"]): e for e in found["layouts"]}
     assert layouts[1, 2, 1]["problem"].endswith("GiB too little for the weights")
-    whole = layouts[2, 1, 1]
+    whole = layouts[2, 1, 2]
     assert whole["room"]["one"] > 1_200_000
     assert whole["ranks"][0]["weights"] * 2 == pytest.approx(whole["weights_bytes"], rel=1e-6)
     assert whole["tokens_per_s"] * whole["decode_s"] == pytest.approx(1)
@@ -144,7 +145,7 @@ def test_plot(scout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     root = ElementTree.parse(path).getroot()
     texts = [element.text for element in root.iter(f"{SVG}text")]
     assert texts[0] == "llama4 on NVIDIA H200 SXM, 141 GB"
-    assert "tp 2; bf16, KV auto" in texts
+    assert "tp 2, ep 2; bf16, KV auto" in texts
     assert "dp 2; bf16, KV auto" not in texts, "it does not fit"
     assert len(list(root.iter(f"{SVG}circle"))) == 3 * len(list(root.iter(f"{SVG}polyline")))
     for rectangle in root.iter(f"{SVG}rect"):
@@ -214,5 +215,5 @@ def test_unknown_families_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_choices_are_those_of_the_plan() -> None:
     assert ("auto", *forms.FORMS) == command.WEIGHTS
-    assert command.KV_DTYPES == ranks.KV_DTYPES
+    assert command.KV_DTYPES == KV_CACHE_DTYPES
     assert command.BEST_FOR == estimate.BEST_FOR

@@ -24,6 +24,7 @@ from firelane.program.values import Weight
 from tests.models import toy_dense, toy_experts, toy_latent
 from tests.models.families import FAMILIES
 from tests.models.toy_config import Config
+from tests.plan.published import GPT_OSS_20B, LLAMA_8B, SCOUT
 
 EVEN = {
     "num_attention_heads": 4,
@@ -60,7 +61,7 @@ def test_one_rank_has_all(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama3", "qwen3", "mixtral"])
 def test_all_matrices_but_routers_are_cut(family: str) -> None:
     program = load_program(even(FAMILIES[family]()))
-    for weight, share in weight_shares(program, shares(program, 2)).items():
+    for weight, share in weight_shares(program, shares(program, 2, ep=2)).items():
         whole = not weight.is_matrix or "router" in weight.name or weight.name.endswith("gate.weight")
         assert share == (1 if whole else 0.5), weight.name
 
@@ -112,22 +113,22 @@ def test_a_latent_is_kept_by_every_rank() -> None:
             assert (found.op(op).kept, found.op(op).flops) == (1, 0.5)
 
 
-def test_experts_are_spread_or_cut() -> None:
+def test_experts_are_spread_or_whole() -> None:
     program = load_program(even(toy_experts.mixtral()))
     experts = [op for op in program.ops if isinstance(op, ExpertGatedLinear | ExpertLinear)]
     count = experts[0].weight.matrices
     assert {shares(program, 1, ep=count).op(op).weights for op in experts} == {1 / count}
-    assert {shares(program, 2).op(op).weights for op in experts} == {0.5}
+    assert {shares(program, 2).op(op).weights for op in experts} == {1}
     assert all(spreads(op, 2) for op in experts)
 
 
-def test_one_expert_is_cut_as_all_else() -> None:
+def test_one_expert_is_whole() -> None:
     """A shared expert behind a gate is an expert that every token picks."""
     program = load_program(even(toy_experts.qwen2_moe()))
     lone = [op for op in program.ops if isinstance(op, ExpertLinear) and op.weight.matrices == 1]
     assert lone
     assert not any(spreads(op, 2) for op in lone)
-    assert {shares(program, 2, ep=2).op(op).weights for op in lone} == {0.5}
+    assert {shares(program, 2, ep=2).op(op).weights for op in lone} == {1}
 
 
 def with_heads(heads: int, kv_heads: int) -> Config:
@@ -162,3 +163,15 @@ def test_programs_without_a_head_have_shares() -> None:
     ops: tuple[Op, ...] = program.ops[:3]
     found = shares(replace(program, ops=ops, head=None), 2)
     assert found.op(ops[0]).weights == 0.5
+
+
+@pytest.mark.parametrize("config", [LLAMA_8B, SCOUT, GPT_OSS_20B], ids=["Llama 8B", "Scout", "gpt-oss-20b"])
+@pytest.mark.parametrize("tp", [2, 8])
+def test_ranks_really_hold_so_much(config: Config, tp: int) -> None:
+    """But for biases, and experts and rows of the head that do not divide evenly."""
+    shard = pytest.importorskip("firelane.parallel.shard").shard
+    experts = pytest.importorskip("firelane.parallel.experts").experts
+    program = load_program(config)
+    found = shares(program, tp, ep=tp)
+    held = sum(w.nbytes * share for w, share in weight_shares(program, found).items())
+    assert held == pytest.approx(experts(shard(program, tp, 0), tp, 0).weights_bytes, rel=1e-4)

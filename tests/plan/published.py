@@ -9,6 +9,7 @@ from firelane.plan.devices import find_devices
 from firelane.plan.estimate import Setup
 from firelane.plan.forms import choose_form
 from firelane.plan.model import Model
+from firelane.program.cache_rewrite import with_cache_dtype
 from tests.models.test_published_sizes import SCOUT as SCOUT_TEXT
 from tests.models.test_published_sizes import gpt_oss, multimodal
 from tests.models.toy_config import Config
@@ -116,7 +117,7 @@ KIMI_K25_TEXT: Config = {
 
 
 def model_of(config: Config, weights: str = "auto", kv_dtype: str = "auto") -> Model:
-    program = load_program(config)
+    program = with_cache_dtype(load_program(config), kv_dtype)
     return Model(program=program, form=choose_form(program, weights, NOWHERE, config), kv_dtype=kv_dtype)
 
 

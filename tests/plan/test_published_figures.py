@@ -8,17 +8,17 @@ from firelane.plan.estimate import GIB, Estimate, Workload, estimate
 from firelane.plan.layout import Layout
 from tests.plan.published import GPT_OSS_20B, KIMI_K25_TEXT, LLAMA_8B, SCOUT, setup
 
-KIB = 1 << 10
+SHARED = Layout(tp=2, ep=2)
 
 
 @pytest.fixture(scope="module")
 def scout() -> Estimate:
-    return estimate(setup(SCOUT, "h200", "bf16"), Layout(tp=2), Workload(batch=8, context=16384))
+    return estimate(setup(SCOUT, "h200", "bf16"), SHARED, Workload(batch=8, context=16384))
 
 
 @pytest.fixture(scope="module")
 def kimi() -> Estimate:
-    return estimate(setup(KIMI_K25_TEXT, "h100"), Layout(tp=8), Workload(batch=8, context=4096))
+    return estimate(setup(KIMI_K25_TEXT, "h100"), Layout(tp=8, ep=8), Workload(batch=8, context=4096))
 
 
 def test_scout_on_two_h200(scout: Estimate) -> None:
@@ -31,13 +31,11 @@ def test_scout_on_two_h200(scout: Estimate) -> None:
 def test_scout_with_what_others_keep_back() -> None:
     """The published room is that of one sequence in 56 GiB: twelve layers in full, the others one chunk."""
     kept_back = int(9.1 * GIB)
-    found = estimate(
-        setup(SCOUT, "h200", "bf16", kept_back=kept_back), Layout(tp=2), Workload(context=1_200_000)
-    )
+    found = estimate(setup(SCOUT, "h200", "bf16", kept_back=kept_back), SHARED, Workload(context=1_200_000))
     assert found.kv_bytes / GIB == pytest.approx(56.06, abs=0.5)
     assert found.room.one == pytest.approx(1.2e6, rel=0.02)
     assert found.room.sequences == 1
-    many = estimate(setup(SCOUT, "h200", "bf16", kept_back=kept_back), Layout(tp=2), Workload(context=8191))
+    many = estimate(setup(SCOUT, "h200", "bf16", kept_back=kept_back), SHARED, Workload(context=8191))
     assert many.room.many == pytest.approx(306e3, rel=0.06), "short prompts keep all layers in full"
 
 

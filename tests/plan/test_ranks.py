@@ -16,11 +16,9 @@ from firelane.plan.estimate import GIB, Workload, estimate
 from firelane.plan.forms import WeightForm
 from firelane.plan.layout import Layout
 from firelane.plan.model import Model
-from firelane.plan.ranks import KV_DTYPES, Sizes, kv_ratio, room
+from firelane.plan.ranks import Sizes, room
 from firelane.plan.steps import make_stages
 from firelane.program.cache import group_layers
-from firelane.program.ops import HeadShape
-from firelane.program.values import DType
 from tests.models import toy_latent, toy_recurrent
 from tests.models.test_published_sizes import gpt_oss
 from tests.plan.published import LLAMA_8B, SCOUT, setup
@@ -151,14 +149,15 @@ def test_no_room_is_zero() -> None:
         assert (found.one, found.many, found.sequences) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("dtype", KV_DTYPES)
-def test_bytes_of_keys(dtype: str) -> None:
-    heads = HeadShape(heads=8, kv_heads=2, head_dim=64)
-    latent = HeadShape(heads=8, kv_heads=1, head_dim=576, value_dim=512, shared=True)
-    scaled = {"auto": (1, 1), "bf16": (1, 1)}.get(dtype, ((256 + 16) / 512, (576 + 20) / 1152))
-    assert kv_ratio(heads, DType.BF16, dtype) == pytest.approx(scaled[0])
-    assert kv_ratio(latent, DType.BF16, dtype) == pytest.approx(scaled[1])
-    assert kv_ratio(heads, DType.F32, dtype) == pytest.approx(scaled[0] / (1 if dtype == "auto" else 2))
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_keys_in_eight_bits(dtype: str, tp: int) -> None:
+    """As the engine's program has them, for each head of a rank."""
+    found = setup(LLAMA_8B, "h100", "bf16", dtype)
+    (stage,) = make_stages(clock_of(found, Layout(tp=tp)))
+    assert stage.page_token_bytes * tp == found.model.program.kv_bytes_per_token
+    plain = load_program(LLAMA_8B).kv_bytes_per_token
+    assert stage.page_token_bytes * tp == pytest.approx(plain if dtype == "bf16" else plain / 2, rel=0.04)
 
 
 def test_a_latent_is_not_cut() -> None:

@@ -21,6 +21,8 @@ form: every weight is in its place and the lists are empty.
               uint8 [rows, K/2]   of four bits: byte j of a tile: code of input j | of input j + 64 << 4; an
                                   integer from 0 on, less 8 where there are no minima, or a float (e2m1)
       scales  [blocks, groups, ROW_BLOCK]   of each group of inputs, and of each row of the block; so minima
+      units   [blocks, 1 or 2, K / 256, ROW_BLOCK]   where scales, and minima behind them, are small integers:
+                                  what they are multiplied by, in float32
       escapes have the code of zero. With minima there is none: a block has bounds in place of its base, the
       powers of two between which its weights lie, and what decodes to others counts as zero
 
@@ -110,14 +112,15 @@ class CodedMatrix:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedMatrix:
-    """data: uint8 [padded rows, bytes]; scales, and minima if there are any: float16, bf16 or float32
-    [blocks, groups, ROW_BLOCK]; bounds: int32 [blocks, 2], each with the same bf16 in both halves, or None
-    for a matrix without minima or without escapes. numbers: INT4, INT8, FP8 or FP4.
+    """data: uint8 [padded rows, bytes]; scales, and minima if there are any: float16, bf16 or float32, or
+    int8 where there are units, float16; bounds: int32 [blocks, 2], each with the same bf16 in both halves, or
+    None for a matrix without minima or without escapes. numbers: INT4, INT8, FP8 or FP4.
     """
 
     data: Tensor
     scales: Tensor
     minima: Tensor | None
+    units: Tensor | None
     bounds: Tensor | None
     numbers: str
     rows: int
@@ -126,7 +129,7 @@ class QuantisedMatrix:
 
     @property
     def nbytes(self) -> int:
-        others = sum(t.nbytes for t in (self.minima, self.bounds) if t is not None)
+        others = sum(t.nbytes for t in (self.minima, self.units, self.bounds) if t is not None)
         return self.data.nbytes + self.scales.nbytes + others + self.escapes.nbytes
 
     @property
@@ -148,7 +151,7 @@ Matrix = PlainMatrix | CodedMatrix | QuantisedMatrix
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedForm:
-    """What kernels depend on of a QuantisedMatrix, with the dtypes of scales and minima."""
+    """What kernels depend on of a QuantisedMatrix, with the dtypes of scales and minima; int8: with units."""
 
     numbers: str
     group_size: int

@@ -70,12 +70,11 @@ class MatrixPacker:
         return matrix
 
     def place_codes(self, p: Placement, stored: Stored) -> list[Tensor]:
-        """Where codes, scales, and minima if there are any, go: uint8 and float32 [padded_rows, ..], padding
-        rows zero already."""
-        codes, *heads = stored.row_bytes(p.padded_k)
+        """Where codes, scales, minima and units go, as far as there are any: [padded_rows, ..] in
+        stored.dtypes, padding rows zero already."""
+        sizes = zip(stored.row_bytes(p.padded_k), stored.dtypes, strict=True)
         targets = [
-            self._device.empty(p.padded_rows, codes, dtype=torch.uint8),
-            *(self._device.empty(p.padded_rows, size // 4, dtype=torch.float32) for size in heads),
+            self._device.empty(p.padded_rows, size // dtype.itemsize, dtype=dtype) for size, dtype in sizes
         ]
         for first, last in p.gaps:
             for target in targets:
@@ -104,12 +103,19 @@ class MatrixPacker:
     def _quantised(self, p: Placement, arrays: list[Tensor]) -> QuantisedMatrix:
         """Without escapes."""
         assert p.stored is not None
-        data, scales, *minima = arrays
-        scales, least = narrowed(scales, minima[0] if minima else None)
+        data, scales, *others = arrays
+        least = others[0] if p.stored.grouping.minima else None
+        units = None
+        if p.stored.has_levels:
+            count = 1 if least is None else 2
+            units = torch.stack([by_block(part) for part in others[-count:]], dim=1)
+        else:
+            scales, least = narrowed(scales, least)
         return QuantisedMatrix(
             data=data,
             scales=by_block(scales),
             minima=None if least is None else by_block(least),
+            units=units,
             bounds=None,
             numbers=p.stored.form.numbers,
             rows=p.weight.height,

@@ -23,6 +23,7 @@ from firelane.backends.cuda.quantised_weights import NOTHING_STORED, Stored
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
 from firelane.backends.cuda.weights import DeviceWeights
 from firelane.program.values import DType, Weight
+from firelane.weights.formats import LEVELS_BLOCK
 
 
 def placeholder_weights(plan: ProductPlan, stored: Mapping[str, Stored] = NOTHING_STORED) -> DeviceWeights:
@@ -46,6 +47,11 @@ def quantised_placeholder(form: QuantisedForm, height: int, rows: int, k: int) -
         data=_meta(height, width // 2 if form.numbers in HALF_BYTES else width, dtype=torch.uint8),
         scales=_meta(*of_groups, dtype=form.scales),
         minima=None if form.minima is None else _meta(*of_groups, dtype=form.minima),
+        units=_meta(
+            blocks, 1 + (form.minima is not None), width // LEVELS_BLOCK, ROW_BLOCK, dtype=torch.float16
+        )
+        if form.scales is torch.int8
+        else None,
         bounds=_meta(blocks, 2) if form.bounds else None,
         numbers=form.numbers,
         rows=rows,

@@ -21,7 +21,7 @@ from firelane.program.values import DType, Weight
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.codebooks import Codebook
 from firelane.weights.codes import Codes
-from firelane.weights.formats import Grouping, Heads
+from firelane.weights.formats import LEVELS_BLOCK, Grouping, Heads
 from firelane.weights.grouped import code_offset, fitted
 from firelane.weights.pieces import coded_format, read_codes
 
@@ -39,9 +39,25 @@ class Stored:
     form: QuantisedForm
 
     def row_bytes(self, padded_k: int) -> tuple[int, ...]:
-        """Of the codes of a row, its scales, and its minima if there are any."""
-        numbers = 4 * padded_k // self.grouping.group
-        return padded_k * self.grouping.bits // 8, *[numbers] * (1 + self.grouping.minima)
+        """Of the codes of a row, its scales, its minima if there are any, and the units of both if they have
+        two levels."""
+        count, groups = 1 + self.grouping.minima, padded_k // self.grouping.group
+        codes = padded_k // 2 if self.grouping.bits == 4 else padded_k
+        if not self.has_levels:
+            return codes, *[4 * groups] * count
+        return codes, *[groups] * count, *[2 * padded_k // LEVELS_BLOCK] * count
+
+    @property
+    def has_levels(self) -> bool:
+        return self.grouping.heads is Heads.LEVELS
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Of what row_bytes() tells the sizes of."""
+        count = 1 + self.grouping.minima
+        if not self.has_levels:
+            return torch.uint8, *[torch.float32] * count
+        return torch.uint8, *[torch.int8] * count, *[torch.float16] * count
 
 
 NOTHING_STORED: Mapping[str, Stored] = MappingProxyType({})
@@ -78,16 +94,27 @@ def _grouping(checkpoint: Checkpoint, weight: Weight) -> Grouping | None:
 def _probable_form(checkpoint: Checkpoint, weight: Weight, grouping: Grouping) -> QuantisedForm:
     """As the weight's first rows have it. Minima that are not whole scales leave some weights near zero:
     escapes."""
+    if grouping.heads is Heads.LEVELS:
+        least = torch.int8 if grouping.minima else None
+        return _form(grouping, grouping.group, torch.int8, least, bounds=grouping.minima)
     piece = weight.pieces[0]
     codes = fitted(read_codes(checkpoint, piece, range(min(PROBED_ROWS, piece.height))), grouping)
-    least = None if codes.minima is None else torch.from_numpy(codes.minima)
-    scales, minima = narrowed(torch.from_numpy(codes.scales), least)
-    return QuantisedForm(
-        numbers=numbers_of(grouping),
-        group_size=weight.k // scales.shape[1],
-        scales=scales.dtype,
-        minima=None if minima is None else minima.dtype,
+    found = None if codes.minima is None else torch.from_numpy(codes.minima)
+    scales, minima = narrowed(torch.from_numpy(codes.scales), found)
+    return _form(
+        grouping,
+        weight.k // scales.shape[1],
+        scales.dtype,
+        None if minima is None else minima.dtype,
         bounds=minima is not None and scales.dtype is torch.float32,
+    )
+
+
+def _form(
+    grouping: Grouping, group_size: int, scales: torch.dtype, minima: torch.dtype | None, *, bounds: bool
+) -> QuantisedForm:
+    return QuantisedForm(
+        numbers=numbers_of(grouping), group_size=group_size, scales=scales, minima=minima, bounds=bounds
     )
 
 
@@ -117,19 +144,26 @@ def _narrow(values: Tensor) -> Tensor:
 def read_quantised(
     checkpoint: Checkpoint, piece: Piece, rows: range, stored: Stored, padded_k: int
 ) -> list[NDArray[Any]]:
-    """Codes, scales and minima of these rows, each [rows, Stored.row_bytes()] when seen as bytes. Raises
+    """What Stored.row_bytes() tells the sizes of, each [rows, ..], in Stored.dtypes. Raises
     CheckpointError."""
-    found = fitted(read_codes(checkpoint, piece, rows), stored.grouping)
+    return arrays_of(fitted(read_codes(checkpoint, piece, rows), stored.grouping), stored, padded_k)
+
+
+def arrays_of(rows: Codes, stored: Stored, padded_k: int) -> list[NDArray[Any]]:
+    """read_quantised() of rows that are fitted to the grouping."""
+    codes = packed_codes(rows, stored.grouping, padded_k)
+    if stored.has_levels:
+        units = (level.units.astype(np.float16) for level in rows.levels)
+        return [codes, *(level.steps for level in rows.levels), *units]
     groups = padded_k // stored.grouping.group
-    heads = [found.scales] if found.minima is None else [found.scales, found.minima]
-    padded = [np.pad(h, ((0, 0), (0, groups - h.shape[1]))).astype(np.float32, copy=False) for h in heads]
-    return [packed_codes(found, stored.grouping, padded_k), *padded]
+    heads = [rows.scales] if rows.minima is None else [rows.scales, rows.minima]
+    return [codes, *(np.pad(h, ((0, 0), (0, groups - h.shape[1]))) for h in heads)]
 
 
 def packed_codes(rows: Codes, grouping: Grouping, padded_k: int) -> NDArray[np.uint8]:
     """As QuantisedMatrix.data has them."""
     codes = np.pad(rows.codes, ((0, 0), (0, padded_k - rows.codes.shape[1])))
-    if grouping.bits == 8:
+    if grouping.bits != 4:
         return codes.view(np.uint8)
     return half_bytes((codes + np.int8(code_offset(grouping))).view(np.uint8))
 

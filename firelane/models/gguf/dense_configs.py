@@ -28,7 +28,7 @@ def windows(metadata: Metadata, default_each: int) -> Config:
 def slides(metadata: Metadata, default_each: int) -> list[bool]:
     """Of each layer whether it has a window."""
     flags, layers = metadata.flags("attention.sliding_window_pattern"), metadata.layers
-    return (flags or [(layer + 1) % default_each != 0 for layer in range(layers)])[:layers]
+    return flags or [(layer + 1) % default_each != 0 for layer in range(layers)]
 
 
 def llama(metadata: Metadata) -> Config:
@@ -72,7 +72,7 @@ def mistral(metadata: Metadata) -> Config:
 
 def mistral3(metadata: Metadata) -> Config:
     """With queries whose temperature grows; the log multiplier of yarn is that of scores."""
-    rope = {"rope_theta": metadata.number("rope.freq_base", 10000.0), **yarn(metadata)}
+    rope = {"rope_theta": metadata.positive("rope.freq_base", 10000.0), **yarn(metadata)}
     rope["llama_4_scaling_beta"] = metadata.number("attention.temperature_scale")
     if metadata.has(YARN_LOG):
         of_scores = metadata.number(YARN_LOG)

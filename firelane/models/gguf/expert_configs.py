@@ -12,7 +12,7 @@ from firelane.models.gguf.rope import read_rope
 
 
 def experts(metadata: Metadata, count: str, picks: str = "num_experts_per_tok") -> Config:
-    return {count: metadata.integer("expert_count"), picks: metadata.integer("expert_used_count")}
+    return {count: metadata.experts, picks: metadata.integer("expert_used_count")}
 
 
 def mixtral(metadata: Metadata) -> Config:
@@ -93,5 +93,5 @@ def llama4(metadata: Metadata) -> Config:
         "intermediate_size_mlp": metadata.integer("feed_forward_length"),
         "interleave_moe_layer_step": metadata.size("interleave_moe_layer_step", 1),
         "attention_chunk_size": metadata.integer("attention.sliding_window", 8192) or None,
-        "use_qk_norm": metadata.integer("expert_count") != LLAMA4_MAVERICK,
+        "use_qk_norm": metadata.experts != LLAMA4_MAVERICK,
     }

@@ -56,11 +56,11 @@ def _gemma4_rope(metadata: Metadata) -> Config:
         "full_attention": {
             "rope_type": "proportional",
             "partial_rotary_factor": sum(d == 1.0 for d in divisors) / len(divisors),
-            "rope_theta": metadata.number("rope.freq_base"),
+            "rope_theta": metadata.positive("rope.freq_base"),
         },
         "sliding_attention": {
             "rope_type": "default",
-            "rope_theta": metadata.number("rope.freq_base_swa", 10000.0),
+            "rope_theta": metadata.positive("rope.freq_base_swa", 10000.0),
         },
     }
 
@@ -74,8 +74,7 @@ def _gemma4_heads(metadata: Metadata, sliding: list[bool]) -> Config:
             "metadata gemma4.attention.head_count_kv: layers of one kind that differ are not supported"
         )
     shared = metadata.integer("attention.shared_kv_layers", 0)
-    own = range(metadata.layers - shared)
-    full = [layer for layer in own if not sliding[layer]]
+    full = [layer for layer, slides in enumerate(sliding) if not slides and layer < metadata.layers - shared]
     return {
         "num_key_value_heads": max(of_kind[True] or of_kind[False]),
         "num_global_key_value_heads": max(of_kind[False], default=None),
@@ -98,12 +97,11 @@ def _gemma4_widths(metadata: Metadata) -> Config:
 
 
 def _gemma4_experts(metadata: Metadata) -> Config:
-    count = metadata.integer("expert_count", 0)
-    if not count:
+    if not metadata.integer("expert_count", 0):
         return {"enable_moe_block": False}
     return {
         "enable_moe_block": True,
-        "num_experts": count,
+        "num_experts": metadata.experts,
         "top_k_experts": metadata.integer("expert_used_count"),
         "moe_intermediate_size": metadata.integer("expert_feed_forward_length"),
     }

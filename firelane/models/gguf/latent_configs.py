@@ -71,7 +71,7 @@ def deepseek3(metadata: Metadata) -> Config:
 def _groups(metadata: Metadata) -> tuple[int, int]:
     if metadata.has("expert_group_count"):
         return metadata.size("expert_group_count"), metadata.size("expert_group_used_count")
-    return GROUPS.get(metadata.integer("expert_count"), (1, 1))
+    return GROUPS.get(metadata.experts, (1, 1))
 
 
 def _deepseek(metadata: Metadata, groups: tuple[int, int]) -> Config:

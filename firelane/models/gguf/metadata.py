@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from firelane.errors import UnsupportedModelError
 Config = dict[str, Any]
 """Content of config.json."""
 MOST_LAYERS = 4096
+MOST_EXPERTS = 4096
 MOST_SIZE = 1 << 31
 
 
@@ -54,6 +56,12 @@ class Metadata:
             raise self._refusal(key, "a number is needed")
         return _shortest(value)
 
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if not 0 < value < math.inf:
+            raise self._refusal(key, "a positive number is needed")
+        return value
+
     def flag(self, key: str, default: bool) -> bool:
         value = self._value(key, default)
         if not isinstance(value, bool):
@@ -67,11 +75,13 @@ class Metadata:
         return value
 
     def flags(self, key: str) -> list[bool] | None:
-        """A list of true and false; None where there is none."""
+        """True or false for each layer; None where there is no list."""
         value = self._value(key, [])
         if not isinstance(value, list) or not value:
             return None
-        return [bool(entry) for entry in cast(list[Any], value)]
+        if len(cast(list[Any], value)) < self.layers:
+            raise self._refusal(key, f"true or false is needed for each of {self.layers} layers")
+        return [bool(entry) for entry in cast(list[Any], value)[: self.layers]]
 
     def of_layers(self, key: str, default: int | None = None) -> list[int]:
         """An integer for each layer: a list of them, or one for all."""
@@ -111,6 +121,14 @@ class Metadata:
         found = self.size("block_count") - self.integer("nextn_predict_layers", 0)
         if not 0 < found <= MOST_LAYERS:
             raise self._refusal("block_count", f"from 1 to {MOST_LAYERS} layers are supported")
+        return found
+
+    @property
+    def experts(self) -> int:
+        """Of a layer."""
+        found = self.size("expert_count")
+        if found > MOST_EXPERTS:
+            raise self._refusal("expert_count", f"at most {MOST_EXPERTS} experts are supported")
         return found
 
     @property

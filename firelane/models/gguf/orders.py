@@ -65,7 +65,7 @@ def tiled(part: str, shape: Shape, layer: int, metadata: Metadata) -> Order:  # 
     kept = 2 * keys * metadata.size("ssm.state_size") if part in BEHIND_KEYS else 0
     size = (ROWS_OF_HEAD.get(part) or width) if part != OUTPUT else width
     found = shape[-1] if part == OUTPUT else shape[0]
-    if found != kept + keys * each * size:
+    if each < 1 or found != kept + keys * each * size:
         raise UnsupportedModelError(f"{part} of {found} rows cannot be that of {heads} heads of {keys} keys")
     if each == 1:
         return AS_STORED

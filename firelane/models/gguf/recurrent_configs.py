@@ -83,8 +83,7 @@ def granite_hybrid(metadata: Metadata) -> Config:
             "needed"
         )
     kv_heads, width = metadata.of_layers("attention.head_count_kv"), metadata.integer("feed_forward_length")
-    count = metadata.integer("expert_count", 0)
-    picks = {"num_experts_per_tok": metadata.integer("expert_used_count")} if count else {}
+    routed = experts(metadata, "num_local_experts") if metadata.integer("expert_count", 0) else {}
     return {
         "num_key_value_heads": metadata.present("attention.head_count_kv"),
         "layer_types": ["attention" if heads else "mamba" for heads in kv_heads],
@@ -99,8 +98,7 @@ def granite_hybrid(metadata: Metadata) -> Config:
         if metadata.flag("rope.scaling.finetuned", default=True)
         else "nope",
         "shared_intermediate_size": metadata.integer("expert_shared_feed_forward_length", width),
-        "num_local_experts": count,
-        **picks,
+        **(routed or {"num_local_experts": 0}),
         **granite_factors(metadata),
     }
 

@@ -22,7 +22,7 @@ YARN_LOG = "rope.scaling.yarn_log_multiplier"
 
 def read_rope(metadata: Metadata, head_dim: int) -> Config:
     """Keys of config.json that say how heads of this size are rotated."""
-    theta = metadata.number("rope.freq_base", 10000.0)
+    theta = metadata.positive("rope.freq_base", 10000.0)
     found: Config = {"rope_theta": theta}
     rotated = metadata.size("rope.dimension_count", head_dim)
     if metadata.has("rope.dimension_count"):

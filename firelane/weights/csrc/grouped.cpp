@@ -5,6 +5,7 @@ namespace {
 
 struct Groups {
   std::int32_t bits, offset;  // offset: added to each code
+  std::int32_t word_steps;    // of codes of four bits
   std::size_t k, span;        // inputs, and those that are packed together
   std::size_t panels, heads;
 };
@@ -14,7 +15,7 @@ struct Head {
   std::size_t size, count;      // bytes of a number, and how many of them a span has
 };
 
-constexpr int kStepOfNibble[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+constexpr int kStepOfNibble[8] = {0, 2, 4, 6, 1, 3, 5, 7}, kSameStep[4] = {0, 1, 2, 3};
 
 // Numbers of 32 outputs side by side; 0 for rows that are not there.
 template <class Number>
@@ -46,16 +47,18 @@ std::uint8_t* pack8(const std::uint8_t* const* rows, std::size_t inputs, std::ui
   return out;
 }
 
-// Eight steps of each row in four bytes for each of both inputs.
-std::uint8_t* pack4(const std::uint8_t* const* rows, std::size_t inputs, std::uint8_t offset, std::uint8_t* out) {
-  for (std::size_t i = 0; i < inputs; i += 16) {
-    for (std::size_t r = 0; r < kRows; ++r, out += 8) {
+// STEPS steps of each row in a word for each of both inputs, the steps of its nibbles in this order.
+template <int STEPS>
+std::uint8_t* pack4(const std::uint8_t* const* rows, std::size_t inputs, std::uint8_t offset, const int (&order)[STEPS],
+                    std::uint8_t* out) {
+  for (std::size_t i = 0; i < inputs; i += 2 * STEPS) {
+    for (std::size_t r = 0; r < kRows; ++r, out += STEPS) {
       const std::uint8_t* codes = rows[r] + i;
       for (int p = 0; p < 2; ++p) {
-        for (int j = 0; j < 4; ++j) {
-          const std::uint8_t low = codes[2 * kStepOfNibble[2 * j] + p] + offset;
-          const std::uint8_t high = codes[2 * kStepOfNibble[2 * j + 1] + p] + offset;
-          out[4 * p + j] = low | high << 4;
+        for (int j = 0; j < STEPS / 2; ++j) {
+          const std::uint8_t low = codes[2 * order[2 * j] + p] + offset;
+          const std::uint8_t high = codes[2 * order[2 * j + 1] + p] + offset;
+          out[STEPS / 2 * p + j] = low | high << 4;
         }
       }
     }
@@ -81,6 +84,15 @@ std::uint8_t* pack6(const std::uint8_t* const* rows, std::size_t inputs, std::ui
   return out;
 }
 
+// The codes of a span.
+std::uint8_t* pack(const Groups& groups, const std::uint8_t* const* rows, std::uint8_t* out) {
+  const std::uint8_t offset = static_cast<std::uint8_t>(groups.offset);
+  if (groups.bits == 8) return pack8(rows, groups.span, out);
+  if (groups.bits == 6) return pack6(rows, groups.span, offset, out);
+  if (groups.word_steps == 4) return pack4(rows, groups.span, offset, kSameStep, out);
+  return pack4(rows, groups.span, offset, kStepOfNibble, out);
+}
+
 }  // namespace
 
 // rows: of each row of the panels, one behind the other, its number in `codes`, of k each, and in each head; -1
@@ -88,7 +100,7 @@ std::uint8_t* pack6(const std::uint8_t* const* rows, std::size_t inputs, std::ui
 EXPORT void firelane_encode_groups(const Groups* groups, const Head* heads, const std::int64_t* rows,
                                    const std::uint8_t* codes, const std::uint8_t* zeros, std::uint8_t* out) {
   const std::size_t spans = groups->k / groups->span;
-  const std::uint8_t offset = static_cast<std::uint8_t>(groups->offset);
+  const std::uint8_t* begin = out;
   for (std::size_t panel = 0; panel < groups->panels; ++panel, rows += kRows) {
     for (std::size_t span = 0; span < spans; ++span) {
       for (std::size_t h = 0; h < groups->heads; ++h) out = pack_head(heads[h], spans, span, rows, out);
@@ -96,9 +108,8 @@ EXPORT void firelane_encode_groups(const Groups* groups, const Head* heads, cons
       for (std::size_t r = 0; r < kRows; ++r) {
         starts[r] = rows[r] < 0 ? zeros : codes + rows[r] * groups->k + span * groups->span;
       }
-      if (groups->bits == 8) out = pack8(starts, groups->span, out);
-      if (groups->bits == 4) out = pack4(starts, groups->span, offset, out);
-      if (groups->bits == 6) out = pack6(starts, groups->span, offset, out);
+      out = pack(*groups, starts, out);
     }
+    for (; (out - begin) % kAlignment; ++out) *out = 0;
   }
 }

@@ -8,7 +8,7 @@ with whatever type suffixes:
 
 of float32, and of pairs of bf16, by their full names:
 
-    add.rn.f32 sub.rn.f32 mul.rn.f32 fma.rn.f32    cvt.rn.bf16x2.f32    set.ge.u32.bf16x2 set.lt.u32.bf16x2
+    add.rn.f32 sub.rn.f32 mul.rn.f32    cvt.rn.bf16x2.f32    set.ge.u32.bf16x2 set.lt.u32.bf16x2
 
 Numbers stand as PTX has them, 0f… for float32. Anything else raises NotImplementedError.
 """
@@ -207,11 +207,6 @@ def _float(function: Callable[..., Any]) -> Instruction:
     return lambda *registers: function(*[r.view(np.float32) for r in registers]).view(np.uint32)
 
 
-def _fused(a: Any, b: Any, c: Any) -> Any:
-    """Exact for operands of few bits, the only ones that it is used for: one rounding of float64 remains."""
-    return (a.astype(np.float64) * b + c).astype(np.float32)
-
-
 def _pair(upper: Register, lower: Register) -> Register:
     """Two float32 rounded to bf16."""
     upper, lower = (_rounded(r).astype(np.uint32) for r in (upper, lower))
@@ -240,7 +235,6 @@ FLOAT_INSTRUCTIONS: Mapping[str, Instruction] = {
     "add.rn.f32": _float(np.add),
     "sub.rn.f32": _float(np.subtract),
     "mul.rn.f32": _float(np.multiply),
-    "fma.rn.f32": _float(_fused),
     "cvt.rn.bf16x2.f32": _pair,
     "set.ge.u32.bf16x2": _mask_of_pairs(np.greater_equal),
     "set.lt.u32.bf16x2": _mask_of_pairs(np.less),

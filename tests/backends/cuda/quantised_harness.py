@@ -27,26 +27,33 @@ class Form:
     group_size: int
     scales: torch.dtype = torch.float16
     minima: bool = False
+    units: bool = False
 
     def __str__(self) -> str:
-        return f"{self.numbers} by {self.group_size}{', minima' * self.minima}"
+        return f"{self.numbers} by {self.group_size}{', minima' * self.minima}{', units' * self.units}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantised:
-    """One part of a matrix. codes: uint8 [rows, k], as they are stored; scales, minima: float32."""
+    """One part of a matrix. codes: uint8 [rows, k], as they are stored; scales, minima: float32, and whole
+    numbers where there are units, [1 or 2, rows, k / 256]."""
 
     form: Form
     codes: np.ndarray
     scales: np.ndarray
     minima: np.ndarray | None
+    units: np.ndarray | None = None
 
     @property
     def bits(self) -> np.ndarray:
         """Of bf16 [rows, k]."""
-        size = self.form.group_size
-        numbers = numbers_of(self.codes, self.form) * np.repeat(self.scales, size, axis=1)
-        return to_bf16(numbers if self.minima is None else numbers - np.repeat(self.minima, size, axis=1))
+        numbers = numbers_of(self.codes, self.form) * self._spread(self.scales, 0)
+        return to_bf16(numbers if self.minima is None else numbers - self._spread(self.minima, 1))
+
+    def _spread(self, heads: np.ndarray, level: int) -> np.ndarray:
+        """A float32 number for each input."""
+        every = np.repeat(heads, self.form.group_size, axis=1)
+        return every if self.units is None else every * np.repeat(self.units[level], 256, axis=1)
 
 
 def numbers_of(codes: np.ndarray, form: Form) -> np.ndarray:
@@ -62,6 +69,8 @@ def random_part(form: Form, rows: int, k: int, *, seed: int = 0) -> Quantised:
     """Some scales so large or small that what they give are escapes, and some minima close to a multiple of
     their scale."""
     rng = np.random.default_rng(seed)
+    if form.units:
+        return _leveled_part(form, rows, k, rng)
     shape = (rows, k // form.group_size)
     codes = rng.integers(0, 16 if form.numbers in HALF_BYTES else 256, (rows, k)).astype(np.uint8)
     if form.numbers == FP8:
@@ -73,6 +82,21 @@ def random_part(form: Form, rows: int, k: int, *, seed: int = 0) -> Quantised:
     least = np.round(rng.random(shape) * 12) * (1 + (rng.random(shape) < 0.03) * 2.0**-13)
     minima = torch.from_numpy((scales * least).astype(np.float32)).to(torch.float32).numpy()
     return Quantised(form=form, codes=codes, scales=scales, minima=minima if form.minima else None)
+
+
+def _leveled_part(form: Form, rows: int, k: int, rng: np.random.Generator) -> Quantised:
+    """As K-quants have them."""
+    shape, count = (rows, k // form.group_size), 1 + form.minima
+    scales, minima = (rng.integers(20, 64, shape).astype(np.float32) for _ in range(2))
+    units = (0.001 + 0.001 * rng.random((count, rows, k // 256))) * [[[1]], [[4]]][:count]
+    units[:, rng.random((rows, k // 256)) < 0.004] *= 2.0**-10
+    return Quantised(
+        form=form,
+        codes=rng.integers(0, 16 if form.numbers in HALF_BYTES else 256, (rows, k)).astype(np.uint8),
+        scales=scales,
+        minima=minima if form.minima else None,
+        units=units.astype(np.float16).astype(np.float32),
+    )
 
 
 def quantised_matrix(parts: Sequence[Quantised]) -> QuantisedMatrix:
@@ -90,7 +114,8 @@ def quantised_matrix(parts: Sequence[Quantised]) -> QuantisedMatrix:
     matrix = QuantisedMatrix(
         data=data,
         scales=by_block(scales).to(form.scales),
-        minima=by_block(minima[0]) if minima else None,
+        minima=by_block(minima[0]).to(torch.int8 if form.units else torch.float32) if minima else None,
+        units=_units(parts) if form.units else None,
         bounds=bounds_of(torch.from_numpy(split.bases)) if split and minima else None,
         numbers=form.numbers,
         rows=sum(len(part.codes) for part in parts),
@@ -100,6 +125,14 @@ def quantised_matrix(parts: Sequence[Quantised]) -> QuantisedMatrix:
     if split and not minima:
         zero_escapes(data, form.numbers, matrix.escapes)
     return matrix
+
+
+def _units(parts: Sequence[Quantised]) -> torch.Tensor:
+    """[blocks, 1 or 2, k / 256, 64]."""
+    found = [part.units for part in parts if part.units is not None]
+    levels = zip(*found, strict=True)
+    both = [np.concatenate([_padded_rows(h, h.shape[1]) for h in level]) for level in levels]
+    return torch.stack([by_block(torch.from_numpy(level).half()) for level in both], dim=1)
 
 
 def _padded_rows(heads: np.ndarray, width: int) -> np.ndarray:

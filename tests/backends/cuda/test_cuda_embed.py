@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from firelane.backends.cuda.kernels.embed import ESCAPES, embed
+from firelane.backends.cuda.matrices import FP4, FP8, INT4, INT8
 from firelane.backends.cuda.shapes import ROW_BLOCK
 from firelane.backends.cuda.tables import TOKENS
 from tests.backends.cuda.matrices_harness import (
@@ -16,8 +17,16 @@ from tests.backends.cuda.matrices_harness import (
     true_values,
     uncoded_matrix,
 )
+from tests.backends.cuda.quantised_harness import Form, quantised_matrix, random_part
 from tests.backends.cuda.rows_harness import assert_untouched, limits, poisoned_tables, rows_of
 
+FORMS = [
+    Form(numbers=INT4, group_size=32),
+    Form(numbers=INT4, group_size=32, scales=torch.int8, minima=True, units=True),
+    Form(numbers=INT8, group_size=16, scales=torch.float32, minima=True),
+    Form(numbers=FP8, group_size=768, scales=torch.float32),
+    Form(numbers=FP4, group_size=16, scales=torch.bfloat16),
+]
 VOCAB = 150  # two blocks of rows and a part of one
 
 
@@ -91,3 +100,12 @@ def test_a_token_id_that_is_none_reads_nothing_beyond_the_table(form):
 
 def test_no_tokens():
     run(plain_matrix([random_bits(VOCAB, 128)]), [], max_tokens=3)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_rows_of_codes(form):
+    """Escapes, too, whose codes were made zero."""
+    part = random_part(form, VOCAB, 768, seed=3)
+    table = quantised_matrix([part])
+    ids = [0, 64, VOCAB - 1, *rows_with_escapes(table)]
+    assert_same_bits(run(table, ids), true_values(part.bits)[ids])

@@ -10,10 +10,11 @@ import pytest
 import torch
 from matrices_harness import coded_matrix, plain_matrix, random_bits, true_values, uncoded_matrix
 from products_harness import FORMS, Rows, assert_near, output, random_rows, run_gated, run_linear
+from quantised_harness import Form, quantised_matrix, random_part
 
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
-from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.matrices import FP4, INT4, Matrix
 from firelane.backends.cuda.row_groups import RowGroups
 from firelane.backends.cuda.shapes import round_up
 from firelane.program.ops import GELU_TANH, SILU, Gate
@@ -26,6 +27,10 @@ CONFIGS = {
     "wide": LinearConfig(row_tile=64, features=128, k_tile=64),
     "slices": LinearConfig(row_tile=128, k_tile=64, warps=8),
 }
+MXFP4_AND_Q4_K = (
+    Form(numbers=FP4, group_size=32, scales=torch.bfloat16),
+    Form(numbers=INT4, group_size=32, scales=torch.int8, minima=True, units=True),
+)
 LIMITS = Gate(alpha=1.702, limit=0.7, up_offset=1.0)
 
 
@@ -223,3 +228,14 @@ def test_an_empty_step_writes_nothing() -> None:
     x = random_rows(0, GATED.k, max_rows=4)
     assert run_experts_gated(plain_matrix(GATED.parts), GATED, x).size == 0
     assert run_experts_linear(plain_matrix(DOWN.parts), DOWN, slot_rows(DOWN, 0, max_rows=4)).size == 0
+
+
+@pytest.mark.parametrize("form", MXFP4_AND_Q4_K, ids=str)
+def test_quantised_experts_are_those_of_the_bf16_matrices(form: Form) -> None:
+    for layer, run in ((LARGE_GATED, run_experts_gated), (LARGE_DOWN, run_experts_linear)):
+        if form.units and layer.k % 256:
+            continue
+        x = random_rows(3, layer.k * (1 if layer.gated else layer.picks))
+        parts = [random_part(form, layer.rows, layer.k, seed=i) for i in range(len(layer.parts))]
+        wanted = run(plain_matrix([part.bits for part in parts]), layer, x)
+        np.testing.assert_array_equal(run(quantised_matrix(parts), layer, x), wanted)

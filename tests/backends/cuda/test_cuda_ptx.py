@@ -172,3 +172,27 @@ def test_several_results_and_a_number_that_is_spread() -> None:
 
 def _run(kernel: Any, **arguments: Any) -> None:
     Launch(kernel=kernel, grid=(1,), arguments=arguments).run()
+
+
+def test_float_instructions() -> None:
+    """Each rounded as float32 is; of pairs of bf16 the second operand makes the lower half."""
+    rng = np.random.default_rng(2)
+    a, b = (np.ldexp(rng.standard_normal(200), rng.integers(-9, 9, 200)).astype(np.float32) for _ in "ab")
+    registers = {"$1": a.view(np.uint32), "$2": b.view(np.uint32)}
+
+    def run(text: str) -> np.ndarray:
+        found = dict(registers)
+        run_ptx(text, found)
+        return found["$0"]
+
+    for operation, wanted in (("add", a + b), ("sub", a - b), ("mul", a * b)):
+        np.testing.assert_array_equal(run(f"{operation}.rn.f32 $0, $1, $2;").view(np.float32), wanted)
+    np.testing.assert_array_equal(run("sub.rn.f32 $0, $1, 0f41000000;").view(np.float32), a - np.float32(8))
+    pair = run("cvt.rn.bf16x2.f32 $0, $1, $2;").view(np.int16).reshape(-1, 2)
+    rounded = [torch.from_numpy(x).bfloat16().view(torch.int16).numpy() for x in (b, a)]
+    np.testing.assert_array_equal(pair, np.stack(rounded, axis=1))
+    at_least = run("set.ge.u32.bf16x2 $0, $1, $2;").view(np.uint16).reshape(-1, 2)
+    below = run("set.lt.u32.bf16x2 $0, $1, $2;").view(np.uint16).reshape(-1, 2)
+    halves = [(x.view(np.uint16).reshape(-1, 2).astype(np.uint32) << 16).view(np.float32) for x in (a, b)]
+    np.testing.assert_array_equal(at_least, np.where(halves[0] >= halves[1], 0xFFFF, 0))
+    np.testing.assert_array_equal(below, np.where(halves[0] < halves[1], 0xFFFF, 0))

@@ -23,6 +23,8 @@ FORMS = [
     Form(numbers=INT4, group_size=32),
     Form(numbers=INT4, group_size=64, minima=True),
     Form(numbers=INT4, group_size=16, scales=F32, minima=True),
+    Form(numbers=INT4, group_size=32, scales=torch.int8, minima=True, units=True),
+    Form(numbers=INT8, group_size=16, scales=torch.int8, units=True),
     Form(numbers=INT8, group_size=16, scales=F32),
     Form(numbers=INT8, group_size=128, scales=F32, minima=True),
     Form(numbers=FP8, group_size=640, scales=F32),
@@ -57,6 +59,7 @@ def test_every_code(numbers: str, minima: bool) -> None:
         data=torch.from_numpy(half_bytes(codes) if numbers in (INT4, FP4) else codes),
         scales=by_block(torch.from_numpy(scales)),
         minima=None if least is None else by_block(torch.from_numpy(least)),
+        units=None,
         bounds=None,
         numbers=numbers,
         rows=64,
@@ -69,11 +72,11 @@ def test_every_code(numbers: str, minima: bool) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_escapes_are_zero(form: Form) -> None:
-    part = random_part(form, 130, 640, seed=1)
+    part = random_part(form, 130, 768 if form.units else 640, seed=1)
     matrix = quantised_matrix([part])
     split = reference.split(np.pad(part.bits, ((0, 62), (0, 0))))
     assert split is not None
-    assert len(split.where) > 20
+    assert len(split.where) > 10
     found = decoded(matrix)
     np.testing.assert_array_equal(found & 0x7FFF, split.bits & 0x7FFF)
     same = found[split.bits & 0x7FFF != 0] == split.bits[split.bits & 0x7FFF != 0]
@@ -96,7 +99,7 @@ def test_products_are_those_of_the_bf16_matrix(form: Form, config: LinearConfig)
     np.testing.assert_array_equal(run_linear(quantised_matrix([part]), rows, config), wanted)
 
 
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[2], FORMS[6]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[3], FORMS[-1]], ids=str)
 def test_gated_products_are_those_of_the_bf16_matrix(form: Form) -> None:
     parts = [random_part(form, 40, 256, seed=seed) for seed in (4, 5)]
     rows = random_rows(3, 256)
@@ -105,7 +108,7 @@ def test_gated_products_are_those_of_the_bf16_matrix(form: Form) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[2], FORMS[6]], ids=str)
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[2], FORMS[-1]], ids=str)
 def test_inputs_that_fill_no_tile(form: Form) -> None:
     """As gpt-oss's experts have: no range is looked for then."""
     part = random_part(form, 64, 224, seed=6)

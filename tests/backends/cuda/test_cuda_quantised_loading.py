@@ -10,23 +10,32 @@ import numpy as np
 import pytest
 import torch
 
-from firelane.backends.cuda import loader
+from firelane.backends.cuda import coded_reference, loader
 from firelane.backends.cuda.kernels.quantised import decode_matrix
 from firelane.backends.cuda.loading import load_weights, planned_bytes
 from firelane.backends.cuda.matrices import PlainMatrix, QuantisedForm, QuantisedMatrix
-from firelane.backends.cuda.quantised_weights import stored_weights
+from firelane.backends.cuda.packing import MatrixPacker
+from firelane.backends.cuda.placement import Placement
+from firelane.backends.cuda.quantised_weights import Stored, arrays_of, numbers_of, stored_weights
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
+from firelane.program.values import DType, Weight
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
+from firelane.weights.gguf.blocks import FORMATS as GGUF_FORMATS
+from firelane.weights.gguf.blocks import decode
+from firelane.weights.gguf.types import TYPES
+from firelane.weights.grouped import fitted as codes_fitted
+from firelane.weights.quantizing.schemes import WHILE_PACKING
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
-from tests.backends.cuda.matrices_harness import bits_of
+from tests.backends.cuda.matrices_harness import bf16, bits_of, escapes_of, padded
 from tests.backends.executor_contract import Batch
 from tests.models import toy_dense
+from tests.weights.files import to_bf16
 from tests.weights.quantized.test_quantized import write_quantized
 
 CONFIG = toy_dense.qwen3() | {
@@ -36,6 +45,8 @@ CONFIG = toy_dense.qwen3() | {
     "torch_dtype": "float16",
     "tie_word_embeddings": False,
 }
+UNITS_AT = {"Q4_K": (0, 2), "Q6_K": (208,), "Q2_K": (80, 82)}
+BLOCK_BYTES = {type_.name: type_.nbytes for type_ in TYPES.values()}
 FORMATS = ("int4", "int4 with zero points", "int8, rows", "awq", "gptq, 8 bits")
 
 
@@ -95,8 +106,59 @@ def assert_same(matrix: QuantisedMatrix, plain: PlainMatrix) -> None:
     assert not (bits[true & 0x7FFF == 0] & 0x7FFF).any()
 
 
+@pytest.mark.parametrize("kind", UNITS_AT)
+def test_scales_of_two_levels(kind: str) -> None:
+    """Of GGUF's larger blocks, with padding rows."""
+    rows, k, grouping = 70, 768, GGUF_FORMATS[kind].grouping
+    assert grouping is not None
+    codes = codes_fitted(decode(kind, gguf_blocks(kind, rows * k // 256)).joined(rows), grouping)
+    form = QuantisedForm(
+        numbers=numbers_of(grouping), group_size=grouping.group, scales=torch.int8, minima=None, bounds=False
+    )
+    stored = Stored(grouping=grouping, form=form)
+    weight = Weight.stored("w", (rows, k), DType.BF16)
+    place = Placement(
+        weight=weight, padded_rows=128, padded_k=k, may_split=True, to_coded=False, stored=stored
+    )
+    packer = MatrixPacker(HostDevice(), (place,))
+    arrays = packer.place_codes(place, stored)
+    for target, part in zip(arrays, arrays_of(codes, stored, k), strict=True):
+        target[:rows].copy_(torch.from_numpy(part))
+    matrix = packer.pack_codes(place, arrays)
+    assert matrix.scales.dtype == torch.int8
+    split = coded_reference.split(padded([to_bf16(codes.values())]))
+    assert split is not None
+    assert_same(matrix, PlainMatrix(data=bf16(split.bits), rows=rows, k=k, escapes=escapes_of(split)))
+    assert (matrix.bounds is not None) == (grouping.minima and len(split.where) > 0)
+
+
+def gguf_blocks(kind: str, count: int) -> np.ndarray:
+    """Random ones, whose float16 numbers are all of about one size."""
+    rng = np.random.default_rng(8)
+    blocks = rng.integers(0, 256, (count, BLOCK_BYTES[kind])).astype(np.uint8)
+    for at in UNITS_AT[kind]:
+        units = (0.004 + 0.004 * rng.random(count)).astype(np.float16)
+        blocks[:, at : at + 2] = units.view(np.uint8).reshape(-1, 2)
+    return blocks
+
+
 def test_bf16_keeps_no_codes(checkpoint_of: Path) -> None:
     assert not stored_weights(*opened(checkpoint_of), "bf16")
+
+
+def test_weights_that_are_quantised_while_they_are_read_keep_their_codes(tmp_path: Path) -> None:
+    directory = write_quantized("int4", tmp_path, CONFIG) / "twin"
+    checkpoint, program = Checkpoint.open(directory), load_program(read_config(directory))
+    program = fitted(program, checkpoint, quantize=WHILE_PACKING["int4"])
+    stored = stored_weights(program, checkpoint, "int4")
+    loaded = load_weights(program, checkpoint, HostDevice(), mode="int4", stored=stored, threads=2)
+    plain = load_weights(program, checkpoint, HostDevice(), mode="bf16", threads=2)
+    assert len(stored) == 5  # qkv, o, gate and up, down, and the head
+    for name in stored:
+        matrix, same = loaded.matrices[name], plain.matrices[name]
+        assert isinstance(matrix, QuantisedMatrix)
+        assert isinstance(same, PlainMatrix)
+        assert_same(matrix, same)
 
 
 def test_a_model_gives_the_bytes_of_its_twin(tmp_path: Path) -> None:

@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 
 from firelane.errors import CheckpointError
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.sources.gguf import model_directory
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.fitting import fitted
+from firelane.weights.pieces import coded_format, read_codes
 from firelane.weights.reader import ReadBuffer
 from tests.models import toy_dense
 from tests.models.families import random_tensors
+from tests.models.gguf_rows_changed import ROWS
 from tests.models.gguf_writer import write_gguf
 
 KINDS = {
@@ -89,6 +94,59 @@ def test_directory_is_made_once_and_again_when_the_file_changes(
         Checkpoint.open(directory)
     model_directory(path, tmp_path / "cache")
     assert Checkpoint.open(directory).fingerprint != before
+
+
+def test_inputs_in_another_order_keep_their_codes(tmp_path: Path) -> None:
+    """Of Qwen3.5's output projections, whose value heads lie in another order."""
+    row = ROWS["qwen35"]
+    config = row.toy() | {"torch_dtype": "float32", "linear_value_head_dim": 32}
+    tensors, name = random_tensors(config, 0), "model.layers.0.linear_attn.out_proj.weight"
+
+    def quantise(values: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
+        kind = KINDS["Q8_0"] if values.shape[-1] == 128 else gguf.GGMLQuantizationType.F32
+        return gguf.quants.quantize(values, kind), kind
+
+    fields = row.fields | {"ssm.inner_size": 128}
+    path = write_gguf(
+        tmp_path / "toy.gguf", row.architecture, config, tensors,
+        fields=fields, changes=row.changes, quantise=quantise,
+    )  # fmt: skip
+    checkpoint = Checkpoint.open(model_directory(path, tmp_path / "cache"))
+    found = checkpoint.codes(name, 3, 70)
+    np.testing.assert_array_equal(bf16_bits(found.values()), checkpoint.rows(name, 3, 70))
+    expected = gguf.quants.dequantize(gguf.quants.quantize(tensors[name], KINDS["Q8_0"]), KINDS["Q8_0"])
+    np.testing.assert_array_equal(found.values(), expected[3:70])
+    format_ = checkpoint.format(name)
+    assert format_ is not None
+    assert format_.grouping is not None
+
+
+def test_experts_of_gpt_oss_keep_their_codes(tmp_path: Path) -> None:
+    """MXFP4, as they are published: a tensor for each expert, in its own rows."""
+    row, kind = ROWS["gpt-oss"], gguf.GGMLQuantizationType.MXFP4
+    config = row.toy() | row.change | {"torch_dtype": "bfloat16", "hidden_size": 96, "intermediate_size": 64}
+    tensors = random_tensors(config, 0)
+
+    def quantise(values: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
+        chosen = kind if values.ndim == 3 else gguf.GGMLQuantizationType.BF16
+        return gguf.quants.quantize(values, chosen), chosen
+
+    fields = row.fields | {"expert_feed_forward_length": 64}
+    path = write_gguf(
+        tmp_path / "toy.gguf", row.architecture, config, tensors,
+        fields=fields, changes=row.changes, quantise=quantise,
+    )  # fmt: skip
+    directory = model_directory(path, tmp_path / "cache")
+    checkpoint = Checkpoint.open(directory)
+    program = fitted(load_program(read_config(directory)), checkpoint)
+    weights = {w.name: w for w in program.weights}
+    gate_up, bias = weights["layers.0.experts_gate_up"], weights["layers.0.experts_gate_up_bias"]
+    assert coded_format(checkpoint, gate_up) is not None
+    found = np.concatenate([read_codes(checkpoint, p, range(p.height)).values() for p in gate_up.pieces])
+    columns = tensors["model.layers.0.mlp.experts.gate_up_proj"].swapaxes(1, 2)
+    halves = np.concatenate([columns[:, ::2], columns[:, 1::2]], axis=1).reshape(-1, 96)
+    np.testing.assert_array_equal(found, gguf.quants.dequantize(gguf.quants.quantize(halves, kind), kind))
+    assert {checkpoint.dtype(piece.tensor) for piece in bias.pieces} == {"F32"}
 
 
 def test_bf16_rounds_to_nearest_even() -> None:

@@ -16,6 +16,7 @@ from firelane.errors import CheckpointError, FirelaneError, OutputError, Unsuppo
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
 from firelane.program.values import DType, Weight
+from firelane.sources.gguf import model_directory
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.fitting import fitted
@@ -26,6 +27,7 @@ from firelane.weights.quantize.run import MARKER, quantize
 from firelane.weights.quantizing.parts import quantize_rows
 from firelane.weights.quantizing.schemes import SCHEMES
 from tests.models.families import FAMILIES, make_checkpoint, random_tensors
+from tests.models.gguf_writer import write_gguf
 from tests.models.toy_config import Config
 from tests.weights.files import write_safetensors
 from tests.weights.quantized.test_quantized import CONFIG, write_quantized
@@ -208,3 +210,16 @@ def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None
         quantized(model, tmp_path / "out")
     assert not (tmp_path / "out/config.json").exists()
     assert not list((tmp_path / "out").glob("*.safetensors"))
+
+
+def test_a_gguf_file_of_plain_numbers_is_quantised(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "toy.gguf", "qwen3", CONFIG, random_tensors(CONFIG, 0), fields={})
+    quantized(model_directory(path, tmp_path / "cache"), tmp_path / "out")
+    quantized(write(tmp_path / "model", "float32"), tmp_path / "twin")
+    found, expected = read_back(tmp_path / "out"), read_back(tmp_path / "twin")
+    assert set(found.names) == set(expected.names)
+    for name in found.names:
+        np.testing.assert_array_equal(found.tensor(name), expected.tensor(name), err_msg=name)
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= names
+    assert "gguf.json" not in names

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from firelane import LLM, SamplingParams
+from firelane.engine.identity import model_identity
+from firelane.engine.load import load_executor
+from firelane.engine_config import EngineConfig
 from firelane.errors import CheckpointError, UsageError
 from firelane.models.registry import load_program
 from firelane.program.recipes import widened
@@ -21,6 +24,7 @@ from firelane.weights.formats import Format
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 from firelane.weights.quantizing.targets import find_targets
+from firelane.wire.frames import Loading
 from tests.models.families import FAMILIES, config_of, make_checkpoint, random_tensors
 from tests.models.toy_config import Config
 from tests.weights.files import write_safetensors
@@ -144,3 +148,37 @@ def test_numbers_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None
     write_safetensors(directory / "model.safetensors", tensors, "float32")
     with pytest.raises(CheckpointError, match=rf"tensor {DOWN} holds NaN or infinite weights"):
         LLM(str(directory), weights="int8")
+
+
+def test_a_quantised_model_has_an_identity_and_a_dtype_of_its_own(tmp_path: Path) -> None:
+    directory = write(tmp_path, "float16")
+    found: dict[str, tuple[str, str]] = {}
+    for weights, dtype in (
+        ("auto", "auto"),
+        ("bf16", "auto"),
+        ("auto", "bf16"),
+        ("int8", "auto"),
+        ("int4", "auto"),
+    ):
+        config = EngineConfig(
+            model_dir=directory,
+            cache_dir=tmp_path,
+            backend="null",
+            max_num_seqs=1,
+            weights=weights,
+            dtype=dtype,
+        )
+        loading: list[Loading] = []
+        executor = load_executor(config, lambda *_: None, loading.append)
+        found[f"{weights} {dtype}"] = model_identity("", executor, config), loading[0].dtype
+        executor.release()
+    assert [said for _, said in found.values()] == [
+        "f32",
+        "f32",
+        "bf16",
+        "bf16 quantised to int8",
+        "bf16 quantised to int4",
+    ]
+    identities = [identity for identity, _ in found.values()]
+    assert identities[0] == identities[1]
+    assert len(set(identities)) == 4

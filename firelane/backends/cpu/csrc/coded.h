@@ -209,6 +209,8 @@ FL_KERNEL void decode_panel(const std::uint8_t* panel, std::uint32_t* out) {
 
 // How far ahead one of several tiles fetches its panel into the first-level cache.
 constexpr int kNearTileBytes = 1024;
+// How far ahead few rows fetch a panel that is read in an order which the hardware's own prefetch does not follow.
+constexpr int kLoneBytes = 6144;
 
 enum class Fetch {
   kFar,   // a single tile: its own panel, from memory
@@ -219,7 +221,12 @@ enum class Fetch {
 // Decoding waits longer for a word than a plain product does: fewer rows fetch.
 template <class Coded, Fetch F, int M>
 FL_INLINE void fetch_block(const std::uint8_t* block) {
-  if constexpr (F == Fetch::kFar && M < kDecodeFetchRows) return;
+  if constexpr (F == Fetch::kFar && M < kDecodeFetchRows) {
+    if constexpr (requires { Coded::kFetchAhead; })
+      for (int at = 0; at < Coded::kFetchAhead * Coded::kBlockBytes; at += 64)
+        __builtin_prefetch(block + kLoneBytes + at, 0, 3);
+    return;
+  }
   constexpr int near = F == Fetch::kFar ? kNearBytes : kNearTileBytes;
   for (int at = 0; at < Coded::kBlockBytes; at += 64) {
     __builtin_prefetch(block + near + at, 0, 3);

@@ -128,46 +128,57 @@ struct Codes6 {
 template <int BITS, int GROUP, bool MINIMA, Heads HEADS, Book BOOK>
 struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   using Span = GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK>;
-  static constexpr int kSteps = Span::kInputs / 2;
-  static constexpr int kBlockBytes = Span::kBytes;
+  static constexpr int kSteps = BITS == 6 ? 16 : GROUP / 2;
+  static constexpr int kBlockBytes = Span::kBytes / (Span::kInputs / 2 / kSteps);  // about, of levels
+  static constexpr bool kFetchAhead = BITS != 8;  // bytes are read one after the other
   // Whether 96 times a scale is exact, and so what takes a mantissa's power of two away.
   static constexpr bool kFused6 = !MINIMA && HEADS != Heads::kF32;
 
-  const std::uint8_t* block;
+  const std::uint8_t* block;  // the next codes, or at the end of a span the next heads
 
   FL_INLINE Grouped(const std::uint8_t* panel, int) : block(panel) {}
 
   // use(step, words) for the next kSteps steps.
   template <class Use>
   FL_INLINE void decode(const Use& use) {
-    constexpr Heads stored = Span::kLevels ? Heads::kF16 : HEADS;
-    StepLanes units = heads_at<stored>(block), least_units{};
-    if constexpr (MINIMA) least_units = heads_at<stored>(block + Span::kNumberBytes);
-    const std::uint8_t* steps = block + Span::kStepsAt;
-    const std::uint8_t* codes = block + Span::kCodesAt;
-    constexpr int in_loop = BITS == 6 ? 16 : GROUP / 2;
-    for (int s = 0; s < kSteps; s += in_loop, codes += in_loop * 8 * BITS) {
-      if constexpr (BITS == 6) {
+    if (left_ == 0) begin_span();
+    left_ -= 2 * kSteps;
+    if constexpr (BITS == 6) {
 #pragma GCC unroll 2
-        for (int t = 0; t < 16; t += GROUP / 2, steps += 32) {
-          const StepLanes scales = leveled(units, steps), least = leveled(least_units, steps + 32 * Span::kGroups);
-          group6(codes, s, t, scales, least, use);
-        }
-      } else {
-        const StepLanes scales = leveled(units, steps), least = leveled(least_units, steps + 32 * Span::kGroups);
-        steps += 32;
-        if constexpr (BITS == 4)
-          group4(codes, s, scales, least, use);
-        else
-          group8(codes, s, scales, least, use);
+      for (int t = 0; t < 16; t += GROUP / 2) {
+        const StepLanes scales = leveled(units_, 0), least = leveled(least_units_, Span::kGroups);
+        steps_ += 32;
+        group6(block, t, scales, least, use);
       }
+    } else {
+      const StepLanes scales = leveled(units_, 0), least = leveled(least_units_, Span::kGroups);
+      steps_ += 32;
+      if constexpr (BITS == 4)
+        group4(block, scales, least, use);
+      else
+        group8(block, scales, least, use);
     }
-    block += kBlockBytes;
+    block += kSteps * 8 * BITS;
   }
 
  private:
-  static FL_INLINE StepLanes leveled(const StepLanes& units, const std::uint8_t* steps) {
+  StepLanes units_, least_units_{};
+  const std::uint8_t* steps_;
+  int left_ = 0;  // inputs of the span
+
+  FL_INLINE void begin_span() {
+    constexpr Heads stored = Span::kLevels ? Heads::kF16 : HEADS;
+    units_ = heads_at<stored>(block);
+    if constexpr (MINIMA) least_units_ = heads_at<stored>(block + Span::kNumberBytes);
+    steps_ = block + Span::kStepsAt;
+    block += Span::kCodesAt;
+    left_ = Span::kInputs;
+  }
+
+  // What the next group has: `further` groups on are the bytes of its numbers.
+  FL_INLINE StepLanes leveled(const StepLanes& units, int further) const {
     if constexpr (!Span::kLevels) return units;
+    const std::uint8_t* steps = steps_ + 32 * further;
     const StepLanes by = twice(bytes16(steps), bytes16(steps + 16));
     return each_lane([&](int v) FL_LAMBDA { return units.v[v] * by.v[v]; });
   }
@@ -185,7 +196,7 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   }
 
   template <class Use>
-  static FL_INLINE void group4(const std::uint8_t* codes, int first, const StepLanes& scales, const StepLanes& least,
+  static FL_INLINE void group4(const std::uint8_t* codes, const StepLanes& scales, const StepLanes& least,
                                const Use& use) {
     const Codes4<Span::kOffset, BOOK> numbers;
 #pragma GCC unroll 2
@@ -197,7 +208,7 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
         if (s % 2 == 0)
 #pragma GCC unroll 4
           for (int v = 0; v < 4; ++v) shifted[v] = lanes[v] >> (2 * s);
-        give(use, first + at + s, [&](int v) FL_LAMBDA {
+        give(use, at + s, [&](int v) FL_LAMBDA {
           return weigh(numbers.number(shifted[v], s), scales.v[v], least.v[v]);
         });
       }
@@ -205,24 +216,24 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   }
 
   template <class Use>
-  static FL_INLINE void group6(const std::uint8_t* codes, int first, int from, const StepLanes& scales,
+  static FL_INLINE void group6(const std::uint8_t* codes, int from, const StepLanes& scales,
                                const StepLanes& least, const Use& use) {
     const Codes6 numbers{codes};
-    const StepLanes away = each_lane([&](int v) FL_LAMBDA { return scales.v[v] * -96.0f; });
+    [[maybe_unused]] const StepLanes away = each_lane([&](int v) FL_LAMBDA { return scales.v[v] * -96.0f; });
 #pragma GCC unroll 16
     for (int s = from; s < from + GROUP / 2; ++s)
-      give(use, first + s, [&](int v) FL_LAMBDA {
+      give(use, s, [&](int v) FL_LAMBDA {
         const f32x16 code = in_mantissa(numbers.placed(s, v), 63 << 17, 64);
         return kFused6 ? fmadd(code, scales.v[v], away.v[v]) : weigh(code - 96.0f, scales.v[v], least.v[v]);
       });
   }
 
   template <class Use>
-  static FL_INLINE void group8(const std::uint8_t* codes, int first, const StepLanes& scales, const StepLanes& least,
+  static FL_INLINE void group8(const std::uint8_t* codes, const StepLanes& scales, const StepLanes& least,
                                const Use& use) {
 #pragma GCC unroll 4
     for (int s = 0; s < GROUP / 2; ++s)
-      give(use, first + s, [&](int v) FL_LAMBDA {
+      give(use, s, [&](int v) FL_LAMBDA {
         const std::uint8_t* at = codes + 64 * s + 16 * v;
         return weigh(BOOK == Book::kE4m3 ? e4m3_16(at) : bytes16(at), scales.v[v], least.v[v]);
       });

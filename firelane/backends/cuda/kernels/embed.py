@@ -43,6 +43,7 @@ def dequantised(  # limits: exempt (kernel: a matrix in pointers)
     data,
     scales,
     minima,
+    units,
     row,
     columns,
     mask,
@@ -58,6 +59,13 @@ def dequantised(  # limits: exempt (kernel: a matrix in pointers)
     minimum = None
     if minima is not None:
         minimum = tl.load(minima + at, mask=mask, other=0.0).to(tl.float32)
+    if units is not None:
+        per_block: tl.constexpr = K // 256 * _ROW_BLOCK
+        at = row // _ROW_BLOCK * ((1 + (minima is not None)) * per_block) + row % _ROW_BLOCK
+        at += columns // 256 * _ROW_BLOCK
+        scale *= tl.load(units + at, mask=mask, other=0.0).to(tl.float32)
+        if minima is not None:
+            minimum *= tl.load(units + at + per_block, mask=mask, other=0.0).to(tl.float32)
     if is_half(NUMBERS):
         places = row * (K // 2) + columns // _TILE * half + columns % half
         code = tl.load(data + places, mask=mask, other=0)
@@ -77,6 +85,7 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     bases,
     scales,
     minima,
+    units,
     starts,
     where,
     values,
@@ -109,7 +118,7 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     columns = begin + tl.arange(0, BLOCK)
     mask = columns < WIDTH
     if NUMBERS is not None:
-        x = dequantised(data, scales, minima, row.to(tl.int64), columns, mask, K, NUMBERS, GROUP_SIZE)
+        x = dequantised(data, scales, minima, units, row.to(tl.int64), columns, mask, K, NUMBERS, GROUP_SIZE)
     elif bases is None:
         x = tl.load(data + row.to(tl.int64) * K + columns, mask=mask, other=0.0).to(tl.float32)
     else:

@@ -50,6 +50,7 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     bases,
     scales,
     minima,
+    units,
     starts,
     where,
     values,
@@ -96,7 +97,7 @@ def expert_gated_kernel(  # limits: exempt (kernel: matrices, rows and output in
     place = expert * (2 * up_rows) + feature
     row, _, valid = entries_of(order, 0, count, PICKS, ROW_TILE)
     gate, up = multiply_two(
-        data, codes, bases, scales, minima, place, up_rows, k_tiles, x + row * x_stride, valid, k,
+        data, codes, bases, scales, minima, units, place, up_rows, k_tiles, x + row * x_stride, valid, k,
         FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     block = place // _ROW_BLOCK
@@ -174,6 +175,7 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     bases,
     scales,
     minima,
+    units,
     starts,
     where,
     values,
@@ -214,7 +216,7 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     place = expert * (feature_tiles * FEATURES) + feature
     x_rows = x + row * x_stride + slot * k
     total = multiply(
-        data, codes, bases, scales, minima, place, k_tiles, x_rows, valid, 0, k_tiles, k,
+        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, k,
         FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     total += sum_escapes(

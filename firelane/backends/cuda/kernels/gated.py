@@ -43,6 +43,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     bases,
     scales,
     minima,
+    units,
     starts,
     where,
     values,
@@ -106,7 +107,7 @@ def gated_linear_kernel(  # limits: exempt (kernel: matrix, rows and output in p
         )  # fmt: skip
     if sums is None:
         gate, up = multiply_two(
-            data, codes, bases, scales, minima, feature, up_rows, k_tiles, x_rows, tokens < count, k,
+            data, codes, bases, scales, minima, units, feature, up_rows, k_tiles, x_rows, tokens < count, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
         )  # fmt: skip
     else:

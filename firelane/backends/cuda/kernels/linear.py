@@ -40,6 +40,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     bases,
     scales,
     minima,
+    units,
     starts,
     where,
     values,
@@ -106,7 +107,7 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     tiles = k_tiles // max(SEGMENTS, 1)
     for segment in range(SEGMENTS):  # none if SEGMENTS is 0
         total = multiply(
-            data, codes, bases, scales, minima, feature, k_tiles, x_rows, valid, segment * tiles,
+            data, codes, bases, scales, minima, units, feature, k_tiles, x_rows, valid, segment * tiles,
             (segment + 1) * tiles, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
         )  # fmt: skip
@@ -239,6 +240,7 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     bases,
     scales,
     minima,
+    units,
     starts,
     where,
     values,
@@ -287,8 +289,8 @@ def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in p
     mask = (features < rows)[:, None] & valid[None, :]
     if part < SEGMENTS:
         total = multiply(
-            data, codes, bases, scales, minima, feature_tile * FEATURES, k_tiles, x_rows, valid, part * tiles,
-            (part + 1) * tiles, k,
+            data, codes, bases, scales, minima, units, feature_tile * FEATURES, k_tiles, x_rows, valid,
+            part * tiles, (part + 1) * tiles, k,
             FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
         )  # fmt: skip
         tl.store(places, total, mask=mask)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from firelane.backends.cuda.kernels.coded import decode_lower, decode_upper
-from firelane.backends.cuda.kernels.quantised import half_tile, rows_of, scales_of
+from firelane.backends.cuda.kernels.quantised import half_tile, rows_of, scales_of, units_of
 from firelane.backends.cuda.shapes import K_TILE
 
 _TILE = tl.constexpr(K_TILE)
@@ -63,6 +63,7 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
     bases,
     scales,
     minima,
+    units,
     feature,
     k_tiles,
     x_rows,
@@ -86,6 +87,8 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
         block = feature // FEATURES
         data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
         low, high = None, None
+        if units is not None:
+            units = units_of(units, block, k_tiles, minima is not None)
         if minima is not None:
             minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
         if bases is not None:
@@ -94,9 +97,15 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
             half = tl.arange(0, _HALF) + tile * _TILE
             lower_met = load_rows(x_rows, valid, half, k, RAGGED)
             upper_met = load_rows(x_rows, valid, half + _HALF, k, RAGGED)
-            weights = half_tile(data, scales, minima, low, high, tile, False, NUMBERS, GROUP_SIZE)
+            weights = half_tile(
+                data, scales, minima, units, low, high, tile, k_tiles, False,
+                NUMBERS, GROUP_SIZE,
+            )  # fmt: skip
             total = tl.dot(weights, lower_met, total)
-            weights = half_tile(data, scales, minima, low, high, tile, True, NUMBERS, GROUP_SIZE)
+            weights = half_tile(
+                data, scales, minima, units, low, high, tile, k_tiles, True,
+                NUMBERS, GROUP_SIZE,
+            )  # fmt: skip
             total = tl.dot(weights, upper_met, total)
     elif codes is None:
         data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
@@ -127,6 +136,7 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, 
     bases,
     scales,
     minima,
+    units,
     feature,
     distance,
     k_tiles,
@@ -150,7 +160,10 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, 
         other_data = rows_of(data, other_block, k_tiles, NUMBERS)
         other_scales = scales_of(scales, other_block, k_tiles, GROUP_SIZE)
         data, scales = rows_of(data, block, k_tiles, NUMBERS), scales_of(scales, block, k_tiles, GROUP_SIZE)
-        other_minima, low, high, other_low, other_high = None, None, None, None, None
+        other_minima, other_units, low, high, other_low, other_high = None, None, None, None, None, None
+        if units is not None:
+            other_units = units_of(units, other_block, k_tiles, minima is not None)
+            units = units_of(units, block, k_tiles, minima is not None)
         if minima is not None:
             other_minima = scales_of(minima, other_block, k_tiles, GROUP_SIZE)
             minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
@@ -161,18 +174,24 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, 
             half = tl.arange(0, _HALF) + tile * _TILE
             lower_met = load_rows(x_rows, valid, half, k, RAGGED)
             upper_met = load_rows(x_rows, valid, half + _HALF, k, RAGGED)
-            weights = half_tile(data, scales, minima, low, high, tile, False, NUMBERS, GROUP_SIZE)
+            weights = half_tile(
+                data, scales, minima, units, low, high, tile, k_tiles, False,
+                NUMBERS, GROUP_SIZE,
+            )  # fmt: skip
             total = tl.dot(weights, lower_met, total)
-            weights = half_tile(data, scales, minima, low, high, tile, True, NUMBERS, GROUP_SIZE)
+            weights = half_tile(
+                data, scales, minima, units, low, high, tile, k_tiles, True,
+                NUMBERS, GROUP_SIZE,
+            )  # fmt: skip
             total = tl.dot(weights, upper_met, total)
             weights = half_tile(
-                other_data, other_scales, other_minima, other_low, other_high, tile, False,
-                NUMBERS, GROUP_SIZE,
+                other_data, other_scales, other_minima, other_units, other_low, other_high, tile, k_tiles,
+                False, NUMBERS, GROUP_SIZE,
             )  # fmt: skip
             other = tl.dot(weights, lower_met, other)
             weights = half_tile(
-                other_data, other_scales, other_minima, other_low, other_high, tile, True,
-                NUMBERS, GROUP_SIZE,
+                other_data, other_scales, other_minima, other_units, other_low, other_high, tile, k_tiles,
+                True, NUMBERS, GROUP_SIZE,
             )  # fmt: skip
             other = tl.dot(weights, upper_met, other)
     elif codes is None:

@@ -59,6 +59,21 @@ def scales_of(scales, block, k_tiles, GROUP_SIZE: tl.constexpr):
 
 
 @triton.jit
+def units_of(units, block, k_tiles, MINIMA: tl.constexpr):
+    """Where a block's units begin, those of minima behind those of scales."""
+    return units + block.to(tl.int64) * ((1 + MINIMA) * (k_tiles // 2) * _ROW_BLOCK)
+
+
+@triton.jit
+def heads_of(heads, units, places, unit):
+    """float32 [ROW_BLOCK, groups, 1]: scales or minima. unit: where their units lie."""
+    found = tl.load(heads + places).to(tl.float32)
+    if units is not None:
+        found *= tl.load(units + unit + tl.arange(0, _ROW_BLOCK)[:, None]).to(tl.float32)
+    return found[:, :, None]
+
+
+@triton.jit
 def codes_of(data, tile, UPPER: tl.constexpr, NUMBERS: tl.constexpr):
     """Bytes with the codes of the lower or upper half of a tile of inputs; data: where each row begins."""
     first = tile * _HALF if is_half(NUMBERS) else tile * _TILE + UPPER * _HALF
@@ -70,22 +85,25 @@ def half_tile(  # limits: exempt (kernel: a matrix in pointers)
     data,
     scales,
     minima,
+    units,
     low,
     high,
     tile,
+    k_tiles,
     UPPER: tl.constexpr,
     NUMBERS: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
 ):
-    """bf16 [ROW_BLOCK, half of a tile]: weights of a block of rows. scales, minima: of the block."""
+    """bf16 [ROW_BLOCK, half of a tile]: weights of a block of rows. scales, minima, units: of the block."""
     groups: tl.constexpr = max(_HALF // GROUP_SIZE, 1)  # pyright: ignore[reportAssignmentType]
     code = tl.reshape(codes_of(data, tile, UPPER, NUMBERS), (_ROW_BLOCK, groups, _HALF // groups))
     group = (tile * _TILE + UPPER * _HALF) // GROUP_SIZE + tl.arange(0, groups)
     places = group[None, :] * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)[:, None]
-    scale = tl.load(scales + places).to(tl.float32)[:, :, None]
+    unit = tile // 2 * _ROW_BLOCK
+    scale = heads_of(scales, units, places, unit)
     minimum = None
     if minima is not None:
-        minimum = tl.load(minima + places).to(tl.float32)[:, :, None]
+        minimum = heads_of(minima, units, places, unit + k_tiles // 2 * _ROW_BLOCK)
     return tl.reshape(decode(code, scale, minimum, low, high, NUMBERS, UPPER), (_ROW_BLOCK, _HALF))
 
 
@@ -95,6 +113,7 @@ def decode_matrix_kernel(  # limits: exempt (kernel: a matrix in pointers)
     bounds,
     scales,
     minima,
+    units,
     out,
     k_tiles,
     TILES: tl.constexpr,
@@ -107,6 +126,8 @@ def decode_matrix_kernel(  # limits: exempt (kernel: a matrix in pointers)
     low, high = None, None
     if minima is not None:
         minima = scales_of(minima, block, k_tiles, GROUP_SIZE)
+    if units is not None:
+        units = units_of(units, block, k_tiles, minima is not None)
     if bounds is not None:
         low, high = tl.load(bounds + 2 * block), tl.load(bounds + 2 * block + 1)
     rows = (tl.arange(0, _ROW_BLOCK) + block * _ROW_BLOCK).to(tl.int64)[:, None]
@@ -114,8 +135,13 @@ def decode_matrix_kernel(  # limits: exempt (kernel: a matrix in pointers)
     first = tl.program_id(0) * TILES
     for tile in range(first, min(first + TILES, k_tiles)):
         at = out + tile * _TILE
-        tl.store(at, half_tile(data, scales, minima, low, high, tile, False, NUMBERS, GROUP_SIZE))
-        tl.store(at + _HALF, half_tile(data, scales, minima, low, high, tile, True, NUMBERS, GROUP_SIZE))
+        tl.store(
+            at, half_tile(data, scales, minima, units, low, high, tile, k_tiles, False, NUMBERS, GROUP_SIZE)
+        )
+        tl.store(
+            at + _HALF,
+            half_tile(data, scales, minima, units, low, high, tile, k_tiles, True, NUMBERS, GROUP_SIZE),
+        )
 
 
 def decode_matrix(matrix: QuantisedMatrix, out: Tensor) -> tuple[Launch, PlainMatrix]:
@@ -133,6 +159,7 @@ def decode_matrix(matrix: QuantisedMatrix, out: Tensor) -> tuple[Launch, PlainMa
             "bounds": matrix.bounds,
             "scales": matrix.scales,
             "minima": matrix.minima,
+            "units": matrix.units,
             "out": data,
             "k_tiles": k // K_TILE,
             "TILES": _TILES,

@@ -16,6 +16,7 @@ from firelane.backends.cuda.launch import Grid, Launch, Work
 from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix, QuantisedMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 
+_FORM_ARGUMENTS = ("data", "codes", "bases", "scales", "minima", "units", "NUMBERS", "GROUP_SIZE")
 GROUP = 8  # row tiles that meet a tile of features one after the other
 
 
@@ -34,7 +35,7 @@ def matrix_arguments(matrix: Matrix) -> dict[str, Any]:
 
 def form_arguments(matrix: Matrix) -> dict[str, Any]:
     """What tells the forms apart, without the escapes."""
-    found: dict[str, Any] = dict.fromkeys(("codes", "bases", "scales", "minima", "NUMBERS", "GROUP_SIZE"))
+    found: dict[str, Any] = dict.fromkeys(_FORM_ARGUMENTS)
     match matrix:
         case PlainMatrix():
             return found | {"data": matrix.data}
@@ -46,6 +47,7 @@ def form_arguments(matrix: Matrix) -> dict[str, Any]:
                 "bases": matrix.bounds,
                 "scales": matrix.scales,
                 "minima": matrix.minima,
+                "units": matrix.units,
                 "NUMBERS": matrix.numbers,
                 "GROUP_SIZE": matrix.group_size,
             }

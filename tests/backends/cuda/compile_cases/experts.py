@@ -3,8 +3,9 @@ DeepSeek V3."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,18 +16,24 @@ from firelane.backends.cuda.kernels.group_rows import group_rows
 from firelane.backends.cuda.kernels.route import route
 from firelane.backends.cuda.kernels.tiling import fitted
 from firelane.backends.cuda.launch import Launch
-from firelane.backends.cuda.matrices import Matrix
+from firelane.backends.cuda.matrices import FP4, INT4, Matrix
 from firelane.backends.cuda.row_groups import RowGroups, most_tiles
 from firelane.backends.cuda.shapes import round_up
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
 from firelane.program.ops import SILU, Gate, Groups, Route
 from firelane.program.values import DType, Rows, Value, Weight
-from tests.backends.cuda.compile_cases.linear import coded, plain
+from tests.backends.cuda.compile_cases.linear import coded, plain, quantised
 from tests.backends.cuda.compile_cases.rows import split_k
 from tests.backends.cuda.compile_driver import ASYNC_COPY, ONLY_WGMMA, WGMMA, WIDE_LOADS, Case, untouched
 from tests.backends.cuda.host_device import HostDevice
 
 F32, I32 = torch.float32, torch.int32
+FORMS: dict[str, Callable[[int, int], Matrix]] = {
+    "plain": plain,
+    "coded": coded,
+    "int4": partial(quantised, numbers=INT4, group_size=32),
+    "mxfp4": partial(quantised, numbers=FP4, group_size=32, scales=torch.bfloat16),
+}
 FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS)
 
 
@@ -75,6 +82,8 @@ def cases() -> Iterator[Case]:
         yield from _products(QWEN3, rows, "plain")
         yield from _products(QWEN3, rows, "coded")
         yield from _products(GPT_OSS, rows, "plain")
+        yield from _products(GPT_OSS, rows, "mxfp4")
+        yield from _products(QWEN3, rows, "int4")
     for rows in (1, 2048):
         yield from _products(SCOUT, rows, "plain")
         yield from _products(SCOUT, rows, "coded")
@@ -84,8 +93,8 @@ def cases() -> Iterator[Case]:
 def _products(model: Model, rows: int, form: str) -> Iterator[Case]:
     for gated in (True, False):
         out, k = (2 * model.inner, model.hidden) if gated else (model.hidden, model.inner)
-        config = _config(model, rows, (out, k), gated=gated, is_coded=form == "coded")
-        matrix = {"plain": plain, "coded": coded}[form](model.experts * out, k)
+        config = _config(model, rows, (out, k), gated=gated, is_coded=form != "plain")
+        matrix = FORMS[form](model.experts * out, k)
         launch = (_gated if gated else _linear)(model, matrix, rows, config)
         tile = f"{config.row_tile} x {config.k_tile}, {config.stages} stages"
         name = f"{'gated ' if gated else ''}{form} {model.name}, {rows} rows, {tile}"

@@ -37,7 +37,7 @@ from tests.backends.cuda.compile_driver import (
     untouched,
 )
 
-F32, I32, U8 = torch.float32, torch.int32, torch.uint8
+F32, I32, U8, I8 = torch.float32, torch.int32, torch.uint8, torch.int8
 FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS)
 
 
@@ -67,12 +67,13 @@ def _scaled_and_capped() -> Iterator[Case]:
 
 
 def _quantised() -> Iterator[Case]:
-    """Q4_0 and AWQ, Q4_K, Q6_K, fp8 with a scale a row, NVFP4."""
+    """Q4_0, AWQ, Q4_K, Q6_K, what mixes those two, fp8 with a scale a row, NVFP4."""
     forms: tuple[dict[str, Any], ...] = (
         {"numbers": INT4, "group_size": 32},
         {"numbers": INT4, "group_size": 128, "minima": True},
-        {"numbers": INT4, "group_size": 32, "scales": F32, "minima": True, "bounds": True},
-        {"numbers": INT8, "group_size": 16, "scales": F32},
+        {"numbers": INT4, "group_size": 32, "scales": I8, "minima": True, "bounds": True},
+        {"numbers": INT8, "group_size": 16, "scales": I8},
+        {"numbers": INT8, "group_size": 32, "scales": F32, "minima": True, "bounds": True},
         {"numbers": FP8, "group_size": 4096, "scales": F32},
         {"numbers": FP4, "group_size": 16, "scales": F32},
     )
@@ -159,6 +160,9 @@ def quantised(
         data=untouched(rows, width // 2 if numbers in (INT4, FP4) else width, dtype=U8),
         scales=untouched(*of_groups, dtype=scales),
         minima=untouched(*of_groups, dtype=scales) if minima else None,
+        units=untouched(blocks, 1 + minima, width // 256, ROW_BLOCK, dtype=torch.float16)
+        if scales is I8
+        else None,
         bounds=untouched(blocks, 2, dtype=I32) if bounds else None,
         numbers=numbers,
         rows=rows,
