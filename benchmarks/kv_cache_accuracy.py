@@ -1,4 +1,4 @@
-"""What the codes of the KV cache change: distributions of the next token beside those with the model's own
+"""Effects of the codes of the KV cache: distributions of the next token beside those with the model's own
 cache, over the same text.
 
     python benchmarks/kv_cache_accuracy.py [MODEL] [--windows 8] [--tokens 2048] [--dtypes int8 fp8]
@@ -84,7 +84,7 @@ class Reader:
         return found
 
     def logits(self, count: int) -> F32:
-        """Where the last product left them."""
+        """Rows, as the last product left them."""
         layout = self.executor.layout
         assert layout.program.head is not None
         out = layout.program.head.out

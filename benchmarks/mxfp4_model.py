@@ -53,7 +53,7 @@ EXPONENT = 119
 
 
 def tensors_of(name: str, shape: tuple[int, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """What is stored of a tensor, with its dtype and shape."""
+    """Tensors that one is stored as, with their dtypes and shapes."""
     if not name.endswith(("gate_up_proj", "down_proj")):
         return {name: ("BF16", shape)}
     experts, inputs, outputs = shape

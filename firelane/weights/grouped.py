@@ -185,7 +185,7 @@ def _codes4_of_powers(codes: NDArray[np.int8]) -> Bytes:
     panels, rows, spans, inputs = codes.shape
     steps = codes.view(np.uint8).reshape(panels, rows, spans, inputs // 8, 2, 2, 2)  # …, byte, nibble, p
     pairs = steps.transpose(0, 2, 3, 1, 6, 4, 5)
-    joined: Bytes = pairs[..., 0] | pairs[..., 1] << 4
+    joined: NDArray[Any] = pairs[..., 0] | pairs[..., 1] << 4
     return joined.reshape(panels, spans, -1)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.weights.bf16 import bf16_bits
-from firelane.weights.quantized.numbers import E2M1, E4M3
+from firelane.weights.codebooks import E4M3
+from firelane.weights.quantized.numbers import E2M1
 from firelane.weights.quantizing.floats import e2m1_groups, e4m3_codes, e4m3_scales
 from firelane.weights.quantizing.integers import quantize_integers
 from firelane.weights.quantizing.native import QuantizeLibrary

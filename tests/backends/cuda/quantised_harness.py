@@ -15,7 +15,8 @@ from firelane.backends.cuda.matrices import FP4, FP8, HALF_BYTES, INT4, Quantise
 from firelane.backends.cuda.packing import by_block
 from firelane.backends.cuda.quantised_weights import half_bytes
 from firelane.backends.cuda.shapes import K_TILE, round_up
-from firelane.weights.quantized.numbers import E2M1, E4M3
+from firelane.weights.codebooks import E4M3
+from firelane.weights.quantized.numbers import E2M1
 from tests.weights.files import to_bf16
 
 

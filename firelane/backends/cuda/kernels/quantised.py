@@ -47,20 +47,20 @@ def decode(code, scale, minimum, low, high, NUMBERS: tl.constexpr, UPPER: tl.con
 
 @triton.jit
 def rows_of(data, block, k_tiles, NUMBERS: tl.constexpr):
-    """Where each row of a block begins: int64 [ROW_BLOCK, 1]."""
+    """Offsets of the rows of a block: int64 [ROW_BLOCK, 1]."""
     rows = (block * _ROW_BLOCK + tl.arange(0, _ROW_BLOCK)).to(tl.int64)[:, None]
     return data + rows * (k_tiles * (_HALF if is_half(NUMBERS) else _TILE))
 
 
 @triton.jit
 def scales_of(scales, block, k_tiles, GROUP_SIZE: tl.constexpr):
-    """Where a block's scales, or minima, begin."""
+    """Offset of a block's scales, or minima."""
     return scales + block.to(tl.int64) * (k_tiles * _TILE // GROUP_SIZE * _ROW_BLOCK)
 
 
 @triton.jit
 def units_of(units, block, k_tiles, MINIMA: tl.constexpr):
-    """Where a block's units begin, those of minima behind those of scales."""
+    """Offset of a block's units; those of minima stand behind those of scales."""
     return units + block.to(tl.int64) * ((1 + MINIMA) * (k_tiles // 2) * _ROW_BLOCK)
 
 
