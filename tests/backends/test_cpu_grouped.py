@@ -24,9 +24,11 @@ from tests.weights.test_grouped import random_codes
 K = 512
 ROWS = [1, 2, 3, 5, 8, 12, 13, 25, 40]
 """One row, tiles, several tiles."""
-MULTIPLIED = (Format.PANEL_INT4_LEVELS_MIN, Format.PANEL_INT6_F16)
-SEGMENTS = {"in_blocks": (128, 128), "uneven": (40, 24, 32, 32, 8, 56, 0, 64)}
-"""Words that are summed apart: whole blocks of codes, and ends within one."""
+MULTIPLIED = {
+    Format.PANEL_INT4_LEVELS_MIN: "128, 128",
+    Format.PANEL_INT6_F16: "40, 24, 32, 32, 8, 56, 0, 64",
+}
+"""Words that are summed apart: whole blocks of codes, or such that end within one."""
 SOURCE = """\
 #include "grouped.h"
 
@@ -54,25 +56,24 @@ EXPORT void decode_{name}(const std::uint8_t* panel, std::uint32_t* out) {{
 }}
 """
 EXPORT_PLAIN = """
-EXPORT void plain_{segments}(int rows, const std::uint32_t* words, const Bf16::act* x, void* scratch,
+EXPORT void plain_{name}(int rows, const std::uint32_t* words, const Bf16::act* x, void* scratch,
                              float* out) {{
-  multiply(PlainPanels<Bf16, {k}, Segments<{widths}>>{{words}}, rows, x, scratch, out);
+  multiply(PlainPanels<Bf16, {k}, Segments<{segments}>>{{words}}, rows, x, scratch, out);
 }}
 """
 EXPORT_PRODUCT = """
-EXPORT void multiply_{name}_{segments}(int rows, const CodedWeight* weight, const Bf16::act* x, void* scratch,
+EXPORT void multiply_{name}(int rows, const CodedWeight* weight, const Bf16::act* x, void* scratch,
                             float* out) {{
-  multiply(CodedPanels<{decoder}, {k}, Segments<{widths}>>{{*weight}}, rows, x, scratch, out);
+  multiply(CodedPanels<{decoder}, {k}, Segments<{segments}>>{{*weight}}, rows, x, scratch, out);
 }}
 """
 
 
 def source() -> str:
     exports = [EXPORT.format(name=f.value, decoder=DECODERS[f], k=K) for f in GROUPINGS]
-    for name, widths in SEGMENTS.items():
-        kind = {"segments": name, "widths": ", ".join(map(str, widths)), "k": K}
-        exports.append(EXPORT_PLAIN.format(**kind))
-        exports += [EXPORT_PRODUCT.format(name=f.value, decoder=DECODERS[f], **kind) for f in MULTIPLIED]
+    for f, segments in MULTIPLIED.items():
+        export = EXPORT_PLAIN + EXPORT_PRODUCT
+        exports.append(export.format(name=f.value, decoder=DECODERS[f], segments=segments, k=K))
     return contract_source() + SOURCE.format(k=K, exports="".join(exports))
 
 
@@ -111,10 +112,7 @@ def test_words_of_the_dequantised_panel(library: ct.CDLL, format_: Format) -> No
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("format_", MULTIPLIED, ids=lambda f: f.value)
 @pytest.mark.parametrize("decode_once_from", [2, 99])
-@pytest.mark.parametrize("segments", SEGMENTS)
-def test_sums_of_plain_panels(
-    library: ct.CDLL, format_: Format, rows: int, decode_once_from: int, segments: str
-) -> None:
+def test_sums_of_plain_panels(library: ct.CDLL, format_: Format, rows: int, decode_once_from: int) -> None:
     data = encode(random_codes(GROUPINGS[format_], rows=64, k=K), format_)
     words = decode(data, format_, K)
     x = np.random.default_rng(rows).standard_normal((rows, K), np.float32)
@@ -126,9 +124,9 @@ def test_sums_of_plain_panels(
         bytes=data.ctypes.data, offsets=offsets.ctypes.data, decode_once_from=decode_once_from
     )
     found, expected = np.zeros((rows, 64), np.float32), np.ones((rows, 64), np.float32)
-    multiply = getattr(library, f"multiply_{format_.value}_{segments}")
+    multiply = getattr(library, f"multiply_{format_.value}")
     multiply(rows, ct.byref(weight), address(acts), address(scratch), address(found))
-    plain = getattr(library, f"plain_{segments}")
+    plain = getattr(library, f"plain_{format_.value}")
     plain(rows, address(words), address(acts), address(scratch), address(expected))
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(found, expected)
