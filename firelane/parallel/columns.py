@@ -51,7 +51,7 @@ class Held:
     columns: Columns
 
     def at(self, columns: Columns) -> int:
-        """Where `columns` begin in what the rank has; they lie there one behind the other."""
+        """The place where `columns` begin in what the rank has; they lie there one behind the other."""
         first = columns[0].start
         before = sum(min(r.stop, first) - r.start for r in self.columns if r.start < first)
         inside = joined(

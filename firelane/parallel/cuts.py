@@ -51,12 +51,12 @@ def cut(op: Op, columns: Columns) -> Cut | None:
 
 
 def part(parts: Parts, value: Value) -> Value:
-    """What the rank has of a value."""
+    """The part of a value that the rank has."""
     return parts[value].value if value in parts else value
 
 
 def place(parts: Parts, value: Value, columns: Columns) -> int:
-    """Where these columns begin in what the rank has of a value."""
+    """The place where these columns begin in what the rank has of a value."""
     return parts[value].at(columns) if value in parts else columns[0].start
 
 

@@ -51,7 +51,7 @@ class RankLayout:
 
 
 def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
-    """What a rank runs; segments are there also where it is the only one. Raises UsageError."""
+    """The program that a rank runs; segments are there also where it is the only one. Raises UsageError."""
     assert 0 <= rank < layout.ranks, f"rank {rank} of {layout.ranks}"
     lane = layout.lane_of(rank)
     staged = stage(segmented(program), layout.pp, layout.stage_of(rank))

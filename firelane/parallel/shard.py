@@ -67,8 +67,9 @@ def _check_vocabulary(program: Program, tp: int) -> None:
 
 @dataclass
 class Demand:
-    """What a rank makes of values that it does not have whole. cuts: by number of the op. shares: by number
-    of the row-parallel product, the inputs that the rank has. refused: products that cannot be shared so."""
+    """Parts that a rank makes of values that it does not have whole. cuts: by number of the op. shares: by
+    number of the row-parallel product, the inputs that the rank has. refused: products that cannot be shared
+    so."""
 
     cuts: dict[int, tuple[Columns, Cut]] = field(default_factory=dict[int, tuple[Columns, Cut]])
     shares: dict[int, range] = field(default_factory=dict[int, range])

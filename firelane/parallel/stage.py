@@ -15,7 +15,7 @@ from firelane.program.values import StepShape
 DECODE = StepShape(tokens=8, outputs=8, attended=8 * 1024, context=8 * 1024, sequences=8)
 """A step that stages are cut for, where nothing else is said: eight sequences, a thousand tokens each."""
 FLOPS_A_BYTE = 16.0
-"""What a device does in the time that a byte takes from memory, about, where no device is described."""
+"""FLOPs of a device in the time that a byte takes from memory, about, where no device is described."""
 
 
 def stage(program: Program, pp: int, rank: int, *, costs: Sequence[float] | None = None) -> Program:

@@ -125,7 +125,7 @@ class ReferenceStep:
         return (x.astype(np.float64) @ weight.T.astype(np.float64)).astype(np.float32)
 
     def received(self, name: str, ranks: int) -> list[F32]:
-        """What each of so many ranks has sent for `name`."""
+        """The parts that each of so many ranks has sent for `name`."""
         return [self.mail[name][rank] for rank in range(ranks)]
 
     def rounded(self, array: F32, dtype: DType) -> F32:

@@ -29,13 +29,13 @@ def segments_of(k: int, unit: int = UNIT) -> tuple[int, ...]:
 
 
 def segment_ranges(widths: Sequence[int]) -> list[range]:
-    """Where segments of these widths lie."""
+    """Places of segments of these widths."""
     ends = list(accumulate(widths, initial=0))
     return [range(first, last) for first, last in pairwise(ends)]
 
 
 def subtree(widths: Sequence[int], ranks: int, rank: int) -> range:
-    """What rank `rank` of `ranks` holds of inputs in segments of these widths. ranks divides their number."""
+    """Inputs that rank `rank` of `ranks` holds, of segments of these widths. ranks divides their number."""
     each = len(widths) // ranks
     first, last = sum(widths[: rank * each]), sum(widths[: (rank + 1) * each])
     return range(first, last)

@@ -61,7 +61,7 @@ def loaded(*arguments, **options):
 
 
 def run(executor: Executor) -> list[bytes]:
-    """What the steps give: tokens, and log-probabilities to the last bit."""
+    """Outputs of the steps: tokens, and log-probabilities to the last bit."""
     rng = np.random.default_rng(3)
     for slot in range(3):
         tables = executor.state.block_tables

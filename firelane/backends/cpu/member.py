@@ -25,7 +25,7 @@ class Member(Protocol):
         ...
 
     def limits(self, program: Program) -> StepLimits | None:
-        """Those that others have found already; None where it has to find them."""
+        """Sizes that others have found already; None where it has to find them."""
         ...
 
     def join(self, layout: Layout) -> tuple[RankLink | None, SlotState | None]:

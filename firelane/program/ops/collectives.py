@@ -80,7 +80,7 @@ class Gather(Op):
 
     @property
     def columns(self) -> range:
-        """Where x lies in what is gathered."""
+        """The place of x in what is gathered."""
         starts = list(accumulate(self.widths, initial=0))
         return range(starts[self.rank], starts[self.rank + 1])
 

@@ -1,4 +1,4 @@
-// How the ranks of a model exchange rows: memory that the processes of one machine share.
+// Exchange of rows between the ranks of a model: memory that the processes of one machine share.
 //
 // Each rank leaves its part of a sum in a place of its own, one of two in turns; once all have, each adds up all parts
 // in the order of the ranks, as a binary tree. So a sum takes one barrier, and what is read stays as it is until all
@@ -14,7 +14,7 @@
 
 namespace firelane {
 
-// What the ranks have in common; zeros at first. firelane/backends/cpu/link.py
+// State that the ranks have in common; zeros at first. firelane/backends/cpu/link.py
 struct LinkHeader {
   alignas(64) std::atomic<std::uint32_t> arrivals;  // of all ranks at all barriers
   std::atomic<std::uint32_t> sleepers;
@@ -23,7 +23,8 @@ struct LinkHeader {
   std::int32_t num_chunks, num_tokens, num_rows;  // of the last one
   alignas(64) std::atomic<std::uint32_t> ended;  // nobody waits any longer: a rank is gone, or the group ends
 };
-static_assert(offsetof(LinkHeader, num_chunks) == kLinkCountsAt && offsetof(LinkHeader, ended) == kLinkEndedAt && std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(offsetof(LinkHeader, num_chunks) == kLinkCountsAt && offsetof(LinkHeader, ended) == kLinkEndedAt);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 constexpr int kLinkSpins = 20000;   // about as long as ranks that have a core each are apart
 constexpr int kStepSpins = 50000;   // some hundred microseconds: a step follows another one at once, or much later

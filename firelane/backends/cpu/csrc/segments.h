@@ -6,7 +6,7 @@
 
 namespace firelane {
 
-// When which sums are added: behind the last word of a segment the sums so far are put aside, or added to as many of
+// Order in which sums are added: behind the last word of a segment the sums so far are put aside, or added to as many of
 // those that were put aside last as `folds` says.
 template <int N>
 struct SegmentPlan {
