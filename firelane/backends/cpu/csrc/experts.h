@@ -256,8 +256,8 @@ struct StoreExpertTree {
   }
 
  private:
-  // The order in which a row's slots are added: `meets[i]` is the height at which the segments of slots i and i + 1 of those that are
-  // there meet in the tree, 0 within a segment.
+  // The order in which a row's slots are added: `meets[i]` is the height at which the segments of slots i and i + 1 of
+  // those that are there meet in the tree, 0 within a segment.
   struct Order {
     int slots[PICKS], meets[PICKS], count = 0;
 
