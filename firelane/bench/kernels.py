@@ -72,7 +72,7 @@ def group_times(program: Program, rows: int, op_seconds: Sequence[float]) -> lis
         groups.setdefault(describe(op), []).append(index)
     made: list[KernelTime] = []
     for name, members in groups.items():
-        seconds = max(sum(op_seconds[i] for i in members), 1e-12)
+        seconds = max(float(sum(op_seconds[i] for i in members)), 1e-12)
         costs = [program.ops[i].cost(shape) for i in members]
         moved = sum(c.weight_bytes + c.kv_bytes for c in costs)
         made.append(

@@ -277,13 +277,23 @@ FL_INLINE void decode_any(int rows, const Bf16::act* x, const std::uint8_t* pane
   }
 }
 
+// Rows that are multiplied while a panel is decoded. Where decoding itself takes many registers, more of them find its
+// words decoded already.
+template <class Coded>
+constexpr int kRowsInRegisters = kWideRows;
+template <class Coded>
+  requires requires { Coded::kManyRegisters; }
+constexpr int kRowsInRegisters<Coded> = std::min(kWideRows, 8);
+
 // Panels of a coded form in the place of PlainPanels<Bf16, K>. Needs kScratchBytes of scratch.
 template <class Coded, int K, class SEGMENTS = Segments<K / 2>>
 struct CodedPanels {
   using type = Bf16;
   static constexpr int kPanelBytes = K / 2 / Coded::kSteps * Coded::kBlockBytes;
   static constexpr std::size_t kScratchBytes = std::size_t(K / 2) * 128;
-  static constexpr int kLeast = kDecodeInRegisters ? kTileRows / 2 : 1;  // rows of one of several tiles
+  static constexpr int kFew = kRowsInRegisters<Coded>;
+  static constexpr bool kInRegisters = kDecodeInRegisters && !requires { Coded::kManyRegisters; };
+  static constexpr int kLeast = kInRegisters ? kTileRows / 2 : 1;  // rows of one of several tiles
 
   const CodedWeight& weight;
 
@@ -294,9 +304,9 @@ struct CodedPanels {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     for (int p = p0; p < p1; ++p) {
       auto* kept = static_cast<std::uint32_t*>(scratch);
-      if (rows <= kWideRows) {
+      if (rows <= kFew) {
         Sums sums;
-        decode_any<Coded, Fetch::kFar, 1, SEGMENTS, LDX>(rows, x, panel(p), {}, nullptr, sums);
+        decode_any<Coded, Fetch::kFar, 1, SEGMENTS, LDX, kFew>(rows, x, panel(p), {}, nullptr, sums);
         store_rows(sums, {0, rows}, p, store);
       } else if (are_few(rows)) {
         multiply_few<LDX>(p, rows, x, kept, store);
@@ -332,17 +342,17 @@ struct CodedPanels {
   template <int LDX, class Store>
   FL_INLINE void multiply_tiles(int p, int rows, int tiles, const Bf16::act* x, std::uint32_t* kept,
                                 const Store& store) const {
-    const bool once = !kDecodeInRegisters || tiles >= weight.decode_once_from;
-    if constexpr (!kDecodeInRegisters) decode_panel<Coded, K>(panel(p), kept);
+    const bool once = !kInRegisters || tiles >= weight.decode_once_from;
+    if constexpr (!kInRegisters) decode_panel<Coded, K>(panel(p), kept);
     Sums sums;
     for (int i = 0; i < tiles; ++i) {
       const Range r = split(rows, i, tiles);
       const auto* from = x + std::size_t(r.begin) * LDX;
       const Ahead ahead = this->ahead(p, i, tiles);
       const int count = r.end - r.begin;
-      if (!kDecodeInRegisters || (once && i > 0))
+      if (!kInRegisters || (once && i > 0))
         tile_any<Bf16, SEGMENTS, LDX, kLeast>(count, from, kept, ahead, sums);
-      else if constexpr (kDecodeInRegisters) {
+      else if constexpr (kInRegisters) {
         if (once)
           decode_any<Coded, Fetch::kKeep, kLeast, SEGMENTS, LDX>(count, from, panel(p), ahead, kept, sums);
         else

@@ -131,6 +131,7 @@ struct Grouped : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   static constexpr int kSteps = BITS == 6 ? 16 : GROUP / 2;
   static constexpr int kBlockBytes = Span::kBytes / (Span::kInputs / 2 / kSteps);  // about, of levels
   static constexpr bool kFetchAhead = BITS != 8;  // bytes are read one after the other
+  static constexpr bool kManyRegisters = true;    // scales, minima and codes of two steps
   // Whether 96 times a scale is exact, and so what takes a mantissa's power of two away.
   static constexpr bool kFused6 = !MINIMA && HEADS != Heads::kF32;
 
