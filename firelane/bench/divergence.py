@@ -1,4 +1,4 @@
-"""How far the probabilities of one model are from those of another on a text: KL divergence, most likely
+"""Distance of the probabilities of one model from those of another on a text: KL divergence, most likely
 tokens, perplexity.
 
 Both run as they are served; hidden states behind the last norm are kept, and logits of both are made of these

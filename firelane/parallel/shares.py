@@ -54,8 +54,8 @@ WHOLE = OpShare()
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What each of `tp` tensor parallel ranks has of `program`; experts are spread by their numbers over `ep`
-    ranks, never cut: a layer's only one is whole on each. Raises UsageError for heads and experts that cannot
+    """Share of `program` that each of `tp` tensor parallel ranks has; experts are spread by their numbers
+    over `ep` ranks, never cut: a layer's only one is whole on each. Raises UsageError for heads and experts that cannot
     be divided."""
 
     program: Program
@@ -147,7 +147,7 @@ SHARED = ("KV heads", "key heads", "groups")
 
 
 def _divided(op: Op, tp: int, ep: int) -> Iterator[tuple[str, int, int]]:
-    """What of an op is divided, how many there are of it, and among how many ranks."""
+    """Parts of an op that are divided, how many there are of it, and among how many ranks."""
     match op:
         case Attention(shape=shape):
             yield "heads", shape.heads, tp

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """What kernels reach of a device's limits, and what an engine takes beside; see kernels.toml."""
+    """Shares of a device's limits that kernels reach, and what an engine takes beside; see kernels.toml."""
 
     name: str
     stream: float
@@ -110,7 +110,7 @@ def find_kernels(name: str) -> Kernels:
 
 
 def saved_path(cache_dir: Path) -> Path:
-    """Where the doctor writes the description of this machine."""
+    """Path to which the doctor writes the description of this machine."""
     return cache_dir / "devices" / f"{SAVED}.toml"
 
 

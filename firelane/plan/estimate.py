@@ -39,8 +39,8 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What all layouts of a plan share. max_num_seqs, step_tokens, max_model_len: None for the engine's own;
-    kept_back: bytes of each device for others."""
+    """Sizes that all layouts of a plan share. max_num_seqs, step_tokens, max_model_len: None for the engine's
+    own; kept_back: bytes of each device for others."""
 
     model: Model
     device: Device
@@ -109,7 +109,7 @@ class Estimate:
 
     @property
     def problem(self) -> str:
-        """What does not fit, or ""."""
+        """Reason why it does not fit, or ""."""
         if self.fullest.left < 0:
             return f"{-self.fullest.left / GIB:.1f} GiB too little for the weights"
         if not self.room.sequences:

@@ -153,14 +153,14 @@ def _average(weight: Weight, stored: StoredBits, plain: float) -> float:
 
 
 def _matrices(program: Program) -> list[Weight]:
-    """Those of bf16 that are multiplied, and embeddings."""
+    """Weights of bf16 that are multiplied, and embeddings."""
     tables = [op.table for op in program.ops if isinstance(op, Embed)]
     every = dict.fromkeys([*(p.weight for p in program.products), *tables])
     return [weight for weight in every if weight.dtype is DType.BF16]
 
 
 def _linear(program: Program) -> list[Weight]:
-    """Those without embeddings, the head and routers, which quantisers leave as they are."""
+    """Weights without embeddings, the head and routers, which quantisers leave as they are."""
     logits = {op.logits for op in program.ops if isinstance(op, Route)}
     routers = {op.weight for op in program.ops if isinstance(op, Linear) and op.out in logits}
     tables = {op.table for op in program.ops if isinstance(op, Embed)}

@@ -72,7 +72,7 @@ def draw(setup: Setup, estimates: Sequence[Estimate]) -> str:
 
 
 def _rows(estimates: Sequence[Estimate]) -> dict[str, list[Estimate]]:
-    """Those that fit, by what they are called, in the order of their batches."""
+    """Layouts that fit, by what they are called, in the order of their batches."""
     found: dict[str, list[Estimate]] = {}
     for e in estimates:
         if not e.problem:

@@ -1,4 +1,4 @@
-"""Where a plan's model comes from: a config.json, with or without weights beside it, or the header of a GGUF
+"""Source of a plan's model: a config.json, with or without weights beside it, or the header of a GGUF
 file."""
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _zip(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _swept(estimates: Sequence[Estimate]) -> list[str]:
-    """What differs between the estimates beside their layout."""
+    """Columns in which the estimates differ, beside their layout."""
     values = {
         "weights": {e.form for e in estimates},
         "KV": {e.kv_dtype for e in estimates},

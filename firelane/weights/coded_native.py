@@ -37,7 +37,7 @@ class _Head(ct.Structure):
 
 
 class CodedLibrary:
-    """What is handed over is checked here. The GIL is released during a call."""
+    """Compiled functions, with what is handed over checked here. The GIL is released during a call."""
 
     __slots__ = ("_count", "_encode", "_encode_groups")
 

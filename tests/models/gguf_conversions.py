@@ -11,7 +11,7 @@ import numpy as np
 Tensors = dict[str, np.ndarray]
 Config = Mapping[str, Any]
 Change = Callable[[str, np.ndarray, Config], Tensors | None]
-"""What becomes of a tensor; None: it stays as it is."""
+"""Conversion of a tensor; None: it stays as it is."""
 
 
 def converted(tensors: Mapping[str, np.ndarray], config: Config, *changes: Change) -> Tensors:

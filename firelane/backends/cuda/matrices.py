@@ -151,7 +151,8 @@ Matrix = PlainMatrix | CodedMatrix | QuantisedMatrix
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedForm:
-    """What kernels depend on of a QuantisedMatrix, with the dtypes of scales and minima; int8: with units."""
+    """Traits of a QuantisedMatrix that kernels depend on, dtypes of scales and minima among them; int8: with
+    units."""
 
     numbers: str
     group_size: int

@@ -70,7 +70,7 @@ class MatrixPacker:
         return matrix
 
     def place_codes(self, p: Placement, stored: Stored) -> list[Tensor]:
-        """Where codes, scales, minima and units go, as far as there are any: [padded_rows, ..] in
+        """Targets of codes, scales, minima and units, as far as there are any: [padded_rows, ..] in
         stored.dtypes, padding rows zero already."""
         sizes = zip(stored.row_bytes(p.padded_k), stored.dtypes, strict=True)
         targets = [

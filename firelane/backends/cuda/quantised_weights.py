@@ -32,8 +32,8 @@ NARROW = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """How a checkpoint has a weight: its codes as they are read, and the form that they will probably have on
-    the device, by which kernels are compiled ahead."""
+    """A weight as the checkpoint has it: its codes as they are read, and the form that they will probably
+    have on the device, by which kernels are compiled ahead."""
 
     grouping: Grouping
     form: QuantisedForm
@@ -144,7 +144,7 @@ def _narrow(values: Tensor) -> Tensor:
 def read_quantised(
     checkpoint: Checkpoint, piece: Piece, rows: range, stored: Stored, padded_k: int
 ) -> list[NDArray[Any]]:
-    """What Stored.row_bytes() tells the sizes of, each [rows, ..], in Stored.dtypes. Raises
+    """Arrays whose sizes Stored.row_bytes() tells, each [rows, ..], in Stored.dtypes. Raises
     CheckpointError."""
     return arrays_of(fitted(read_codes(checkpoint, piece, rows), stored.grouping), stored, padded_k)
 

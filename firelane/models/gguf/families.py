@@ -115,7 +115,7 @@ VARIANTS: dict[str, Callable[[Metadata], str]] = {
     "mistral3": _of_mistral3,
     "deepseek2": _of_deepseek2,
 }
-"""What an architecture's name leaves open, as the rest of the metadata tells it."""
+"""Choices that an architecture's name leaves open, as the rest of the metadata tells it."""
 ROUTER = frozenset(["ffn_gate_inp"])
 FAMILIES: dict[str, Family] = {
     "llama": Family(architecture="LlamaForCausalLM", model_type="llama", config=llama, order=pairs),

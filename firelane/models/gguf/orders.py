@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """Where rows and inputs of a model's tensor lie in the file; see Tensor in weights/gguf/index.py."""
+    """Places of rows and inputs of a model's tensor in the file; see Tensor in weights/gguf/index.py."""
 
     view: Shape = ()
     order: Shape = ()

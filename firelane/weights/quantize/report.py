@@ -1,4 +1,4 @@
-"""What quantising lost, matrix by matrix."""
+"""Losses of quantising, matrix by matrix."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Errors:
         self._most_apart = self._most = 0.0
 
     def add(self, sums: tuple[float, float, float, float]) -> None:
-        """What sums_of() gives."""
+        """Sums, as sums_of() gives them."""
         self._apart += sums[0]
         self._numbers += sums[1]
         self._most_apart = max(self._most_apart, sums[2])

@@ -132,7 +132,7 @@ def _numbers(entries: Sequence[Matrix | Kept]) -> int:
 
 
 def _read_report(directory: Path) -> Mapping[str, FileReport]:
-    """What a run before has finished."""
+    """Files that a run before has finished."""
     try:
         return msgspec.json.decode(read_regular(directory / NAME, MAX_BYTES), type=Report).files
     except (OSError, msgspec.DecodeError):

@@ -130,7 +130,7 @@ class FileQuantizer:
         return task.first // tall
 
     def _steps(self, task: _Task, tensor: str) -> int:
-        """How many rows of a tensor a task makes."""
+        """Rows of a tensor that a task makes."""
         if isinstance(task.entry, Kept) or not self._grows(tensor):
             return task.last - task.first
         tall = self._scheme.block[0] if self._scheme.block and tensor.endswith("weight_scale") else 1

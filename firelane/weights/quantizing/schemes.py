@@ -38,7 +38,7 @@ class Scheme:
         return k > 0 and (self.group == 0 or k % self.group == 0)
 
     def config(self, targets: list[str], ignore: list[str]) -> dict[str, Any]:
-        """What config.json says of a checkpoint: quantised are modules that match `targets` and are not in
+        """Entry of config.json about a checkpoint: quantised are modules that match `targets` and are not in
         `ignore`."""
         group = {
             "targets": targets,

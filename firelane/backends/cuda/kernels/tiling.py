@@ -34,7 +34,7 @@ def matrix_arguments(matrix: Matrix) -> dict[str, Any]:
 
 
 def form_arguments(matrix: Matrix) -> dict[str, Any]:
-    """What tells the forms apart, without the escapes."""
+    """Marks that tell the forms apart, without the escapes."""
     found: dict[str, Any] = dict.fromkeys(_FORM_ARGUMENTS)
     match matrix:
         case PlainMatrix():
