@@ -204,7 +204,7 @@ def format_figures(figures: Figures) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineRun:
-    """What to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores; `weights`,
+    """Workloads to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores; `weights`,
     `kv_cache_dtype`: as in EngineConfig."""
 
     names: Sequence[str] | None

@@ -55,8 +55,8 @@ WHOLE = OpShare()
 @dataclass(frozen=True, kw_only=True)
 class Shares:
     """Share of `program` that each of `tp` tensor parallel ranks has; experts are spread by their numbers
-    over `ep` ranks, never cut: a layer's only one is whole on each. Raises UsageError for heads and experts that cannot
-    be divided."""
+    over `ep` ranks, never cut: a layer's only one is whole on each. Raises UsageError for heads and experts
+    that cannot be divided."""
 
     program: Program
     tp: int

@@ -18,7 +18,7 @@ MOST_FLIPPED = 0.002
 
 
 def cached_rows(m: Machine, layer: CacheLayer, slot: int, positions: NDArray[np.int64]) -> CachedRows:
-    """What the pages hold of these positions."""
+    """Contents of the pages at these positions."""
     layout, s = m.executor.layout, layer.shape
     place, size, width = layout.cache_places[layer.layer], layout.limits.block_size, s.head_dim
     blocks, at = m.executor.state.block_tables[place.group, slot, positions // size], positions % size
@@ -57,7 +57,7 @@ def numbers(codes: U8, code: CacheCode) -> NDArray[np.float32]:
 
 
 def check_codes(m: Machine, step: ReferenceStep, layer: CacheLayer) -> None:
-    """What the step's tokens have left in the pages is the reference's, but for codes that the order of a sum
+    """Pages, as the step's tokens have left them, are the reference's, but for codes that the order of a sum
     decides; the reference goes on with what the pages hold."""
     for slot in np.unique(step.slots).tolist():
         positions = step.positions[step.slots == slot]

@@ -91,7 +91,7 @@ def test_zeros_and_what_is_next_to_them(code: CacheCode, size: float) -> None:
 
 @BOTH
 def test_attention_over_codes(code: CacheCode) -> None:
-    """What the ops write and read is close to what they do without codes, and no closer than codes are."""
+    """Numbers that the ops write and read are close to what they are without codes, and no closer than codes are."""
     shape = replace(SHAPE, code=code)
     qkv = random(5, 64)
     found = {}

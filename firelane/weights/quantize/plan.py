@@ -96,7 +96,7 @@ class _Planner:
         self.recipes_of = {w.name: (w.pieces, *w.others) for w in self.program.weights}
 
     def entries(self, name: str) -> Iterator[Matrix | Kept]:
-        """Fate of a tensor."""
+        """Matrices of a tensor, or the reason for which it is kept."""
         shape = self.checkpoint.shape(name) or ()
         why = self._why_kept(name, shape)
         stored = self.checkpoint.published(name)
