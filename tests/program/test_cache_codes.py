@@ -91,7 +91,7 @@ def test_zeros_and_what_is_next_to_them(code: CacheCode, size: float) -> None:
 
 @BOTH
 def test_attention_over_codes(code: CacheCode) -> None:
-    """Numbers that the ops write and read are close to what they are without codes, and no closer than codes are."""
+    """Numbers with codes are close to those without, and no closer than codes are."""
     shape = replace(SHAPE, code=code)
     qkv = random(5, 64)
     found = {}
