@@ -39,7 +39,20 @@ SERVER = (
 )
 ENGINE_TESTS = tuple(
     f"tests/backends/cuda/test_cuda_{name}.py"
-    for name in ("executor", "families", "gpu_detection", "in_flight", "loader", "loading", "schedules")
+    for name in (
+        "embed",
+        "executor",
+        "experts",
+        "families",
+        "gpu_detection",
+        "in_flight",
+        "loader",
+        "loading",
+        "product_plan",
+        "quantised",
+        "quantised_loading",
+        "schedules",
+    )
 )
 # About the interpreter, the compiler without a GPU, and these benchmarks in the interpreter.
 HOST_TESTS = tuple(
