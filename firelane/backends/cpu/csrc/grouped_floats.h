@@ -62,13 +62,14 @@ FL_INLINE FloatLanes halves_at(const std::uint8_t* p) {
   return (FloatLanes)((WordLanes)size | (bits & 0x80000000u));
 }
 
-template <int PARITY>
-FL_INLINE WordLanes every_second(WordLanes a, WordLanes b) {
+// LANES and W: so that a compiler looks at the one branch that is taken.
+template <int PARITY, int LANES = kRegisterLanes, class W = WordLanes>
+FL_INLINE W every_second(W a, W b) {
   constexpr int p = PARITY;
-  if constexpr (kRegisterLanes == 4) return __builtin_shufflevector(a, b, p, 2 + p, 4 + p, 6 + p);
-  if constexpr (kRegisterLanes == 8)
+  if constexpr (LANES == 4) return __builtin_shufflevector(a, b, p, 2 + p, 4 + p, 6 + p);
+  if constexpr (LANES == 8)
     return __builtin_shufflevector(a, b, p, 2 + p, 4 + p, 6 + p, 8 + p, 10 + p, 12 + p, 14 + p);
-  if constexpr (kRegisterLanes == 16)
+  if constexpr (LANES == 16)
     return __builtin_shufflevector(a, b, p, 2 + p, 4 + p, 6 + p, 8 + p, 10 + p, 12 + p, 14 + p, 16 + p, 18 + p, 20 + p,
                                    22 + p, 24 + p, 26 + p, 28 + p, 30 + p);
 }
