@@ -17,9 +17,9 @@ from firelane.native.toolchain import BASE_FLAGS, Toolchain, find_compiler, zig_
 SOURCE = """
 #include "coded.h"
 namespace firelane {
-template void tile_rows<Bf16, kTileRows, 512, 528>(const Bf16::act*, const Bf16::word*, Ahead, Sums&);
-template void tile_rows<Bf16, 1, 512, 528>(const Bf16::act*, const Bf16::word*, Ahead, Sums&);
-template void tile_rows<F32, kTileRows, 512, 528>(const float*, const float*, Ahead, Sums&);
+template void tile_rows<Bf16, kTileRows, Segments<512>, 528>(const Bf16::act*, const Bf16::word*, Ahead, Sums&);
+template void tile_rows<Bf16, 1, Segments<512>, 528>(const Bf16::act*, const Bf16::word*, Ahead, Sums&);
+template void tile_rows<F32, kTileRows, Segments<512>, 528>(const float*, const float*, Ahead, Sums&);
 }  // namespace firelane
 """
 # Products of one instruction: bf16 pairs, or fused.
