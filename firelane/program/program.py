@@ -35,8 +35,8 @@ class Program:
     """Beginnings of names of the checkpoint's tensors that the model has and this program does without."""
 
     grouping: Grouping | None = None
-    """Cache groups of the model that this is a stage of: pages have the same numbers in all stages. None: they
-    follow from the layers."""
+    """Cache groups of the model that this is a stage of: pages have the same numbers in all stages. None:
+    they follow from the layers."""
 
     def __post_init__(self) -> None:
         """Checks that each value is made once, before it is used, and that the head is one of the ops."""

@@ -92,9 +92,7 @@ class CpuExecutor:
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
         self.max_in_flight = max_in_flight
-        self._outputs = [
-            StepOutputs.allocate(limits, program.hidden_width) for _ in range(max_in_flight + 1)
-        ]
+        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(max_in_flight + 1)]
         self._steps: list[tuple[StepInputs, StepStruct] | None] = [None] * len(self._outputs)
         self._submitted = self._waited = 0
         self._handle: int | None = self._create(threads)

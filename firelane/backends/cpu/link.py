@@ -147,7 +147,7 @@ class RankLink:
             if isinstance(op, AllReduce):
                 part = number % 2 * self.ranks.lanes + self.lane
                 found[op.x] = self.sums + part * self.sizes.sum
-            elif isinstance(op, Gather):
+            else:
                 start = self.header + self._gathered_at
                 found[op.x] = start + op.columns.start * self.layout.element_bytes(op.x.dtype)
                 if op.out is not None:

@@ -121,9 +121,7 @@ class Follower:
 
     def join(self, layout: Layout, limits: StepLimits) -> tuple[RankLink | None, SlotState | None]:
         """Raises MachineError where the sizes differ."""
-        link = RankLink(
-            layout, self.layout, self.rank, self.link_sizes, cores=self.cores, fd=self.link_fd
-        )
+        link = RankLink(layout, self.layout, self.rank, self.link_sizes, cores=self.cores, fd=self.link_fd)
         return link, SlotState.attach(self.slots_fd, limits, layout.program.vocab_size)
 
     def pinned(self) -> AbstractContextManager[None]:

@@ -172,8 +172,8 @@ class Leader:
         self.layout = RankLayout(tp=tp, pp=pp, experts=tp if _has_experts(self.whole) else 1)
         if self.ranks > cores:
             raise UsageError(
-                f"{self.options}: this process has {cores} core{'s' * (cores != 1)}, and each rank needs one; "
-                "lower it"
+                f"{self.options}: this process has {cores} core{'s' * (cores != 1)}, and each rank "
+                "needs one; lower it"
             )
         if pp >= MOST_IN_FLIGHT:
             raise UsageError(
@@ -232,9 +232,7 @@ class Leader:
         layouts = [
             replace(layout, program=own, limits=limits_of(own, limits), forms={}) for own in self._programs
         ]
-        self.link = RankLink(
-            layout, self.layout, self.rank, LinkSizes.of(layouts), cores=len(self.cores)
-        )
+        self.link = RankLink(layout, self.layout, self.rank, LinkSizes.of(layouts), cores=len(self.cores))
         slots = shared_memory()
         try:
             state = SlotState.allocate(limits, layout.program.vocab_size, fd=slots)

@@ -1,4 +1,4 @@
-"""A rank beside that of the engine: python -m firelane.backends.cpu.rank_process FD, started by rank_group.py.
+"""A rank beside the engine: python -m firelane.backends.cpu.rank_process FD, started by rank_group.py.
 
 It loads its part of the model and says that it is ready; then it runs the steps that the engine hands out,
 without a line of Python in between. It ends when the socket `FD` closes."""
