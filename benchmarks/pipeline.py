@@ -1,15 +1,14 @@
 """Several ranks of this machine against one process with as many threads.
 
-    parallel.py tp|pp MODEL [--size 2] [--sequences 1 8] [--prompt 512] [--rounds 5] [--weights auto]
-    parallel.py allreduce [--rounds 50]
-    parallel.py host [--rounds 200]
+    pipeline.py tp|pp MODEL [--size 2] [--sequences 1 8] [--prompts 1] [--rounds 5] [--weights auto]
+    pipeline.py allreduce [--rounds 50]
+    pipeline.py host [--rounds 200]
 
 The first serves MODEL twice, by one process with several threads and by as many ranks with one each, in
-turns:
-rates are medians of the rounds, and so are their ratios. Of stages it says which part of the time they wait
-(the bubble): what is left of it when the time in steps, by the ranks' own clocks, is taken off. `allreduce`
-times sums of two ranks alone, `host` the steps of a toy model, where next to nothing is computed. Best at
-real-time priority.
+turns: rates are medians of the rounds, and so are their ratios. It says, too, which part of the time ranks
+wait between steps (the bubble of a pipeline): all that their own clocks have not counted as in one.
+`allreduce` times sums of two ranks alone, `host` the steps of a toy model, where next to nothing is computed.
+Best at real-time priority.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from parallel_sums import sum_seconds
+from pipeline_sums import sum_seconds
 
 from firelane import env
 from firelane.backends.cpu.rank_group import RankGroup
@@ -33,8 +32,8 @@ from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Abort, NewRequest, Rejected, Sampling, StepFrame, Submit
 
-LONGEST, SHORT = 2048, 64
-"""Tokens of a sequence, at most and to begin with."""
+LONGEST, PROMPT, SHORT = 2048, 512, 64
+"""Tokens of a sequence: at most, of a prompt that is measured, and of one that decodes."""
 ROUND_S = 1.5
 PAUSE_S = 0.2
 """For steps that are still in flight when the other one's turn comes."""
@@ -147,11 +146,11 @@ def steps(arguments: argparse.Namespace) -> None:
         f"decode {count}": lambda engine, count=count: engine.decode(count, ROUND_S)
         for count in arguments.sequences
     }
-    for prompts in (1, 4):
-        name = f"prefill {prompts} x {arguments.prompt}"
-        cases[name] = lambda engine, prompts=prompts: engine.prefill(arguments.prompt, prompts)
+    prompts = arguments.prompts
+    if prompts:
+        cases[f"prefill {prompts} x {PROMPT}"] = lambda engine: engine.prefill(PROMPT, prompts)
     rows: list[list[str]] = []
-    most = max([*arguments.sequences, 4])
+    most = max([*arguments.sequences, prompts])
     with both(arguments.model, arguments.weights, most, **{arguments.mode: arguments.size}) as engines:
         for name, case in cases.items():
             pairs = [[_in_turn(case, engine) for engine in engines] for _ in range(arguments.rounds)]
@@ -219,8 +218,8 @@ def main() -> None:
         of_model = modes.add_parser(mode)
         of_model.add_argument("model", type=Path)
         of_model.add_argument("--size", type=int, default=2)
-        of_model.add_argument("--sequences", type=int, nargs="+", default=[1, 8])
-        of_model.add_argument("--prompt", type=int, default=512)
+        of_model.add_argument("--sequences", type=int, nargs="*", default=[1, 8])
+        of_model.add_argument("--prompts", type=int, default=1)
         of_model.add_argument("--rounds", type=int, default=5)
         of_model.add_argument("--weights", default="auto")
         of_model.set_defaults(run=steps)
