@@ -44,7 +44,9 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 1
     """Engines that share the memory of this machine."""
     tensor_parallel_size: int = 1
-    """Processes of one engine that share the model's heads, MLPs and experts."""
+    """Processes of one stage that share the model's heads, MLPs and experts."""
+    pipeline_parallel_size: int = 1
+    """Stages of one engine that share the model's layers, each as many processes as tensor_parallel_size."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are
@@ -74,6 +76,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             "threads",
             "replicas",
             "tensor_parallel_size",
+            "pipeline_parallel_size",
             "max_num_seqs",
             "max_model_len",
             "kv_cache_bytes",
@@ -97,6 +100,11 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
             )
+
+    @property
+    def ranks(self) -> int:
+        """Processes that share the model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def rounds(self) -> bool:
