@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from firelane.backends.cuda.launch import Work
+
 WAIT_LIMIT_S = 60.0
 """After which work on a device is taken to hang."""
 
@@ -28,6 +30,21 @@ class Fence(Protocol):
     def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
         """Sleep until then (the GIL is released); safe from any thread. Raises MachineError where it takes
         longer than the limit, or the device reports a failure."""
+        ...
+
+
+class Shared(Protocol):
+    """Memory of one size on each of several ranks, which all of them can read."""
+
+    @property
+    def mine(self) -> Tensor:
+        """This rank's: uint8."""
+        ...
+
+    def meeting(self, first: int, nbytes: int) -> tuple[Work, tuple[Tensor, ...]]:
+        """Work that ends when all ranks have come to it in their streams, and so many bytes from `first` on
+        of each rank, in their order: what lay there then. They may be written again, and the next such work
+        started, behind what reads them."""
         ...
 
 
@@ -59,6 +76,10 @@ class Device(Protocol):
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         """Copy pinned host memory to device memory, in the stream's order; returns at once. Both contiguous,
         of one shape and dtype. `source` may be written again after the fence."""
+        ...
+
+    def shared(self, nbytes: int, *, ranks: int) -> Shared:
+        """Memory that all `ranks` ranks of the group ask for, each on its device; not initialised."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Graph:

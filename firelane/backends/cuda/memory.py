@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Fence, Graph
+from firelane.backends.cuda.device import Fence, Graph, Shared
+from firelane.backends.cuda.launch import NOTHING, Work
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.contract import BackendDefaults, StepLimits, resolve_limits, smallest_limits
 from firelane.engine_config import ExecutorConfig
@@ -116,6 +117,9 @@ class CountingDevice:
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
+    def shared(self, nbytes: int, *, ranks: int) -> Shared:
+        return CountedShared(self.empty(nbytes, dtype=torch.uint8), ranks)
+
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         raise NotImplementedError
 
@@ -133,3 +137,14 @@ class CountingDevice:
 
     def trim(self) -> None:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CountedShared:
+    """Shared memory of a CountingDevice."""
+
+    mine: Tensor
+    ranks: int
+
+    def meeting(self, first: int, nbytes: int) -> tuple[Work, tuple[Tensor, ...]]:
+        return NOTHING, (self.mine[first : first + nbytes],) * self.ranks
