@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -37,11 +38,19 @@ def tree_linear(op: Linear, to: Lowering, config: LinearConfig, counted: dict[st
         parts = planes(order.count, op, to)
         works = linear_parts(matrix, x, parts, config=config, x_t=None, order=order, **counted)
         return [*works, tree_sum(list(parts), out, width=op.out.width, **operands, **counted)]
+    config = roomy(config, order)
     scratch = to.memory.decoded if config.decode_first else None
     levels = planes(order.levels, op, to) if order.levels else None
     return linear(
         matrix, x, out, config=config, scratch=scratch, order=order, levels=levels, **operands, **counted
     )
+
+
+def roomy(config: LinearConfig, order: SumOrder) -> LinearConfig:
+    """A config whose programs have registers for the addresses of all sums that wait."""
+    if order.levels < 3 or config.row_tile <= 128:
+        return config
+    return replace(config, row_tile=128, stages=4)
 
 
 def planes(count: int, op: Linear | ExpertLinear, to: Lowering) -> Tensor:

@@ -27,13 +27,13 @@ from tests.models.toy_config import VOCAB_SIZE
 
 LIMITS = StepLimits(
     max_num_seqs=2,
-    max_num_batched_tokens=17,
-    max_output_rows=17,
-    max_model_len=64,
+    max_num_batched_tokens=4,
+    max_output_rows=4,
+    max_model_len=32,
     block_size=16,
     num_blocks=32,
 )
-PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 20).tolist()
+PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 6).tolist()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,8 +53,8 @@ def outputs(directory: Path, layout: RankLayout, rank: int, device: Device) -> b
     batch.install(1, PROMPT, temperature=0.0, logprobs=3)
     last = len(PROMPT) - 1
     steps = [
-        (1, 0, 13, dict.fromkeys(range(13), SCORE)),
-        (1, 13, last - 12, {p: SCORE for p in range(13, last)} | {last: SAMPLE}),
+        (1, 0, 4, dict.fromkeys(range(4), SCORE)),
+        (1, 4, last - 3, {last: SAMPLE}),
     ]
     found = b""
     for chunk in steps:

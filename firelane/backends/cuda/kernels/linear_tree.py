@@ -98,11 +98,10 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     waiting = levels + tokens[None, :] * level_row_stride + features[:, None]
     height = 0
     for level in tl.static_range(LEVELS):
-        whole: tl.constexpr = (2 << level) - 1  # pyright: ignore[reportAssignmentType]
-        ends = (segment & whole) == whole
+        ends = (segment + 1) % (2 << level) == 0
         earlier = tl.load(waiting + level * level_stride, mask=mask & ends, other=0.0)
         total = tl.where(ends, earlier + total, total)
-        height += ends.to(tl.int32)
+        height = tl.where(ends, level + 1, height)
     is_last = segment == SEGMENTS - 1
     tl.store(waiting + height.to(tl.int64) * level_stride, total, mask=mask & (not is_last))
     if is_last:

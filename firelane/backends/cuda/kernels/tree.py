@@ -152,8 +152,8 @@ def sum_of_experts_kernel(  # limits: exempt (kernel: slots in pointers and stri
         expert = tl.load(picks + row * picks_stride + slot)
         run = (ALL * (expert + 1) - 1) // EXPERTS - FIRST
         here = mask & (run >= 0) & (run < SEGMENTS)
-        places = slot.to(tl.int64) * slot_stride + row * row_stride + columns
-        part = tl.load(slots + places, mask=here, other=0.0)
+        part = tl.load(slots + row * row_stride + columns, mask=here, other=0.0)
+        slots += slot_stride
         total += tl.where(runs == run, part[None, :], 0.0)
     if SEGMENTS >= 8:
         total = _pairs(total, 8, BLOCK)
