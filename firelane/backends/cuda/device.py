@@ -27,9 +27,10 @@ class Graph(Protocol):
 class Fence(Protocol):
     """The end of something that was started."""
 
-    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
-        """Sleep until then (the GIL is released); safe from any thread. Raises MachineError where it takes
-        longer than the limit, or the device reports a failure."""
+    def wait(self, limit_s: float = WAIT_LIMIT_S, given_up: Callable[[], str] = lambda: "") -> None:
+        """Sleep until then (the GIL is released); safe from any thread. given_up: why it will not come, once
+        that is known. Raises MachineError where it takes longer than the limit or is given up, or the device
+        reports a failure."""
         ...
 
 
@@ -80,6 +81,10 @@ class Device(Protocol):
 
     def shared(self, nbytes: int, *, ranks: int) -> Shared:
         """Memory that all `ranks` ranks of the group ask for, each on its device; not initialised."""
+        ...
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Let the device read and write host memory of ours in place, as long as the process lives."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Graph:

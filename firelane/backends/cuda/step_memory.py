@@ -20,7 +20,7 @@ from firelane.backends.cuda.row_groups import RowGroups
 from firelane.backends.cuda.shapes import STRIDE_ELEMENTS, round_up
 from firelane.backends.cuda.state_pool import StatePool
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
-from firelane.contract import StepLimits
+from firelane.contract import SlotState, StepLimits
 from firelane.program.liveness import Placement, place
 from firelane.program.ops import Linear, Rotary, Temperature
 from firelane.program.program import Program
@@ -110,7 +110,8 @@ class StepMemory:
         return self.pages.pool.nbytes + self.states.pool.nbytes
 
     @classmethod
-    def allocate(cls, sizes: Sizes, device: Device) -> StepMemory:
+    def allocate(cls, sizes: Sizes, device: Device, state: SlotState | None = None) -> StepMemory:
+        """state: of the slots, where it lies in memory that others see, too."""
         program, limits = sizes.program, sizes.limits
         tables = StepTables.allocate(limits, tile_tokens=sizes.tile_tokens, device=device)
         (heads, value_dim), rows = sizes.heads, limits.max_output_rows
@@ -118,7 +119,9 @@ class StepMemory:
         exchange = Exchange.allocate(program, sizes.max_rows, device)
         return cls(
             tables=tables,
-            state=PinnedState.allocate(limits, program.vocab_size, device),
+            state=PinnedState.over(state, device)
+            if state
+            else PinnedState.allocate(limits, program.vocab_size, device),
             values=_values(sizes, device) | exchange.values,
             bounds=_bounds(program, device),
             exchange=exchange,
