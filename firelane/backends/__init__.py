@@ -36,9 +36,9 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
-    if name != "cpu" and config.tensor_parallel_size > 1:
+    if name == "null" and config.tensor_parallel_size > 1:
         raise UsageError(
-            f"--tensor-parallel-size {config.tensor_parallel_size}: the {name} backend has one; leave it "
+            f"--tensor-parallel-size {config.tensor_parallel_size}: the null backend has one; leave it "
             "out, or choose --backend cpu"
         )
     if name == "cuda":

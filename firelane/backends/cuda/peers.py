@@ -28,15 +28,21 @@ class Peers:
     """A process's place among the ranks. The process group is made when it is first needed, for then all of
     them are there; close() ends it."""
 
-    def __init__(self, rank: int, ranks: int, meeting: Path, device: torch.device) -> None:
-        """meeting: a file that is not there yet, the same for all ranks."""
+    def __init__(
+        self, rank: int, ranks: int, meeting: Path, device: torch.device, *, gathers: bool = False
+    ) -> None:
+        """meeting: a file that is not there yet, the same for all ranks. gathers: rows, also where GPUs can
+        read them."""
         self.rank, self.ranks, self._meeting, self._device = rank, ranks, meeting, device
+        self._gathers = gathers
 
     @property
     def are_readable(self) -> bool:
         """Whether every GPU can read the memory of every other one: the same answer on all ranks."""
+        if self._gathers or self._device.type != "cuda":
+            return False
         pairs = [(a, b) for a in range(self.ranks) for b in range(self.ranks) if a != b]
-        return self._device.type == "cuda" and all(torch.cuda.can_device_access_peer(*pair) for pair in pairs)
+        return all(torch.cuda.can_device_access_peer(*pair) for pair in pairs)
 
     def share(self, nbytes: int) -> Shared:
         """Memory of that size on every rank; all of them call this together. Raises MachineError where they

@@ -14,12 +14,12 @@ from firelane.backends.cuda.peers import Peers
 
 
 @contextmanager
-def gpu_of(rank: int, ranks: int, meeting: Path) -> Generator[CudaDevice]:
+def gpu_of(rank: int, ranks: int, meeting: Path, *, gathers: bool = False) -> Generator[CudaDevice]:
     """GPU number `rank` of those that this process sees, which is the thread's current one from now on.
-    Raises MachineError."""
+    meeting, gathers: as of Peers. Raises MachineError."""
     with translated(f"opening GPU {rank}"):
         torch.cuda.set_device(rank)
-    peers = Peers(rank, ranks, meeting, torch.device("cuda", rank))
+    peers = Peers(rank, ranks, meeting, torch.device("cuda", rank), gathers=gathers)
     try:
         yield CudaDevice(rank, peers)
     finally:

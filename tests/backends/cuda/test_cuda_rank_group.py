@@ -17,7 +17,7 @@ from firelane.backends.cuda.member import Alone
 from firelane.backends.cuda.rank_group import Leader, RankGroup, load_led
 from firelane.contract import SAMPLE, Executor
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import MachineError
+from firelane.errors import MachineError, UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from tests.backends.cuda.host_device import HostDevice
@@ -78,6 +78,20 @@ def test_two_processes_give_the_tokens_of_one_and_end_together(checkpoint: Path)
         os.kill(group.pids[1], signal.SIGKILL)
         with pytest.raises(MachineError, match=r"rank 1 of the model ended \(SIGKILL\)"):
             run_for_ever(batch)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "int4"}, "--weights int4 with --tensor-parallel-size 2: ranks on GPUs keep"),
+        ({"weights": "lossless"}, "--weights lossless with"),
+        ({"gemm": "library"}, "--gemm library with"),
+    ],
+)
+def test_options_that_ranks_do_not_take(checkpoint: Path, options: dict[str, str], message: str) -> None:
+    config = config_of(checkpoint, tensor_parallel_size=2, **options)
+    with pytest.raises(UsageError, match=message):
+        Leader(load_program(read_config(checkpoint)), checkpoint, config, checkpoint / "meeting")
 
 
 def run_for_ever(batch: Batch) -> NoReturn:
