@@ -36,8 +36,10 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
+    if name == "null":
+        _check_for_one(name, "tensor", config.tensor_parallel_size)
     if name != "cpu":
-        _check_for_one_rank(name, config)
+        _check_for_one(name, "pipeline", config.pipeline_parallel_size)
     if name == "cuda":
         _check_for_gpu(config)
     return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
@@ -56,13 +58,12 @@ def describe(name: str, config: ExecutorConfig) -> str:
     return import_module(BACKENDS[name]).describe(config)
 
 
-def _check_for_one_rank(name: str, config: ExecutorConfig) -> None:
-    for kind, size in (("tensor", config.tensor_parallel_size), ("pipeline", config.pipeline_parallel_size)):
-        if size > 1:
-            raise UsageError(
-                f"--{kind}-parallel-size {size}: the {name} backend has one; leave it out, or choose "
-                "--backend cpu"
-            )
+def _check_for_one(name: str, kind: str, size: int) -> None:
+    if size > 1:
+        raise UsageError(
+            f"--{kind}-parallel-size {size}: the {name} backend has one; leave it out, or choose "
+            "--backend cpu"
+        )
 
 
 def _check_for_gpu(config: ExecutorConfig) -> None:
