@@ -23,15 +23,21 @@ class Environment:
         here).
     cxx: FIRELANE_CXX, the C++ compiler command ("" = search for g++, clang++, c++, then the ziglang package).
     log_level: FIRELANE_LOG_LEVEL, debug, info, warning or error.
+    cache_limit_gib: FIRELANE_CACHE_LIMIT_GIB, most of models and packed weights in the cache, together
+        (0 = no limit).
+    allow_http: FIRELANE_ALLOW_HTTP (or AWS_ALLOW_HTTP), 1 or true: weights may come over plain http.
     """
 
     cache_dir: Path
     isa: str = ""
     cxx: str = ""
     log_level: str = "info"
+    cache_limit_gib: float = 0
+    allow_http: bool = False
 
 
-KNOWN = {"CACHE_DIR", "CXX", "ISA", "LOG_LEVEL"}
+KNOWN = {"ALLOW_HTTP", "CACHE_DIR", "CACHE_LIMIT_GIB", "CXX", "ISA", "LOG_LEVEL"}
+YES = ("1", "true", "yes", "on")
 OF_A_SERVICE = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -55,7 +61,20 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
         isa=mine.get("ISA", ""),
         cxx=mine.get("CXX", ""),
         log_level=mine.get("LOG_LEVEL", "info"),
+        cache_limit_gib=_gib("CACHE_LIMIT_GIB", mine),
+        allow_http=(mine.get("ALLOW_HTTP") or environ.get("AWS_ALLOW_HTTP", "")).lower() in YES,
     )
+
+
+def _gib(name: str, mine: Mapping[str, str]) -> float:
+    text = mine.get(name) or "0"
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{PREFIX}{name} is {text!r}: it must be a number of GiB, 0 for no limit")
+    return value
 
 
 def unknown(environ: Mapping[str, str] = os.environ) -> list[str]:

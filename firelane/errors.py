@@ -6,6 +6,7 @@ FirelaneError                     exit code 1
 │   ├── ModelNotFoundError        no such directory, hub id or file
 │   ├── UnsupportedModelError     architecture, config key or dtype that Firelane does not implement
 │   ├── CheckpointError           damaged or inconsistent weights
+│   ├── StoreError                an object store does not give the model
 │   └── TokenizerError            tokenizer or chat template missing, damaged or not of this model
 ├── MachineError                  the machine cannot do it
 │   ├── CompilerError             no compiler, or it failed
@@ -64,6 +65,15 @@ class UnsupportedModelError(ModelError):
 
 class CheckpointError(ModelError):
     pass
+
+
+class StoreError(ModelError):
+    """reason: "missing" (no such object), "denied", "unreachable", "changed" (replaced while it was read), or
+    "other"."""
+
+    def __init__(self, message: str, *, reason: str = "other") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class TokenizerError(ModelError):

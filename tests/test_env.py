@@ -53,3 +53,18 @@ def test_others_are_told(name: str) -> None:
 @pytest.mark.parametrize(("environ", "shown"), [({}, False), ({"FIRELANE_LOG_LEVEL": "debug"}, True)])
 def test_tracebacks(environ: dict[str, str], shown: bool) -> None:
     assert env.shows_tracebacks(environ) is shown
+
+
+def test_limit_of_the_cache() -> None:
+    assert env.read({"HOME": "/"}).cache_limit_gib == 0
+    assert env.read({"HOME": "/", "FIRELANE_CACHE_LIMIT_GIB": "1.5"}).cache_limit_gib == 1.5
+    for text in ("many", "-1", "inf", "nan"):
+        with pytest.raises(UsageError, match=f"CACHE_LIMIT_GIB is '{text}': it must be a number of GiB"):
+            env.read({"HOME": "/", "FIRELANE_CACHE_LIMIT_GIB": text})
+
+
+@pytest.mark.parametrize("name", ["FIRELANE_ALLOW_HTTP", "AWS_ALLOW_HTTP"])
+def test_plain_http_is_for_those_who_say_so(name: str) -> None:
+    assert not env.read({"HOME": "/"}).allow_http
+    assert env.read({"HOME": "/", name: "true"}).allow_http
+    assert not env.read({"HOME": "/", name: "0"}).allow_http

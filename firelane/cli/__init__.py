@@ -87,7 +87,8 @@ def build_parser() -> _Parser:
     parser = _Parser(
         prog="firelane",
         description="Serve large language models on scarce hardware.",
-        epilog="Environment variables: FIRELANE_CACHE_DIR, FIRELANE_CXX, FIRELANE_ISA, FIRELANE_LOG_LEVEL.",
+        epilog="Environment variables: FIRELANE_ALLOW_HTTP, FIRELANE_CACHE_DIR, FIRELANE_CACHE_LIMIT_GIB, "
+        "FIRELANE_CXX, FIRELANE_ISA, FIRELANE_LOG_LEVEL.",
     )
     parser.add_argument("--version", action="version", version=f"firelane {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -241,5 +241,7 @@ def served_name(model: str | None) -> str:
     """A directory, or a GGUF file, goes by its name, a hub id by itself."""
     if model is None:
         return EMBEDDED_NAME
+    if "://" in model:
+        return Path(model).name.removesuffix(".gguf")
     path = Path(model).expanduser()
     return path.resolve().name if path.is_dir() else path.stem if path.is_file() else model

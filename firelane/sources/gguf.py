@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -17,6 +16,7 @@ from firelane.errors import CacheError, CheckpointError, ModelNotFoundError, Uns
 from firelane.models.gguf.config import family_of, read_config
 from firelane.models.gguf.metadata import Metadata
 from firelane.models.gguf.names import Source, sources
+from firelane.sources.files import gguf_parts
 from firelane.storage import cache_directory, write_whole
 from firelane.text.gguf.tokenizer import model_files
 from firelane.weights.gguf.blocks import DECODERS
@@ -36,7 +36,6 @@ from firelane.weights.gguf.index import (
 
 CONVERSION = 2
 """Of what is written: part of the directory's name."""
-PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 PLAIN = {"F32": "float32", "F16": "float16"}
 """Types that whole files may have, and what config.json calls them; all others are served as bf16."""
 
@@ -67,14 +66,7 @@ def model_directory(path: Path, cache_dir: Path) -> Path:
 
 def _parts(path: Path) -> list[Path]:
     """All files of a split model, resolved. Raises ModelNotFoundError for one that is missing."""
-    found = PART.fullmatch(path.name)
-    paths = [path]
-    if found is not None:
-        count = int(found["count"])
-        paths = [
-            path.with_name(f"{found['stem']}-{number:05}-of-{count:05}.gguf")
-            for number in range(1, count + 1)
-        ]
+    paths = [path.with_name(name) for name in gguf_parts(path.name)]
     missing = next((p for p in paths if not p.is_file()), None)
     if missing is not None or not paths:
         more = "" if len(paths) == 1 else ", and all parts of the model are needed"

@@ -8,23 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from firelane.errors import ModelNotFoundError
+from firelane.sources.files import OF_A_MODEL
 from firelane.weights.progress import Progress, silent
 
-# Nothing else is fetched: no pickled weights, no code.
-HUB_FILES = [
-    "config.json",
-    "firelane_lossless.json",
-    "generation_config.json",
-    "model.safetensors",
-    "model-*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tiktoken.model",
-    "tekken.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.*",
-]
 PART = re.compile(r"-\d{5}-of-\d{5}$")
 NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 """GGUF files that are not language models: of eyes, and of statistics."""
@@ -32,7 +18,7 @@ NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 def download(hub_id: str, progress: Progress) -> Path:
     """The directory of the repository's files, of those that are needed. Raises ModelNotFoundError."""
-    return _snapshot(hub_id, HUB_FILES, progress)
+    return _snapshot(hub_id, OF_A_MODEL, progress)
 
 
 def download_config(hub_id: str) -> Path:

@@ -9,12 +9,17 @@ from pathlib import Path
 
 from firelane import env
 from firelane.errors import ModelNotFoundError
+from firelane.sources import remote
 from firelane.sources.gguf import is_gguf, model_directory
 from firelane.sources.hub import download, download_gguf
+from firelane.stores.address import Address, is_address, parse
+from firelane.stores.client import ObjectStore
 from firelane.weights.progress import Progress, silent
 
 EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+MODELS = "models"
+"""Directory of the cache in which models of object stores lie."""
 FILE_NAME = re.compile(r"[\w.-]+")
 
 
@@ -28,6 +33,8 @@ def resolve(model: str | None, *, progress: Progress = silent, cache_dir: Path |
     """
     if model is None:
         return _checked(EMBEDDED)
+    if is_address(model):
+        return _of_store(parse(model), cache_dir)
     path = Path(model).expanduser()
     if path.is_dir():
         return _checked(path)
@@ -44,6 +51,13 @@ def resolve(model: str | None, *, progress: Progress = silent, cache_dir: Path |
     if name:
         return model_directory(download_gguf(hub_id, name, progress), cache_dir or env.read().cache_dir)
     return _checked(download(model, progress))
+
+
+def _of_store(address: Address, cache_dir: Path | None) -> Path:
+    settings = env.read()
+    store = ObjectStore(address, allow_http=settings.allow_http)
+    models = (cache_dir or settings.cache_dir) / MODELS
+    return remote.model_directory(store, models, allow_http=settings.allow_http)
 
 
 def _checked(directory: Path) -> Path:

@@ -11,6 +11,8 @@ exact figure matters less than that a sample errs by much less than the two bits
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,8 @@ def census(
     placed = {p.weight: p for p in plan(program)}
     sample_bytes = SAMPLE_BYTES // max(len(weights), 1)
     # All is asked for before anything is waited for: a drive is slow at one small piece after the other.
-    samples = [_sample(checkpoint, placed[w], sample_bytes) for w in weights]
+    with ThreadPoolExecutor(checkpoint.waiting, thread_name_prefix="census") as pool:
+        samples = list(pool.map(partial(_sample, checkpoint, sample_bytes), [placed[w] for w in weights]))
     found: dict[str, dict[Format, float]] = {}
     for w, sample in zip(weights, samples, strict=True):
         counts = [_count(rows, w.k) for rows in sample]
@@ -64,7 +67,7 @@ def estimate(counts: Sequence[Counts], format_: Format, k: int) -> float:
     return 8 * nbytes / (PANEL_ROWS * k * len(counts))
 
 
-def _sample(checkpoint: Checkpoint, p: PackedWeight, sample_bytes: int) -> list[list[NDArray[Any]]]:
+def _sample(checkpoint: Checkpoint, sample_bytes: int, p: PackedWeight) -> list[list[NDArray[Any]]]:
     """The rows of some panels, spread over the weight; none where no coded format is possible."""
     if not any(takes(p.weight, format_) for format_ in CODED):
         return []

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,12 +35,14 @@ from firelane.weights.quantized.settings import read_settings
 from firelane.weights.quantizing.on_read import QuantizedOnRead
 from firelane.weights.quantizing.schemes import Scheme
 from firelane.weights.reader import ReadBuffer
+from firelane.weights.remote import READERS, RemoteBytes, remote_files
 from firelane.weights.safetensors import SafetensorsFile
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE = {DType.BF16: ("BF16",), DType.F32: ("F32", "BF16", "F16")}  # all exact
 MAX_INDEX_BYTES = 64 << 20
+WAITING = 2
 WeightFile = SafetensorsFile | PackedFile | GgufFile
 Reader = WeightFile | QuantizedTensors | QuantizedOnRead
 Coded = GgufFile | QuantizedTensors | QuantizedOnRead
@@ -76,8 +78,10 @@ class Checkpoint:
         """Raises ModelNotFoundError without weights, CheckpointError when they are damaged or incomplete."""
         if (directory / GGUF_INDEX).is_file():
             return cls(directory, _gguf_files(directory))
-        weight_map = _weight_map(directory)
-        files = [open_weights(path) for path in _paths(directory, weight_map)]
+        remote = remote_files(directory)
+        weight_map = _weight_map(directory, remote)
+        paths = _paths(directory, weight_map, remote)
+        files = [open_weights(path, remote.get(path.name)) for path in paths]
         _check_kinds(directory, files)
         settings = read_settings(directory)
         quantized = QuantizedTensors(directory, files, settings) if settings else None
@@ -104,16 +108,19 @@ class Checkpoint:
         return {file.path.name: file.stamp for file in self._files}
 
     @property
+    def waiting(self) -> int:
+        """Threads that are of use beside those that compute: some always wait for the drive, or the store."""
+        readers = (getattr(file, "reader", None) for file in self._files)
+        return READERS if any(isinstance(reader, RemoteBytes) for reader in readers) else WAITING
+
+    @property
     def is_sampled(self) -> bool:
         """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
         return any(not isinstance(file, PackedFile) for file in self._files)
 
     def is_unchanged(self) -> bool:
         """Whether no file was changed or replaced since it was opened."""
-        try:
-            return all(FileStamp.of(file.path.stat()) == file.stamp for file in self._files)
-        except OSError:
-            return False
+        return all(file.is_unchanged() for file in self._files)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -326,21 +333,22 @@ def weight_files(directory: Path) -> list[Path]:
     return _paths(directory, _weight_map(directory))
 
 
-def _weight_map(directory: Path) -> dict[str, str]:
-    """Which file each tensor lies in, as the index says; {} where there is a single file and no index."""
+def _weight_map(directory: Path, remote: Container[str] = ()) -> dict[str, str]:
+    """Which file each tensor lies in, as the index says; {} where there is a single file and no index.
+    remote: names of files that lie elsewhere."""
     if (directory / INDEX).is_file():
         return _read_index(directory / INDEX)
-    if (directory / SINGLE).is_file():
+    if SINGLE in remote or (directory / SINGLE).is_file():
         return {}
     raise ModelNotFoundError(
         f"{directory}: no {SINGLE} and no {INDEX}; only safetensors checkpoints are supported"
     )
 
 
-def _paths(directory: Path, weight_map: dict[str, str]) -> list[Path]:
+def _paths(directory: Path, weight_map: dict[str, str], remote: Container[str] = ()) -> list[Path]:
     shards = sorted(set(weight_map.values())) or ([] if (directory / INDEX).is_file() else [SINGLE])
     for shard in shards:
-        if not _is_file(directory / shard):
+        if shard not in remote and not _is_file(directory / shard):
             raise CheckpointError(f"{directory}: shard {shard[:80]} is missing; download the model again")
     return [directory / shard for shard in shards]
 

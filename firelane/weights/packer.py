@@ -31,7 +31,6 @@ from firelane.weights.progress import Progress
 from firelane.weights.source import ReadDigest, reads_of
 
 TASK_BYTES = 8 << 20
-WAITING = 2  # threads beside those that compute: some always wait for the drive
 STAGE = "pack"
 
 
@@ -60,7 +59,7 @@ class Packer:
         cannot be written.
         """
         self._total_bytes = plain_bytes(placed)
-        workers = threads + WAITING
+        workers = threads + self._checkpoint.waiting
         todo = list(tasks(placed, TASK_BYTES))
         longest = max((_most_bytes(task) for task in todo), default=0)
         for _ in range(workers):

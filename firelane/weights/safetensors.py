@@ -11,8 +11,6 @@ file.
 from __future__ import annotations
 
 import json
-import mmap
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,17 +18,15 @@ from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.storage import open_regular
+from firelane.weights.file_bytes import FileBytes, LocalBytes
 from firelane.weights.fingerprint import FileStamp, sampled_ranges
-from firelane.weights.reader import DriveReader, ReadBuffer, read_ranges
+from firelane.weights.reader import ReadBuffer
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSIONS = 8
-DIRECT_BYTES = 1 << 20  # less is read through the page cache
 ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
@@ -54,35 +50,36 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """One mapped file. Tensors handed out are views of the mapping and keep it alive. `reader` reads any of
-    its bytes.
+    """One file. Tensors handed out are read-only, views of a mapping where it lies on a drive. `reader` reads
+    any of its bytes.
     """
 
-    __slots__ = ("_map", "header", "metadata", "path", "reader", "stamp", "tensors")
+    __slots__ = ("header", "metadata", "path", "reader", "tensors")
 
-    def __init__(self, path: Path) -> None:
-        """Raises CheckpointError naming the file, and the tensor where one is at fault."""
+    def __init__(self, path: Path, source: FileBytes | None = None) -> None:
+        """source: where its bytes are read, None: from `path`. Raises CheckpointError naming the file, and
+        the tensor where one is at fault.
+        """
         self.path = path
-        self._map, self.reader, self.stamp = _open_file(path)
-        self.header = _header_bytes(path, self._map)
-        data_bytes = len(self._map) - 8 - len(self.header)
+        self.reader: FileBytes = LocalBytes(path) if source is None else source
+        self.header = _header_bytes(path, self.reader)
+        data_bytes = self.reader.nbytes - 8 - len(self.header)
         self.tensors, self.metadata = parse_header(path, self.header, data_bytes=data_bytes)
 
     @property
     def nbytes(self) -> int:
-        return len(self._map)
+        return self.reader.nbytes
+
+    @property
+    def stamp(self) -> FileStamp:
+        return self.reader.stamp
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """A read-only view: float32, float16, integers, or uint16 and uint8 holding the bits of bf16 and fp8.
-        The name has to be in `tensors`.
+        """float32, float16, integers, or uint16 and uint8 holding the bits of bf16 and fp8. The name has to
+        be in `tensors`.
         """
-        info = self.tensors[name]
-        if info.dtype not in NUMPY_DTYPES:
-            raise CheckpointError(
-                f"{self.path}: tensor {name} has dtype {info.dtype}; bf16, f16 or f32 is needed"
-            )
-        flat = np.frombuffer(self._map, NUMPY_DTYPES[info.dtype], count=prod(info.shape), offset=info.begin)
-        return flat.reshape(info.shape)
+        shape = self.tensors[name].shape
+        return self.elements(name, 0, prod(shape), sparse=True).reshape(shape)
 
     def rows(self, name: str, first: int, last: int, buffer: ReadBuffer | None = None) -> NDArray[Any]:
         """Rows first .. last - 1 of tensor(name), as elements() reads them."""
@@ -93,64 +90,40 @@ class SafetensorsFile:
     def elements(
         self, name: str, first: int, last: int, buffer: ReadBuffer | None = None, *, sparse: bool = False
     ) -> NDArray[Any]:
-        """Elements first .. last - 1 of the flat tensor, read-only: a view of the mapping or, where the file
-        was not in the page cache when it was opened, what is read past that; read into `buffer` if there is
-        one. `sparse`: only a few of them will be looked at, always a view. Raises CheckpointError.
+        """Elements first .. last - 1 of the flat tensor, read-only, in `buffer` if there is one. `sparse`:
+        only a few of them will be looked at. Raises CheckpointError, StoreError.
         """
-        flat = self.tensor(name).reshape(-1)[first:last]
-        begin = self.tensors[name].begin + first * flat.itemsize
-        if sparse:
-            return flat
-        if buffer is None and (not self.reader.direct or flat.nbytes < DIRECT_BYTES):
-            self._fetch(begin, flat.nbytes)
-            return flat
-        try:
-            data = self.reader.read(begin, flat.nbytes, buffer or ReadBuffer(flat.nbytes))
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
+        dtype = self._dtype(name)
+        begin, nbytes = self.tensors[name].begin + first * dtype.itemsize, (last - first) * dtype.itemsize
+        if buffer is None or sparse:
+            return self.reader.take(begin, nbytes, sparse=sparse).view(dtype)
+        data = self.reader.read(begin, nbytes, buffer)
         data.flags.writeable = False
-        return data.view(flat.dtype)
+        return data.view(dtype)
 
     def sample(self, samples: int) -> bytes:
         """A digest of parts of each tensor: see fingerprint.sampled_ranges()."""
-        ranges = [r for info in self.tensors.values() for r in sampled_ranges(info.begin, info.end, samples)]
-        digest = xxhash.xxh3_128()
-        try:
-            for piece in read_ranges(self.path, ranges, cached=not self.reader.direct):
-                digest.update(piece)
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
-        return digest.digest()
+        infos = self.tensors.values()
+        return self.reader.sample([r for i in infos for r in sampled_ranges(i.begin, i.end, samples)])
 
-    def _fetch(self, offset: int, size: int) -> None:
-        """Ask the system for these bytes in one go: page faults ask for too little at a time where all is
-        wanted, and for far too much around it where a little is.
-        """
-        if size > 0 and hasattr(mmap, "MADV_WILLNEED"):
-            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
+    def is_unchanged(self) -> bool:
+        return self.reader.is_unchanged()
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        dtype = self.tensors[name].dtype
+        if dtype not in NUMPY_DTYPES:
+            raise CheckpointError(f"{self.path}: tensor {name} has dtype {dtype}; bf16, f16 or f32 is needed")
+        return np.dtype(NUMPY_DTYPES[dtype])
 
 
-def _open_file(path: Path) -> tuple[mmap.mmap, DriveReader, FileStamp]:
-    try:
-        with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            if status.st_size < 8:
-                raise CheckpointError(f"{path}: too short for a safetensors file; download it again")
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return data, DriveReader(path), FileStamp.of(status)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _header_bytes(path: Path, data: mmap.mmap) -> bytes:
-    length = int.from_bytes(data[:8], "little")
-    if length > MAX_HEADER_BYTES or length > len(data) - 8:
+def _header_bytes(path: Path, reader: FileBytes) -> bytes:
+    length = int.from_bytes(reader.take(0, 8).tobytes(), "little")
+    if length > MAX_HEADER_BYTES or length > reader.nbytes - 8:
         raise CheckpointError(
-            f"{path}: header of {length} bytes in a file of {len(data)}: "
+            f"{path}: header of {length} bytes in a file of {reader.nbytes}: "
             "truncated or not safetensors; download it again"
         )
-    return data[8 : 8 + length]
+    return reader.take(8, length).tobytes()
 
 
 def parse_header(

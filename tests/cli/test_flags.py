@@ -60,7 +60,14 @@ FLAGS = {
     "program": "MODEL --tensor-parallel-size --pipeline-parallel-size --kv-cache-dtype",
     "version": "",
 }
-ENVIRONMENT = {"FIRELANE_CACHE_DIR", "FIRELANE_ISA", "FIRELANE_CXX", "FIRELANE_LOG_LEVEL"}
+ENVIRONMENT = {
+    "FIRELANE_ALLOW_HTTP",
+    "FIRELANE_CACHE_DIR",
+    "FIRELANE_CACHE_LIMIT_GIB",
+    "FIRELANE_CXX",
+    "FIRELANE_ISA",
+    "FIRELANE_LOG_LEVEL",
+}
 
 
 def commands(parser: argparse.ArgumentParser, prefix: str = "") -> dict[str, argparse.ArgumentParser]:

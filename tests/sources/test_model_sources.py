@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from firelane.errors import ModelNotFoundError
-from firelane.sources.hub import HUB_FILES
+from firelane.sources.files import OF_A_MODEL
 from firelane.sources.resolve import EMBEDDED, resolve
 
 
@@ -47,9 +47,9 @@ def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     stages: list[tuple[str, float]] = []
     assert resolve("owner/name", progress=lambda stage, done, *_: stages.append((stage, done))) == tmp_path
-    assert asked == [("owner/name", HUB_FILES)]
+    assert asked == [("owner/name", OF_A_MODEL)]
     assert stages == [("download", 0), ("download", 1)]
-    assert not any(pattern.endswith((".bin", ".py", ".pt")) for pattern in HUB_FILES)
+    assert not any(pattern.endswith((".bin", ".py", ".pt")) for pattern in OF_A_MODEL)
 
 
 @pytest.mark.parametrize(

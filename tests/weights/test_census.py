@@ -116,9 +116,9 @@ def test_a_few_panels_are_read(model: Model, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Checkpoint, "elements", watch)
     first = take(model)
     before = asked.copy()
-    assert [a[1:] for a in asked if a[0] == "lm_head.weight"] == [(32, 64), (128, 160), (224, 256)]
+    assert sorted(a[1:] for a in asked if a[0] == "lm_head.weight") == [(32, 64), (128, 160), (224, 256)]
     assert take(model) == first
-    assert asked == [*before, *before]
+    assert sorted(asked) == sorted([*before, *before])
     asked.clear()
     monkeypatch.setattr(census_module, "SAMPLE_BYTES", 1)
     take(model)

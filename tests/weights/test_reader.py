@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from firelane.weights import reader as reader_module
+from firelane.weights.file_bytes import DIRECT_BYTES
 from firelane.weights.reader import DriveReader, ReadBuffer
-from firelane.weights.safetensors import DIRECT_BYTES, SafetensorsFile
+from firelane.weights.safetensors import SafetensorsFile
 from tests.weights.files import write_safetensors
 
 SIZE = 3 * 4096 + 1234

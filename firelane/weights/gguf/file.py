@@ -18,7 +18,7 @@ from firelane.errors import CheckpointError
 from firelane.program.recipes import widened
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.codes import Codes
-from firelane.weights.fingerprint import sampled_ranges
+from firelane.weights.fingerprint import FileStamp, sampled_ranges
 from firelane.weights.formats import Format, smallest_holding
 from firelane.weights.gguf.blocks import FORMATS, decode
 from firelane.weights.gguf.index import File, Tensor
@@ -52,6 +52,13 @@ class GgufFile:
             self.header = self._reader.read(0, file.header_bytes, ReadBuffer(file.header_bytes)).tobytes()
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def is_unchanged(self) -> bool:
+        """Whether the file is what it was when its index was made."""
+        try:
+            return FileStamp.of(self.path.stat()) == self.stamp
+        except OSError:
+            return False
 
     def sample(self, samples: int) -> bytes:
         """A digest of parts of each tensor: see fingerprint.sampled_ranges()."""

@@ -12,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
+from firelane.weights.file_bytes import FileBytes
 from firelane.weights.lossless.chunks import CHUNK_BYTES, FRAME_OVERHEAD_BYTES, decode_chunk
 from firelane.weights.lossless.control import VERSION, Control, Form
 from firelane.weights.lossless.planes import Bytes
@@ -25,9 +26,9 @@ STREAM_SUFFIX = ".firelane_lossless"
 READ_BYTES = 1 << 20  # at a time: enough for a drive, and the buffer stays in the CPU's cache
 
 
-def open_weights(path: Path) -> SafetensorsFile | PackedFile:
-    """The file at `path`, whichever kind it is. Raises CheckpointError."""
-    file = SafetensorsFile(path)
+def open_weights(path: Path, source: FileBytes | None = None) -> SafetensorsFile | PackedFile:
+    """The file at `path`, or whose bytes are in `source`, whichever kind it is. Raises CheckpointError."""
+    file = SafetensorsFile(path, source)
     return PackedFile(file) if is_packed(file) else file
 
 
@@ -53,7 +54,7 @@ class PackedFile:
     def __init__(self, file: SafetensorsFile) -> None:
         """Raises CheckpointError where anything but the chunks themselves is damaged."""
         self.path, self.stamp = file.path, file.stamp
-        self._reader = file.reader
+        self._reader: FileBytes = file.reader
         block = self._control_block(file)
         self.control = Control.decode(self.path, block)
         digest = xxhash.xxh3_64_intdigest(len(file.header).to_bytes(8, "little") + file.header)
@@ -77,6 +78,9 @@ class PackedFile:
     def sample(self, samples: int) -> bytes:  # noqa: ARG002 - there is nothing to choose
         """b"": the control block, which is in `header`, has checksums of all chunks."""
         return b""
+
+    def is_unchanged(self) -> bool:
+        return self._reader.is_unchanged()
 
     def table(self, name: str) -> ChunkTable:
         return self.control.tables[name]
@@ -151,16 +155,10 @@ class PackedFile:
         while chunk < stop:
             start = int(offsets[chunk])
             after = min(int(np.searchsorted(offsets, start + READ_BYTES, side="left")), stop)
-            piece = self._pread(place + start, int(offsets[after]) - start, buffer)
+            piece = self._reader.read(place + start, int(offsets[after]) - start, buffer)
             for i in range(chunk, after):
                 yield i, piece[int(offsets[i]) - start : int(offsets[i + 1]) - start]
             chunk = after
-
-    def _pread(self, offset: int, nbytes: int, buffer: ReadBuffer) -> Bytes:
-        try:
-            return self._reader.read(offset, nbytes, buffer)
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def _control_block(self, file: SafetensorsFile) -> bytes:
         version = file.metadata.get("version")
@@ -175,7 +173,7 @@ class PackedFile:
         if info is None or info.dtype != "U8":
             raise CheckpointError(f"{file.path}: control block is missing; download or pack it again")
         size = info.end - info.begin
-        return self._pread(info.begin, size, ReadBuffer(size)).tobytes()
+        return self._reader.read(info.begin, size, ReadBuffer(size)).tobytes()
 
 
 def stored_name(name: str, form: Form) -> str:
