@@ -17,6 +17,7 @@ from typing import NoReturn
 from firelane import __version__
 from firelane.cli import (
     bench,
+    cache,
     chat,
     doctor,
     generate,
@@ -24,7 +25,9 @@ from firelane.cli import (
     pack,
     plan,
     program,
+    pull,
     quantize,
+    rm,
     serve,
     unpack,
     verify,
@@ -41,6 +44,9 @@ COMMANDS = (
     unpack,
     verify,
     quantize,
+    pull,
+    rm,
+    cache,
     bench,
     doctor,
     plan,

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         raise UsageError("OUT is missing: give a new directory, or --report to write nothing")
     display = ProgressDisplay()
     threads = options.threads(arguments)
-    model_dir = resolve(arguments.model, progress=display)
+    model_dir = resolve(arguments.model, progress=display, whole=True)
     if arguments.out is None:
         packed = pack.pack_nowhere(model_dir, threads=threads, progress=display)
     else:

@@ -27,6 +27,7 @@ BAR_WIDTH = 20
 START_OF_LINE, CLEAR_LINE = "\r", "\r\x1b[K"
 STAGES = {
     "compile": "compiling kernels for this machine, once",
+    "pull": "fetching the model",
     "pack": "packing weights",
     "capture": "capturing graphs",
 }

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.weights.quantizing.schemes import SCHEMES
 
     display = ProgressDisplay()
-    model_dir = resolve(arguments.model, progress=display)
+    model_dir = resolve(arguments.model, progress=display, whole=True)
     text = None if arguments.evaluate is None else _text(arguments.evaluate)
     report = quantize(
         load_program(read_config(model_dir), dtype=DType.BF16),

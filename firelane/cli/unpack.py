@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.weights.lossless.unpack import unpack
 
     display = ProgressDisplay()
-    packed = resolve(arguments.packed, progress=display)
+    packed = resolve(arguments.packed, progress=display, whole=True)
     began_s = time.perf_counter()
     nbytes = unpack(packed, arguments.out, threads=options.threads(arguments), progress=display)
     display.close()

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.weights.lossless.verify import verify
 
     display = ProgressDisplay()
-    packed = resolve(arguments.packed, progress=display)
+    packed = resolve(arguments.packed, progress=display, whole=True)
     began_s = time.perf_counter()
     nbytes = verify(packed, threads=options.threads(arguments), progress=display)
     display.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from firelane.errors import CacheError, CheckpointError, ModelNotFoundError, StoreError
 from firelane.sources import files
-from firelane.storage import cache_directory, locked, write_whole
+from firelane.storage import cache_directory, write_whole
 from firelane.stores.client import ObjectStore, StoredObject
 from firelane.weights import checked_json
 from firelane.weights.remote import (
@@ -35,16 +34,16 @@ from firelane.weights.safetensors import MAX_HEADER_BYTES
 SINGLE = "model.safetensors"
 FIRST_BYTES = 1 << 20
 """Of a file of weights: most headers are shorter."""
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteModel:
-    """What a store has of a model."""
+    """What a store has of a model. url: what users call it by."""
 
     store: ObjectStore
+    url: str
     small: tuple[StoredObject, ...]
     weights: tuple[StoredObject, ...]
 
@@ -57,41 +56,21 @@ class RemoteModel:
         """The name of its directory, which another version of any object has not."""
         objects = (*self.small, *self.weights)
         versions = sorted(f"{one.name} {one.nbytes} {one.etag or one.modified_s}" for one in objects)
-        return f"{url_key(self.store)}-{_digest([str(VERSION), *versions])}"
+        return f"{url_key(self.url)}-{_digest([str(VERSION), *versions])}"
 
 
-def url_key(store: ObjectStore) -> str:
+def url_key(url: str) -> str:
     """What the names of a model's directories begin with, whatever version."""
-    address = store.address
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in address.name)[:80]
-    return f"{safe}-{_digest([str(address)])}"
-
-
-def model_directory(store: ObjectStore, models: Path, *, allow_http: bool = False) -> Path:
-    """The directory below `models` of the model that the store has; the newest one that is there where the
-    store cannot be reached. Raises StoreError, ModelNotFoundError, CheckpointError, CacheError."""
-    try:
-        model = find(store)
-    except StoreError as error:
-        known = newest(store, models)
-        if error.reason != "unreachable" or known is None:
-            raise
-        log.warning("%s; what was fetched before is taken", error)
-        return known
-    directory = models / model.key
-    with cache_errors(directory):
-        cache_directory(models)
-        if not is_whole(directory):
-            with locked(models / f"{model.key}.lock"):
-                if not is_whole(directory):
-                    _fetch(model, directory, allow_http=allow_http)
-        touch(directory)
-    return directory
+    name = url.rpartition("/")[2]
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:80]
+    return f"{safe}-{_digest([url])}"
 
 
 def find(store: ObjectStore) -> RemoteModel:
-    """Raises StoreError, ModelNotFoundError, CheckpointError."""
-    found = {one.name: one for one in _there(store)}
+    """The model in a directory of Hugging Face layout. Raises StoreError, ModelNotFoundError,
+    CheckpointError."""
+    objects, is_listed = _there(store)
+    found = {one.name: one for one in objects}
     if "config.json" not in found:
         raise ModelNotFoundError(
             f"{store.address}: no config.json there; give the directory of a model in Hugging Face layout, "
@@ -101,18 +80,26 @@ def find(store: ObjectStore) -> RemoteModel:
     if files.INDEX in found:
         shards = _shards(store, store.fetch(files.INDEX)[1])
     missing = [name for name in shards if name not in found]
-    if missing and store.address.is_web:
+    if missing and not is_listed:
         found |= {one.name: one for one in _heads(store, missing)}
         missing = [name for name in shards if name not in found]
     if missing:
         raise CheckpointError(f"{store.address}/{missing[0]}: is not there: upload the model again")
     small = tuple(found[name] for name in sorted(found) if files.is_small(name))
-    return RemoteModel(store=store, small=small, weights=tuple(found[name] for name in shards))
+    weights = tuple(found[name] for name in shards)
+    return RemoteModel(store=store, url=str(store.address), small=small, weights=weights)
 
 
-def newest(store: ObjectStore, models: Path) -> Path | None:
-    """The directory of a store's model that was used last, of those that are whole."""
-    found = [path for path in models.glob(f"{url_key(store)}-*") if is_whole(path)]
+def find_gguf(store: ObjectStore, name: str) -> RemoteModel:
+    """A model in one GGUF file of the directory, or the first one of its parts. Raises StoreError,
+    CheckpointError."""
+    weights = tuple(in_parallel(store.head, files.gguf_parts(name)))
+    return RemoteModel(store=store, url=f"{store.address}/{name}", small=(), weights=weights)
+
+
+def newest(url: str, models: Path) -> Path | None:
+    """The directory of a model that was used last, of those that are whole."""
+    found = [path for path in models.glob(f"{url_key(url)}-*") if is_whole(path)]
     return max(found, key=lambda path: (path / NAME).stat().st_mtime_ns, default=None)
 
 
@@ -145,15 +132,17 @@ def in_parallel(act: Callable[[T], U], items: Iterable[T]) -> list[U]:
         return list(pool.map(act, items))
 
 
-def _there(store: ObjectStore) -> list[StoredObject]:
-    """Objects of the directory; where they may not be listed, those of usual names."""
+def _there(store: ObjectStore) -> tuple[list[StoredObject], bool]:
+    """Objects of the directory, and whether these are all: where they may not be listed, those of usual
+    names."""
     if not store.address.is_web:
         try:
-            return store.list()
+            return store.list(), True
         except StoreError as error:
             if error.reason != "denied":
                 raise
-    return _heads(store, [name for name in files.SMALL if "*" not in name] + [*files.TEMPLATES, SINGLE])
+    usual = [name for name in files.SMALL if "*" not in name]
+    return _heads(store, [*usual, *files.TEMPLATES, SINGLE]), False
 
 
 def _heads(store: ObjectStore, names: list[str]) -> list[StoredObject]:
@@ -182,14 +171,15 @@ def _shards(store: ObjectStore, index: bytes) -> list[str]:
     return sorted(names)
 
 
-def _fetch(model: RemoteModel, directory: Path, *, allow_http: bool) -> None:
-    """Fill the directory, its index last. The caller holds the lock."""
+def fetch(model: RemoteModel, directory: Path, *, allow_http: bool) -> None:
+    """Fill the directory with all but the weights, its index last. The caller holds its lock. Raises
+    StoreError, OSError."""
     cache_directory(directory)
     in_parallel(partial(_fetch_small, model.store, directory), model.small)
     found = in_parallel(partial(_fetch_header, model.store, directory), model.weights)
     index = RemoteIndex(
         version=VERSION,
-        url=str(model.store.address),
+        url=model.url,
         allow_http=allow_http,
         small=list(model.small),
         files=found,
@@ -207,7 +197,9 @@ def _fetch_small(store: ObjectStore, directory: Path, wanted: StoredObject) -> N
 
 
 def _fetch_header(store: ObjectStore, directory: Path, wanted: StoredObject) -> RemoteFile:
-    """The first bytes of a file of weights, as far as its tensors."""
+    """The first bytes of a file of weights, as far as its tensors; of a GGUF file, which is pulled, none."""
+    if wanted.name.endswith(".gguf"):
+        return RemoteFile(stored=wanted, header="")
     first = bytes(store.read(wanted, 0, min(FIRST_BYTES, wanted.nbytes))) if wanted.nbytes else b""
     length = 8 + int.from_bytes(first[:8], "little")
     if length <= min(wanted.nbytes, 8 + MAX_HEADER_BYTES):  # else whoever opens it says what is wrong

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from firelane import env
 from firelane.errors import ModelNotFoundError
-from firelane.sources import remote
+from firelane.sources.cache import NodeCache
+from firelane.sources.entries import GIB
 from firelane.sources.gguf import is_gguf, model_directory
 from firelane.sources.hub import download, download_gguf
 from firelane.stores.address import Address, is_address, parse
@@ -18,23 +19,28 @@ from firelane.weights.progress import Progress, silent
 
 EMBEDDED = Path(__file__).parent.parent / "models" / "embedded"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-MODELS = "models"
-"""Directory of the cache in which models of object stores lie."""
 FILE_NAME = re.compile(r"[\w.-]+")
 
 
-def resolve(model: str | None, *, progress: Progress = silent, cache_dir: Path | None = None) -> Path:
+def resolve(
+    model: str | None,
+    *,
+    progress: Progress = silent,
+    cache_dir: Path | None = None,
+    whole: bool = False,
+) -> Path:
     """The directory of `model`: None is the embedded model, then a local directory, a GGUF file, or a hub id,
-    which may name one of several GGUF files (owner/name:Q4_K_M). cache_dir: of what is made of a GGUF file,
-    None: as the environment says.
+    which may name one of several GGUF files (owner/name:Q4_K_M), or the address of an object store.
+    cache_dir: of what is fetched and made, None: as the environment says. whole: with the weights of a model
+    in an object store, which else are read from there when they are wanted.
 
     A hub id is looked up online, and in the hub's cache alone when HF_HUB_OFFLINE is set or the hub cannot be
-    reached. Raises ModelNotFoundError saying what to do.
+    reached. Raises ModelNotFoundError or StoreError, saying what to do.
     """
     if model is None:
         return _checked(EMBEDDED)
     if is_address(model):
-        return _of_store(parse(model), cache_dir)
+        return _of_store(parse(model), cache_dir, progress, whole=whole)
     path = Path(model).expanduser()
     if path.is_dir():
         return _checked(path)
@@ -53,11 +59,15 @@ def resolve(model: str | None, *, progress: Progress = silent, cache_dir: Path |
     return _checked(download(model, progress))
 
 
-def _of_store(address: Address, cache_dir: Path | None) -> Path:
+def _of_store(address: Address, cache_dir: Path | None, progress: Progress, *, whole: bool) -> Path:
     settings = env.read()
+    directory, limit_bytes = cache_dir or settings.cache_dir, int(settings.cache_limit_gib * GIB)
+    cache = NodeCache(directory, limit_bytes=limit_bytes)
+    if is_gguf(Path(address.path)):
+        store = ObjectStore(address.parent, allow_http=settings.allow_http)
+        return model_directory(cache.gguf_file(store, address.name, progress=progress), directory)
     store = ObjectStore(address, allow_http=settings.allow_http)
-    models = (cache_dir or settings.cache_dir) / MODELS
-    return remote.model_directory(store, models, allow_http=settings.allow_http)
+    return cache.model_directory(store, whole=whole, allow_http=settings.allow_http, progress=progress)
 
 
 def _checked(directory: Path) -> Path:

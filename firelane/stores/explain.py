@@ -91,6 +91,8 @@ def _failed(address: Address, text: str, code: str, status: int) -> tuple[str, s
         return f"the store fails ({code or status}), tried several times: try again later", "unreachable"
     if "timed out" in text.lower() or "timedout" in text.lower():
         return "the store does not answer in time: try again later", "unreachable"
+    if "body error" in text:
+        return "the connection breaks off, each time: check the network, and start again", "unreachable"
     if status:
         return f"the store refuses ({code or status}): is the address right?", "other"
     first = text.partition("\n")[0].rpartition(" - ")[2][:200]

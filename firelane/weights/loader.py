@@ -104,6 +104,7 @@ def _pack(
             digest=packer.read.hexdigest(),
             task_bytes=TASK_BYTES,
             stamps=[checkpoint.stamps],
+            model=str(checkpoint.directory.resolve()),
         )
         source.write(path)
 

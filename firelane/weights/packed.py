@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
 from firelane.native.pages import MappedFile
-from firelane.storage import open_regular
+from firelane.storage import UseMark, open_regular
 from firelane.weights import grouped
 from firelane.weights.coded import ALIGNMENT_BYTES, decode
 from firelane.weights.digests import PayloadDigests
@@ -67,7 +67,7 @@ class Identity:
 class PackedWeights:
     """Mapped packed weights. Addresses are valid until close(); arrays keep the mapping alive too."""
 
-    __slots__ = ("_bytes", "_digests", "_places", "_tables", "file", "path", "stamp")
+    __slots__ = ("_bytes", "_digests", "_places", "_tables", "_used", "file", "path", "stamp")
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class PackedWeights:
         stamp: FileStamp,
     ) -> None:
         layout = contents.layout
-        self.path, self.stamp = path, stamp
+        self.path, self.stamp, self._used = path, stamp, UseMark(path.with_suffix(".used"))
         self.file, self._digests = file, contents.digests
         self._bytes: NDArray[np.uint8] | None = file.array()
         self._places = {p.weight.name: (p, q) for p, q in zip(placed, layout.places, strict=True)}
@@ -132,6 +132,7 @@ class PackedWeights:
         """Unmap, unless an array that was handed out still needs the mapping. Idempotent."""
         self._bytes = None
         self._tables = {}
+        self._used.close()
         self.file.close()
 
     def __repr__(self) -> str:

@@ -24,9 +24,8 @@ from firelane.weights.file_bytes import FileBytes, LocalBytes
 from firelane.weights.fingerprint import FileStamp
 from firelane.weights.reader import Bytes, ReadBuffer
 
-NAME = "store.json"
+NAME = ".store.json"
 VERSION = 1
-HEADER_SUFFIX = ".header"
 PART_BYTES = 8 << 20
 """Of one request; larger ones hold more memory and are no faster."""
 READERS = 16
@@ -57,7 +56,7 @@ def read_index(directory: Path) -> RemoteIndex | None:
 
 
 def header_path(directory: Path, name: str) -> Path:
-    return directory / f"{name}{HEADER_SUFFIX}"
+    return directory / f".{name}.header"
 
 
 def header_digest(header: bytes) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firelane.errors import CheckpointError
-from firelane.weights.file_bytes import FileBytes, LocalBytes
+from firelane.weights.file_bytes import LEAST_BYTES, FileBytes, LocalBytes
 from firelane.weights.fingerprint import FileStamp, sampled_ranges
 from firelane.weights.reader import ReadBuffer
 
@@ -117,6 +117,8 @@ class SafetensorsFile:
 
 
 def _header_bytes(path: Path, reader: FileBytes) -> bytes:
+    if reader.nbytes < LEAST_BYTES:
+        raise CheckpointError(f"{path}: too short for a safetensors file; download it again")
     length = int.from_bytes(reader.take(0, 8).tobytes(), "little")
     if length > MAX_HEADER_BYTES or length > reader.nbytes - 8:
         raise CheckpointError(

@@ -53,6 +53,9 @@ FLAGS = {
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
     "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
+    "pull": "SOURCE",
+    "rm": "SOURCE",
+    "cache list": "",
     "doctor": "--json --save --verify",
     "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
     "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "
