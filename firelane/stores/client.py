@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -71,26 +72,20 @@ class ObjectStore:
 
     def list(self) -> list[StoredObject]:
         """All objects of the directory, not of those below it. Raises StoreError."""
-        import obstore
-
         prefix = f"{self.address.path}/" if self.address.path else ""
         with explained(self.address):
-            listed = obstore.list_with_delimiter(self._client, prefix or None)
+            listed = self._api.list_with_delimiter(self._client, prefix or None)
             return [_stored(entry, entry["path"].removeprefix(prefix)) for entry in listed["objects"]]
 
     def head(self, name: str) -> StoredObject:
         """Raises StoreError."""
-        import obstore
-
         with explained(self.address, name):
-            return _stored(obstore.head(self._client, self.address.child(name)), name)
+            return _stored(self._api.head(self._client, self.address.child(name)), name)
 
     def fetch(self, name: str, most_bytes: int = MOST_SMALL_BYTES) -> tuple[StoredObject, bytes]:
         """All of a small object. Raises StoreError."""
-        import obstore
-
         with explained(self.address, name):
-            answer = obstore.get(self._client, self.address.child(name))
+            answer = self._api.get(self._client, self.address.child(name))
             found = _stored(answer.meta, name)
             if found.nbytes > most_bytes:
                 raise self._error(name, f"has {found.nbytes >> 20} MiB, more than such a file may have")
@@ -101,13 +96,11 @@ class ObjectStore:
 
     def read(self, wanted: StoredObject, begin: int, end: int) -> memoryview:
         """Bytes begin .. end - 1 of this version of an object. Raises StoreError."""
-        import obstore
-
         options: GetOptions = {"range": (begin, end)}
         if wanted.etag and not self.address.is_web:
             options["if_match"] = f'"{wanted.etag}"'
         with explained(self.address, wanted.name):
-            answer = obstore.get(self._client, self.address.child(wanted.name), options=options)
+            answer = self._api.get(self._client, self.address.child(wanted.name), options=options)
             if not _stored(answer.meta, wanted.name).is_same(wanted):
                 raise self._error(
                     wanted.name, "was replaced while it was read: start again", reason="changed"
@@ -118,23 +111,29 @@ class ObjectStore:
         return data
 
     @cached_property
-    def _client(self) -> Any:
-        return self._given if self._given is not None else self._connect()
-
-    def _connect(self) -> Any:
+    def _api(self) -> Any:
+        """The client library. Raises StoreError where it is not installed."""
         try:
-            from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+            import_module("obstore.store")
+            return import_module("obstore")
         except ModuleNotFoundError:
             raise StoreError(
                 f"{self.address}: reading from object stores needs an extra: pip install '{EXTRA}'"
             ) from None
+
+    @cached_property
+    def _client(self) -> Any:
+        return self._given if self._given is not None else self._connect()
+
+    def _connect(self) -> Any:
+        kinds = self._api.store
         if self.address.scheme == "http" and not self._allow_http:
             raise self._error("", "is not encrypted: use https, or set FIRELANE_ALLOW_HTTP=1")
         settings: dict[str, Any] = {"client_options": self._options(), "retry_config": self._retries()}
         with explained(self.address):
             if self.address.is_web:
-                return HTTPStore.from_url(f"{self.address.scheme}://{self.address.host}", **settings)
-            kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[self.address.scheme]
+                return kinds.HTTPStore.from_url(f"{self.address.scheme}://{self.address.host}", **settings)
+            kind = {"s3": kinds.S3Store, "gs": kinds.GCSStore, "az": kinds.AzureStore}[self.address.scheme]
             return kind(self.address.host, **settings)
 
     def _options(self) -> dict[str, Any]:

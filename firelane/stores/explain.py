@@ -36,10 +36,6 @@ def explained(address: Address, name: str = "") -> Generator[None]:
         yield
     except FirelaneError:
         raise
-    except ModuleNotFoundError:
-        raise StoreError(
-            f"{address}: reading from object stores needs an extra: pip install 'firelane[object-store]'"
-        ) from None
     except Exception as error:  # of the client, which has no base for all of them
         what, reason = _explanation(address, error)
         where = f"{address}/{name}" if name else str(address)
