@@ -7,7 +7,10 @@ from typing import Any
 
 GIB = 1 << 30
 
-MODEL_HELP = "directory in Hugging Face layout, or hub id (default: the model that Firelane carries)"
+MODEL_HELP = (
+    "directory in Hugging Face layout, GGUF file, hub id, or address in an object store (s3://bucket/path) "
+    "(default: the model that Firelane carries)"
+)
 
 
 def positive_int(text: str) -> int:

@@ -23,6 +23,7 @@ MINE = (
     "expert_model",
     "families_plot",
     "plan_vs_measured",
+    "object_store",
 )
 
 

