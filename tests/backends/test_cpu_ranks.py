@@ -21,6 +21,7 @@ from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from tests.backends.cpu_harness import Chunk, fill, set_greedy
 from tests.models.families import make_checkpoint
+from tests.weights.quantized.test_quantized import write_quantized
 
 FAMILY, DTYPE = "qwen3_next", "bfloat16"  # heads, states of heads, routed and shared experts
 STEPS = [
@@ -88,6 +89,16 @@ def test_the_bits_of_one_rank(checkpoint: Path, kernel_cache: Path) -> None:
         want = run(alone)
     with loaded(checkpoint, kernel_cache, 2) as group:
         assert run(group) == want
+
+
+def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path) -> None:
+    """Groups of 32 inputs, of which the ranks have 144 each: codes of one rank, and smaller groups of two."""
+    directory = write_quantized("int4", tmp_path)
+    with loaded(directory, kernel_cache, 1) as alone:
+        want = run(alone)
+    with loaded(directory, kernel_cache, 2) as group:
+        assert run(group) == want
+        assert group.weights_bytes < 1.2 * alone.weights_bytes
 
 
 def test_a_rank_that_is_killed_ends_the_group(checkpoint: Path, kernel_cache: Path) -> None:

@@ -30,7 +30,6 @@ from firelane.engine_config import EngineConfig, ExecutorConfig
 from firelane.errors import MachineError, UsageError
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.program import Program
-from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 HELLO_S = 60.0
 """Until a rank that was started has to be there."""
@@ -165,11 +164,6 @@ class Leader:
             raise UsageError(
                 f"--tensor-parallel-size {size}: this process has {cores} core{'s' * (cores != 1)}, and each "
                 "rank needs one; lower it"
-            )
-        if self.config.weights in WHILE_PACKING:
-            raise UsageError(
-                f"--weights {self.config.weights} with --tensor-parallel-size {size}: ranks do not quantise; "
-                "serve a model that `firelane quantize` has written"
             )
         self.layout = RankLayout(tp=size, experts=size if _has_experts(self.whole) else 1)
         threads = max(1, (self.config.threads or cores) // size)
