@@ -45,6 +45,9 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Engines that share the memory of this machine."""
     tensor_parallel_size: int = 1
     """Processes of one engine that share the model's heads, MLPs and experts."""
+    expert_parallel_size: int = 1
+    """Processes of one engine that share the model's experts and MLPs, each with attention whole; or as many
+    as tensor_parallel_size, which share all."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are
@@ -74,6 +77,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             "threads",
             "replicas",
             "tensor_parallel_size",
+            "expert_parallel_size",
             "max_num_seqs",
             "max_model_len",
             "kv_cache_bytes",
@@ -97,6 +101,13 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence needs one token a step; lower max_num_seqs"
             )
+
+    @property
+    def ranks_option(self) -> str:
+        """The option that asks for several ranks, as it is given; "" of one rank."""
+        if self.tensor_parallel_size > 1:
+            return f"--tensor-parallel-size {self.tensor_parallel_size}"
+        return f"--expert-parallel-size {self.expert_parallel_size}" if self.expert_parallel_size > 1 else ""
 
     @property
     def rounds(self) -> bool:

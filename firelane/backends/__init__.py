@@ -36,10 +36,9 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
-    if name != "cpu" and config.tensor_parallel_size > 1:
+    if name != "cpu" and config.ranks_option:
         raise UsageError(
-            f"--tensor-parallel-size {config.tensor_parallel_size}: the {name} backend has one; leave it "
-            "out, or choose --backend cpu"
+            f"{config.ranks_option}: the {name} backend has one rank; leave it out, or choose --backend cpu"
         )
     if name == "cuda":
         _check_for_gpu(config)

@@ -102,6 +102,14 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="processes of an engine that share its heads, MLPs and experts: 1, 2, 4 or 8, on CPUs, with the "
         "same answers, bit for bit (default: %(default)s)",
     )
+    group.add_argument(
+        "--expert-parallel-size",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="the same, of models with experts, but each process has attention whole, and its cache: for "
+        "models whose heads cannot be shared out (default: %(default)s)",
+    )
     _add_sizes(group)
     add_weights(group)
     add_dtype(group)
@@ -208,6 +216,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = {
         "backend": arguments.backend,
         "tensor_parallel_size": arguments.tensor_parallel_size,
+        "expert_parallel_size": arguments.expert_parallel_size,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
         "dtype": arguments.dtype,

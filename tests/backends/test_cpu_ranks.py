@@ -40,7 +40,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(FAMILY, DTYPE, tmp_path_factory.mktemp("ranks"))
 
 
-def load(directory: Path, cache_dir: Path, ranks: int, **options: object) -> Executor:
+def load(directory: Path, cache_dir: Path, ranks: int = 1, **options: object) -> Executor:
     config = ExecutorConfig(
         cache_dir=cache_dir,
         tensor_parallel_size=ranks,
@@ -89,6 +89,32 @@ def test_the_bits_of_one_rank(checkpoint: Path, kernel_cache: Path) -> None:
         want = run(alone)
     with loaded(checkpoint, kernel_cache, 2) as group:
         assert run(group) == want
+
+
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3"])
+def test_the_bits_of_one_rank_when_experts_are_shared(
+    family: str, tmp_path: Path, kernel_cache: Path
+) -> None:
+    """And nothing of attention, which is whole on both."""
+    directory = make_checkpoint(family, DTYPE, tmp_path)
+    with loaded(directory, kernel_cache) as alone:
+        want = run(alone)
+    with loaded(directory, kernel_cache, expert_parallel_size=2) as group:
+        assert run(group) == want
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "match"),
+    [
+        ("llama3", {"expert_parallel_size": 2}, "--expert-parallel-size 2: .* has no experts to share"),
+        ("mixtral", {"expert_parallel_size": 4, "ranks": 2}, "expert parallel 4 with tensor parallel 2"),
+    ],
+)
+def test_experts_that_cannot_be_shared_are_refused(
+    family: str, options: dict, match: str, tmp_path: Path, kernel_cache: Path
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        load(make_checkpoint(family, DTYPE, tmp_path), kernel_cache, **options)
 
 
 def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path) -> None:

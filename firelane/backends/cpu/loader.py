@@ -92,7 +92,8 @@ def load_for(
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
     saved = choice.saved_bytes * member.ranks
-    limits = member.limits(program) or _limits(program, config, whole.weights_bytes - saved, member.ranks)
+    held = max(whole.weights_bytes, program.weights_bytes * member.ranks) - saved
+    limits = member.limits(program) or _limits(program, config, held, member.ranks)
     layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
     link, state = member.join(layout)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 def load_group(
     program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> RankGroup:
-    """The executor in front of config.tensor_parallel_size ranks, which divide this process's cores.
+    """The executor in front of the ranks that the config asks for, which divide this process's cores.
 
     Raises what loader.load_for() does, UsageError for more ranks than cores or sizes that no cut exists for,
     MachineError for a rank that does not appear or ends.
@@ -159,13 +159,14 @@ class Leader:
     processes: list[RankProcess] = field(default_factory=list[RankProcess], init=False)
 
     def __post_init__(self) -> None:
-        size, cores = self.config.tensor_parallel_size, len(self.cores)
+        tp, ep = self.config.tensor_parallel_size, self.config.expert_parallel_size
+        self.layout = RankLayout.of(self.whole, tp=tp, ep=ep)
+        size, cores = self.layout.ranks, len(self.cores)
         if size > cores:
             raise UsageError(
-                f"--tensor-parallel-size {size}: this process has {cores} core{'s' * (cores != 1)}, and each "
+                f"{self.config.ranks_option}: this process has {cores} core{'s' * (cores != 1)}, and each "
                 "rank needs one; lower it"
             )
-        self.layout = RankLayout(tp=size, experts=size if _has_experts(self.whole) else 1)
         threads = max(1, (self.config.threads or cores) // size)
         kv = self.config.kv_cache_bytes
         self.own_config = msgspec.structs.replace(
@@ -181,7 +182,7 @@ class Leader:
         programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
         if len({_cache_groups(own) for own in programs}) > 1:
             raise UsageError(
-                f"--tensor-parallel-size {self.ranks}: the KV heads of this model cannot be shared evenly "
+                f"{self.config.ranks_option}: the KV heads of this model cannot be shared evenly "
                 "enough; lower it"
             )
         return programs[0]
@@ -245,10 +246,6 @@ class Leader:
 def _cache_groups(program: Program) -> tuple[tuple[int, ...], ...]:
     """The layers of each group, whose pages the same block tables name on all ranks."""
     return tuple(tuple(layer.layer for layer in group.layers) for group in program.cache_groups)
-
-
-def _has_experts(program: Program) -> bool:
-    return any(len(w.shape) == 3 and w.layout.by_expert and w.matrices > 1 for w in program.weights)
 
 
 class RankGroup:
