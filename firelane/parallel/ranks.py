@@ -28,8 +28,8 @@ class RankLayout:
         experts = any(map(has_experts, program.ops))
         if ep > 1 and not experts:
             raise UsageError(
-                f"--expert-parallel-size {ep}: {program.name} has no experts to share; leave it out, or share "
-                f"all of the model with --tensor-parallel-size {ep}"
+                f"--expert-parallel-size {ep}: {program.name} has no experts to share; leave it out, or "
+                f"share all of the model with --tensor-parallel-size {ep}"
             )
         return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from firelane import env
 from firelane.backends.background import in_background
+from firelane.backends.cpu.alike import alike
 from firelane.backends.cpu.cached_estimate import cached_estimate
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
@@ -85,7 +86,7 @@ def load_for(
     checkpoint = Checkpoint.open(model_dir)
     scheme = WHILE_PACKING.get(config.weights)
     whole = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
-    program = member.program(whole)
+    program = alike(member.program(whole))
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)
