@@ -36,13 +36,18 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
+    check(name, config)
+    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
+
+
+def check(name: str, config: ExecutorConfig) -> None:
+    """Raises UsageError for what the backend of this name does not take, whatever the model."""
     if name != "cpu" and config.ranks_option:
         raise UsageError(
             f"{config.ranks_option}: the {name} backend has one rank; leave it out, or choose --backend cpu"
         )
     if name == "cuda":
         _check_for_gpu(config)
-    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
 
 
 def resolve(backend: str) -> str:
