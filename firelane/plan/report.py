@@ -21,8 +21,8 @@ MOST_DEVICES = 64
 def as_json(
     setup: Setup, count: int, estimates: Sequence[Estimate], command: str = "", refused: str = ""
 ) -> str:
-    """All figures in bytes and seconds. command: that serves the only estimate, and what `firelane serve` says
-    to it where it does not take it."""
+    """All figures in bytes and seconds. command: serves the only estimate; refused: what `firelane serve`
+    says to it where it does not take it."""
     plan: dict[str, Any] = {
         "model": setup.model.program.name,
         "parameters": parameters(setup.model.program),
