@@ -36,11 +36,18 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
-    if name != "cpu":
-        _check_for_one_rank(name, config)
+    check(name, config)
+    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
+
+
+def check(name: str, config: ExecutorConfig) -> None:
+    """Raises UsageError for what the backend of this name does not take, whatever the model."""
+    if name != "cpu" and config.ranks_option:
+        raise UsageError(
+            f"{config.ranks_option}: the {name} backend has one rank; leave it out, or choose --backend cpu"
+        )
     if name == "cuda":
         _check_for_gpu(config)
-    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
 
 
 def resolve(backend: str) -> str:
@@ -54,15 +61,6 @@ def resolve(backend: str) -> str:
 def describe(name: str, config: ExecutorConfig) -> str:
     """The device that the backend of this name will use, in words for people. Raises UsageError."""
     return import_module(BACKENDS[name]).describe(config)
-
-
-def _check_for_one_rank(name: str, config: ExecutorConfig) -> None:
-    for kind, size in (("tensor", config.tensor_parallel_size), ("pipeline", config.pipeline_parallel_size)):
-        if size > 1:
-            raise UsageError(
-                f"--{kind}-parallel-size {size}: the {name} backend has one; leave it out, or choose "
-                "--backend cpu"
-            )
 
 
 def _check_for_gpu(config: ExecutorConfig) -> None:

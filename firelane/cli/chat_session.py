@@ -66,17 +66,22 @@ class Session:
 
     def run(self) -> None:
         """Until the input ends or the user leaves."""
-        while True:
-            try:
-                text = self._read().strip()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                continue
-            if text in ("/exit", "/quit", "/bye"):
-                return
-            if text:
-                self._act(text)
+        with _interruptible() as may_interrupt:
+            while (text := self._next(may_interrupt)) not in ("/exit", "/quit", "/bye"):
+                if text:
+                    self._act(text)
+
+    def _next(self, may_interrupt: Callable[[bool], None]) -> str:
+        """What is typed next; nothing after Ctrl-C, and /exit at the end of the input."""
+        try:
+            may_interrupt(True)
+            text = self._read().strip()
+            may_interrupt(False)
+        except EOFError:
+            return "/exit"
+        except KeyboardInterrupt:
+            return ""
+        return text
 
     def _act(self, text: str) -> None:
         """One question; an error is printed, and the session goes on."""
@@ -190,6 +195,29 @@ class Session:
             raise FirelaneError(f"/load {rest}: is no conversation that /save has written") from None
         self.messages, self.system = messages, system
         self._terminal.say(f"{len(messages)} messages")
+
+
+@contextmanager
+def _interruptible() -> Generator[Callable[[bool], None]]:
+    """Whether Ctrl-C may raise KeyboardInterrupt from now on, which it does once: a second press would meet
+    the session where it is about to read again, and end it."""
+    allowed = False
+
+    def allow(now: bool) -> None:
+        nonlocal allowed
+        allowed = now
+
+    def press(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if allowed:
+            allow(False)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield allow
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

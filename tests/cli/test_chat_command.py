@@ -145,6 +145,19 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(at_once: bool) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+class PressedWhileItSays(Lines):
+    def say(self, text: str) -> None:
+        super().say(text)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_where_nothing_is_read_does_not_end_the_session() -> None:
+    source, terminal = Scripted(), PressedWhileItSays("one", "/help", "two")
+    session = Session(source, terminal, system="")
+    session.run()
+    assert contents(session) == ["one", "ONE ", "two", "TWO "]
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """A server that says what it was asked; for "wait" it says one word and no more until it may end."""
 
