@@ -143,6 +143,7 @@ class Scripted:
 
     weights_bytes = kv_bytes = hidden_width = 0
     max_in_flight = 1
+    is_pipelined = False
 
     def __init__(self, limits: StepLimits, vocab_size: int) -> None:
         self.limits = limits

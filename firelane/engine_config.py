@@ -44,10 +44,12 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 1
     """Engines that share the memory of this machine."""
     tensor_parallel_size: int = 1
-    """Processes of one engine that share the model's heads, MLPs and experts."""
+    """Processes of one stage that share the model's heads, MLPs and experts."""
     expert_parallel_size: int = 1
-    """Processes of one engine that share the model's experts and MLPs, each with attention whole; or as many
+    """Processes of one stage that share the model's experts and MLPs, each with attention whole; or as many
     as tensor_parallel_size, which share all."""
+    pipeline_parallel_size: int = 1
+    """Stages of one engine that share the model's layers, each as many processes as the sizes above say."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are
@@ -78,6 +80,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             "replicas",
             "tensor_parallel_size",
             "expert_parallel_size",
+            "pipeline_parallel_size",
             "max_num_seqs",
             "max_model_len",
             "kv_cache_bytes",
@@ -104,10 +107,9 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks_option(self) -> str:
-        """The option that asks for several ranks, as it is given; "" of one rank."""
-        if self.tensor_parallel_size > 1:
-            return f"--tensor-parallel-size {self.tensor_parallel_size}"
-        return f"--expert-parallel-size {self.expert_parallel_size}" if self.expert_parallel_size > 1 else ""
+        """The options that ask for several ranks, as they are given; "" of one rank."""
+        sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in ("tensor", "expert", "pipeline")}
+        return " ".join(f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1)
 
     @property
     def rounds(self) -> bool:

@@ -94,22 +94,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=positive_int, metavar="N", help="compute threads (default: all cores)"
     )
-    group.add_argument(
-        "--tensor-parallel-size",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="processes of an engine that share its heads, MLPs and experts: 1, 2, 4 or 8, on CPUs, with the "
-        "same answers, bit for bit (default: %(default)s)",
-    )
-    group.add_argument(
-        "--expert-parallel-size",
-        type=positive_int,
-        default=1,
-        metavar="N",
-        help="the same, of models with experts, but each process has attention whole, and its cache: for "
-        "models whose heads cannot be shared out (default: %(default)s)",
-    )
+    _add_ranks(group)
     _add_sizes(group)
     add_weights(group)
     add_dtype(group)
@@ -168,6 +153,33 @@ def _add_sizes(group: Any) -> None:
     )
 
 
+def _add_ranks(group: Any) -> None:
+    group.add_argument(
+        "--tensor-parallel-size",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="processes of an engine that share its heads, MLPs and experts: 1, 2, 4 or 8, on CPUs, with the "
+        "same answers, bit for bit (default: %(default)s)",
+    )
+    group.add_argument(
+        "--expert-parallel-size",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="the same, of models with experts, but each process has attention whole, and its cache: for "
+        "models whose heads cannot be shared out (default: %(default)s)",
+    )
+    group.add_argument(
+        "--pipeline-parallel-size",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="stages of an engine that share its layers and work on different sequences at a time, on CPUs, "
+        "with the same answers, bit for bit (default: %(default)s)",
+    )
+
+
 def _add_snapshots(group: Any) -> None:
     group.add_argument(
         "--state-snapshots",
@@ -217,6 +229,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "backend": arguments.backend,
         "tensor_parallel_size": arguments.tensor_parallel_size,
         "expert_parallel_size": arguments.expert_parallel_size,
+        "pipeline_parallel_size": arguments.pipeline_parallel_size,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,
         "dtype": arguments.dtype,

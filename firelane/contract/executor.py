@@ -27,6 +27,13 @@ class Executor(Protocol):
         ...
 
     @property
+    def is_pipelined(self) -> bool:
+        """Whether steps in flight are computed at the same time, in stages: a sequence's token may then be
+        drawn only in a step that is submitted when its last one is there. Prompts may go on from a step in
+        flight."""
+        ...
+
+    @property
     def state(self) -> SlotState: ...
 
     @property

@@ -95,7 +95,8 @@ class EngineCore:
         )
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)
-        self.scheduler = Scheduler(self.table, self.kv, limits, self.policy)
+        stages = executor.max_in_flight if executor.is_pipelined else 1
+        self.scheduler = Scheduler(self.table, self.kv, limits, self.policy, stages)
         self._writer = SlotWriter(executor.state)
         self._applier = PlanApplier(self.table, self.kv, self.policy, self._writer)
         self._prerequisites = prerequisites
@@ -125,7 +126,10 @@ class EngineCore:
         if self._in_flight and self._speculates:
             before, outputs = self._wait()
             self._commit(before, outputs, self._masks.advance(before.inputs, outputs))
-        plan, inputs = self._plan()
+        if self._executor.is_pipelined and self._submit_beside():
+            return
+        drawn = self._drawn_next()
+        plan, inputs = self._plan(drawn)
         if not self._in_flight:
             self._submit(plan, inputs)
         elif self._runs_ahead(plan):
@@ -133,7 +137,7 @@ class EngineCore:
             self._commit(*self._wait(), NOTHING)
         else:
             before, outputs = self._wait()
-            plan, inputs = self._joined(plan, inputs)
+            plan, inputs = self._joined(plan, inputs, drawn)
             ended = self._masks.advance(before.inputs, outputs)
             self._submit(plan, inputs)
             self._commit(before, outputs, ended)
@@ -203,19 +207,34 @@ class EngineCore:
         else:
             self._outputs.end(sequence, "abort")
 
-    def _plan(self) -> tuple[StepPlan, StepInputs]:
-        plan = self.scheduler.schedule(self._next_step)
+    def _submit_beside(self) -> bool:
+        """In a pipeline with room for a step: submit one that needs no token of those in flight, if any."""
+        if not 0 < len(self._in_flight) < self._executor.max_in_flight:
+            return False
+        plan = self.scheduler.schedule(self._next_step, drawn=self._in_flight[0].plan.step - 1)
+        if not plan.is_empty:
+            self._submit(plan, self._inputs.fill(plan))
+        return not plan.is_empty
+
+    def _drawn_next(self) -> int:
+        """The last step whose tokens the next one may go on from, once the oldest one in flight has ended."""
+        if self._executor.is_pipelined and self._in_flight:
+            return self._in_flight[0].plan.step
+        return self._next_step - 1
+
+    def _plan(self, drawn: int) -> tuple[StepPlan, StepInputs]:
+        plan = self.scheduler.schedule(self._next_step, drawn)
         return plan, self._inputs.fill(plan)
 
-    def _joined(self, plan: StepPlan, inputs: StepInputs) -> tuple[StepPlan, StepInputs]:
+    def _joined(self, plan: StepPlan, inputs: StepInputs, drawn: int) -> tuple[StepPlan, StepInputs]:
         """The plan with what came while a step ran."""
         self._receive(0.0)
-        return (plan, inputs) if plan.changes == self.table.changes else self._plan()
+        return (plan, inputs) if plan.changes == self.table.changes else self._plan(drawn)
 
     def _runs_ahead(self, plan: StepPlan) -> bool:
         """The step need not wait for the one in flight: nothing could join it, and no mask of it follows from
         what that one draws."""
-        if len(self._in_flight) >= self._executor.max_in_flight:
+        if self._executor.is_pipelined or len(self._in_flight) >= self._executor.max_in_flight:
             return False
         return not (plan.is_empty or plan.chunks or self.table.waiting or self._masks.is_needed)
 

@@ -16,8 +16,10 @@ class PlanDraft:
     """The plan so far, and what is left of the step: token rows, output rows, slots and pages. Reads
     the engine's state, and changes none of it."""
 
-    def __init__(self, table: SequenceTable, kv: KvCache, limits: StepLimits) -> None:
+    def __init__(self, table: SequenceTable, kv: KvCache, limits: StepLimits, drawn: int) -> None:
+        """drawn: the last step whose tokens are there when this one begins."""
         self.table = table
+        self.drawn = drawn
         self.limits = limits
         self.tokens = limits.max_num_batched_tokens
         self.rows = limits.max_output_rows
@@ -68,10 +70,19 @@ class PlanDraft:
 
     def can_decode(self) -> NDArray[np.bool_]:
         """By slot."""
-        able = self.table.can_decode()
+        return self._kept(self.table.can_decode() & (self.table.last_step <= self.drawn))
+
+    def num_decoding(self) -> int:
+        """Sequences that decode in this step, in one in flight beside it, or in one that follows soon."""
+        table = self.table
+        decodes = table.decoding & ((table.expected_length < table.end) | (table.last_step > self.drawn))
+        return int(np.count_nonzero(self._kept(decodes)))
+
+    def _kept(self, slots: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """But for those that the draft takes from their sequences."""
         if self.preempted:
-            able[[sequence.slot for sequence in self.preempted.values()]] = False
-        return able
+            slots[[sequence.slot for sequence in self.preempted.values()]] = False
+        return slots
 
     def prefilling(self) -> list[Sequence]:
         """Sequences with a slot whose prompt is not all computed."""

@@ -23,7 +23,10 @@ class Scheduler:
     """Plans steps from the expected state: what is committed, and what the steps in flight add to it. Changes
     nothing."""
 
-    def __init__(self, table: SequenceTable, kv: KvCache, limits: StepLimits, policy: Policy) -> None:
+    def __init__(
+        self, table: SequenceTable, kv: KvCache, limits: StepLimits, policy: Policy, stages: int = 1
+    ) -> None:
+        """stages: that steps are computed in, each with sequences of its own at a time."""
         # Every sequence in a slot can then decode, or prefill one token, in every step: none can be starved.
         assert limits.max_num_batched_tokens >= limits.max_num_seqs
         assert limits.max_output_rows >= limits.max_num_seqs
@@ -31,10 +34,12 @@ class Scheduler:
         self._kv = kv
         self._limits = limits
         self._policy = policy
+        self._stages = stages
 
-    def schedule(self, step: int) -> StepPlan:
-        """The next step; empty where nothing can run before a step in flight has been committed."""
-        draft = PlanDraft(self._table, self._kv, self._limits)
+    def schedule(self, step: int, drawn: int) -> StepPlan:
+        """The next step; empty where nothing can run before a step in flight has been committed. drawn: the
+        last step whose tokens are there when this one begins."""
+        draft = PlanDraft(self._table, self._kv, self._limits, drawn)
         quota = self._policy.open_step(draft)
         stalled = self._secure_prefills(draft)
         slots, lengths = self._decodes(draft, quota, stalled)
@@ -51,7 +56,7 @@ class Scheduler:
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Slots that decode in this step, each with pages for its token, and their lengths before it."""
         table = self._table
-        slots = quota.choose_decodes(draft.can_decode().nonzero()[0])
+        slots = self._group(draft, quota.choose_decodes(draft.can_decode().nonzero()[0]))
         lengths = table.expected_length[slots]
         needy = slots[lengths > table.capacity[slots]]
         if needy.size and not draft.grow_all(needy):
@@ -61,6 +66,15 @@ class Scheduler:
         idle = stalled.union(sequence.slot for sequence in draft.preempted.values())
         keep = ~np.isin(slots, list(idle)) if idle else slice(None)
         return slots[keep], lengths[keep]
+
+    def _group(self, draft: PlanDraft, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of these slots those that have waited longest, as many as leave each stage as many."""
+        if self._stages == 1:
+            return slots
+        most = -(-draft.num_decoding() // self._stages)
+        if len(slots) <= most:
+            return slots
+        return np.sort(slots[np.argsort(self._table.last_step[slots], kind="stable")[:most]])
 
     def _make_room(self, draft: PlanDraft, sequence: Sequence) -> bool:
         """Pages for the next block of this sequence, if need be those of another; False where it must sit out

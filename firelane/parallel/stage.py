@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from firelane.parallel.balance import cut, live_values, units
+from firelane.program.cache import grouping_of
 from firelane.program.ops import Op, Receive, Send
 from firelane.program.program import Program
 from firelane.program.values import StepShape
@@ -35,6 +36,7 @@ def stage(program: Program, pp: int, rank: int, *, costs: Sequence[float] | None
         program,
         ops=(*(Receive(out=value) for value in received), *own, *(Send(x=value) for value in sent)),
         head=program.head if program.head in own else None,
+        grouping=grouping_of(program.cache_groups),
     )
 
 

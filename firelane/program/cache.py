@@ -50,6 +50,25 @@ class CacheGroup:
         return {layer.layer: start for layer, start in zip(self.layers, starts, strict=False)}
 
 
+Grouping = tuple[tuple[Span, tuple[int, ...]], ...]
+"""Cache groups in their order: of each its span, and the numbers of its layers."""
+
+
+def grouping_of(groups: Sequence[CacheGroup]) -> Grouping:
+    return tuple((group.span, tuple(layer.layer for layer in group.layers)) for group in groups)
+
+
+def regroup_layers(layers: Sequence[CacheLayer], grouping: Grouping) -> tuple[CacheGroup, ...]:
+    """The groups of a model of which `layers` are a part: each has those of its layers that are there, if
+    any."""
+    runs = [[layer for layer in layers if layer.layer in numbers] for _, numbers in grouping]
+    size = max(map(_bytes, runs), default=0)
+    return tuple(
+        CacheGroup(span=span, layers=tuple(run), bytes_per_token=size)
+        for (span, _), run in zip(grouping, runs, strict=True)
+    )
+
+
 def group_layers(layers: Sequence[CacheLayer]) -> tuple[CacheGroup, ...]:
     """The cache groups of `layers`, ordered by the first layer of each span.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from firelane.contract.span import Span
-from firelane.program.cache import CacheGroup, CacheLayer, group_layers
+from firelane.program.cache import CacheGroup, CacheLayer, Grouping, group_layers, regroup_layers
 from firelane.program.ops import (
     Attention,
     LatentCache,
@@ -33,6 +33,10 @@ class Program:
     """The op that makes the logits; its input is the model's hidden state. None: of a program without."""
     left_out: tuple[str, ...] = ()
     """Beginnings of names of the checkpoint's tensors that the model has and this program does without."""
+
+    grouping: Grouping | None = None
+    """Cache groups of the model that this is a stage of: pages have the same numbers in all stages. None:
+    they follow from the layers."""
 
     def __post_init__(self) -> None:
         """Checks that each value is made once, before it is used, and that the head is one of the ops."""
@@ -84,6 +88,8 @@ class Program:
 
     @cached_property
     def cache_groups(self) -> tuple[CacheGroup, ...]:
+        if self.grouping is not None:
+            return regroup_layers(self.cache_layers, self.grouping)
         return group_layers(self.cache_layers)
 
     @property

@@ -17,7 +17,8 @@ from firelane.native.toolchain import BASE_FLAGS, Toolchain, find_compiler, zig_
 SOURCE = """
 #include "coded.h"
 namespace firelane {
-template void tile_rows<Bf16, kTileRows, Segments<512>, 528>(const Bf16::act*, const Bf16::word*, Ahead, Sums&);
+template void tile_rows<Bf16, kTileRows, Segments<512>, 528>(const Bf16::act*, const Bf16::word*, Ahead,
+                                                             Sums&);
 template void tile_rows<Bf16, 1, Segments<512>, 528>(const Bf16::act*, const Bf16::word*, Ahead, Sums&);
 template void tile_rows<F32, kTileRows, Segments<512>, 528>(const float*, const float*, Ahead, Sums&);
 }  // namespace firelane

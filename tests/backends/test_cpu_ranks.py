@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +22,7 @@ from firelane.errors import MachineError, UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from tests.backends.cpu_harness import Chunk, fill, set_greedy
+from tests.engine.driver import Driver, make_request
 from tests.models.families import make_checkpoint
 from tests.weights.quantized.test_quantized import write_quantized
 
@@ -30,6 +33,10 @@ STEPS = [
     [Chunk(0, 34, 1)],
     [Chunk(0, 35, 1), Chunk(1, 13, 1), Chunk(2, 21, 1)],
     [Chunk(1, 14, 3, score=True)],
+    [Chunk(3, 0, 40, sample=False)],
+    [Chunk(3, 40, 9)],
+    [Chunk(0, 36, 1), Chunk(2, 22, 1)],
+    [Chunk(3, 49, 1)],
 ]
 HAS_CORES = len(rank_group.usable_cores()) > 1
 pytestmark = pytest.mark.skipif(not HAS_CORES, reason="ranks need a core each")
@@ -40,10 +47,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(FAMILY, DTYPE, tmp_path_factory.mktemp("ranks"))
 
 
-def load(directory: Path, cache_dir: Path, ranks: int = 1, **options: object) -> Executor:
+def load(directory: Path, cache_dir: Path, tp: int = 1, pp: int = 1, **options: object) -> Executor:
     config = ExecutorConfig(
         cache_dir=cache_dir,
-        tensor_parallel_size=ranks,
+        tensor_parallel_size=tp,
+        pipeline_parallel_size=pp,
         max_num_seqs=4,
         max_num_batched_tokens=64,
         kv_cache_bytes=16 << 20,
@@ -64,19 +72,36 @@ def loaded(*arguments, **options):
 def run(executor: Executor) -> list[bytes]:
     """Outputs of the steps: tokens, and log-probabilities to the last bit."""
     rng = np.random.default_rng(3)
-    for slot in range(3):
+    for slot in range(4):
         tables = executor.state.block_tables
         each = executor.limits.num_blocks // len(tables)  # of each cache group
         for group, table in enumerate(tables):
             table[slot, :8] = np.arange(8) + slot * 8 + group * each
         set_greedy(executor.state, slot, rng.integers(0, 250, 60).tolist(), 5)
-    inputs, found = StepInputs.allocate(executor.limits), []
-    for chunks in STEPS:
-        executor.submit(fill(inputs, chunks))
+    free = [StepInputs.allocate(executor.limits) for _ in range(executor.max_in_flight)]
+    flying: deque[tuple[list[Chunk], StepInputs]] = deque()
+    found: list[bytes] = []
+
+    def land() -> None:
+        _, inputs = flying.popleft()
         outputs, rows = executor.wait(), inputs.num_rows
         assert np.isfinite(outputs.logprobs[:rows]).all()
         found.append(b"".join(a[:rows].tobytes() for a in (outputs.tokens, outputs.logprobs, outputs.hidden)))
+        free.append(inputs)
+
+    for chunks in STEPS:
+        while not free or any(draws_for(chunks, before) for before, _ in flying):
+            land()
+        flying.append((chunks, fill(free.pop(), chunks)))
+        executor.submit(flying[-1][1])
+    while flying:
+        land()
     return found
+
+
+def draws_for(chunks: list[Chunk], before: list[Chunk]) -> bool:
+    """Whether a step reads a token that the one before it draws."""
+    return not {c.slot for c in chunks}.isdisjoint(c.slot for c in before if c.sample)
 
 
 def run_for_ever(executor: Executor) -> NoReturn:
@@ -84,11 +109,33 @@ def run_for_ever(executor: Executor) -> NoReturn:
         run(executor)
 
 
-def test_the_bits_of_one_rank(checkpoint: Path, kernel_cache: Path) -> None:
-    with loaded(checkpoint, kernel_cache, 1) as alone:
-        want = run(alone)
-    with loaded(checkpoint, kernel_cache, 2) as group:
-        assert run(group) == want
+def serve(executor: Executor) -> list[list[int]]:
+    """Tokens of requests under an engine: prompts of several chunks, and sequences that end at their own
+    times."""
+    d = Driver(executor)
+    for i in range(6):
+        d.submit(make_request(i, range(10, 40 + 12 * i), max_tokens=3 + 2 * i))
+        d.step()
+    d.run()
+    return [d.tokens[i] for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoint: Path, kernel_cache: Path) -> tuple[list[bytes], list[list[int]]]:
+    with loaded(checkpoint, kernel_cache) as executor:
+        return run(executor), serve(executor)
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"tp": 2, "pp": 2}], ids=str)
+def test_the_bits_of_one_rank(
+    checkpoint: Path, kernel_cache: Path, alone, monkeypatch, sizes: dict[str, int]
+) -> None:
+    cores = sorted(rank_group.usable_cores())[:2] * (math.prod(sizes.values()) // 2)
+    monkeypatch.setattr(rank_group, "usable_cores", lambda: cores)
+    with loaded(checkpoint, kernel_cache, **sizes) as group:
+        assert run(group) == alone[0]
+        assert serve(group) == alone[1]
+        assert min(group.busy_seconds()) > 0
 
 
 def test_the_bits_of_one_rank_when_experts_are_shared(tmp_path: Path, kernel_cache: Path) -> None:
@@ -104,7 +151,7 @@ def test_the_bits_of_one_rank_when_experts_are_shared(tmp_path: Path, kernel_cac
     ("family", "options", "match"),
     [
         ("llama3", {"expert_parallel_size": 2}, "--expert-parallel-size 2: .* has no experts to share"),
-        ("mixtral", {"expert_parallel_size": 4, "ranks": 2}, "expert parallel 4 with tensor parallel 2"),
+        ("mixtral", {"expert_parallel_size": 4, "tp": 2}, "expert parallel 4 with tensor parallel 2"),
     ],
 )
 def test_experts_that_cannot_be_shared_are_refused(

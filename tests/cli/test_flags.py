@@ -21,7 +21,8 @@ from firelane.engine_config import (
 )
 
 ENGINE = (
-    "--threads --tensor-parallel-size --expert-parallel-size --max-num-seqs --max-num-batched-tokens "
+    "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "
+    "--max-num-batched-tokens "
     "--max-model-len --kv-cache-gib --block-size --kv-cache-memory --kv-cache-dtype --weights --dtype "
     "--weights-pages --no-prefix-cache --scheduling-policy --backend --gemm --state-snapshots "
     "--state-snapshot-interval"

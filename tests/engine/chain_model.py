@@ -128,9 +128,10 @@ class ChainExecutor:
     vocab_size = VOCAB
     hidden_width = HIDDEN
 
-    def __init__(self, limits: StepLimits, max_in_flight: int = 1) -> None:
+    def __init__(self, limits: StepLimits, max_in_flight: int = 1, is_pipelined: bool = False) -> None:
         self.limits = limits
         self.max_in_flight = max_in_flight
+        self.is_pipelined = is_pipelined
         self.state = SlotState.allocate(limits, VOCAB)
         self.kv = np.full((limits.num_blocks, limits.block_size), -1, np.int64)
         self.states = np.full(limits.num_states, -1, np.int64)
@@ -158,8 +159,21 @@ class ChainExecutor:
         stops = (inputs.chunk_start + inputs.chunk_len)[: inputs.num_chunks]
         blocks = -(-stops // self.limits.block_size)
         frozen = {s: self._row(s, n) for s, n in zip(chunks.tolist(), blocks.tolist(), strict=True)}
+        if self.is_pipelined:
+            self._check_tokens_are_there(inputs)
         self.queue.append((inputs, frozen))
         self.most_in_flight = max(self.most_in_flight, len(self.queue))
+
+    def _check_tokens_are_there(self, inputs):
+        """Steps in flight are computed at the same time: none reads a token that another one draws."""
+        count = inputs.num_chunks
+        starts, lengths = inputs.chunk_start[:count].tolist(), inputs.chunk_len[:count].tolist()
+        read = dict(zip(inputs.chunk_slot[:count].tolist(), zip(starts, lengths, strict=True), strict=True))
+        for before, _ in self.queue:
+            rows = np.flatnonzero(before.row_kind[: before.num_rows] == SAMPLE).tolist()
+            for slot, position in zip(before.row_slot[rows].tolist(), before.row_position[rows], strict=True):
+                start, length = read.get(slot, (0, 0))
+                assert not start <= position + 1 < start + length, "reads a token that is not drawn yet"
 
     def _check_states(self, inputs, slots):
         count = inputs.num_chunks

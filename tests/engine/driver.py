@@ -40,6 +40,7 @@ class Driver:
         prerequisites=NO_PREREQUISITES,
         policy=None,
         max_in_flight=1,
+        is_pipelined=False,
         speculates=False,
         snapshots=None,
         **sizes,
@@ -53,7 +54,7 @@ class Driver:
             "num_blocks": 32,
         } | sizes
         self.limits = executor.limits if executor else StepLimits(**given)
-        self.executor = executor or ChainExecutor(self.limits, max_in_flight)
+        self.executor = executor or ChainExecutor(self.limits, max_in_flight, is_pipelined)
         self.channel = ListChannel()
         self.core = EngineCore(
             self.executor,

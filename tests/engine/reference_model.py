@@ -67,6 +67,7 @@ class PagedReference:
 
     weights_bytes = 0
     kv_bytes = 0
+    is_pipelined = False
     vocab_size = VOCAB
     hidden_width = WIDTH
 

@@ -22,7 +22,7 @@ def waiting(d, request_of, **claim):
 
 
 def yields(d, head):
-    draft = PlanDraft(d.core.table, d.core.kv, d.limits)
+    draft = PlanDraft(d.core.table, d.core.kv, d.limits, drawn=0)
     victim = VictimChoice(draft).for_arrival(head, lacks_slot=not d.core.table.num_free_slots)
     return victim and victim.id
 

@@ -68,10 +68,12 @@ class Arrivals:
     sizes=sizes,
     schedule=st.lists(turns, max_size=12),
     is_fair=st.booleans(),
-    depth=st.sampled_from([1, 2, 3]),
+    flight=st.sampled_from([(1, False), (2, False), (3, False), (2, True), (3, True)]),
 )
-def test_random_schedules(driver, request_of, alone, embedding_of, sizes, schedule, is_fair, depth):
-    d = driver(policy=None if is_fair else FcfsPolicy(), max_in_flight=depth, **sizes)
+def test_random_schedules(driver, request_of, alone, embedding_of, sizes, schedule, is_fair, flight):
+    depth, is_pipelined = flight
+    policy = None if is_fair else FcfsPolicy()
+    d = driver(policy=policy, max_in_flight=depth, is_pipelined=is_pipelined, **sizes)
     arrivals, sent, aborted = Arrivals(d), [], set()
     for before, during, abort in schedule:
         for fields in before:

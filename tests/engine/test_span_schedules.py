@@ -27,6 +27,7 @@ sizes = st.fixed_dictionaries(
         "prefix_cache": st.booleans(),
         "spans": spans,
         "max_in_flight": st.sampled_from([1, 2]),
+        "is_pipelined": st.booleans(),
     }
 )
 PREFIXES = [[1, 2, 3, 4, 5, 6, 7, 8] * 3, [1, 2, 3, 4, 9, 9, 9, 9] * 2, []]

@@ -27,6 +27,7 @@ sizes = st.fixed_dictionaries(
         "prefix_cache": st.sampled_from([True, True, True, False]),
         "spans": st.one_of(st.just((CAUSAL,)), spans),
         "max_in_flight": st.sampled_from([1, 2, 3]),
+        "is_pipelined": st.booleans(),
         "num_snapshots": st.sampled_from([40, 8, 3, 2, 1, 0]),
         "state_bytes": st.just(64),
         "snapshots": st.builds(SnapshotRule, interval=st.integers(1, 12), at_least=st.integers(1, 5)),

@@ -60,7 +60,7 @@ def test_schedule_changes_nothing(driver, request_of, tiles, spans, states, poli
         d.step()
         while not d.core.is_idle:
             before = copy.deepcopy(snapshot(d))
-            plan = d.core.scheduler.schedule(d.core._next_step)
+            plan = d.core.scheduler.schedule(d.core._next_step, d.core._next_step - 1)
             assert snapshot(d) == before
             for name in seen:
                 seen[name] += len(getattr(plan, name))

@@ -41,11 +41,13 @@ from firelane.program.ops import (
     LatentCache,
     Linear,
     Op,
+    Receive,
     RMSNorm,
     RopeAndCache,
     Route,
     Sample,
     SelectRows,
+    Send,
     ShortConv,
     StateSpace,
 )
@@ -102,6 +104,7 @@ struct Model;
 #if FIRELANE_PART != 2
 struct Model {{
   static constexpr int kOps = {ops}, kMeetings = {meetings};
+  static constexpr bool kReceives = {receives}, kSends = {sends};
   static constexpr std::size_t kScratchBytes = {scratch}, kScratchRowBytes = {row_scratch};
 
   static void run(Executor<Model>& e, Context& c, int thread) {{
@@ -134,7 +137,9 @@ def generate(layout: Layout) -> str:
         name=layout.program.name,
         contract=contract_source(),
         ops=len(ops),
-        meetings=len(layout.meetings),
+        meetings=1 + len(layout.meetings),
+        receives=_truth(layout.received),
+        sends=_truth(layout.sent),
         scratch=f"(std::max({{{', '.join(dict.fromkeys(scratch))}}}) + 63) / 64 * 64",
         row_scratch=max(row_scratch_of(op, layout) for op in ops),
         declared="\n".join(f"void op_{index}(Executor<Model>&, Context&, int);" for index in range(len(ops))),
@@ -345,6 +350,21 @@ def _(op: AllReduce, layout: Layout) -> str:
 def _(op: Gather, layout: Layout) -> str:
     """Each rank has written its columns where the first one reads all of them."""
     return f"meet(c, thread, {layout.meetings[op]});"
+
+
+@call.register
+def _(op: Send, layout: Layout) -> str:
+    return f"send<{layout.row_bytes(op.x)}, {layout.sent[op.x]}>(c, thread, {_bytes(op.x, layout)});"
+
+
+@call.register
+def _(op: Receive, layout: Layout) -> str:
+    shape = f"{layout.row_bytes(op.out)}, {layout.received[op.out]}"
+    return f"receive<{shape}>(c, thread, {_bytes(op.out, layout)});"
+
+
+def _bytes(value: Value, layout: Layout) -> str:
+    return f"c.at<std::uint8_t>({layout.value_index[value]})"
 
 
 @call.register

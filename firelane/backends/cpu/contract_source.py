@@ -8,8 +8,14 @@ from itertools import groupby
 import numpy as np
 
 from firelane.backends.cpu.native import (
+    LINK_BYTES,
     LINK_COUNTS_AT,
     LINK_ENDED_AT,
+    LINK_STAGES_AT,
+    MOST_IN_FLIGHT,
+    MOST_LANES,
+    STAGE_BUSY_AT,
+    STAGE_BYTES,
     CreateStruct,
     LimitsStruct,
     StepStruct,
@@ -36,7 +42,9 @@ namespace firelane {{
 constexpr int kMaxLogprobs = {max_logprobs}, kMaxBias = {max_bias}, kMaxStopIds = {max_stop_ids};
 constexpr std::int32_t kSample = {sample}, kScore = {score}, kEmbed = {embed};
 constexpr int kKeyTile = {key_tile};
-constexpr std::size_t kLinkCountsAt = {counts_at}, kLinkEndedAt = {ended_at};
+constexpr int kMostInFlight = {in_flight}, kMostLanes = {lanes};
+constexpr std::size_t kLinkEndedAt = {ended_at}, kLinkStagesAt = {stages_at}, kLinkCountsAt = {counts_at};
+constexpr std::size_t kLinkBytes = {link_bytes}, kStageBusyAt = {busy_at}, kStageBytes = {stage_bytes};
 constexpr std::size_t kLimitsBytes = {limits_bytes}, kCreateBytes = {create_bytes}, kStepBytes = {step_bytes};
 
 struct SamplingParams {{
@@ -63,8 +71,14 @@ def contract_source() -> str:
         score=SCORE,
         embed=EMBED,
         key_tile=KEY_TILE,
-        counts_at=LINK_COUNTS_AT,
+        in_flight=MOST_IN_FLIGHT,
+        lanes=MOST_LANES,
         ended_at=LINK_ENDED_AT,
+        stages_at=LINK_STAGES_AT,
+        counts_at=LINK_COUNTS_AT,
+        link_bytes=LINK_BYTES,
+        busy_at=STAGE_BUSY_AT,
+        stage_bytes=STAGE_BYTES,
         limits_bytes=ct.sizeof(LimitsStruct),
         create_bytes=ct.sizeof(CreateStruct),
         step_bytes=ct.sizeof(StepStruct),

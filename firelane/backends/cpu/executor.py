@@ -58,7 +58,7 @@ class Weights(Protocol):
 class CpuExecutor:
     """See contract.Executor. All memory is placed here, before the first step."""
 
-    max_in_flight = 1
+    is_pipelined = False
 
     def __init__(
         self,
@@ -72,11 +72,13 @@ class CpuExecutor:
         check: WeightCheck | None = None,
         link: RankLink | None = None,
         state: SlotState | None = None,
+        max_in_flight: int = 1,
     ) -> None:
         """decode_once_from: by exponent-coded format, the number of row tiles from which a panel is decoded
         once into scratch and kept, not once for each tile in registers. shared_pages: the KV cache is a file
         in memory that another process can map. check: of the weights; steps end with CacheError once it has
-        failed. link: to the other ranks, of one of several; state: of the slots, where they share it."""
+        failed. link: to the other ranks, of one of several; state: of the slots, where they share it;
+        max_in_flight: steps, which run one after the other here, and go on elsewhere."""
         limits, program = layout.limits, layout.program
         self._decode_once_from = decode_once_from
         self._coded: list[tuple[CodedStruct, NDArray[np.uint64]]] = []
@@ -91,9 +93,10 @@ class CpuExecutor:
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
-        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(2)]
+        self.max_in_flight = max_in_flight
+        self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in range(max_in_flight + 1)]
         self._steps: list[tuple[StepInputs, StepStruct] | None] = [None] * len(self._outputs)
-        self._turn = 0
+        self._submitted = self._waited = 0
         self._handle: int | None = self._create(threads)
 
     def _create(self, threads: int) -> int:
@@ -121,13 +124,13 @@ class CpuExecutor:
             scratch=address(self._scratch),
             states=address(self.states),
             op_seconds=address(self.op_seconds),
-            link=link.header if link else None,
-            shared=link.shared if link else None,
-            shared_apart=link.apart if link else 0,
-            ranks=link.ranks if link else 1,
-            link_spins=link.spins if link else 0,
+            ranks=1,
+            depth=1,
+            in_flight=self.max_in_flight,
             **state_addresses(self._state),
         )
+        if link:
+            _connect(arguments, link)
         handle = self._library.create(ct.byref(arguments))
         if not handle:
             raise OutOfMemoryError(
@@ -199,11 +202,11 @@ class CpuExecutor:
     def follow(self) -> None:
         """Run the steps that the first rank hands out, until the group ends."""
         assert self._link is not None
-        step = step_struct(self._link.inputs, self._outputs[0])
-        self._library.follow(self._handle, ct.byref(step))
+        steps = [step_struct(inputs, self._outputs[0]) for inputs in self._link.inputs]
+        self._library.follow(self._handle, (StepStruct * len(steps))(*steps))
 
     def hand_out(self) -> None:
-        """Have the other ranks run the step whose inputs lie in the link."""
+        """Have the other ranks run the step whose inputs were handed to the link last."""
         assert self._link is not None
         self._library.hand_out(self._link.header)
 
@@ -213,18 +216,20 @@ class CpuExecutor:
             self._library.end_group(self._link.header)
 
     def _struct(self, inputs: StepInputs) -> StepStruct:
-        """That of the step before the last one where the inputs are the same: an engine takes its sets of
-        inputs in turns, too."""
-        last = self._steps[self._turn]
+        """That of the last step with the same outputs where the inputs are the same: an engine takes its sets
+        of inputs in turns, too."""
+        turn = self._submitted % len(self._outputs)
+        self._submitted += 1
+        last = self._steps[turn]
         if last is None or last[0] is not inputs:
-            last = self._steps[self._turn] = (inputs, step_struct(inputs, self._outputs[self._turn]))
+            last = self._steps[turn] = (inputs, step_struct(inputs, self._outputs[turn]))
         return last[1]
 
     def wait(self) -> StepOutputs:
         self._library.wait(self._handle)
         self._check.step_ends()
-        outputs = self._outputs[self._turn]
-        self._turn ^= 1
+        outputs = self._outputs[self._waited % len(self._outputs)]
+        self._waited += 1
         return outputs
 
     def settle(self) -> None:
@@ -238,3 +243,10 @@ class CpuExecutor:
             self._check.close()
             self._weights.close()
             self._pool.release()
+
+
+def _connect(arguments: CreateStruct, link: RankLink) -> None:
+    arguments.link, arguments.shared, arguments.shared_apart = link.header, link.sums, link.sizes.sum
+    arguments.mail_in, arguments.mail_out, arguments.mail_apart = link.mail_in, link.mail_out, link.sizes.mail
+    arguments.stage, arguments.lane, arguments.ranks = link.stage, link.lane, link.ranks.lanes
+    arguments.depth, arguments.link_spins = link.depth, link.spins

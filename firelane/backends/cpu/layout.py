@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
@@ -17,8 +18,10 @@ from firelane.program.ops import (
     Gather,
     HeadShape,
     Op,
+    Receive,
     RMSNorm,
     Rotary,
+    Send,
     StateSpace,
     Temperature,
 )
@@ -96,10 +99,25 @@ class Layout:
         return self.padded_bytes(width, dtype) // self.element_bytes(dtype)
 
     @cached_property
-    def meetings(self) -> dict[Op, int]:
-        """The ops for which all ranks meet, by number; the parts of sums take two places in turns."""
+    def meetings(self) -> dict[AllReduce | Gather, int]:
+        """The ops for which the ranks of a stage meet, by number, behind the beginning of the step; the parts
+        of sums take two places in turns."""
         ops = [op for op in self.program.ops if isinstance(op, AllReduce | Gather)]
-        return {op: number for number, op in enumerate(ops)}
+        return {op: number for number, op in enumerate(ops, 1)}
+
+    @cached_property
+    def sent(self) -> dict[Value, int]:
+        """What the next stage gets of each token, and the bytes a row of those before it."""
+        return self._before([op.x for op in self.program.ops if isinstance(op, Send)])
+
+    @cached_property
+    def received(self) -> dict[Value, int]:
+        """What the stage before has sent: see there."""
+        return self._before([op.out for op in self.program.ops if isinstance(op, Receive)])
+
+    def _before(self, values: list[Value]) -> dict[Value, int]:
+        assert all(value.rows is Rows.TOKEN for value in values), "stages hand on rows of tokens"
+        return dict(zip(values, accumulate(map(self.row_bytes, values), initial=0), strict=False))
 
     @cached_property
     def _gathered(self) -> dict[Value, int]:

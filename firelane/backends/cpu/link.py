@@ -1,45 +1,94 @@
-"""The memory that the ranks of one machine share: a header (csrc/link.h), the inputs of the step that all of
+"""The memory that the ranks of one machine share: headers (csrc/link.h), the inputs of the steps that all of
 them run, and the rows that they exchange."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.native import CHUNK_ARRAYS, LINK_COUNTS_AT, LINK_ENDED_AT, STEP_ARRAYS
+from firelane.backends.cpu.native import (
+    CHUNK_ARRAYS,
+    LINK_BYTES,
+    LINK_COUNTS_AT,
+    LINK_ENDED_AT,
+    LINK_STAGES_AT,
+    MOST_IN_FLIGHT,
+    MOST_LANES,
+    STAGE_BUSY_AT,
+    STAGE_BYTES,
+    STEP_ARRAYS,
+)
 from firelane.contract import StepInputs, StepLimits
 from firelane.errors import MachineError
+from firelane.parallel.ranks import RankLayout
 from firelane.program.ops import AllReduce, Gather
 from firelane.program.values import Rows, Value
 
-HEADER_BYTES = 4096
 PAGE = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSizes:
+    """Bytes, alike for all ranks: of a rank's part of a sum, of what is gathered, and of the rows of a step
+    that a rank hands on to the next stage."""
+
+    sum: int
+    gathered: int
+    mail: int
+
+    @classmethod
+    def of(cls, layouts: Iterable[Layout]) -> LinkSizes:
+        """Layouts: of all ranks."""
+        found = [_exchanged(layout) for layout in layouts]
+        return cls(
+            sum=_in_pages(max(sizes.sum for sizes in found)),
+            gathered=_in_pages(max(sizes.gathered for sizes in found)),
+            mail=_in_pages(max(sizes.mail for sizes in found)),
+        )
+
+
+def _exchanged(layout: Layout) -> LinkSizes:
+    """Those of one rank."""
+    limits = layout.limits
+    rows = {Rows.TOKEN: limits.max_num_batched_tokens, Rows.OUTPUT: limits.max_output_rows}
+    sizes = {op: layout.row_bytes(op.sent) * rows[op.sent.rows] for op in layout.meetings}
+    return LinkSizes(
+        sum=max((n for op, n in sizes.items() if isinstance(op, AllReduce)), default=0),
+        gathered=max((n for op, n in sizes.items() if isinstance(op, Gather)), default=0),
+        mail=sum(layout.row_bytes(value) * rows[value.rows] for value in layout.sent),
+    )
 
 
 class RankLink:
     """The shared memory of a group, as rank `rank` of `ranks` sees it. Whoever made it hands `fd` to the
-    others and closes it; the mapping lives as long as this object."""
+    others and closes it; the mapping lives as long as this object.
 
-    def __init__(self, layout: Layout, rank: int, ranks: int, *, cores: int, fd: int = -1) -> None:
+    Behind the headers lie the inputs of `depth` steps in turns, one more than are in flight; then for each
+    stage two places, in turns, of its ranks' parts of sums; what is gathered; and for each rank the rows of
+    `depth` steps for the next stage."""
+
+    def __init__(
+        self, layout: Layout, ranks: RankLayout, rank: int, sizes: LinkSizes, *, cores: int, fd: int = -1
+    ) -> None:
         """fd: of the group that another process has made with the same sizes; -1 makes one. cores: that the
         ranks have together; with fewer than ranks nobody waits busily. Raises MachineError where the sizes
         differ."""
-        self.rank, self.ranks, self.spins = rank, ranks, 20000 if cores >= ranks else 0
-        limits = layout.limits
-        rows = {Rows.TOKEN: limits.max_num_batched_tokens, Rows.OUTPUT: limits.max_output_rows}
-        sums = [
-            layout.row_bytes(op.x) * rows[op.x.rows] for op in layout.meetings if isinstance(op, AllReduce)
-        ]
-        gathered = [
-            layout.row_bytes(op.x) * rows[op.x.rows] for op in layout.meetings if isinstance(op, Gather)
-        ]
-        self.apart = _in_pages(max(sums, default=0))
-        self._rows_at = HEADER_BYTES + _in_pages(_inputs_bytes(limits))
-        self._gathered_at = self._rows_at + 2 * ranks * self.apart
-        size = self._gathered_at + _in_pages(max(gathered, default=0))
+        self.layout, self.ranks, self.rank, self.sizes = layout, ranks, rank, sizes
+        self.stage, self.lane, self.depth = ranks.stage_of(rank), ranks.lane_of(rank), ranks.pp + 1
+        self.spins = 20000 if cores >= ranks.ranks else 0
+        assert self.depth <= MOST_IN_FLIGHT, f"{ranks.pp} stages"
+        assert ranks.lanes <= MOST_LANES, f"{ranks.lanes} ranks of a stage"
+        inputs_bytes = _in_pages(_inputs_bytes(layout.limits))
+        inputs_at = _in_pages(LINK_BYTES + ranks.pp * STAGE_BYTES)
+        self._sums_at = inputs_at + self.depth * inputs_bytes
+        self._gathered_at = self._sums_at + ranks.pp * 2 * ranks.lanes * sizes.sum
+        self._mail_at = self._gathered_at + sizes.gathered
+        size = self._mail_at + (ranks.pp - 1) * ranks.lanes * self.depth * sizes.mail
         self.fd = fd if fd >= 0 else os.memfd_create("firelane-ranks", os.MFD_CLOEXEC)
         if fd < 0:
             os.ftruncate(self.fd, size)
@@ -49,9 +98,13 @@ class RankLink:
             )
         self._memory = mmap.mmap(self.fd, size)
         self._bytes = np.frombuffer(self._memory, np.uint8)
-        self._counts = np.frombuffer(self._memory, np.int32, 3, LINK_COUNTS_AT)
-        self.inputs = _inputs(self._memory, limits)
-        self._layout = layout
+        self._counts = np.ndarray((MOST_IN_FLIGHT, 4), np.int32, self._memory, LINK_COUNTS_AT)
+        self._bytes[LINK_STAGES_AT] = ranks.pp
+        self.inputs = [
+            _inputs(self._memory, layout.limits, inputs_at + place * inputs_bytes)
+            for place in range(self.depth)
+        ]
+        self._steps = 0
 
     @property
     def header(self) -> int:
@@ -59,36 +112,57 @@ class RankLink:
         return self._bytes.ctypes.data
 
     @property
-    def shared(self) -> int:
-        """Address of the rows that are added up."""
-        return self.header + self._rows_at
+    def sums(self) -> int:
+        """Address of the parts of this stage's sums."""
+        return self.header + self._sums_at + self.stage * 2 * self.ranks.lanes * self.sizes.sum
+
+    @property
+    def mail_out(self) -> int:
+        """Address of this rank's rows for the next stage; of the last stage, of nothing."""
+        return self._mail(self.rank)
+
+    @property
+    def mail_in(self) -> int:
+        """Of the rows of the stage before for this rank; of the first stage, of nothing."""
+        return self._mail(max(0, self.rank - self.ranks.lanes))
+
+    def _mail(self, sender: int) -> int:
+        return self.header + self._mail_at + sender * self.depth * self.sizes.mail
 
     @property
     def has_ended(self) -> bool:
         """Whether some rank is gone: what the others compute since is nothing."""
         return bool(self._bytes[LINK_ENDED_AT])
 
+    def busy_seconds(self) -> list[float]:
+        """Of each rank: spent in its steps, waits for other stages not counted."""
+        shape, strides = (self.ranks.pp, self.ranks.lanes), (STAGE_BYTES, 8)
+        at = LINK_BYTES + STAGE_BUSY_AT
+        return np.ndarray(shape, np.float64, self._memory, at, strides).ravel().tolist()
+
     def places(self) -> dict[Value, int]:
         """Addresses of the values that lie here."""
         found: dict[Value, int] = {}
-        for op, number in self._layout.meetings.items():
+        for op, number in self.layout.meetings.items():
             if isinstance(op, AllReduce):
-                found[op.x] = self.shared + (number % 2 * self.ranks + self.rank) * self.apart
-            elif isinstance(op, Gather):
+                part = number % 2 * self.ranks.lanes + self.lane
+                found[op.x] = self.sums + part * self.sizes.sum
+            else:
                 start = self.header + self._gathered_at
-                found[op.x] = start + op.columns.start * self._layout.element_bytes(op.x.dtype)
+                found[op.x] = start + op.columns.start * self.layout.element_bytes(op.x.dtype)
                 if op.out is not None:
                     found[op.out] = start
         return found
 
     def hand_out(self, inputs: StepInputs) -> None:
-        """Copy the inputs of a step to where all ranks read them."""
-        counts = inputs.num_chunks, inputs.num_tokens, inputs.num_rows
-        self._counts[:] = counts
-        self.inputs.num_chunks, self.inputs.num_tokens, self.inputs.num_rows = counts
+        """Copy the inputs of the next step to where all ranks read them."""
+        place = self._steps % self.depth
+        self._steps += 1
+        shared = self.inputs[place]
+        self._counts[place, :3] = inputs.num_chunks, inputs.num_tokens, inputs.num_rows
         for name in STEP_ARRAYS:
             count = inputs.num_chunks if name in CHUNK_ARRAYS else inputs.num_rows
-            getattr(self.inputs, name)[:count] = getattr(inputs, name)[:count]
+            getattr(shared, name)[:count] = getattr(inputs, name)[:count]
 
     def close_fd(self) -> None:
         """Idempotent; the mapping stays."""
@@ -106,8 +180,8 @@ def _inputs_bytes(limits: StepLimits) -> int:
     return 4 * (chunks * limits.max_num_seqs + (len(STEP_ARRAYS) - chunks) * limits.max_output_rows)
 
 
-def _inputs(memory: mmap.mmap, limits: StepLimits) -> StepInputs:
-    made, at = StepInputs.allocate(limits), HEADER_BYTES
+def _inputs(memory: mmap.mmap, limits: StepLimits, at: int) -> StepInputs:
+    made = StepInputs.allocate(limits)
     for name in STEP_ARRAYS:
         count = limits.max_num_seqs if name in CHUNK_ARRAYS else limits.max_output_rows
         setattr(made, name, np.frombuffer(memory, np.int32, count, at))

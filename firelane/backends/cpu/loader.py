@@ -16,7 +16,7 @@ from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.forms import choose, wanted_forms
 from firelane.backends.cpu.layout import LANES, Layout
-from firelane.backends.cpu.member import Alone, Member
+from firelane.backends.cpu.member import Alone, GroupSizes, Member, limits_of
 from firelane.backends.cpu.memory import GIB, available_bytes
 from firelane.backends.cpu.native import Library
 from firelane.contract import BackendDefaults, ProgressCallback, StepLimits, resolve_limits
@@ -85,18 +85,17 @@ def load_for(
     _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
     scheme = WHILE_PACKING.get(config.weights)
-    whole = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
-    program = alike(member.program(whole))
+    program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
+    program = alike(member.program(program))
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
-    saved = choice.saved_bytes * member.ranks
-    held = max(whole.weights_bytes, program.weights_bytes * member.ranks) - saved
-    limits = member.limits(program) or _limits(program, config, held, member.ranks)
-    layout = Layout(program=program, limits=limits, isa=target.result().isa, forms=choice.forms)
-    link, state = member.join(layout)
+    limits = member.limits or _limits(member.sizes(program), config, choice.saved_bytes, member.ranks)
+    isa, own_limits = target.result().isa, limits_of(program, limits)
+    layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms)
+    link, state = member.join(layout, limits)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
@@ -122,6 +121,7 @@ def load_for(
             check=check,
             link=link,
             state=state,
+            max_in_flight=member.max_in_flight,
         )
 
 
@@ -163,8 +163,9 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
-def _limits(program: Program, config: ExecutorConfig, weights_bytes: int, ranks: int) -> StepLimits:
-    """weights_bytes: of all ranks, which share the memory that is left."""
+def _limits(sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int, ranks: int) -> StepLimits:
+    """saved_bytes: by the formats of a rank's weights; ranks share the memory that is left."""
+    weights_bytes = sizes.weights_bytes - saved_bytes * ranks
     free = available_bytes() - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
@@ -172,7 +173,7 @@ def _limits(program: Program, config: ExecutorConfig, weights_bytes: int, ranks:
             "of memory are free: free some, or serve a smaller model"
         )
     return resolve_limits(
-        program,
+        sizes,
         config,
         DEFAULTS,
         free_bytes=free // ranks,

@@ -3,15 +3,45 @@ are, and what it shares with the others. A model's only process is a group of on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.link import RankLink
-from firelane.contract import SlotState, StepLimits
+from firelane.backends.cpu.link import LinkSizes, RankLink
+from firelane.contract import SlotState, Span, StepLimits
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.program import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSizes:
+    """Sizes that limits are resolved for (contract.resolve.ModelSizes): of the rank that needs most memory
+    for a page, and of the one that needs most for a sequence."""
+
+    max_model_len: int
+    spans: tuple[Span, ...]
+    kv_bytes_per_token: int
+    state_bytes: int
+    weights_bytes: int
+    """Of all ranks, before they are packed."""
+
+    @classmethod
+    def of(cls, programs: Sequence[Program]) -> GroupSizes:
+        """Programs: of all ranks."""
+        return cls(
+            max_model_len=programs[0].max_model_len,
+            spans=programs[0].spans,
+            kv_bytes_per_token=max(program.kv_bytes_per_token for program in programs),
+            state_bytes=max(program.state_bytes for program in programs),
+            weights_bytes=sum(program.weights_bytes for program in programs),
+        )
+
+
+def limits_of(program: Program, limits: StepLimits) -> StepLimits:
+    """Those of one rank: it has as many pages and states as the group, however large they are here."""
+    return replace(limits, spans=program.spans, state_bytes=program.state_bytes)
 
 
 class Member(Protocol):
@@ -20,16 +50,24 @@ class Member(Protocol):
     @property
     def ranks(self) -> int: ...
 
+    @property
+    def max_in_flight(self) -> int: ...
+
     def program(self, program: Program) -> Program:
         """Its part of the whole model. Raises UsageError for sizes that no cut exists for."""
         ...
 
-    def limits(self, program: Program) -> StepLimits | None:
-        """Sizes that others have found already; None where it has to find them."""
+    def sizes(self, program: Program) -> GroupSizes:
+        """The sizes that limits have to be found for, of the part `program`."""
         ...
 
-    def join(self, layout: Layout) -> tuple[RankLink | None, SlotState | None]:
-        """The link to the others, and the state of the slots that they share."""
+    @property
+    def limits(self) -> StepLimits | None:
+        """Sizes of the group that others have found already; None where it has to find them."""
+        ...
+
+    def join(self, layout: Layout, limits: StepLimits) -> tuple[RankLink | None, SlotState | None]:
+        """The link to the others, and the state of the slots that they share. limits: of the group."""
         ...
 
     def pinned(self) -> AbstractContextManager[None]:
@@ -42,16 +80,17 @@ class Alone:
     """The only one."""
 
     ranks: int = 1
+    max_in_flight: int = 1
+    limits: StepLimits | None = None
 
     def program(self, program: Program) -> Program:
         return rank_program(program, RankLayout(), 0)
 
-    def limits(self, program: Program) -> StepLimits | None:
-        del program
-        return None
+    def sizes(self, program: Program) -> GroupSizes:
+        return GroupSizes.of([program])
 
-    def join(self, layout: Layout) -> tuple[RankLink | None, SlotState | None]:
-        del layout
+    def join(self, layout: Layout, limits: StepLimits) -> tuple[RankLink | None, SlotState | None]:
+        del layout, limits
         return None, None
 
     def pinned(self) -> AbstractContextManager[None]:
@@ -60,16 +99,18 @@ class Alone:
 
 @dataclass(kw_only=True)
 class Follower:
-    """Rank `rank`, which joins what the first rank has made: two files in memory, given by descriptor, and
-    the sizes of a step."""
+    """Rank `rank`, which joins what the engine's process has made: two files in memory, given by descriptor,
+    and the sizes of a step and of what is exchanged."""
 
     rank: int
     layout: RankLayout
-    sizes: StepLimits
+    limits: StepLimits
+    link_sizes: LinkSizes
     link_fd: int
     slots_fd: int
     cores: int
-    link: RankLink | None = field(default=None, init=False)
+    max_in_flight: int = 1
+    """It waits for each step before it begins the next one."""
 
     @property
     def ranks(self) -> int:
@@ -78,15 +119,13 @@ class Follower:
     def program(self, program: Program) -> Program:
         return rank_program(program, self.layout, self.rank)
 
-    def limits(self, program: Program) -> StepLimits | None:
-        """As many pages as the first rank has, however large they are here."""
-        return replace(self.sizes, spans=program.spans, state_bytes=program.state_bytes)
+    def sizes(self, program: Program) -> GroupSizes:
+        return GroupSizes.of([program])
 
-    def join(self, layout: Layout) -> tuple[RankLink | None, SlotState | None]:
+    def join(self, layout: Layout, limits: StepLimits) -> tuple[RankLink | None, SlotState | None]:
         """Raises MachineError where the sizes differ."""
-        self.link = RankLink(layout, self.rank, self.ranks, cores=self.cores, fd=self.link_fd)
-        state = SlotState.attach(self.slots_fd, layout.limits, layout.program.vocab_size)
-        return self.link, state
+        link = RankLink(layout, self.layout, self.rank, self.link_sizes, cores=self.cores, fd=self.link_fd)
+        return link, SlotState.attach(self.slots_fd, limits, layout.program.vocab_size)
 
     def pinned(self) -> AbstractContextManager[None]:
         """The whole process is."""

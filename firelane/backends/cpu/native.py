@@ -55,8 +55,10 @@ class CreateStruct(ct.Structure):
             )
         ),
         ("shared_apart", ct.c_size_t),
-        ("ranks", ct.c_int32),
-        ("link_spins", ct.c_int32),
+        ("mail_in", ct.c_void_p),
+        ("mail_out", ct.c_void_p),
+        ("mail_apart", ct.c_size_t),
+        *((name, ct.c_int32) for name in ("stage", "lane", "ranks", "depth", "link_spins", "in_flight")),
     ]
 
 
@@ -66,9 +68,13 @@ class CodedStruct(ct.Structure):
     _fields_ = [("bytes", ct.c_void_p), ("offsets", ct.c_void_p), ("decode_once_from", ct.c_int32)]
 
 
-LINK_COUNTS_AT, LINK_ENDED_AT = 72, 128
-"""Places in csrc/link.h, LinkHeader, of num_chunks, num_tokens and num_rows, and of whether the group has
-ended."""
+LINK_ENDED_AT, LINK_STAGES_AT, LINK_COUNTS_AT, LINK_BYTES = 64, 68, 128, 4096
+"""Places in csrc/link.h, LinkHeader: of whether the group has ended, of the number of its stages, of
+num_chunks, num_tokens and num_rows of each step; and where the header ends."""
+STAGE_BUSY_AT, STAGE_BYTES = 576, 1024
+"""The same of a StageHeader: of the seconds that its ranks have computed, and where it ends."""
+MOST_IN_FLIGHT, MOST_LANES = 32, 8
+"""Places of steps, and ranks of a stage."""
 
 CHUNK_ARRAYS = ("chunk_slot", "chunk_start", "chunk_len", "chunk_from", "chunk_save")
 STEP_ARRAYS = (*CHUNK_ARRAYS, "row_token", "row_slot", "row_position", "row_kind")

@@ -1,5 +1,5 @@
-"""A model by several processes of this machine: the executor in front, which is the first rank itself, and
-the processes of the others."""
+"""A model by several processes of this machine: the executor in front, which is itself the rank that draws
+tokens, and the processes of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -21,14 +21,17 @@ import msgspec
 from firelane import env
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.link import RankLink
+from firelane.backends.cpu.link import LinkSizes, RankLink
 from firelane.backends.cpu.loader import load_for
-from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, READY, Task
+from firelane.backends.cpu.member import GroupSizes, limits_of
+from firelane.backends.cpu.native import MOST_IN_FLIGHT
+from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, LOADED, READY, Task
 from firelane.contract import ProgressCallback, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.contract.slots import shared_memory
 from firelane.engine_config import EngineConfig, ExecutorConfig
 from firelane.errors import MachineError, UsageError
 from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.program.cache import grouping_of
 from firelane.program.program import Program
 
 HELLO_S = 60.0
@@ -42,7 +45,7 @@ log = logging.getLogger(__name__)
 def load_group(
     program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback
 ) -> RankGroup:
-    """The executor in front of the ranks that the config asks for, which divide this process's cores.
+    """The executor in front of the ranks that `config` asks for, which divide this process's cores.
 
     Raises what loader.load_for() does, UsageError for more ranks than cores or sizes that no cut exists for,
     MachineError for a rank that does not appear or ends.
@@ -73,6 +76,7 @@ class RankProcess:
 
     def __init__(self, task: Task) -> None:
         self._task, self._is_ending, self._is_ready = task, False, False
+        self.weights_bytes = self.kv_bytes = 0
         self._sock, theirs = socket.socketpair()
         with theirs:
             fds = (theirs.fileno(), task.link_fd, task.slots_fd)
@@ -112,6 +116,7 @@ class RankProcess:
                 raise MachineError(f"{self.name}: {stream.read().decode()}")
         if kind != READY:
             raise MachineError(f"{self.name} {self._ending()} while it was loading")
+        self.weights_bytes, self.kv_bytes = LOADED.unpack(self._sock.recv(LOADED.size, socket.MSG_WAITALL))
         self._is_ready = True
 
     def watch(self, on_end: Callable[[str], None]) -> None:
@@ -148,57 +153,80 @@ class RankProcess:
 
 @dataclass
 class Leader:
-    """The first rank, as the loader sees it: once sizes are known, it starts the others."""
+    """The rank of this process, as the loader sees it: once sizes are known, it starts the others."""
 
     whole: Program
     model_dir: Path
     config: ExecutorConfig
     cores: Sequence[int]
     settings: env.Environment
+    limits: StepLimits | None = field(default=None, init=False)
     link: RankLink | None = field(default=None, init=False)
     processes: list[RankProcess] = field(default_factory=list[RankProcess], init=False)
+    _programs: list[Program] = field(default_factory=list[Program], init=False)
 
     def __post_init__(self) -> None:
-        tp, ep = self.config.tensor_parallel_size, self.config.expert_parallel_size
-        self.layout = RankLayout.of(self.whole, tp=tp, ep=ep)
-        size, cores = self.layout.ranks, len(self.cores)
-        if size > cores:
+        config, cores = self.config, len(self.cores)
+        tp, pp = config.tensor_parallel_size, config.pipeline_parallel_size
+        self.layout = RankLayout.of(self.whole, tp=tp, pp=pp, ep=config.expert_parallel_size)
+        if self.ranks > cores:
             raise UsageError(
-                f"{self.config.ranks_option}: this process has {cores} core{'s' * (cores != 1)}, and each "
-                "rank needs one; lower it"
+                f"{config.ranks_option}: this process has {cores} core{'s' * (cores != 1)}, and each rank "
+                "needs one; lower it"
             )
-        threads = max(1, (self.config.threads or cores) // size)
-        kv = self.config.kv_cache_bytes
+        if pp >= MOST_IN_FLIGHT:
+            raise UsageError(
+                f"--pipeline-parallel-size {pp}: at most {MOST_IN_FLIGHT - 1} stages run on CPUs; lower it"
+            )
+        threads = max(1, (config.threads or cores) // self.ranks)
+        kv = config.kv_cache_bytes
         self.own_config = msgspec.structs.replace(
-            self.config, threads=threads, kv_cache_bytes=kv and max(1, kv // size), kv_cache_memory="private"
+            config,
+            threads=threads,
+            kv_cache_bytes=kv and max(1, kv // self.ranks),
+            kv_cache_memory="private",
         )
 
     @property
     def ranks(self) -> int:
         return self.layout.ranks
 
+    @property
+    def rank(self) -> int:
+        """That which draws, so that outputs need not travel."""
+        return self.layout.sampler
+
+    @property
+    def max_in_flight(self) -> int:
+        return self.layout.pp
+
     def program(self, program: Program) -> Program:
         """Raises UsageError also where block tables would not mean the same on all ranks."""
-        programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
-        if len({_cache_groups(own) for own in programs}) > 1:
+        self._programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
+        if len({own.grouping or grouping_of(own.cache_groups) for own in self._programs}) > 1:
             raise UsageError(
                 f"{self.config.ranks_option}: the KV heads of this model cannot be shared evenly "
                 "enough; lower it"
             )
-        return programs[0]
+        return self._programs[self.rank]
 
-    def limits(self, program: Program) -> StepLimits | None:
+    def sizes(self, program: Program) -> GroupSizes:
         del program
-        return None
+        return GroupSizes.of(self._programs)
 
-    def join(self, layout: Layout) -> tuple[RankLink | None, SlotState | None]:
-        self.link = RankLink(layout, 0, self.ranks, cores=len(self.cores))
+    def join(self, layout: Layout, limits: StepLimits) -> tuple[RankLink | None, SlotState | None]:
+        self.limits = limits
+        layouts = [
+            replace(layout, program=own, limits=limits_of(own, limits), forms={}) for own in self._programs
+        ]
+        self.link = RankLink(layout, self.layout, self.rank, LinkSizes.of(layouts), cores=len(self.cores))
         slots = shared_memory()
         try:
-            state = SlotState.allocate(layout.limits, layout.program.vocab_size, fd=slots)
-            for rank in range(1, self.ranks):
-                self.processes.append(RankProcess(self._task(rank, layout.limits, slots)))
-                self.processes[-1].send()
+            state = SlotState.allocate(limits, layout.program.vocab_size, fd=slots)
+            for rank in range(self.ranks):
+                if rank != self.rank:
+                    self.processes.append(RankProcess(self._task(rank, slots)))
+                    self.processes[-1].send()
         finally:
             os.close(slots)
             self.link.close_fd()
@@ -211,7 +239,7 @@ class Leader:
             yield
             return
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self._cores(0))
+        os.sched_setaffinity(0, self._cores(self.rank))
         try:
             yield
         finally:
@@ -221,15 +249,17 @@ class Leader:
         for process in self.processes:
             process.close()
 
-    def _task(self, rank: int, sizes: StepLimits, slots_fd: int) -> Task:
+    def _task(self, rank: int, slots_fd: int) -> Task:
         assert self.link is not None
+        assert self.limits is not None
         return Task(
             program=self.whole,
             model_dir=self.model_dir,
             config=self.own_config,
             rank=rank,
             layout=self.layout,
-            sizes=sizes,
+            limits=self.limits,
+            link_sizes=self.link.sizes,
             link_fd=self.link.fd,
             slots_fd=slots_fd,
             cores=self._cores(rank),
@@ -243,29 +273,22 @@ class Leader:
         return tuple(self.cores[rank * each : (rank + 1) * each])
 
 
-def _cache_groups(program: Program) -> tuple[tuple[int, ...], ...]:
-    """The layers of each group, whose pages the same block tables name on all ranks."""
-    return tuple(tuple(layer.layer for layer in group.layers) for group in program.cache_groups)
-
-
 class RankGroup:
     """See contract.Executor: steps of all ranks. Ends with MachineError once a rank is gone."""
-
-    max_in_flight = 1
 
     def __init__(self, executor: CpuExecutor, leader: Leader) -> None:
         """Takes over both, unless it raises MachineError: then the caller keeps them."""
         assert leader.link is not None
+        assert leader.limits is not None
+        self.limits = leader.limits
+        self.max_in_flight = leader.max_in_flight
+        self.is_pipelined = leader.max_in_flight > 1
         self._executor, self._leader, self._link = executor, leader, leader.link
         self._ended: str | None = None
         for process in leader.processes:
             process.await_ready()
         for process in leader.processes:
             process.watch(self._end)
-
-    @property
-    def limits(self) -> StepLimits:
-        return self._executor.limits
 
     @property
     def state(self) -> SlotState:
@@ -281,17 +304,21 @@ class RankGroup:
 
     @property
     def weights_bytes(self) -> int:
-        """Of all ranks, as those of the first one."""
-        return self._executor.weights_bytes * self._leader.ranks
+        """Of all ranks."""
+        return self._executor.weights_bytes + sum(p.weights_bytes for p in self._leader.processes)
 
     @property
     def kv_bytes(self) -> int:
-        return self._executor.kv_bytes * self._leader.ranks
+        return self._executor.kv_bytes + sum(p.kv_bytes for p in self._leader.processes)
 
     @property
     def pids(self) -> list[int]:
         """Processes of the ranks, this one first."""
         return [os.getpid(), *(process.pid for process in self._leader.processes)]
+
+    def busy_seconds(self) -> list[float]:
+        """By rank: time spent in steps so far, without waits for the stage before."""
+        return self._link.busy_seconds()
 
     def submit(self, inputs: StepInputs) -> None:
         self._check()

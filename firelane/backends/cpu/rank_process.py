@@ -1,7 +1,7 @@
-"""A rank beside the first one: python -m firelane.backends.cpu.rank_process FD, started by rank_group.py.
+"""A rank beside the engine: python -m firelane.backends.cpu.rank_process FD, started by rank_group.py.
 
-It loads its part of the model and says that it is ready; then it runs the steps that the first rank hands
-out, without a line of Python in between. It ends when the socket `FD` closes."""
+It loads its part of the model and says that it is ready; then it runs the steps that the engine hands out,
+without a line of Python in between. It ends when the socket `FD` closes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import threading
 from firelane import env
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.member import Follower
-from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, READY, Task
+from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, LOADED, READY, Task
 from firelane.child_process import end_with_parent
 from firelane.errors import FirelaneError
 from firelane.telemetry import logs
@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> int:
     follower = Follower(
         rank=task.rank,
         layout=task.layout,
-        sizes=task.sizes,
+        limits=task.limits,
+        link_sizes=task.link_sizes,
         link_fd=task.link_fd,
         slots_fd=task.slots_fd,
         cores=task.group_cores,
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
         _send(sock, FAILED, f"{error}" or "out of memory")
         return 1
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
-    sock.sendall(READY)
+    sock.sendall(READY + LOADED.pack(executor.weights_bytes, executor.kv_bytes))
     executor.follow()
     executor.release()
     return 0
@@ -64,7 +65,7 @@ def _send(sock: socket.socket, kind: bytes, message: str) -> None:
 
 
 def _end_with(sock: socket.socket) -> None:
-    """The group ends when its first rank does."""
+    """The group ends when the engine does."""
     with contextlib.suppress(OSError):
         sock.recv(1)
     os._exit(0)

@@ -1,11 +1,13 @@
 """The words between the first rank and the processes of the others, over a socket pair: a rank says HELLO, is
-told its Task, and says READY, or FAILED and why."""
+told its Task, and says READY and what it has LOADED, or FAILED and why."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from firelane.backends.cpu.link import LinkSizes
 from firelane.contract import StepLimits
 from firelane.engine_config import ExecutorConfig
 from firelane.parallel.ranks import RankLayout
@@ -13,6 +15,8 @@ from firelane.program.program import Program
 
 HELLO, READY, FAILED = b"H", b"R", b"F"
 LENGTH_BYTES = 8
+LOADED = struct.Struct("<qq")
+"""Behind READY: bytes of its weights and of its KV cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,8 @@ class Task:
     config: ExecutorConfig
     rank: int
     layout: RankLayout
-    sizes: StepLimits
+    limits: StepLimits
+    link_sizes: LinkSizes
     link_fd: int
     slots_fd: int
     cores: tuple[int, ...]

@@ -120,6 +120,10 @@ class CudaExecutor:
         return MAX_IN_FLIGHT
 
     @property
+    def is_pipelined(self) -> bool:
+        return False
+
+    @property
     def memory(self) -> StepMemory:
         """For tests and benchmarks."""
         return self._memory

@@ -72,6 +72,7 @@ class NullExecutor:
 
     weights_bytes = 0
     kv_bytes = 0
+    is_pipelined = False
 
     def __init__(
         self,

@@ -102,6 +102,8 @@ sizes = st.fixed_dictionaries(
         "num_blocks": st.integers(28, 40),
         "max_model_len": st.just(28),
         "prefix_cache": st.booleans(),
+        "max_in_flight": st.sampled_from([1, 2]),
+        "is_pipelined": st.booleans(),
     }
 )
 turns = st.tuples(st.lists(requests, max_size=3), st.one_of(st.none(), st.integers(0, 20)))

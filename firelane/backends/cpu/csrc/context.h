@@ -37,9 +37,12 @@ struct CreateArgs {
   std::uint8_t* states;  // of recurrent layers: one of each slot, then snapshots
   double* op_seconds;  // by op, accumulated; the last entry counts steps
   void* link;          // LinkHeader (link.h) of the ranks, null where there is one
-  std::uint8_t* shared;      // rows that all ranks see: parts of sums, in turns in one of two places, each rank's
-  std::size_t shared_apart;  // so far behind that of the rank before
-  std::int32_t ranks, link_spins;
+  std::uint8_t* shared;      // rows that all ranks of a stage see: parts of sums, in turns in one of two places, each
+  std::size_t shared_apart;  // rank's so far behind that of the rank before
+  std::uint8_t *mail_in, *mail_out;  // rows from the stage before and for the next one, of a step in one of `depth` places
+  std::size_t mail_apart;            // so far behind each other, in turns
+  std::int32_t stage, lane, ranks, depth, link_spins;  // lane: place of the rank among the `ranks` of its stage
+  std::int32_t in_flight;  // steps that may be submitted before the first of them is waited for
 };
 
 struct StepArgs {
@@ -75,7 +78,8 @@ struct StatePlace {
 
 struct Context : CreateArgs {
   StepArgs step;
-  std::uint32_t link_begun;      // arrivals at the barriers of all ranks before this step
+  std::uint32_t number;          // of the step, from 0 on
+  std::uint32_t link_begun;      // arrivals at the barriers of the stage's ranks before this step
   std::int32_t logit_rows;       // output rows that need logits: none behind them does
   std::int32_t* token_slot;      // by token row
   std::int32_t* token_position;  // by token row
@@ -125,6 +129,7 @@ struct Context : CreateArgs {
   T* shared_rows(int place) const {
     return reinterpret_cast<T*>(shared + place * ranks * shared_apart);
   }
+  std::uint8_t* mail(std::uint8_t* places) const { return places + number % depth * mail_apart; }
   template <class T>
   T* at(int value) const {
     return reinterpret_cast<T*>(arena + offsets[value]);

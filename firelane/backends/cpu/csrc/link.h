@@ -1,68 +1,128 @@
 // Exchange of rows between the ranks of a model: memory that the processes of one machine share.
 //
-// Each rank leaves its part of a sum in a place of its own, one of two in turns; once all have, each adds up all parts
-// in the order of the ranks, as a binary tree. So a sum takes one barrier, and what is read stays as it is until all
-// have come to the next one.
+// The ranks of a stage add up: each leaves its part of a sum in a place of its own, one of two in turns; once all have,
+// each adds up all parts in the order of the ranks, as a binary tree. So a sum takes one barrier, and what is read stays
+// as it is until all have come to the next one. A step begins with a barrier, too: where the ranks of a stage are in it,
+// all of them have ended the step before.
+//
+// A stage hands its rows on to the next one: each rank to the rank with the same place there, in one of
+// CreateArgs::depth places in turns, one more than steps that may be in flight. So the rows of a step lie where they lie
+// until all ranks have ended it.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "context.h"
 #include "sleep.h"
 
 namespace firelane {
 
-// State that the ranks have in common; zeros at first. firelane/backends/cpu/link.py
-struct LinkHeader {
-  alignas(64) std::atomic<std::uint32_t> arrivals;  // of all ranks at all barriers
-  std::atomic<std::uint32_t> sleepers;
-  alignas(64) std::atomic<std::uint32_t> steps;  // that the first rank has handed out
-  std::atomic<std::uint32_t> followers;          // ranks that sleep until there is a step
-  std::int32_t num_chunks, num_tokens, num_rows;  // of the last one
-  alignas(64) std::atomic<std::uint32_t> ended;  // nobody waits any longer: a rank is gone, or the group ends
+// A number that processes wait on to grow; zero at first.
+struct alignas(64) SharedCount {
+  std::atomic<std::uint32_t> value, sleepers;
+
+  std::uint32_t add_one() { return value.fetch_add(1, std::memory_order_seq_cst) + 1; }
+  void wake() {
+    if (sleepers.load(std::memory_order_seq_cst)) wake_shared(value);
+  }
 };
-static_assert(offsetof(LinkHeader, num_chunks) == kLinkCountsAt && offsetof(LinkHeader, ended) == kLinkEndedAt);
+
+// State that all ranks have in common; zeros at first. firelane/backends/cpu/link.py
+struct LinkHeader {
+  SharedCount steps;  // that the engine has handed out
+  alignas(64) std::atomic<std::uint32_t> ended;  // nobody waits any longer: a rank is gone, or the group ends
+  std::int32_t stages;
+  alignas(64) std::int32_t counts[kMostInFlight][4];  // by place of a step: num_chunks, num_tokens, num_rows
+};
+
+// State of a stage, behind the header and the stages before it.
+struct StageHeader {
+  SharedCount arrivals;             // of its ranks at all barriers
+  SharedCount sent[kMostLanes];     // by rank: steps whose rows lie where the next stage reads them
+  double busy_seconds[kMostLanes];  // by rank: from the beginnings of its steps to their ends
+};
+static_assert(offsetof(LinkHeader, counts) == kLinkCountsAt && offsetof(LinkHeader, ended) == kLinkEndedAt);
+static_assert(offsetof(LinkHeader, stages) == kLinkStagesAt && sizeof(LinkHeader) <= kLinkBytes);
+static_assert(offsetof(StageHeader, busy_seconds) == kStageBusyAt && sizeof(StageHeader) <= kStageBytes);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-constexpr int kLinkSpins = 20000;   // about as long as ranks that have a core each are apart
-constexpr int kStepSpins = 50000;   // some hundred microseconds: a step follows another one at once, or much later
+constexpr int kStepSpins = 50000;  // some hundred microseconds: a step follows another one at once, or much later
 
-// Waits until `word` has come to `wanted`, or the group ends.
-FL_INLINE void await_count(LinkHeader& link, std::atomic<std::uint32_t>& word, std::atomic<std::uint32_t>& sleepers,
-                           std::uint32_t wanted, int spins) {
+FL_INLINE StageHeader& stage_header(void* link, int stage) {
+  return *reinterpret_cast<StageHeader*>(static_cast<std::uint8_t*>(link) + kLinkBytes + stage * kStageBytes);
+}
+
+// Waits until `count` has come to `wanted`, or the group ends.
+FL_INLINE void await_count(LinkHeader& link, SharedCount& count, std::uint32_t wanted, int spins) {
   const auto is_there = [&](std::uint32_t seen) {
     return std::int32_t(seen - wanted) >= 0 || link.ended.load(std::memory_order_relaxed);
   };
   for (int i = 0; i < spins; ++i) {
-    if (is_there(word.load(std::memory_order_acquire))) return;
+    if (is_there(count.value.load(std::memory_order_acquire))) return;
     cpu_relax();
   }
-  sleepers.fetch_add(1, std::memory_order_seq_cst);
-  for (std::uint32_t seen; !is_there(seen = word.load(std::memory_order_seq_cst));) sleep_shared(word, seen);
-  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  count.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  for (std::uint32_t seen; !is_there(seen = count.value.load(std::memory_order_seq_cst));)
+    sleep_shared(count.value, seen);
+  count.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 inline void hand_out(LinkHeader& link) {
-  link.steps.fetch_add(1, std::memory_order_seq_cst);
-  if (link.followers.load(std::memory_order_seq_cst)) wake_shared(link.steps);
+  link.steps.add_one();
+  link.steps.wake();
 }
 
 inline void end_group(LinkHeader& link) {
   link.ended.store(1, std::memory_order_seq_cst);
-  wake_shared(link.steps);
-  wake_shared(link.arrivals);
+  wake_shared(link.steps.value);
+  for (int i = 0; i < link.stages; ++i) {
+    StageHeader& stage = stage_header(&link, i);
+    wake_shared(stage.arrivals.value);
+    for (auto& sent : stage.sent) wake_shared(sent.value);
+  }
 }
 
-// Barrier number `index` of a step, for all threads of all ranks, between which rows were written and are read.
+// Barrier number `index` of a step, for all threads of all ranks of a stage, between which rows were written and are
+// read.
 FL_INLINE void meet(const Context& c, int thread, int index) {
   LinkHeader& link = *static_cast<LinkHeader*>(c.link);
+  SharedCount& arrivals = stage_header(c.link, c.stage).arrivals;
   const std::uint32_t wanted = c.link_begun + std::uint32_t(index + 1) * c.ranks;
-  if (thread == 0 && link.arrivals.fetch_add(1, std::memory_order_seq_cst) + 1 == wanted &&
-      link.sleepers.load(std::memory_order_seq_cst))
-    wake_shared(link.arrivals);
-  await_count(link, link.arrivals, link.sleepers, wanted, c.link_spins);
+  if (thread == 0 && arrivals.add_one() == wanted) arrivals.wake();
+  await_count(link, arrivals, wanted, c.link_spins);
+}
+
+// Until the stage before has sent the rows of this step.
+FL_INLINE void await_rows(const Context& c) {
+  SharedCount& sent = stage_header(c.link, c.stage - 1).sent[c.lane];
+  await_count(*static_cast<LinkHeader*>(c.link), sent, c.number + 1, c.link_spins);
+}
+
+// The rows of this step lie where the next stage reads them.
+inline void send_rows(const Context& c) {
+  SharedCount& sent = stage_header(c.link, c.stage).sent[c.lane];
+  sent.add_one();
+  sent.wake();
+}
+
+// Rows of ROW_BYTES each to where the next stage reads them, or from there. BEFORE: bytes a row of what lies in front.
+template <int ROW_BYTES, int BEFORE>
+FL_KERNEL void send(const Context& c, int thread, const std::uint8_t* from) {
+  const Range mine = split(c.step.num_tokens, thread, c.threads());
+  std::uint8_t* to = c.mail(c.mail_out) + std::size_t(BEFORE) * c.limits.max_num_batched_tokens;
+  std::memcpy(to + std::size_t(mine.begin) * ROW_BYTES, from + std::size_t(mine.begin) * ROW_BYTES,
+              std::size_t(mine.end - mine.begin) * ROW_BYTES);
+}
+
+template <int ROW_BYTES, int BEFORE>
+FL_KERNEL void receive(const Context& c, int thread, std::uint8_t* to) {
+  const Range mine = split(c.step.num_tokens, thread, c.threads());
+  const std::uint8_t* from = c.mail(c.mail_in) + std::size_t(BEFORE) * c.limits.max_num_batched_tokens;
+  std::memcpy(to + std::size_t(mine.begin) * ROW_BYTES, from + std::size_t(mine.begin) * ROW_BYTES,
+              std::size_t(mine.end - mine.begin) * ROW_BYTES);
 }
 
 // LDP, LDO, LDR: elements from one row of the parts, of out and of the residual to the next.

@@ -1,5 +1,6 @@
 // The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes,
-// kScratchRowBytes (for each token row of the largest step), kMeetings (barriers of all ranks in a step) and run().
+// kScratchRowBytes (for each token row of the largest step), kMeetings (barriers of a stage's ranks in a step),
+// kReceives and kSends (rows from another stage or for one) and run().
 #pragma once
 
 #include <ctime>
@@ -23,58 +24,78 @@ constexpr std::size_t scratch_bytes(std::size_t max_tokens) {
   return Program::kScratchBytes + (Program::kScratchRowBytes * max_tokens + 127) / 64 * 64;
 }
 
+// A step in flight, and what is made of its inputs for the kernels.
+struct StepState {
+  StepState(const CreateArgs& args, int ops)
+      : slot(args.limits.max_num_batched_tokens),
+        position(slot.size()),
+        last(slot.size()),
+        chunk_row(args.limits.max_num_seqs),
+        counters(std::size_t(ops) * args.limits.threads) {
+    static_cast<CreateArgs&>(context) = args;
+    context.token_slot = slot.data();
+    context.token_position = position.data();
+    context.token_last = last.data();
+    context.chunk_row = chunk_row.data();
+    context.counters = counters.data();
+  }
+
+  void begin(const StepArgs& step) {
+    context.step = step;
+    int row = 0;
+    for (int i = 0; i < step.num_chunks; ++i) {
+      chunk_row[i] = row;
+      for (int t = 0; t < step.chunk_len[i]; ++t, ++row) {
+        slot[row] = step.chunk_slot[i];
+        position[row] = step.chunk_start[i] + t;
+        last[row] = t + 1 == step.chunk_len[i];
+      }
+    }
+    context.logit_rows = step.num_rows;
+    while (context.logit_rows > 0 && step.row_kind[context.logit_rows - 1] == kEmbed) --context.logit_rows;
+    for (auto& counter : counters) counter.taken = 0;
+  }
+
+  Context context{};
+  std::vector<std::int32_t> slot, position, last, chunk_row;
+  std::vector<Counter> counters;
+};
+
 template <class Program>
 class Executor {
  public:
-  explicit Executor(const CreateArgs& args)
-      : slot_(args.limits.max_num_batched_tokens),
-        position_(slot_.size()),
-        last_(slot_.size()),
-        chunk_row_(args.limits.max_num_seqs),
-        counters_(std::size_t(Program::kOps) * args.limits.threads),
-        pool_(args.limits.threads, &Executor::work, this) {
-    static_cast<CreateArgs&>(context_) = args;
-    context_.token_slot = slot_.data();
-    context_.token_position = position_.data();
-    context_.token_last = last_.data();
-    context_.chunk_row = chunk_row_.data();
-    context_.counters = counters_.data();
-    context_.scratch_stride = scratch_bytes<Program>(args.limits.max_num_batched_tokens);
-    context_.scratch_rows = Program::kScratchBytes;
+  explicit Executor(const CreateArgs& args) : args_(args), pool_(args.limits.threads, &Executor::work, this) {
+    steps_.reserve(args.in_flight);
+    for (int i = 0; i < args.in_flight; ++i) {
+      Context& c = steps_.emplace_back(args, Program::kOps).context;
+      c.scratch_stride = scratch_bytes<Program>(args.limits.max_num_batched_tokens);
+      c.scratch_rows = Program::kScratchBytes;
+    }
   }
 
+  // At most CreateArgs::in_flight of them before the first is waited for.
   void submit(const StepArgs& step) {
-    context_.step = step;
-    context_.link_begun += std::uint32_t(Program::kMeetings) * context_.ranks * (begun_ ? 1 : 0);
-    begun_ = true;
-    int row = 0;
-    for (int i = 0; i < step.num_chunks; ++i) {
-      chunk_row_[i] = row;
-      for (int t = 0; t < step.chunk_len[i]; ++t, ++row) {
-        slot_[row] = step.chunk_slot[i];
-        position_[row] = step.chunk_start[i] + t;
-        last_[row] = t + 1 == step.chunk_len[i];
-      }
-    }
-    context_.logit_rows = step.num_rows;
-    while (context_.logit_rows > 0 && step.row_kind[context_.logit_rows - 1] == kEmbed) --context_.logit_rows;
-    for (auto& counter : counters_) counter.taken = 0;
-    mark_ = seconds_now();
+    StepState& state = steps_[submitted_ % steps_.size()];
+    state.context.number = submitted_++;
+    state.context.link_begun = met_;
+    if (args_.ranks > 1) met_ += std::uint32_t(Program::kMeetings * args_.ranks);
+    state.begin(step);
     pool_.submit();
   }
 
   void wait() { pool_.wait(); }
 
-  // Runs the steps that the first rank hands out: `step` points at what they have in common. Returns once the group
-  // ends.
-  void follow(StepArgs step) {
-    LinkHeader& link = *static_cast<LinkHeader*>(context_.link);
-    for (std::uint32_t seen = 1;; ++seen) {
-      await_count(link, link.steps, link.followers, seen, context_.link_spins ? kStepSpins : 0);
+  // Runs the steps that the engine hands out: `steps` point at what lies in their places. Returns once the group ends.
+  void follow(const StepArgs* steps) {
+    LinkHeader& link = *static_cast<LinkHeader*>(args_.link);
+    for (std::uint32_t number = 0;; ++number) {
+      await_count(link, link.steps, number + 1, args_.link_spins ? kStepSpins : 0);
       if (link.ended.load()) return;
-      step.num_chunks = link.num_chunks;
-      step.num_tokens = link.num_tokens;
-      step.num_rows = link.num_rows;
+      const int place = number % args_.depth;
+      StepArgs step = steps[place];
+      step.num_chunks = link.counts[place][0];
+      step.num_tokens = link.counts[place][1];
+      step.num_rows = link.counts[place][2];
       submit(step);
       wait();
     }
@@ -84,23 +105,35 @@ class Executor {
   void sync(int op) {
     pool_.sync([this, op] {
       const double now = seconds_now();
-      context_.op_seconds[op] += now - mark_;
+      args_.op_seconds[op] += now - mark_;
       mark_ = now;
     });
   }
 
  private:
-  static void work(void* self, int thread) {
+  static void work(void* self, int thread, std::uint32_t number) {
     auto& executor = *static_cast<Executor*>(self);
-    Program::run(executor, executor.context_, thread);
-    if (thread == 0) executor.context_.op_seconds[Program::kOps] += 1;
+    Context& c = executor.steps_[number % executor.steps_.size()].context;
+    if (Program::kReceives) await_rows(c);
+    if (c.ranks > 1) meet(c, thread, 0);
+    const double begun = seconds_now();
+    if (thread == 0) executor.mark_ = begun;
+    Program::run(executor, c, thread);
+    if (thread == 0) executor.end(c, begun);
   }
 
-  Context context_{};
-  std::vector<std::int32_t> slot_, position_, last_, chunk_row_;
-  std::vector<Counter> counters_;
+  // By one thread, when all have run the program.
+  void end(const Context& c, double begun) {
+    args_.op_seconds[Program::kOps] += 1;
+    if (c.link) stage_header(c.link, c.stage).busy_seconds[c.lane] += seconds_now() - begun;
+    if (Program::kSends) send_rows(c);
+  }
+
+  const CreateArgs args_;
+  std::vector<StepState> steps_;  // take turns
+  std::uint32_t submitted_ = 0;
+  std::uint32_t met_ = 0;  // arrivals at the barriers of the steps submitted
   double mark_ = 0;
-  bool begun_ = false;
   ThreadPool pool_;  // the last: its threads end first, and look at nothing before the first step
 };
 
@@ -121,7 +154,7 @@ class Executor {
   }                                                                                            \
   FIRELANE_EXPORT void firelane_wait(void* e) { static_cast<FirelaneExecutor*>(e)->wait(); }   \
   FIRELANE_EXPORT void firelane_follow(void* e, const firelane::StepArgs* s) {                 \
-    static_cast<FirelaneExecutor*>(e)->follow(*s);                                             \
+    static_cast<FirelaneExecutor*>(e)->follow(s);                                              \
   }                                                                                            \
   FIRELANE_EXPORT void firelane_hand_out(void* link) {                                         \
     firelane::hand_out(*static_cast<firelane::LinkHeader*>(link));                             \

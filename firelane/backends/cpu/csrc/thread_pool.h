@@ -71,10 +71,11 @@ class Barrier {
   EventCount phase_;
 };
 
-// Runs `work(arg, thread)` on every thread of the pool for each submit(); wait() returns when all have ended.
+// Runs `work(arg, thread, number)` on every thread of the pool for each submit(), one after the other; a wait() returns
+// when all have ended that of the first submit() that was not waited for.
 class ThreadPool {
  public:
-  using Work = void (*)(void*, int);
+  using Work = void (*)(void*, int, std::uint32_t);
 
   ThreadPool(int threads, Work work, void* arg) : barrier_(threads), work_(work), arg_(arg) {
     try {
@@ -85,14 +86,16 @@ class ThreadPool {
     }
   }
   ~ThreadPool() {
-    wait();  // a thread that saw the end before its work would leave the others at the barrier
+    while (waited_ != submitted_) wait();  // a thread that saw the end before its work would leave the others at the barrier
     stop();
   }
   void submit() {
-    seen_done_ = done_.value();
+    ++submitted_;
     start_.advance();
   }
-  void wait() { done_.wait(seen_done_); }
+  void wait() {
+    if (waited_ != submitted_) done_.wait(waited_++);
+  }
   template <class AtLast>
   void sync(const AtLast& at_last) {
     barrier_.arrive_and_wait(at_last);
@@ -110,7 +113,7 @@ class ThreadPool {
     for (std::uint32_t seen = 0;; ++seen) {
       start_.wait(seen);
       if (stop_) return;
-      work_(arg_, thread);
+      work_(arg_, thread, seen);
       barrier_.arrive_and_wait([] {});
       if (thread == 0) done_.advance();
     }
@@ -121,7 +124,7 @@ class ThreadPool {
   Work work_;
   void* arg_;
   std::atomic<bool> stop_{false};
-  std::uint32_t seen_done_ = ~0u;  // of the last submit(); before the first one, nothing is to be waited for
+  std::uint32_t submitted_ = 0, waited_ = 0;
   std::vector<std::thread> threads_;
 };
 
