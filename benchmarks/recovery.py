@@ -10,6 +10,7 @@ undisturbed. Parts:
     all2             kill -9 of both of two at the same instant
     stop1, stop2     SIGSTOP of an engine
     restart2         SIGUSR2, with two replicas
+    rank             kill -9 of either of two ranks of an engine
 
 The pause is the longest time between two events of a stream, over one disturbance. "Beyond re-prefill" is the
 pause less the time that the engines that are left take to compute again what was lost, at the rate at which
@@ -39,7 +40,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from firelane.bench.server import ServerProcess
+from firelane.bench.server import ServerProcess, descendants
 
 RESUMED = re.compile(r"requests_resumed .* tokens=(\d+) one_by_one=(\d+)")
 EVENT = re.compile(rb"data: (\{.*?\})\n\n", re.DOTALL)
@@ -286,6 +287,14 @@ class Bench:
     async def kill(self) -> None:
         await self.signal([random.choice(self.server.engine_pids)], signal.SIGKILL)
 
+    async def kill_rank(self) -> None:
+        """Returns when the engine has ended with it."""
+        engines = self.server.engine_pids
+        ranks = [pid for pid in descendants(self.server.process.pid) if is_rank(pid)]
+        os.kill(random.choice([*engines, *ranks]), signal.SIGKILL)
+        while set(engines) & set(self.server.engine_pids):
+            await asyncio.sleep(0.02)
+
     async def kill_all(self) -> None:
         await self.signal(self.server.engine_pids, signal.SIGKILL)
 
@@ -299,6 +308,15 @@ class Bench:
             await asyncio.sleep(0.1)
 
 
+def is_rank(pid: int) -> bool:
+    try:
+        return b"rank_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+RANKS = ("--tensor-parallel-size", "2")
+"""Options of a part whose action is of ranks."""
 PARTS: dict[str, tuple[int, str]] = {
     "kill1": (1, "kill"),
     "kill2": (2, "kill"),
@@ -306,6 +324,7 @@ PARTS: dict[str, tuple[int, str]] = {
     "stop1": (1, "stop"),
     "stop2": (2, "stop"),
     "restart2": (2, "restart"),
+    "rank": (1, "kill_rank"),
 }
 
 
@@ -313,6 +332,7 @@ def run_part(name: str, args: argparse.Namespace) -> Row:
     replicas, action = PARTS[name]
     times = args.kills if "kill" in action else 1
     options = ["--backend", args.backend, "--replicas", str(replicas), "--max-num-seqs", "256"]
+    options += RANKS if action == "kill_rank" else ()
     with ServerProcess(options) as server:
         bench = Bench(server, replicas, args)
         row = asyncio.run(bench.part(name, getattr(bench, action), times))
@@ -344,7 +364,9 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "rank"]
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print(HEAD)

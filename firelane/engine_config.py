@@ -45,8 +45,11 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Engines that share the memory of this machine."""
     tensor_parallel_size: int = 1
     """Processes of one stage that share the model's heads, MLPs and experts."""
+    expert_parallel_size: int = 1
+    """Processes of one stage that share the model's experts and MLPs, each with attention whole; or as many
+    as tensor_parallel_size, which share all."""
     pipeline_parallel_size: int = 1
-    """Stages of one engine that share the model's layers, each as many processes as tensor_parallel_size."""
+    """Stages of one engine that share the model's layers, each as many processes as the sizes above say."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are
@@ -77,6 +80,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             "threads",
             "replicas",
             "tensor_parallel_size",
+            "expert_parallel_size",
             "pipeline_parallel_size",
             "max_num_seqs",
             "max_model_len",
@@ -103,9 +107,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
-    def ranks(self) -> int:
-        """Processes that share the model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+    def ranks_option(self) -> str:
+        """The options that ask for several ranks, as they are given; "" of one rank."""
+        sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in ("tensor", "expert", "pipeline")}
+        return " ".join(f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1)
 
     @property
     def rounds(self) -> bool:

@@ -36,13 +36,19 @@ def create_executor(
     Raises UsageError for an unknown name, else what the backend raises.
     """
     name = resolve(backend)
+    check(name, config)
+    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
+
+
+def check(name: str, config: ExecutorConfig) -> None:
+    """Raises UsageError for what the backend of this name does not take, whatever the model."""
     if name == "null":
         _check_for_one(name, "tensor", config.tensor_parallel_size)
     if name != "cpu":
+        _check_for_one(name, "expert", config.expert_parallel_size)
         _check_for_one(name, "pipeline", config.pipeline_parallel_size)
     if name == "cuda":
         _check_for_gpu(config)
-    return import_module(BACKENDS[name]).load(program, model_dir, config, progress)
 
 
 def resolve(backend: str) -> str:

@@ -166,6 +166,14 @@ def _add_ranks(group: Any) -> None:
         "or a GPU of its own (default: %(default)s)",
     )
     group.add_argument(
+        "--expert-parallel-size",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="the same, of models with experts, but each process has attention whole, and its cache: for "
+        "models whose heads cannot be shared out (default: %(default)s)",
+    )
+    group.add_argument(
         "--pipeline-parallel-size",
         type=positive_int,
         default=1,
@@ -223,6 +231,7 @@ def engine_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = {
         "backend": arguments.backend,
         "tensor_parallel_size": arguments.tensor_parallel_size,
+        "expert_parallel_size": arguments.expert_parallel_size,
         "pipeline_parallel_size": arguments.pipeline_parallel_size,
         "prefix_cache": not arguments.no_prefix_cache,
         "weights": arguments.weights,

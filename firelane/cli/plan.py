@@ -107,7 +107,7 @@ def _add_layouts(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.plan.estimate import best
+    from firelane.cli.served import chosen
     from firelane.plan.report import as_json, fit_or_explain
     from firelane.plan.table import format_estimates, serve_command, title
 
@@ -115,17 +115,19 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     fit_or_explain(setups, estimates, count)
     if arguments.plot:
         _plot(arguments.plot, setups[0], estimates)
-    chosen = best(estimates, arguments.best_for) if arguments.best_for else None
-    command = (
-        serve_command(arguments.model or "", chosen, on_gpu=setups[0].device.kernels.on_gpu) if chosen else ""
-    )
+    on_gpu, command, refused = setups[0].device.kernels.on_gpu, "", ""
+    if arguments.best_for:
+        best, refused = chosen(estimates, arguments.best_for, on_gpu=on_gpu)
+        estimates, command = [best], serve_command(arguments.model or "", best, on_gpu=on_gpu)
     if arguments.json:
-        print(as_json(setups[0], count, [chosen] if chosen else estimates, command))
+        print(as_json(setups[0], count, estimates, command, refused))
         return 0
     print(title(setups[0], count, estimates))
-    print(format_estimates([chosen] if chosen else estimates))
+    print(format_estimates(estimates))
     if command:
         print(command)
+    if refused:
+        print(f"# not served yet: {refused}")
     return 0
 
 

@@ -22,6 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ranks of a stage: print what each of them runs (default: %(default)s)",
     )
     parser.add_argument(
+        "--expert-parallel-size",
+        type=options.positive_int,
+        default=1,
+        metavar="N",
+        help="ranks of a stage that share experts and MLPs alone (default: %(default)s)",
+    )
+    parser.add_argument(
         "--pipeline-parallel-size",
         type=options.positive_int,
         default=1,
@@ -43,6 +50,11 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
     directory = resolve(arguments.model, progress=ProgressDisplay())
     program = with_cache_dtype(load_program(read_config(directory)), arguments.kv_cache_dtype)
-    tp, pp = arguments.tensor_parallel_size, arguments.pipeline_parallel_size
-    print(format_program(program) if tp == pp == 1 else describe_ranks(program, RankLayout(tp=tp, pp=pp)))
+    layout = RankLayout.of(
+        program,
+        tp=arguments.tensor_parallel_size,
+        pp=arguments.pipeline_parallel_size,
+        ep=arguments.expert_parallel_size,
+    )
+    print(format_program(program) if layout.ranks == 1 else describe_ranks(program, layout))
     return 0

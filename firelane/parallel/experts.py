@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
 from firelane.errors import UsageError
 from firelane.parallel.segments import segmented
@@ -28,7 +29,7 @@ def experts(program: Program, ep: int, rank: int) -> Program:
 
 
 def _made(op: Op, ep: int, rank: int) -> Iterator[Op]:
-    if not isinstance(op, ExpertGatedLinear | ExpertLinear) or op.weight.matrices == 1:
+    if not has_experts(op):
         yield op
         return
     count = op.weight.matrices
@@ -44,6 +45,11 @@ def _made(op: Op, ep: int, rank: int) -> Iterator[Op]:
     out = replace(op.out, name=f"{op.out.name}.part")
     yield replace(op, weight=weight, bias=bias, part=part, segments=segments, residual=None, out=out)
     yield AllReduce(x=out, ranks=ep, residual=op.residual, out=op.out)
+
+
+def has_experts(op: Op) -> TypeGuard[ExpertGatedLinear | ExpertLinear]:
+    """Whether the op has a matrix for each of several experts."""
+    return isinstance(op, ExpertGatedLinear | ExpertLinear) and op.weight.matrices > 1
 
 
 def _cut(bias: Weight | None, mine: range) -> Weight | None:

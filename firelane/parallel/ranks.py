@@ -5,21 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firelane.errors import UsageError
-from firelane.parallel.experts import experts
+from firelane.parallel.experts import experts, has_experts
 from firelane.parallel.segments import segmented
-from firelane.parallel.shard import shard
+from firelane.parallel.shard import check_ranks, shard
 from firelane.parallel.stage import stage
 from firelane.program.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankLayout:
-    """A group of ranks: `tp` in each of `pp` stages. Rank numbers count the ranks of a stage first. experts:
-    whether a stage's ranks share the experts; with tensor parallelism they do."""
+    """A group of ranks: `tp` in each of `pp` stages. Rank numbers count the ranks of a stage first. The ranks
+    of a stage share heads, MLPs, experts and vocabulary; experts without tp: of so many ranks, which have
+    attention and recurrent layers whole."""
 
     tp: int = 1
     pp: int = 1
     experts: int = 1
+
+    @classmethod
+    def of(cls, program: Program, *, tp: int = 1, pp: int = 1, ep: int = 1) -> RankLayout:
+        """The layout that a user asks for. Raises UsageError where there are no experts to share."""
+        experts = any(map(has_experts, program.ops))
+        if ep > 1 and not experts:
+            raise UsageError(
+                f"--expert-parallel-size {ep}: {program.name} has no experts to share; leave it out, or "
+                f"share all of the model with --tensor-parallel-size {ep}"
+            )
+        return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep)
 
     def __post_init__(self) -> None:
         if self.experts > 1 and self.tp > 1 and self.experts != self.tp:
@@ -53,6 +65,8 @@ class RankLayout:
 def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
     """The program that a rank runs; segments are there also where it is the only one. Raises UsageError."""
     assert 0 <= rank < layout.ranks, f"rank {rank} of {layout.ranks}"
+    check_ranks("expert parallel", layout.experts)
     lane = layout.lane_of(rank)
     staged = stage(segmented(program), layout.pp, layout.stage_of(rank))
-    return experts(shard(staged, layout.tp, lane), layout.lanes, lane)
+    cut = shard(staged, layout.lanes, lane, attention=layout.tp > 1)
+    return experts(cut, layout.lanes, lane)

@@ -36,21 +36,23 @@ VOCABULARY_UNIT = 32
 RANKS = tuple(2**i for i in range(SEGMENTS.bit_length()))
 
 
-def shard(program: Program, tp: int, rank: int) -> Program:
-    """The program of rank `rank` of `tp`, with segments also where that is one. Experts stay whole: see
-    experts(). Raises UsageError for a number of ranks that no cut exists for."""
+def shard(program: Program, tp: int, rank: int, *, attention: bool = True) -> Program:
+    """The program of rank `rank` of `tp`, with segments also where that is one. attention: shared, as are
+    recurrent layers; else these are whole on every rank. Experts stay whole: see experts(). Raises UsageError
+    for a number of ranks that no cut exists for."""
     check_ranks("tensor parallel", tp)
     program = segmented(program)
     if tp == 1:
         return program
     _check_vocabulary(program, tp)
-    return _Rewrite(program, tp, rank, demand(program, _shared(program, tp), tp, rank)).program()
+    shared = _shared(program, tp, attention=attention)
+    return _Rewrite(program, tp, rank, demand(program, shared, tp, rank)).program()
 
 
-def whole_products(program: Program, tp: int) -> list[str]:
+def whole_products(program: Program, tp: int, *, attention: bool = True) -> list[str]:
     """Names of the row-parallel products that every rank computes whole."""
     program = segmented(program)
-    shared = _shared(program, tp)
+    shared = _shared(program, tp, attention=attention)
     left = (op for i, op in enumerate(program.ops) if _is_candidate(op) and i not in shared)
     return [value.name for op in left for value in op.outputs]
 
@@ -80,12 +82,26 @@ def _is_candidate(op: Op) -> bool:
     return isinstance(op, Linear) and len(op.segments) == SEGMENTS
 
 
-def _shared(program: Program, tp: int) -> set[int]:
+def _shared(program: Program, tp: int, *, attention: bool) -> set[int]:
     """The numbers of the products that all ranks can share."""
     shared = {i for i, op in enumerate(program.ops) if _is_candidate(op)}
+    if not attention:
+        shared -= _ends_of_mixers(program)
     while refused := set[int]().union(*(demand(program, shared, tp, r).refused for r in range(tp))):
         shared -= refused
     return shared
+
+
+def _ends_of_mixers(program: Program) -> set[int]:
+    """The numbers of the products that attention and recurrent layers end with."""
+    found, mixed = set[int](), set[Value]()
+    for i, op in enumerate(program.ops):
+        is_mixed = not mixed.isdisjoint(op.inputs)
+        if is_mixed and isinstance(op, Linear):
+            found.add(i)
+        elif is_mixed or isinstance(op, Attention) or op.states:
+            mixed.update(op.outputs)
+    return found
 
 
 def demand(program: Program, shared: set[int], tp: int, rank: int) -> Demand:

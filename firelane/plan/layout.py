@@ -30,12 +30,13 @@ class Layout:
 
     @property
     def options(self) -> list[str]:
-        """Of `firelane serve`."""
+        """Of `firelane serve`: ranks that share products share experts, too. Those of groups that share
+        experts are other engines', which this one's may not have."""
         given = [f"--tensor-parallel-size {self.tp}"] * (self.tp > 1)
         given += [f"--pipeline-parallel-size {self.pp}"] * (self.pp > 1)
-        given += [f"--data-parallel-size {self.dp}"] * (self.dp > 1 and self.ep > self.tp)
-        given += [f"--replicas {self.dp}"] * (self.dp > 1 and self.ep <= self.tp)
-        return given + ["--expert-parallel"] * (self.ep > 1)
+        if self.dp > 1 and self.ep > self.tp:
+            return [*given, f"--data-parallel-size {self.dp}", f"--expert-parallel-size {self.ep}"]
+        return given + [f"--replicas {self.dp}"] * (self.dp > 1)
 
 
 def layouts(program: Program, devices: int, **fixed: Sequence[int] | None) -> list[Layout]:

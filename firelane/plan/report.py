@@ -18,8 +18,11 @@ from firelane.plan.table import parameters
 MOST_DEVICES = 64
 
 
-def as_json(setup: Setup, count: int, estimates: Sequence[Estimate], command: str) -> str:
-    """All figures in bytes and seconds. command: that serves the only estimate, or ""."""
+def as_json(
+    setup: Setup, count: int, estimates: Sequence[Estimate], command: str = "", refused: str = ""
+) -> str:
+    """All figures in bytes and seconds. command: serves the only estimate; refused: what `firelane serve`
+    says to it where it does not take it."""
     plan: dict[str, Any] = {
         "model": setup.model.program.name,
         "parameters": parameters(setup.model.program),
@@ -27,6 +30,7 @@ def as_json(setup: Setup, count: int, estimates: Sequence[Estimate], command: st
         "devices": count,
         "layouts": [_as_object(e) for e in estimates],
         **({"command": command} if command else {}),
+        **({"refused": refused} if refused else {}),
     }
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
 

@@ -116,15 +116,19 @@ def _served(e: Estimate) -> tuple[str, ...]:
 
 def serve_command(model: str, e: Estimate, *, on_gpu: bool) -> str:
     """The command that serves a model so."""
+    served = f"{model}-{e.form}" if e.form in ("fp8", "mxfp4") else model
+    command = f"firelane serve {served} {' '.join(serve_options(e, on_gpu=on_gpu))}"
+    if served != model:
+        return f"firelane quantize {model} {served} --format {e.form}\n{command}"
+    return command
+
+
+def serve_options(e: Estimate, *, on_gpu: bool) -> list[str]:
+    """Of `firelane serve`, which may not have all of them."""
     options = list(e.layout.options)
     if e.form in ("bf16", "int8", "int4"):
         options.append(f"--weights {e.form}")
     if e.kv_dtype != "auto":
         options.append(f"--kv-cache-dtype {e.kv_dtype}")
     options.append(f"--backend {'cuda' if on_gpu else 'cpu'}")
-    options += [f"--max-num-seqs {max(1, e.workload.batch)}"] * (e.workload.batch != 1)
-    served = f"{model}-{e.form}" if e.form in ("fp8", "mxfp4") else model
-    command = f"firelane serve {served} {' '.join(options)}"
-    if served != model:
-        return f"firelane quantize {model} {served} --format {e.form}\n{command}"
-    return command
+    return options + [f"--max-num-seqs {max(1, e.workload.batch)}"] * (e.workload.batch != 1)

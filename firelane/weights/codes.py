@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,13 @@ class Levels:
 
     def taken(self, rows: NDArray[np.int64]) -> Levels:
         return Levels(_taken(self.units, rows), _taken(self.steps, rows))
+
+    def cut(self, columns: range, size: int, width: int) -> Levels | None:
+        """Those of groups of `size` numbers, of `width` in all; None where a block would be cut through."""
+        block = width // self.units.shape[1]
+        if columns.start % block or columns.stop % block:
+            return None
+        return Levels(_columns(self.units, block, width, columns), _columns(self.steps, size, width, columns))
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,27 @@ class Codes:
         levels = tuple(level.taken(rows) for level in self.levels)
         return Codes(_taken(self.codes, rows), _taken(self.scales, rows), minima, levels, self.book)
 
+    def cut(self, columns: range) -> Codes:
+        """These numbers of each row. Groups that the cut goes through become smaller ones of one scale each;
+        levels stay where it goes through no block that shares a unit."""
+        width = self.codes.shape[1]
+        size = gcd(width // self.scales.shape[1], columns.start, columns.stop)
+        scales = _columns(self.scales, size, width, columns)
+        minima = None if self.minima is None else _columns(self.minima, size, width, columns)
+        levels = tuple(level.cut(columns, size, width) for level in self.levels)
+        kept = tuple(level for level in levels if level is not None)
+        return Codes(self.codes[:, columns.start : columns.stop], scales, minima, kept, self.book)
+
     def data(self) -> NDArray[np.uint8]:
         """All bytes, to be digested."""
         parts = [self.codes, self.scales, *([] if self.minima is None else [self.minima])]
         return np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(-1) for part in parts])
+
+
+def _columns(array: NDArray[Any], size: int, width: int, columns: range) -> NDArray[Any]:
+    """What `array` has for each group of `size` of these numbers, which it has for larger groups of all."""
+    each = width // array.shape[1] // size
+    return np.repeat(array, each, axis=1)[:, columns.start // size : columns.stop // size]
 
 
 def _taken(array: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:

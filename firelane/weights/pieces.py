@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -57,32 +58,35 @@ def _gathered(checkpoint: Checkpoint, piece: Piece, rows: range) -> NDArray[Any]
 
 def coded_format(checkpoint: Checkpoint, weight: Weight) -> Format | None:
     """The packed format that keeps the checkpoint's own codes of a quantised matrix, where all pieces have
-    codes and are whole rows; else None. Of pieces in several formats the smallest that holds all of them."""
+    codes and are rows of them; else None. Of pieces in several formats the smallest that holds all of them,
+    and that can begin and end where rows are cut."""
     formats = {checkpoint.format(tensor) for tensor in weight.tensors}
     known = [format_ for format_ in formats if format_ is not None]
     if len(known) < len(formats) or not all(_keeps_groups(checkpoint, p) for p in weight.pieces):
         return None
-    found = smallest_holding(known, weight.k)
+    starts = [piece.columns.start for piece in weight.pieces if piece.columns]
+    found = smallest_holding(known, gcd(weight.k, *starts))
     return found if found is not None and takes(weight, found) else None
 
 
 def _keeps_groups(checkpoint: Checkpoint, piece: Piece) -> bool:
-    """Whether its rows are rows of the tensor, whole; or columns, where codes are."""
-    if piece.is_vector or piece.plus or piece.columns is not None:
+    """Whether its rows are runs of rows of the tensor; or of columns, where codes are."""
+    if piece.is_vector or piece.plus:
         return False
     if checkpoint.codes_by_columns(piece.tensor):
         return _is_of_columns(piece)
     width = piece.shape[-1]
     places = (*piece.grid.row_strides, piece.grid.start)
-    return piece.width == width and piece.grid.column_stride == 1 and not any(s % width for s in places)
+    grid = piece.grid
+    return grid.columns == width and grid.column_stride == 1 and not any(s % width for s in places)
 
 
 def _is_of_columns(piece: Piece) -> bool:
-    """Whether its rows are columns of the tensor's matrices, whole."""
+    """Whether its rows are columns of the tensor's matrices."""
     inputs, width = piece.shape[-2:]
     grid, size = piece.grid, inputs * width
     within = [(n - 1) * s for n, s in zip(grid.row_sizes, grid.row_strides, strict=True) if s % size]
-    return piece.width == inputs and grid.column_stride == width and grid.start % size + sum(within) < width
+    return grid.columns == inputs and grid.column_stride == width and grid.start % size + sum(within) < width
 
 
 def read_codes(checkpoint: Checkpoint, piece: Piece, rows: range) -> Codes:
@@ -91,11 +95,12 @@ def read_codes(checkpoint: Checkpoint, piece: Piece, rows: range) -> Codes:
     width = piece.shape[-1]
     if checkpoint.codes_by_columns(piece.tensor):
         matrix, column = np.divmod(at, piece.shape[-2] * width)
-        at = matrix * width + column
+        at = matrix * width + column % width
     else:
         at //= width
     low, high = int(at.min()), int(at.max()) + 1
-    return checkpoint.codes(piece.tensor, low, high).taken(at - low)
+    found = checkpoint.codes(piece.tensor, low, high).taken(at - low)
+    return found if piece.columns is None else found.cut(piece.columns)
 
 
 def contiguous(weight: Weight, rows: NDArray[np.int64]) -> Iterator[tuple[int, Piece, range]]:

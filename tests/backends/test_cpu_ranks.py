@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections import deque
@@ -21,7 +22,9 @@ from firelane.errors import MachineError, UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from tests.backends.cpu_harness import Chunk, fill, set_greedy
+from tests.engine.driver import Driver, make_request
 from tests.models.families import make_checkpoint
+from tests.weights.quantized.test_quantized import write_quantized
 
 FAMILY, DTYPE = "qwen3_next", "bfloat16"  # heads, states of heads, routed and shared experts
 STEPS = [
@@ -106,19 +109,66 @@ def run_for_ever(executor: Executor) -> NoReturn:
         run(executor)
 
 
+def serve(executor: Executor) -> list[list[int]]:
+    """Tokens of requests under an engine: prompts of several chunks, and sequences that end at their own
+    times."""
+    d = Driver(executor)
+    for i in range(6):
+        d.submit(make_request(i, range(10, 40 + 12 * i), max_tokens=3 + 2 * i))
+        d.step()
+    d.run()
+    return [d.tokens[i] for i in range(6)]
+
+
 @pytest.fixture(scope="module")
-def alone(checkpoint: Path, kernel_cache: Path) -> list[bytes]:
+def alone(checkpoint: Path, kernel_cache: Path) -> tuple[list[bytes], list[list[int]]]:
     with loaded(checkpoint, kernel_cache) as executor:
-        return run(executor)
+        return run(executor), serve(executor)
 
 
-@pytest.mark.parametrize("sizes", [{"tp": 2}, {"pp": 2}], ids=str)
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"tp": 2, "pp": 2}], ids=str)
 def test_the_bits_of_one_rank(
-    checkpoint: Path, kernel_cache: Path, alone: list[bytes], sizes: dict[str, int]
+    checkpoint: Path, kernel_cache: Path, alone, monkeypatch, sizes: dict[str, int]
 ) -> None:
+    cores = sorted(rank_group.usable_cores())[:2] * (math.prod(sizes.values()) // 2)
+    monkeypatch.setattr(rank_group, "usable_cores", lambda: cores)
     with loaded(checkpoint, kernel_cache, **sizes) as group:
-        assert run(group) == alone
-        assert run(group) == alone
+        assert run(group) == alone[0]
+        assert serve(group) == alone[1]
+        assert min(group.busy_seconds()) > 0
+
+
+def test_the_bits_of_one_rank_when_experts_are_shared(tmp_path: Path, kernel_cache: Path) -> None:
+    """And nothing of attention, which is whole on both."""
+    directory = make_checkpoint("mixtral", DTYPE, tmp_path)
+    with loaded(directory, kernel_cache) as alone:
+        want = run(alone)
+    with loaded(directory, kernel_cache, expert_parallel_size=2) as group:
+        assert run(group) == want
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "match"),
+    [
+        ("llama3", {"expert_parallel_size": 2}, "--expert-parallel-size 2: .* has no experts to share"),
+        ("mixtral", {"expert_parallel_size": 4, "tp": 2}, "expert parallel 4 with tensor parallel 2"),
+    ],
+)
+def test_experts_that_cannot_be_shared_are_refused(
+    family: str, options: dict, match: str, tmp_path: Path, kernel_cache: Path
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        load(make_checkpoint(family, DTYPE, tmp_path), kernel_cache, **options)
+
+
+def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path) -> None:
+    """Groups of 32 inputs, of which the ranks have 144 each: codes of one rank, and smaller groups of two."""
+    directory = write_quantized("int4", tmp_path)
+    with loaded(directory, kernel_cache, 1) as alone:
+        want = run(alone)
+    with loaded(directory, kernel_cache, 2) as group:
+        assert run(group) == want
+        assert group.weights_bytes < 1.2 * alone.weights_bytes
 
 
 def test_a_rank_that_is_killed_ends_the_group(checkpoint: Path, kernel_cache: Path) -> None:

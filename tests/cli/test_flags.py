@@ -21,7 +21,8 @@ from firelane.engine_config import (
 )
 
 ENGINE = (
-    "--threads --tensor-parallel-size --pipeline-parallel-size --max-num-seqs --max-num-batched-tokens "
+    "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "
+    "--max-num-batched-tokens "
     "--max-model-len --kv-cache-gib --block-size --kv-cache-memory --kv-cache-dtype --weights --dtype "
     "--weights-pages --no-prefix-cache --scheduling-policy --backend --gemm --state-snapshots "
     "--state-snapshot-interval"
@@ -60,7 +61,8 @@ FLAGS = {
     "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
     "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "
     "--plot",
-    "program": "MODEL --tensor-parallel-size --pipeline-parallel-size --kv-cache-dtype",
+    "program": "MODEL --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size "
+    "--kv-cache-dtype",
     "version": "",
 }
 ENVIRONMENT = {

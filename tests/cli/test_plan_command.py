@@ -15,7 +15,7 @@ from firelane.engine_config import KV_CACHE_DTYPES
 from firelane.plan import estimate, forms
 from tests.plan.published import LLAMA_8B, SCOUT
 
-REPLICAS = "--replicas 2 --weights int4 --backend cuda --max-num-seqs 64"
+REPLICAS = "--replicas 2 --weights int4 --backend cpu --max-num-seqs 64"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -106,10 +106,9 @@ def test_json_has_all_figures(scout: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("options", "ending"),
     [
-        ("latency --device h100:2", "--tensor-parallel-size 2 --backend cuda"),
-        ("throughput --device rtx4090:2 --batch 64 --weights int4", REPLICAS),
+        ("latency --device epyc-9654:2", "--tensor-parallel-size 2 --backend cpu"),
+        ("throughput --device ryzen-7950x:2 --batch 64 --weights int4 --tp 1 --pp 1", REPLICAS),
         ("context --device h100 --weights bf16", "--weights bf16 --backend cuda"),
-        ("context --device h100 --kv-cache-dtype fp8", "--kv-cache-dtype fp8 --backend cuda"),
         ("latency --device ryzen-7950x", "--backend cpu"),
     ],
 )
@@ -120,6 +119,38 @@ def test_the_best_layout_is_told_with_its_command(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     assert lines[-1] == f"firelane serve {llama} {ending}"
+
+
+@pytest.mark.parametrize(
+    ("options", "ending", "said"),
+    [
+        ("--device h100 --kv-cache-dtype fp8", "--kv-cache-dtype fp8 --backend cuda", "--kv-cache-dtype fp8"),
+        ("--device rtx4090:2 --dp 2", "--replicas 2 --backend cuda", "2 engines on one GPU"),
+        (
+            "--device h200:8 --dp 8 --ep 8",
+            "--data-parallel-size 8 --expert-parallel-size 8 --backend cuda",
+            "it has no option --data-parallel-size",
+        ),
+    ],
+)
+def test_commands_that_serve_refuses_are_marked(
+    llama: Path, scout: Path, capsys: pytest.CaptureFixture[str], options: str, ending: str, said: str
+) -> None:
+    model = scout if "--ep" in options else llama
+    words = ["plan", str(model), "--best-for", "context", *options.split()]
+    assert main(words) == 0
+    line, mark = capsys.readouterr().out.splitlines()[-2:]
+    assert line == f"firelane serve {model} {ending}"
+    assert mark.startswith(f"# not served yet: {said}")
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["refused"].startswith(said)
+
+
+def test_a_layout_that_is_served_comes_first(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though one that is not were better."""
+    options = ["--device", "h100", "--kv-cache-dtype", "fp8,bf16", "--best-for", "context"]
+    assert main(["plan", str(llama), *options]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("--kv-cache-dtype bf16 --backend cuda")
 
 
 def test_commands_of_one_device_are_serves_own(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from firelane.errors import UsageError
 from firelane.models.registry import load_program
+from firelane.parallel.describe import describe_ranks
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.ops import AllReduce, Attention, Gather, Receive, Sample, Send
 from firelane.program.program import Program
@@ -101,6 +102,23 @@ def test_collectives_of_a_layer() -> None:
         assert any(isinstance(op, Sample) for op in made.ops) == (rank == 0)
         attention = [op.shape for op in made.ops if isinstance(op, Attention)]
         assert [(s.heads, s.kv_heads) for s in attention] == [(3, 1)] * 2
+
+
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "qwen3_next"])
+def test_ranks_that_share_experts_have_attention_whole(family: str) -> None:
+    """And with it the cache and states; MLPs, experts and the vocabulary are shared."""
+    program, _ = toy(family)
+    layout = RankLayout(experts=2)
+    ranks = [rank_program(program, layout, rank) for rank in range(2)]
+    whole = {weight.name: weight.shape for weight in program.weights}
+    for rank in ranks:
+        assert rank.cache_layers == program.cache_layers
+        assert rank.state_layers == program.state_layers
+        cut = {weight.name for weight in rank.weights if weight.shape != whole[weight.name]}
+        assert {name for name in whole if ".experts" in name or name.endswith(".gate_up")} <= cut
+        assert not {name for name in whole if "output" in name or "qkv" in name} & cut
+    assert [sum(isinstance(op, Sample) for op in rank.ops) for rank in ranks] == [1, 0]
+    assert "whole on every rank" in describe_ranks(program, layout)
 
 
 def test_a_tied_table_is_cut_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -128,6 +129,23 @@ def test_wider_groups_repeat_their_scales() -> None:
     found = fitted(wide, Grouping(4, 32, minima=False))
     np.testing.assert_array_equal(found.values(), wide.values())
     assert found.scales.shape == (64, 8)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("columns", [range(256), range(256, 512), range(96), range(96, 512), range(144, 240)])
+def test_a_cut_keeps_the_numbers(format_: Format, columns: range) -> None:
+    """In the format of the whole where no group is cut, else in one of smaller groups, if there is any."""
+    rows = random_codes(GROUPINGS[format_], seed=2)
+    found = rows.cut(columns)
+    np.testing.assert_array_equal(found.values(), rows.values()[:, columns.start : columns.stop])
+    form = smallest_holding([format_], math.gcd(columns.start, len(columns)))
+    span = GROUPINGS[format_].span
+    if columns.start % span == 0 == columns.stop % span:
+        assert form is format_
+    if form is None:
+        assert GROUPINGS[format_].book is Codebook.E4M3
+        return
+    _assert_same(decode(encode(fitted(found, GROUPINGS[form]), form), form, len(columns)), found)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e37])

@@ -51,7 +51,7 @@ from firelane.program.ops import (
     ShortConv,
     StateSpace,
 )
-from firelane.program.values import DType, Part, Value, Weight
+from firelane.program.values import DType, Value, Weight
 from firelane.weights.codebooks import Codebook
 from firelane.weights.formats import GROUPINGS, Format, Grouping, Heads
 
@@ -209,8 +209,8 @@ def _coded(weight: Weight, layout: Layout) -> str:
 @call.register
 def _(op: Embed, layout: Layout) -> str:
     vocab, width = op.table.shape
-    part = op.part or Part(0, vocab)
-    rows, form = f"TablePart{{{part.first}, {vocab}, {part.of}}}", layout.coded.get(op.table)
+    of, form = op.part.of if op.part else vocab, layout.coded.get(op.table)
+    rows = f"TablePart{{c.parts[op].first, c.parts[op].count, {of}}}"
     kernel = f"embed<{_tag(op.table.dtype)}" if form is None else f"embed_coded<{DECODERS[form]}"
     table = _matrix(op.table, layout) if form is None else _coded(op.table, layout)
     arguments = f"{rows}, {table}, {_float(op.scale)}, {_at(op.out, layout)}"
@@ -312,7 +312,7 @@ def _(op: HeadLinear, layout: Layout) -> str:
 @call.register
 def _(op: Sample, layout: Layout) -> str:
     shape = f"{op.logits.width}, {layout.stride(op.logits)}"
-    return f"sample<{shape}>(c, thread, {_at(op.logits, layout)}, op);"
+    return f"if (c.parts[op].count) sample<{shape}>(c, thread, {_at(op.logits, layout)}, op);"
 
 
 @call.register
@@ -388,8 +388,8 @@ def _(op: ExpertLinear, layout: Layout) -> str:
     kind = f"StoreExpertSum<{picks}, {strides}, {flags}>"
     if op.segments:
         tree = f"Segments<{', '.join(map(str, op.segments))}>"
-        first = f"{op.part.first if op.part else 0}, {layout.stride(op.picks)}"
-        kind = f"StoreExpertTree<{picks}, {first}, {strides}, {flags}, {tree}>"
+        kind = f"StoreExpertTree<{picks}, {layout.stride(op.picks)}, {strides}, {flags}, {tree}>"
+        fields.append("c.parts[op].first")
     store = f"{kind}{{{', '.join(fields)}}}"
     return _expert_product("expert_linear", op, op.weight.k, -(-op.out.width // PANEL), store, layout)
 
@@ -401,8 +401,7 @@ def _expert_product(
     w = op.weight
     copy = layout.padded_stride(w.k, op.x.dtype)
     strides = f"{layout.stride(op.picks)}, {layout.stride(op.x)}, {slot}, {copy}"
-    experts = f"{w.matrices}, {op.part.first if op.part else 0}"
-    rows = f"ExpertRows<{_tag(w.dtype)}, {experts}, {op.picks.width}, {w.k}, {strides}>"
+    rows = f"ExpertRows<{_tag(w.dtype)}, {w.matrices}, {op.picks.width}, {w.k}, {strides}>"
     matrix = _coded(w, layout) if w in layout.coded else _matrix(w, layout)
     arguments = f"{_rows(op.x)}, {_at(op.picks, layout)}, {_at(op.x, layout)}"
     return (

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.backends.cpu.alike import op_parts
 from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.link import RankLink
 from firelane.backends.cpu.memory import zeroed
@@ -87,6 +88,7 @@ class CpuExecutor:
         self._state = state or SlotState.allocate(limits, program.vocab_size)
         self._pool = PagePool(layout, shared=shared_pages)
         self.states = zeroed(limits.num_states * limits.state_bytes + CACHE_LINE_BYTES)
+        self._parts = op_parts(program)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
         self.arena = zeroed(layout.placement.nbytes)
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
@@ -118,6 +120,7 @@ class CpuExecutor:
             position_tables=position_tables,
             arena=arena,
             offsets=offsets_table,
+            parts=address(self._parts),
             scratch=address(self._scratch),
             states=address(self.states),
             op_seconds=address(self.op_seconds),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from firelane import env
 from firelane.backends.background import in_background
+from firelane.backends.cpu.alike import alike
 from firelane.backends.cpu.cached_estimate import cached_estimate
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
@@ -84,16 +85,14 @@ def load_for(
     _check_block_size(config.block_size or DEFAULTS.block_size)
     checkpoint = Checkpoint.open(model_dir)
     scheme = WHILE_PACKING.get(config.weights)
-    whole = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
-    program = member.program(whole)
+    program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
+    program = alike(member.program(program))
     _tell(target.result())
     estimate = partial(cached_estimate, config.cache_dir, checkpoint, program)
     wanted = wanted_forms(config.weights, target.result().isa, program)
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
-    saved = choice.saved_bytes * member.ranks
-    sizes, needed = member.sizes(program), whole.weights_bytes - saved
-    limits = member.limits or _limits(sizes, config, needed, member.ranks)
+    limits = member.limits or _limits(member.sizes(program), config, choice.saved_bytes, member.ranks)
     isa, own_limits = target.result().isa, limits_of(program, limits)
     layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms)
     link, state = member.join(layout, limits)
@@ -164,8 +163,9 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
-def _limits(sizes: GroupSizes, config: ExecutorConfig, weights_bytes: int, ranks: int) -> StepLimits:
-    """weights_bytes: of all ranks, which share the memory that is left."""
+def _limits(sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int, ranks: int) -> StepLimits:
+    """saved_bytes: by the formats of a rank's weights; ranks share the memory that is left."""
+    weights_bytes = sizes.weights_bytes - saved_bytes * ranks
     free = available_bytes() - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(

@@ -24,6 +24,8 @@ class GroupSizes:
     spans: tuple[Span, ...]
     kv_bytes_per_token: int
     state_bytes: int
+    weights_bytes: int
+    """Of all ranks, before they are packed."""
 
     @classmethod
     def of(cls, programs: Sequence[Program]) -> GroupSizes:
@@ -33,6 +35,7 @@ class GroupSizes:
             spans=programs[0].spans,
             kv_bytes_per_token=max(program.kv_bytes_per_token for program in programs),
             state_bytes=max(program.state_bytes for program in programs),
+            weights_bytes=sum(program.weights_bytes for program in programs),
         )
 
 

@@ -39,6 +39,7 @@ class CreateStruct(ct.Structure):
                 "position_tables",
                 "arena",
                 "offsets",
+                "parts",
                 "scratch",
                 "tokens",
                 "block_tables",

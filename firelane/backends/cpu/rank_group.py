@@ -33,7 +33,6 @@ from firelane.errors import MachineError, UsageError
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.cache import grouping_of
 from firelane.program.program import Program
-from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 HELLO_S = 60.0
 """Until a rank that was started has to be there."""
@@ -169,20 +168,15 @@ class Leader:
     def __post_init__(self) -> None:
         config, cores = self.config, len(self.cores)
         tp, pp = config.tensor_parallel_size, config.pipeline_parallel_size
-        self.layout = RankLayout(tp=tp, pp=pp, experts=tp if _has_experts(self.whole) else 1)
+        self.layout = RankLayout.of(self.whole, tp=tp, pp=pp, ep=config.expert_parallel_size)
         if self.ranks > cores:
             raise UsageError(
-                f"{self.options}: this process has {cores} core{'s' * (cores != 1)}, and each rank "
+                f"{config.ranks_option}: this process has {cores} core{'s' * (cores != 1)}, and each rank "
                 "needs one; lower it"
             )
         if pp >= MOST_IN_FLIGHT:
             raise UsageError(
                 f"--pipeline-parallel-size {pp}: at most {MOST_IN_FLIGHT - 1} stages run on CPUs; lower it"
-            )
-        if config.weights in WHILE_PACKING:
-            raise UsageError(
-                f"--weights {config.weights} with {self.options}: ranks do not quantise; "
-                "serve a model that `firelane quantize` has written"
             )
         threads = max(1, (config.threads or cores) // self.ranks)
         kv = config.kv_cache_bytes
@@ -192,13 +186,6 @@ class Leader:
             kv_cache_bytes=kv and max(1, kv // self.ranks),
             kv_cache_memory="private",
         )
-
-    @property
-    def options(self) -> str:
-        """As they were given."""
-        config = self.config
-        given = {"tensor": config.tensor_parallel_size, "pipeline": config.pipeline_parallel_size}
-        return " ".join(f"--{kind}-parallel-size {n}" for kind, n in given.items() if n > 1)
 
     @property
     def ranks(self) -> int:
@@ -218,8 +205,8 @@ class Leader:
         self._programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
         if len({own.grouping or grouping_of(own.cache_groups) for own in self._programs}) > 1:
             raise UsageError(
-                f"--tensor-parallel-size {self.layout.tp}: the KV heads of this model cannot be shared "
-                "evenly enough; lower it"
+                f"{self.config.ranks_option}: the KV heads of this model cannot be shared evenly "
+                "enough; lower it"
             )
         return self._programs[self.rank]
 
@@ -284,10 +271,6 @@ class Leader:
     def _cores(self, rank: int) -> tuple[int, ...]:
         each = len(self.cores) // self.ranks
         return tuple(self.cores[rank * each : (rank + 1) * each])
-
-
-def _has_experts(program: Program) -> bool:
-    return any(len(w.shape) == 3 and w.layout.by_expert and w.matrices > 1 for w in program.weights)
 
 
 class RankGroup:

@@ -62,8 +62,8 @@ class AllReduce(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Gather(Op):
-    """out = [x of rank 0 | x of rank 1 | ...], on the first rank alone: the others have no `out`. widths: of
-    each rank's x. name: of what is gathered, the same on all ranks."""
+    """out = [x of rank 0 | x of rank 1 | ...], on the first rank: the others need no `out`. widths: of each
+    rank's x. name: of what is gathered, the same on all ranks."""
 
     x: Value
     widths: tuple[int, ...]
@@ -73,7 +73,7 @@ class Gather(Op):
 
     def __post_init__(self) -> None:
         assert self.x.width == self.widths[self.rank], f"Gather {self.name}: x {self.x.width}"
-        assert (self.out is None) == (self.rank > 0), f"Gather {self.name}: the first rank has it"
+        assert self.out is not None or self.rank > 0, f"Gather {self.name}: the first rank has it"
         if self.out is not None:
             assert self.out.width == sum(self.widths), f"Gather {self.name}: out {self.out.width}"
             assert (self.out.dtype, self.out.rows) == (self.x.dtype, self.x.rows), f"Gather {self.name}"

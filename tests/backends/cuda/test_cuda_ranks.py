@@ -24,6 +24,7 @@ from tests.backends.cuda.lean import lean
 from tests.backends.executor_contract import Batch
 from tests.models.families import make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
+from tests.weights.quantized.test_quantized import CONFIG, write_quantized
 
 LIMITS = StepLimits(
     max_num_seqs=2,
@@ -81,3 +82,10 @@ def test_the_bits_of_one_rank(family: str, layout: RankLayout, tmp_path: Path) -
     directory = make_checkpoint(family, "bfloat16", tmp_path)
     alone = outputs(directory, RankLayout(), 0, HostDevice(warm=False))
     assert of_ranks(directory, layout) == alone
+
+
+def test_the_bits_of_one_rank_in_codes(tmp_path: Path) -> None:
+    """Of groups of 32 inputs that the ranks cut through."""
+    directory = write_quantized("int4", tmp_path, CONFIG | {"num_hidden_layers": 1})
+    alone = outputs(directory, RankLayout(), 0, HostDevice(warm=False))
+    assert of_ranks(directory, RankLayout(tp=2)) == alone

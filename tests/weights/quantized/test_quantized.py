@@ -14,11 +14,14 @@ from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from firelane import LLM, SamplingParams
 from firelane.errors import CheckpointError, UnsupportedModelError
 from firelane.models.registry import load_program
+from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.program.values import DType
 from firelane.weights.bf16 import bf16_bits
 from firelane.weights.checkpoint import Checkpoint
-from firelane.weights.codebooks import E4M3
+from firelane.weights.codebooks import E4M3, Codebook
 from firelane.weights.formats import from_panels
 from firelane.weights.grouped import decode, encode, fitted
+from firelane.weights.pieces import coded_format, read_codes, read_piece
 from firelane.weights.reader import ReadBuffer
 from tests.models import toy_dense, toy_latent
 from tests.models.families import make_checkpoint, random_tensors
@@ -100,6 +103,25 @@ def test_codes_are_the_matrices(checkpoint_of: Path) -> None:
     padded = fitted(found.taken(np.arange(-4, 92)), form.grouping)
     decoded = from_panels(decode(encode(padded, form), form, 288))
     np.testing.assert_array_equal(_unsigned(decoded[4:]), expected)
+
+
+def test_ranks_keep_their_columns_as_codes(checkpoint_of: Path) -> None:
+    """Also where the cut goes through a group: 144 inputs of groups of 32."""
+    checkpoint = Checkpoint.open(checkpoint_of)
+    program = load_program(json.loads((checkpoint_of / "config.json").read_text()), dtype=DType.BF16)
+    for rank in range(2):
+        own = {w.name: w for w in rank_program(program, RankLayout(tp=2), rank).weights}
+        for name, inputs in (("output", 64), ("down", 144)):
+            weight = own[f"layers.1.{name}"]
+            (piece,) = weight.pieces
+            expected = _unsigned(read_piece(checkpoint, piece, range(5, 97)))
+            assert expected.shape == (92, inputs)
+            if checkpoint.codes(piece.tensor, 0, 1).book is Codebook.E4M3 and inputs == 144:
+                assert coded_format(checkpoint, weight) is None  # no groups of sixteen
+                continue
+            assert coded_format(checkpoint, weight) is not None
+            found = read_codes(checkpoint, piece, range(5, 97))
+            np.testing.assert_array_equal(_unsigned(bf16_bits(found.values())), expected)
 
 
 def _unsigned(words: np.ndarray) -> np.ndarray:

@@ -12,6 +12,11 @@ struct Limits {
       blocks_per_seq, threads;
 };
 
+// What this rank has of an op: so many rows of a table or experts, from `first` on; of a draw, one or none.
+struct OpPart {
+  std::int32_t first, count;
+};
+
 // Fixed for the life of an executor; the memory belongs to the Python side.
 struct CreateArgs {
   Limits limits;
@@ -20,6 +25,7 @@ struct CreateArgs {
   const float* const* position_tables;  // of rotations [max_model_len][head_dim]: cosines, then sines; of factors [max_model_len]
   std::uint8_t* arena;         // activations
   const std::size_t* offsets;  // by value: where its rows begin in the arena
+  const OpPart* parts;         // by op
   std::uint8_t* scratch;       // per thread, as many bytes each as firelane_scratch_bytes() says
   std::int32_t* tokens;
   const std::int32_t* block_tables;

@@ -12,19 +12,19 @@ namespace firelane {
 
 constexpr int kStartBytes = 2048;
 
-// The slots of a step by expert, of EXPERTS from FIRST on. Slot j of row t is number t * PICKS + j.
-template <int EXPERTS, int FIRST, int PICKS>
+// The slots of a step by expert, of EXPERTS from `first` on. Slot j of row t is number t * PICKS + j.
+template <int EXPERTS, int PICKS>
 struct ExpertSlots {
   int active[EXPERTS];  // experts with slots, ascending
   int count = 0;        // of those
 
   // A counting sort: the slots of an expert are in ascending order. They lie in `memory`, which has room for all.
   template <int LDP>
-  FL_INLINE void sort(const std::int32_t* picks, int rows, std::int32_t* memory) {
+  FL_INLINE void sort(const std::int32_t* picks, int rows, int first, std::int32_t* memory) {
     const auto each = [&](const auto& use) FL_LAMBDA {
       for (int row = 0; row < rows; ++row)
         for (int j = 0; j < PICKS; ++j) {
-          const int expert = picks[std::size_t(row) * LDP + j] - FIRST;
+          const int expert = picks[std::size_t(row) * LDP + j] - first;
           if (unsigned(expert) < unsigned(EXPERTS)) use(expert, row * PICKS + j);
         }
     };
@@ -48,21 +48,22 @@ struct ExpertSlots {
 
 // Rows of x by expert. LDX: elements from one row to the next; SLOT: from one slot of a row to the next, 0 where all
 // slots are the row itself; LDC: from one copy to the next.
-template <class T, int EXPERTS, int FIRST, int PICKS, int K, int LDP, int LDX, int SLOT, int LDC>
+template <class T, int EXPERTS, int PICKS, int K, int LDP, int LDX, int SLOT, int LDC>
 class ExpertRows {
  public:
   using act = typename T::act;
   static constexpr int kCopyStride = LDC;
 
-  FL_INLINE ExpertRows(const Context& c, int thread, int rows, const std::int32_t* picks, const act* x) : x_(x) {
+  FL_INLINE ExpertRows(const Context& c, int thread, int op, int rows, const std::int32_t* picks, const act* x)
+      : x_(x) {
     auto* memory = reinterpret_cast<std::int32_t*>(c.thread_rows(thread));
-    slots.template sort<LDP>(picks, rows, memory);
+    slots.template sort<LDP>(picks, rows, c.parts[op].first, memory);
     const std::size_t taken = std::size_t(rows) * PICKS;
     copies_ = reinterpret_cast<act*>(memory + (taken + 15) / 16 * 16);
     behind = reinterpret_cast<float*>(copies_ + std::size_t(rows) * LDC);
   }
 
-  ExpertSlots<EXPERTS, FIRST, PICKS> slots;
+  ExpertSlots<EXPERTS, PICKS> slots;
   float* behind;  // memory of this thread that is left
 
   // The rows of an expert, valid until another's are asked for: copies, or where there is one, the row itself.
@@ -113,7 +114,7 @@ FL_INLINE void fetch_start(const Panels& panels, int p) {
 template <int PANELS, class Rows, class Panels, class Store>
 FL_KERNEL void expert_gated_linear(const Context& c, int thread, int op, int tokens, const std::int32_t* picks,
                                    const typename Rows::act* x, const Panels& panels, const Store& store) {
-  Rows rows(c, thread, tokens, picks, x);
+  Rows rows(c, thread, op, tokens, picks, x);
   const int group = std::min(PANELS, group_size<Panels>(c, rows.slots.count * PANELS));
   const int groups = (PANELS + group - 1) / group;
   c.for_each_stealing(op, thread, rows.slots.count * groups, [&](int item) {
@@ -126,7 +127,7 @@ FL_KERNEL void expert_gated_linear(const Context& c, int thread, int op, int tok
 template <int PANELS, class Rows, class Panels, class Store>
 FL_KERNEL void expert_linear(const Context& c, int thread, int op, int tokens, const std::int32_t* picks,
                              const typename Rows::act* x, const Panels& panels, const Store& store) {
-  Rows rows(c, thread, tokens, picks, x);
+  Rows rows(c, thread, op, tokens, picks, x);
   const int group = std::min(Store::kPanels, group_size<Panels>(c, 2 * PANELS));
   c.for_each_stealing(op, thread, (PANELS + group - 1) / group, [&](int item) {
     const int p0 = item * group, p1 = std::min(p0 + group, PANELS);
@@ -210,13 +211,14 @@ struct StoreExpertSum {
 
 // The parts of a row's slots lie beside each other until all are there. Those of experts of one segment are added in
 // their order, then segments as a tree, then the residual. LDP: from one row of picks to the next.
-template <int PICKS, int FIRST, int LDP, int LDO, int LDR, int LDS, bool BIAS, bool SHARES, bool RESIDUAL, class SEGMENTS>
+template <int PICKS, int LDP, int LDO, int LDR, int LDS, bool BIAS, bool SHARES, bool RESIDUAL, class SEGMENTS>
 struct StoreExpertTree {
   static constexpr int kPanels = 4;  // that are walked together at most: parts take memory
   float* out;
   const float* bias;
   const float* shares;
   const float* residual;
+  int expert;  // the first
   float* parts = nullptr;
   int first = 0;
 
@@ -244,7 +246,7 @@ struct StoreExpertTree {
 
   FL_INLINE void end(const std::int32_t* picks, int rows, int p1) const {
     for (int row = 0; row < rows; ++row) {
-      const Order order(picks + std::size_t(row) * LDP);
+      const Order order(picks + std::size_t(row) * LDP, expert);
       for (int panel = first; panel < p1; ++panel)
         for (int lane = 0; lane < 32; lane += 16) {
           f32x16 sum = added(order, row, panel, lane);
@@ -261,10 +263,10 @@ struct StoreExpertTree {
   struct Order {
     int slots[PICKS], meets[PICKS], count = 0;
 
-    FL_INLINE explicit Order(const std::int32_t* picks) {
+    FL_INLINE explicit Order(const std::int32_t* picks, int first) {
       int last = 0;
       for (int j = 0; j < PICKS; ++j) {
-        const int expert = picks[j] - FIRST;
+        const int expert = picks[j] - first;
         if (unsigned(expert) >= unsigned(SEGMENTS::kWords)) continue;
         const int segment = segment_of(expert);
         if (count) meets[count - 1] = segment == last ? 0 : 32 - __builtin_clz(segment ^ last);
