@@ -7,8 +7,9 @@
 "tp" and "ep" load a model twice: by one process with all threads, and by ranks that share these threads, as
 --tensor-parallel-size and --expert-parallel-size do. "segments" loads it twice by one process: with products
 that add up in eight segments, and in one. Steps are run in turns of TURN_S, so that whatever else the machine
-does falls on both; the ratio is the median of those of the turns, with their quartiles. A ratio above one
-says that the second is the faster. Best at real-time priority, on an idle machine.
+does falls on both, and in the order first, second, second, first: each such four give one ratio, and what is
+printed is the median of these, with their quartiles. A ratio above one says that the second is the faster.
+Best at real-time priority, on an idle machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ from firelane.program.ops import ExpertLinear, Linear
 from firelane.program.program import Program
 
 TURN_S = 0.25
-WARM_STEPS = 3
 
 
 def decode(sequences: int) -> Callable[[Any], StepInputs]:
@@ -69,16 +69,21 @@ class Unsegmented(Alone):
         return replace(made, ops=ops, head=head)
 
 
+def batched(times: list[float]) -> list[tuple[float, float]]:
+    return list(zip(times[::2], times[1::2], strict=True))
+
+
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of a step in each turn."""
+    """Seconds of a step in each turn, an even number of them."""
 
     case: str
     first: list[float]
     second: list[float]
 
     def row(self) -> list[str]:
-        ratios = [a / b for a, b in zip(self.first, self.second, strict=True)]
+        first, second = ([a + b for a, b in batched(times)] for times in (self.first, self.second))
+        ratios = [a / b for a, b in zip(first, second, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         best = min(self.first) / min(self.second)
         times = (f"{statistics.median(times) * 1e3:.2f}" for times in (self.first, self.second))
@@ -121,14 +126,13 @@ def pair(arguments: argparse.Namespace) -> tuple[tuple[str, Executor], tuple[str
 
 def compare(case: str, executors: list[Any], turns: int) -> Compared:
     inputs = [CASES[case](executor) for executor in executors]
-    for executor, own in zip(executors, inputs, strict=True):
-        run(executor, own, WARM_STEPS)
     each = min(run(executor, own) for executor, own in zip(executors, inputs, strict=True))
     steps = max(1, round(TURN_S / each))
     found: list[list[float]] = [[], []]
-    for turn in range(turns):
+    for turn in range(turns + turns % 2):
         for which in (0, 1) if turn % 2 else (1, 0):
-            run(executors[which], inputs[which])  # the caches, and threads that sleep
+            if steps > 1:
+                run(executors[which], inputs[which])  # the caches, and threads that sleep
             found[which].append(run(executors[which], inputs[which], steps))
     return Compared(case, *found)
 
@@ -150,11 +154,14 @@ def main() -> None:
     try:
         for _, executor in pairs:
             executor.settle()
-        compared = [compare(case, [e for _, e in pairs], arguments.turns) for case in arguments.cases]
         names = [f"{name}, ms" for name, _ in pairs]
         header = ["step", *names, "ratio", "quartiles", "of the best"]
+        rows: list[list[str]] = []
+        for case in arguments.cases:
+            rows.append(compare(case, [e for _, e in pairs], arguments.turns).row())
+            print(*rows[-1], flush=True)
         print(f"{arguments.model.name}, medians of {arguments.turns} turns")
-        print(format_table(header, [c.row() for c in compared]))
+        print(format_table(header, rows))
     finally:
         for _, executor in pairs:
             executor.release()

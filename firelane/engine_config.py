@@ -11,7 +11,7 @@ from firelane.errors import UsageError
 WEIGHTS = ("auto", "bf16", "lossless", "int8", "int4")
 QUANTIZING = ("int8", "int4")
 DTYPES = ("auto", "bf16")
-GEMMS = ("invariant", "library")
+GEMMS = ("invariant", "ranks", "library")
 KV_CACHE_MEMORY = ("private", "shared")
 KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
@@ -63,7 +63,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine has plenty of memory."""
     gemm: str = "invariant"
     """Products of many rows on a GPU, one of GEMMS: "invariant" gives a row the same bits whatever runs
-    beside it; "library" takes the vendor's, which does not."""
+    beside it; "ranks" also the same bits as any number of ranks, with weights as the checkpoint has them;
+    "library" takes the vendor's, which does neither."""
     kv_cache_memory: str = "private"
     """Memory of the KV cache on a CPU, one of KV_CACHE_MEMORY: "shared" is a file in memory that another
     process can map."""

@@ -145,9 +145,10 @@ def check(steps: Sequence[Step], arguments: argparse.Namespace, work: Path) -> i
     packages.mkdir()
     notes = [f"Unpacked: {name}." for name in unpack(WHEELS, packages)]
     model = arguments.model or work / "model"
-    places = Places(kept=kept, packages=packages, model=model, log=out / "gpu.log")
+    there = _detect()
+    places = Places(kept=kept, packages=packages, model=model, log=out / "gpu.log", gpus=there.count)
     places.log.write_text("")
-    key = gpu_kept.key_of(_detect().gpu.name)
+    key = gpu_kept.key_of(there.gpu.name)
     again = {s.name for s in steps} if arguments.only else set[str]()
     known = {name: result for name, result in earlier.items() if name not in again}
     run = partial(run_step, places=places, key=key)

@@ -25,12 +25,14 @@ SHOWN = ("FAILED ", "ERROR ")  # what the plug-in gpu_passed begins a line with
 @dataclass(frozen=True, kw_only=True)
 class Places:
     """Directories. kept: what the next call takes up: tables, compiled kernels, tuning, names of tests that
-    passed; packages: that were unpacked; model: a checkpoint that steps write and share. log: a file."""
+    passed; packages: that were unpacked; model: a checkpoint that steps write and share. log: a file. gpus:
+    how many there are."""
 
     kept: Path
     packages: Path
     model: Path
     log: Path
+    gpus: int = 1
 
     @property
     def cache(self) -> Path:
@@ -85,6 +87,9 @@ def run_step(step: Step, limit_s: float, *, places: Places, key: str) -> Result:
     """In a session of its own, stopped with all that it started where it takes too long. Its output goes to
     the log, failures of tests are printed as they happen."""
     lacking = missing(step, places.packages)
+    if step.gpus > places.gpus:
+        why = f"wants {step.gpus} GPUs, {places.gpus} there"
+        return Result(name=step.name, outcome="skipped", why=why, key=key)
     if lacking:
         why = f"no {', '.join(lacking)}: scripts/gpu_wheels"
         return Result(name=step.name, outcome="skipped", why=why, key=key)

@@ -14,7 +14,7 @@ class Step:
     """command: behind the interpreter; {tables}, {model}, {cache} and {passed} stand for places, {minutes}
     for what the step is given. least_s: what it takes to be worth starting; limit_s: after which it is
     stopped. needs: packages by the name they are imported by. by_request: run only where --only names it.
-    always: run in every call, and first: all others depend on it."""
+    always: run in every call, and first: all others depend on it. gpus: that it needs."""
 
     name: str
     command: tuple[str, ...]
@@ -24,6 +24,7 @@ class Step:
     environ: Mapping[str, str] = field(default_factory=dict)
     by_request: bool = False
     always: bool = False
+    gpus: int = 1
 
 
 TESTED_WITH = ("pytest", "pytest_timeout", "xdist", "hypothesis")
@@ -49,6 +50,7 @@ ENGINE_TESTS = tuple(
         "loader",
         "loading",
         "product_plan",
+        "ranks",
         "quantised",
         "quantised_loading",
         "schedules",
@@ -65,6 +67,7 @@ HOST_TESTS = tuple(
         "compilation",
         "sum_order",
         "attention_compiled",
+        "rank_group",
         "bench",
         "bench_serving",
     )
@@ -122,6 +125,15 @@ STEPS = (
         limit_s=260,
         needs=(*SERVER, *TESTED_WITH),
         environ=ON_GPU,
+    ),
+    Step(
+        name="two-gpus",
+        command=(*PYTEST, "tests/gpu/test_gpu_ranks.py"),
+        least_s=40,
+        limit_s=180,
+        needs=(*SERVER, *TESTED_WITH),
+        environ=ON_GPU,
+        gpus=2,
     ),
     Step(name="kernels", command=("benchmarks/cuda_kernels.py", *CACHED), least_s=60, limit_s=150),
     Step(

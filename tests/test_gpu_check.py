@@ -102,6 +102,11 @@ def test_what_is_carried_are_base_dependencies(check: ModuleType) -> None:
     assert all(any(r.startswith(name) for r in wanted) for name in check.CARRIED)
 
 
+def test_a_step_that_wants_more_gpus_is_skipped(check: ModuleType, places: Any) -> None:
+    result = run(check, places, "raise SystemExit(1)", gpus=2)
+    assert (result.outcome, result.is_bad, result.why) == ("skipped", False, "wants 2 GPUs, 1 there")
+
+
 def test_a_step_that_does_well(check: ModuleType, places: Any) -> None:
     result = run(check, places, "import os; print(os.environ['A'])", environ={"A": "seen"})
     assert (result.outcome, result.is_bad) == ("ok", False)

@@ -159,8 +159,8 @@ def _add_ranks(group: Any) -> None:
         type=positive_int,
         default=1,
         metavar="N",
-        help="processes of an engine that share its heads, MLPs and experts: 1, 2, 4 or 8, on CPUs, with the "
-        "same answers, bit for bit (default: %(default)s)",
+        help="processes of an engine that share its heads, MLPs and experts: 1, 2, 4 or 8, each with cores "
+        "or a GPU of its own (default: %(default)s)",
     )
     group.add_argument(
         "--expert-parallel-size",
@@ -206,10 +206,10 @@ def _add_backend(group: Any) -> None:
     )
     group.add_argument(
         "--gemm",
-        choices=("invariant", "library"),
+        choices=("invariant", "ranks", "library"),
         default="invariant",
-        help="products of many rows on a GPU: same bits in every batch, or the vendor's library "
-        "(default: %(default)s)",
+        help="products of many rows on a GPU: same bits in every batch, also those of several ranks, or the "
+        "vendor's library (default: %(default)s)",
     )
 
 

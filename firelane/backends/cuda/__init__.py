@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from firelane.backends.cuda import gpu_detection
 from firelane.backends.cuda.faults import translated
-from firelane.errors import OutOfMemoryError
+from firelane.errors import OutOfMemoryError, UsageError
 
 if TYPE_CHECKING:
     from firelane.contract import Executor, ProgressCallback
@@ -29,19 +29,30 @@ def describe(config: ExecutorConfig) -> str:
 
 
 def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:
-    """The executor of `program` with the weights of `model_dir` on the first GPU.
+    """The executor of `program` with the weights of `model_dir` on the first GPU, or on the first GPUs where
+    ranks are asked for.
 
-    Raises MachineError where no GPU can be used and UsageError where the `cuda` extra is missing, each with
-    what to do; else what firelane.backends.cuda.loader.load raises.
+    Raises MachineError where no GPU can be used and UsageError where the `cuda` extra is missing, or there
+    are more ranks than GPUs, each with what to do; else what loader.load and rank_group.load_group of
+    firelane.backends.cuda raise.
     """
     found = gpu_detection.detect()
     gpu = gpu_detection.require(found)
     log.debug(
         "gpu %s, driver %s, CUDA %s", gpu, found.driver or "unknown", gpu_detection.dotted(found.driver_cuda)
     )
+    ranks = config.tensor_parallel_size
+    if ranks > found.count:
+        raise UsageError(
+            f"--tensor-parallel-size {ranks}: this process sees {found.count} GPU{'s' * (found.count != 1)}, "
+            "and each rank needs one; lower it, or look at CUDA_VISIBLE_DEVICES"
+        )
     with translated("importing torch and triton"):
         loader = import_module("firelane.backends.cuda.loader")
     try:
+        if ranks > 1:
+            group = import_module("firelane.backends.cuda.rank_group")
+            return group.load_group(program, model_dir, config, progress)
         return loader.load(program, model_dir, config, progress)
     except OutOfMemoryError as error:
         if gpu.is_shared:

@@ -13,7 +13,7 @@ from firelane.backends.cuda.matrices import PlainMatrix
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.contract import StepLimits
+from firelane.contract import SlotState, StepLimits
 from firelane.program.program import Program
 from firelane.program.values import Weight
 
@@ -68,12 +68,14 @@ def assemble(
     gemm: str = "invariant",
     captured: Captured = lambda _: None,
     step_limit_s: float = WAIT_LIMIT_S,
-) -> CudaExecutor:
+    state: SlotState | None = None,
+) -> CudaExecutor:  # limits: exempt (what an executor is put together from)
     """Places the step's memory on `device` and captures every bucket's graph; to be called on its stream.
-    gemm: as in ExecutorConfig. step_limit_s: after which a step is taken to hang."""
+    gemm: as in ExecutorConfig. step_limit_s: after which a step is taken to hang. state: as
+    StepMemory.allocate()'s."""
     plan = product_plan(program, weights, table, gemm)
     sizes = sizes_of(program, limits, plan)
-    memory = StepMemory.allocate(sizes, device)
+    memory = StepMemory.allocate(sizes, device, state)
     work = lower_all(program, limits=limits, memory=memory, weights=weights, plan=plan, device=device)
     return CudaExecutor(
         program=program,

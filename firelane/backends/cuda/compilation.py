@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -12,16 +13,27 @@ from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.launch import Work
 
 
-def compile_all(work: Iterable[Work], *, threads: int) -> int:
-    """Compile every kernel that `work` launches, or find it compiled, and load it on the current device.
-    Returns how many there are. Raises CompilerError, MachineError, OutOfMemoryError."""
+def compile_all(
+    work: Iterable[Work],
+    *,
+    threads: int,
+    on_device: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> int:
+    """Compile every kernel that `work` launches, or find it compiled, and load it on the device that is the
+    current one in on_device(). Returns how many there are. Raises CompilerError, MachineError,
+    OutOfMemoryError."""
     different = {specialisation(w): w for w in work}
     with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
         compiled = pool.map(_compile, different.values())
         by_kernel = {
             id(kernel): (kernel, name) for kernel, name in compiled
         }  # several launches may share one
-        list(pool.map(_load, by_kernel.values()))
+
+        def load(compiled: tuple[Any, str]) -> None:
+            with on_device():
+                _load(compiled)
+
+        list(pool.map(load, by_kernel.values()))
     return len(different)
 
 

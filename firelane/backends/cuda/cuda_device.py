@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S, Fence, Graph
+from firelane.backends.cuda.device import WAIT_LIMIT_S, Fence, Graph, Shared
 from firelane.backends.cuda.faults import translated
+from firelane.backends.cuda.peers import Peers
 from firelane.errors import MachineError
 
 POLL_S = 50e-6
@@ -25,9 +27,11 @@ class CudaFence:
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
 
-    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
+    def wait(self, limit_s: float = WAIT_LIMIT_S, given_up: Callable[[], str] = lambda: "") -> None:
         deadline_s = time.monotonic() + limit_s
         while not self._event.query():
+            if why := given_up():
+                raise MachineError(why)
             if time.monotonic() > deadline_s:
                 raise MachineError(
                     f"the GPU has not ended its work within {limit_s:g} s; this process cannot use it any "
@@ -54,8 +58,9 @@ class CudaDevice:
     belongs to the tensors. The stream that a thread is on is left as it is: several devices may live in one
     thread, and one be used from several."""
 
-    def __init__(self, index: int = 0) -> None:
-        """Raises MachineError where the GPU cannot be used."""
+    def __init__(self, index: int = 0, peers: Peers | None = None) -> None:
+        """peers: the other ranks, of one of several. Raises MachineError where the GPU cannot be used."""
+        self._peers = peers
         with translated("opening the GPU"):
             self._device = torch.device("cuda", index)
             self._properties = torch.cuda.get_device_properties(self._device)
@@ -84,6 +89,19 @@ class CudaDevice:
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         with translated("pinning host memory"):
             return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+    def register(self, address: int, nbytes: int) -> None:
+        with translated("pinning host memory"), self.on_stream():
+            runtime: Any = torch.cuda.cudart()
+            error = int(runtime.cudaHostRegister(address, nbytes, 0))
+        if error:
+            raise MachineError(f"the driver does not pin {nbytes} bytes of shared memory (error {error})")
+
+    def shared(self, nbytes: int, *, ranks: int) -> Shared:
+        assert self._peers is not None, "a program of ranks on a device that has no peers"
+        assert self._peers.ranks == ranks, f"{ranks} ranks of {self._peers.ranks}"
+        with translated("sharing memory with the other GPUs"), self.on_stream():
+            return self._peers.share(nbytes)
 
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         with self.on_stream():

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from firelane.backends.cuda.launch import Work
+
 WAIT_LIMIT_S = 60.0
 """After which work on a device is taken to hang."""
 
@@ -25,9 +27,25 @@ class Graph(Protocol):
 class Fence(Protocol):
     """The end of something that was started."""
 
-    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
-        """Sleep until then (the GIL is released); safe from any thread. Raises MachineError where it takes
-        longer than the limit, or the device reports a failure."""
+    def wait(self, limit_s: float = WAIT_LIMIT_S, given_up: Callable[[], str] = lambda: "") -> None:
+        """Sleep until then (the GIL is released); safe from any thread. given_up: why it will not come, once
+        that is known. Raises MachineError where it takes longer than the limit or is given up, or the device
+        reports a failure."""
+        ...
+
+
+class Shared(Protocol):
+    """Memory of one size on each of several ranks, which all of them can read."""
+
+    @property
+    def mine(self) -> Tensor:
+        """This rank's: uint8."""
+        ...
+
+    def meeting(self, first: int, nbytes: int) -> tuple[Work, tuple[Tensor, ...]]:
+        """Work that ends when all ranks have come to it in their streams, and so many bytes from `first` on
+        of each rank, in their order: what lay there then. They may be written again, and the next such work
+        started, behind what reads them."""
         ...
 
 
@@ -59,6 +77,14 @@ class Device(Protocol):
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         """Copy pinned host memory to device memory, in the stream's order; returns at once. Both contiguous,
         of one shape and dtype. `source` may be written again after the fence."""
+        ...
+
+    def shared(self, nbytes: int, *, ranks: int) -> Shared:
+        """Memory that all `ranks` ranks of the group ask for, each on its device; not initialised."""
+        ...
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Let the device read and write host memory of ours in place, as long as the process lives."""
         ...
 
     def capture(self, work: Callable[[], None]) -> Graph:

@@ -81,6 +81,7 @@ class CudaExecutor:
         sets = range(MAX_IN_FLIGHT)
         self._stagers = [Stager(memory.tables, tile_tokens=tile_tokens, parity=parity) for parity in sets]
         self._outputs = [StepOutputs.allocate(limits, program.hidden_width) for _ in sets]
+        self._given_up = ""
         self._parity = 0
         self._in_flight: deque[_Step] = deque()
         self._step_limit_s = step_limit_s
@@ -154,7 +155,7 @@ class CudaExecutor:
     def wait(self) -> StepOutputs:
         step = self._in_flight.popleft()
         with translated("running a step"):
-            step.end.wait(self._step_limit_s)
+            step.end.wait(self._step_limit_s, lambda: self._given_up)
         outputs, found = self._outputs[step.parity], self._memory.outputs
         written = step.parity, slice(step.rows)
         outputs.tokens[: step.rows] = found.tokens.numpy()[written]
@@ -165,6 +166,10 @@ class CudaExecutor:
         if step.has_hidden:
             np.copyto(outputs.hidden[: step.rows], self._memory.hidden.numpy()[written])
         return outputs
+
+    def give_up(self, why: str) -> None:
+        """Let wait() end with `why`: what steps in flight wait for will not come. Safe from any thread."""
+        self._given_up = why
 
     def release(self) -> None:
         """Memory that the device may still write is kept: after a failure the process has to end."""

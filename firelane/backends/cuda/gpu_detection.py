@@ -2,7 +2,7 @@
 imported.
 
 Calls libcuda (CUDA driver API: cuInit, cuDeviceGet*, cuDriverGetVersion) and, for memory in use, NVML.
-No CUDA context is made. Only the first device that the driver shows counts: CUDA_VISIBLE_DEVICES picks it.
+No CUDA context is made. Of several devices that the driver shows the first one is described: CUDA_VISIBLE_DEVICES picks it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Packages:
 class GpuDetection:
     """gpu: None where there is none that answers. driver: its version ("" unknown); driver_cuda: newest CUDA
     that it runs, such as (13, 0). there: a GPU of this vendor is in the machine, usable or not. problem: why
-    the backend cannot run here, and what to do, or "": it can."""
+    the backend cannot run here, and what to do, or "": it can. count: of GPUs that this process sees."""
 
     gpu: Gpu | None
     driver: str
@@ -81,6 +81,7 @@ class GpuDetection:
     packages: Packages
     there: bool
     problem: str
+    count: int = 0
 
 
 class DriverError(Exception):
@@ -97,7 +98,7 @@ def detect(*, libcuda: str = LIBCUDA, libnvml: str = LIBNVML) -> GpuDetection:
         return _absent(f"{error}", there)
     try:
         driver.start()
-        gpu = driver.first(libnvml)
+        gpu, count = driver.first(libnvml), driver.count()
     except DriverError as error:
         return _absent(f"{error}", there, driver.cuda_version())
     packages = installed()
@@ -109,6 +110,7 @@ def detect(*, libcuda: str = LIBCUDA, libnvml: str = LIBNVML) -> GpuDetection:
         packages=packages,
         there=True,
         problem=next(_problems(gpu, cuda, packages), ""),
+        count=count,
     )
 
 
@@ -183,11 +185,16 @@ class Driver:
         self._cuda.cuDriverGetVersion(ctypes.byref(number))
         return number.value // 1000, number.value % 1000 // 10
 
+    def count(self) -> int:
+        """How many devices there are. Raises DriverError."""
+        count = ctypes.c_int()
+        self._check(self._cuda.cuDeviceGetCount(ctypes.byref(count)))
+        return count.value
+
     def first(self, libnvml: str = LIBNVML) -> Gpu:
         """The first device. Raises DriverError where there is none."""
-        count, device, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
-        self._check(self._cuda.cuDeviceGetCount(ctypes.byref(count)))
-        if not count.value:
+        device, memory = ctypes.c_int(), ctypes.c_size_t()
+        if not self.count():
             raise DriverError(f"its driver refuses: {_REFUSALS[100]}")
         self._check(self._cuda.cuDeviceGet(ctypes.byref(device), 0))
         name, bus_id = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)

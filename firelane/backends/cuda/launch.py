@@ -56,3 +56,18 @@ class Work(Protocol):
     def compile(self) -> Any:
         """Make it ready without running it; safe from many threads."""
         ...
+
+
+class Nothing:
+    """Work that there is none of."""
+
+    name = "nothing"
+
+    def run(self) -> None:
+        """Return at once."""
+
+    def compile(self) -> None:
+        """Return at once."""
+
+
+NOTHING = Nothing()

@@ -17,7 +17,8 @@ from firelane.backends.cuda.kernels.gated import gated_linear
 from firelane.backends.cuda.kernels.gates import gated
 from firelane.backends.cuda.kernels.head_linear import head_linear
 from firelane.backends.cuda.kernels.latent import latent_cache
-from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.linear import linear
+from firelane.backends.cuda.kernels.linear_parts import linear_parts
 from firelane.backends.cuda.kernels.norm import rms_norm
 from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
@@ -30,11 +31,18 @@ from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering, StepWork
 from firelane.backends.cuda.placement import padded_rows
 from firelane.backends.cuda.product_plan import library_rows
-from firelane.backends.cuda.shapes import segments
+from firelane.backends.cuda.segmented_launches import (
+    all_reduce,
+    gather,
+    planes,
+    tree_linear,
+    tree_of_experts,
+)
 from firelane.backends.cuda.split_k import SplitKSum
-from firelane.backends.cuda.step_memory import stride_of
+from firelane.backends.cuda.sum_order import SumOrder
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT
 from firelane.program.ops import (
+    AllReduce,
     Attention,
     Cast,
     DeltaRule,
@@ -43,6 +51,7 @@ from firelane.program.ops import (
     ExpertLinear,
     Gated,
     GatedLinear,
+    Gather,
     HeadLinear,
     LatentCache,
     Linear,
@@ -74,7 +83,10 @@ def lower(op: Op, to: Lowering) -> list[Work]:
 @lower.register
 def _(op: Embed, to: Lowering) -> list[Work]:
     table = to.matrix(op.table.name)
-    return [embed(table, to.memory.tables, to.at(op.out), scale=op.scale, max_tokens=to.bucket.tokens)]
+    launch = embed(
+        table, to.memory.tables, to.at(op.out), scale=op.scale, part=op.part, max_tokens=to.bucket.tokens
+    )
+    return [launch]
 
 
 @lower.register
@@ -179,6 +191,9 @@ def _(op: Linear, to: Lowering) -> list[Work]:
             )
         )
     counted = to.counted(op.x, is_head=is_head)
+    if op.segments:
+        return works + tree_linear(op, to, config, counted)
+    order = SumOrder(count=to.products.run_count(op.products[0]))
     if not config.parts:
         residual = to.at(op.residual) if op.residual else None
         scratch = to.memory.decoded if config.decode_first else None
@@ -193,20 +208,20 @@ def _(op: Linear, to: Lowering) -> list[Work]:
             config=config,
             scratch=scratch,
             x_t=to.x_t(op.x),
+            order=order,
             **counted,
         )
-    split_k = _split_k(op, to)
+    split_k = _split_k(op, order.count + 1, to)
     to.split_k[op.out] = split_k
-    transposed = to.x_t(op.x)
-    return works + linear_parts(matrix, to.at(op.x), split_k.parts, config=config, x_t=transposed, **counted)
+    return works + linear_parts(
+        matrix, to.at(op.x), split_k.parts, config=config, x_t=to.x_t(op.x), order=order, **counted
+    )
 
 
-def _split_k(op: Linear, to: Lowering) -> SplitKSum:
+def _split_k(op: Linear, count: int, to: Lowering) -> SplitKSum:
     readers = to.products.readers[op.out]
-    count, rows, stride = segments(*op.weight.shape) + 1, to.rows(op.out), stride_of(op.out)
-    parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
     return SplitKSum(
-        parts=parts,
+        parts=planes(count, op, to),
         width=op.out.width,
         bias=to.optional(op.bias),
         residual=to.at(op.residual) if op.residual else None,
@@ -261,9 +276,10 @@ def _(op: ExpertGatedLinear, to: Lowering) -> list[Work]:
 @lower.register
 def _(op: ExpertLinear, to: Lowering) -> list[Work]:
     works, operands = to.experts(op)
-    count, rows, stride = op.picks.width, to.rows(op.out), stride_of(op.out)
-    parts = to.memory.parts[: count * rows * stride].view(count, rows, stride)
+    parts = planes(op.picks.width, op, to)
     works.append(expert_linear(to.matrix(op.weight.name), to.at(op.x), parts, **operands))
+    if op.segments:
+        return [*works, tree_of_experts(op, parts, to)]
     residual = to.at(op.residual) if op.residual else None
     if op.out in to.products.may_be_parts:
         out = None if len(to.products.readers[op.out]) == 1 else to.at(op.out)
@@ -361,6 +377,16 @@ def _(op: StateSpace, to: Lowering) -> list[Work]:
         max_chunks=to.bucket.chunks,
     )
     return [launch]
+
+
+@lower.register
+def _(op: AllReduce, to: Lowering) -> list[Work]:
+    return all_reduce(op, to)
+
+
+@lower.register
+def _(op: Gather, to: Lowering) -> list[Work]:
+    return gather(op, to)
 
 
 @lower.register

@@ -20,17 +20,18 @@ from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.loading import load_weights
-from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, plan_memory
+from firelane.backends.cuda.member import Alone, Member
+from firelane.backends.cuda.memory import GIB, CountingDevice, MemoryPlan, fixed_memory, plan_memory
 from firelane.backends.cuda.packing import work_ahead
 from firelane.backends.cuda.placeholder_weights import placeholder_weights
 from firelane.backends.cuda.placement import may_be_coded, placements, planned_bytes, staging_bytes
 from firelane.backends.cuda.product_plan import ProductPlan
 from firelane.backends.cuda.quantised_weights import Stored, stored_weights
-from firelane.backends.cuda.step_memory import StepMemory
+from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.backends.cuda.supported import check_supported
 from firelane.backends.cuda.tuning import store
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback
+from firelane.contract import KEY_TILE, BackendDefaults, ProgressCallback, SlotState, StepLimits
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import CacheError
 from firelane.program.program import Program
@@ -42,6 +43,7 @@ from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 DEFAULTS = BackendDefaults(block_size=KEY_TILE, max_num_batched_tokens=2048)
 READERS = 8
+ALONE = Alone()
 log = logging.getLogger(__name__)
 
 
@@ -52,6 +54,14 @@ def load(
 
     Raises CacheError, CheckpointError, OutOfMemoryError, CompilerError, MachineError, UnsupportedModelError.
     """
+    program, checkpoint = opened(program, model_dir, config)
+    member = Alone(is_segmented=config.gemm == "ranks")
+    return load_on(CudaDevice(), program, checkpoint, config, progress, member)
+
+
+def opened(program: Program, model_dir: Path, config: ExecutorConfig) -> tuple[Program, Checkpoint]:
+    """The program as the checkpoint has its weights, and the checkpoint. Kernels are kept from now on where
+    the config says. Raises CacheError, CheckpointError."""
     checkpoint = Checkpoint.open(model_dir)
     scheme = WHILE_PACKING.get(config.weights)
     program = fitted(program, checkpoint, rounds=config.rounds, quantize=scheme)
@@ -63,7 +73,7 @@ def load(
             f"{kernels}: {error.strerror}; set FIRELANE_CACHE_DIR to another directory"
         ) from error
     knobs.cache.dir = str(kernels)
-    return load_on(CudaDevice(), program, checkpoint, config, progress)
+    return program, checkpoint
 
 
 def load_on(
@@ -72,11 +82,13 @@ def load_on(
     checkpoint: Checkpoint,
     config: ExecutorConfig,
     progress: ProgressCallback,
+    member: Member = ALONE,
 ) -> CudaExecutor:
-    """As load(), on a given device."""
+    """As load(), on a given device; program: of all members."""
+    program = member.program(program)
     check_supported(program)
     with device.on_stream():
-        return _load_on(device, program, checkpoint, config, progress)
+        return _load_on(device, program, checkpoint, config, progress, member)
 
 
 def _load_on(
@@ -85,6 +97,7 @@ def _load_on(
     checkpoint: Checkpoint,
     config: ExecutorConfig,
     progress: ProgressCallback,
+    member: Member,
 ) -> CudaExecutor:
     before = device.free_bytes()
     stored = stored_weights(program, checkpoint, config.weights)
@@ -96,7 +109,9 @@ def _load_on(
         stored,
         free_bytes=before,
         weights_bytes=planned_bytes(program, config.weights, stored),
+        given=member.limits(program),
     )
+    state = member.join(early.limits, program.vocab_size)
     compiled = in_background(
         lambda: _compile_early(program, config, early, expected, stored, device, progress), name="compile"
     )
@@ -124,9 +139,11 @@ def _load_on(
         stored,
         free_bytes=device.free_bytes() + weights.nbytes,
         weights_bytes=weights.nbytes,
+        given=early.limits if state else None,
     )
     compiled.result()
-    executor = _assemble(device, memory, weights, expected, config.step_limit_s, progress)
+    member.meet_loaded()
+    executor = _assemble(device, memory, weights, expected, config.step_limit_s, progress, state)
     _report(memory, before - device.free_bytes(), executor)
     return executor
 
@@ -138,6 +155,7 @@ def _assemble(
     expected: ProductPlan,
     step_limit_s: float,
     progress: ProgressCallback,
+    state: SlotState | None,
 ) -> CudaExecutor:
     total, done = len(make_buckets(memory.limits)), 0
 
@@ -155,6 +173,7 @@ def _assemble(
         gemm=expected.gemm,
         captured=captured,
         step_limit_s=step_limit_s,
+        state=state,
     )
 
 
@@ -178,7 +197,17 @@ def _memory_plan(
     *,
     free_bytes: int,
     weights_bytes: int,
+    given: StepLimits | None = None,
 ) -> MemoryPlan:
+    """given: sizes that were found already."""
+
+    def sizes(limits: StepLimits) -> Sizes:
+        return sizes_of(program, limits, expected)
+
+    if given is not None:
+        return fixed_memory(
+            program, given, free_bytes=free_bytes, weights_bytes=weights_bytes, sizes_of=sizes
+        )
     return plan_memory(
         program,
         config,
@@ -186,7 +215,7 @@ def _memory_plan(
         free_bytes=free_bytes,
         weights_bytes=weights_bytes,
         staging_bytes=staging_bytes(program, config.weights, stored),
-        sizes_of=lambda limits: sizes_of(program, limits, expected),
+        sizes_of=sizes,
     )
 
 
@@ -213,7 +242,8 @@ def _compile_early(
     progress("compile", 0, 1, "unit")
     began_s = time.monotonic()
     packing = work_ahead(placements(program, config.weights, stored))
-    kernels = compile_all(chain(packing, *work.values()), threads=max(1, (os.cpu_count() or 2) // 2))
+    threads = max(1, (os.cpu_count() or 2) // 2)
+    kernels = compile_all(chain(packing, *work.values()), threads=threads, on_device=device.on_stream)
     progress("compile", 1, 1, "unit")
     log.debug("%d kernels compiled or found in %.2f s", kernels, time.monotonic() - began_s)
     return kernels

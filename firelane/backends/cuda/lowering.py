@@ -106,6 +106,7 @@ class Lowering:
                 self.at(picks),
                 self.memory.groups,
                 experts=experts,
+                first=op.part.first if op.part else 0,
                 width=picks.width,
                 row_tile=config.row_tile,
                 **self.counted(picks),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Fence, Graph
+from firelane.backends.cuda.device import Fence, Graph, Shared
+from firelane.backends.cuda.launch import NOTHING, Work
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.contract import BackendDefaults, StepLimits, resolve_limits, smallest_limits
 from firelane.engine_config import ExecutorConfig
@@ -79,6 +80,23 @@ def plan_memory(
     )
 
 
+def fixed_memory(
+    program: Program, limits: StepLimits, *, free_bytes: int, weights_bytes: int, sizes_of: SizesOf
+) -> MemoryPlan:
+    """plan_memory() of sizes that are given. Raises OutOfMemoryError where they do not fit."""
+    kv = kept_bytes(program, limits)
+    step = step_bytes(sizes_of(limits)) - kv
+    needed = weights_bytes + step + kv + RESERVE_BYTES
+    if needed > free_bytes:
+        raise OutOfMemoryError(
+            f"the device has {free_bytes / GIB:.1f} GiB free, and a rank needs {needed / GIB:.1f} GiB: end "
+            "what else runs on it, or give the KV cache less with --kv-cache-gib"
+        )
+    return MemoryPlan(
+        free=free_bytes, weights=weights_bytes, step=step, reserve=RESERVE_BYTES, kv=kv, limits=limits
+    )
+
+
 def kept_bytes(program: Program, limits: StepLimits) -> int:
     """Of the pages and the recurrent states of sequences."""
     pages = limits.num_blocks * program.kv_bytes_per_token * limits.block_size
@@ -116,6 +134,12 @@ class CountingDevice:
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
+    def register(self, address: int, nbytes: int) -> None:
+        raise NotImplementedError
+
+    def shared(self, nbytes: int, *, ranks: int) -> Shared:
+        return CountedShared(self.empty(nbytes, dtype=torch.uint8), ranks)
+
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         raise NotImplementedError
 
@@ -133,3 +157,14 @@ class CountingDevice:
 
     def trim(self) -> None:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CountedShared:
+    """Shared memory of a CountingDevice."""
+
+    mine: Tensor
+    ranks: int
+
+    def meeting(self, first: int, nbytes: int) -> tuple[Work, tuple[Tensor, ...]]:
+        return NOTHING, (self.mine[first : first + nbytes],) * self.ranks

@@ -13,6 +13,7 @@ from torch import Tensor
 from firelane.backends.cuda.coded_reference import has_range
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.escape_codes import bounds_of, zero_escapes
+from firelane.backends.cuda.float_codes import is_decodable, write_numbers
 from firelane.backends.cuda.kernels import pack, quantised
 from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import CodedMatrix, Escapes, Matrix, PlainMatrix, QuantisedMatrix
@@ -81,9 +82,15 @@ class MatrixPacker:
                 target[first:last].zero_()
         return targets
 
-    def pack_codes(self, p: Placement, arrays: list[Tensor]) -> QuantisedMatrix:
+    def pack_codes(self, p: Placement, arrays: list[Tensor]) -> Matrix:
         """`arrays`: what place_codes() gave, filled. Escapes are those of the matrix that the codes stand
-        for. Raises InfiniteWeightsError."""
+        for. Plain where kernels cannot decode it. Raises InfiniteWeightsError."""
+        assert p.stored is not None
+        data, scales, *_ = arrays
+        if not is_decodable(p.stored.form.numbers, scales):
+            plain = replace(p, stored=None)
+            write_numbers(data, scales, p.stored.form.numbers, out=(words := self.place(plain)))
+            return self.pack(plain, words)
         matrix = self._quantised(p, arrays)
         launch, plain = quantised.decode_matrix(matrix, self._staged(p))
         launch.run()

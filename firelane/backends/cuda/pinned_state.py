@@ -58,6 +58,22 @@ class PinnedState:
             masks=device.pinned(slots, vocab_size // 32 + 1),
         )
 
+    @classmethod
+    def over(cls, state: SlotState, device: Device) -> PinnedState:
+        """The state that other processes see, too, in one piece of memory."""
+        first, last = state.tokens, state.masks
+        address = first.ctypes.data
+        device.register(address, last.ctypes.data + last.nbytes - address)
+        return cls(
+            tokens=torch.from_numpy(state.tokens),
+            block_tables=torch.from_numpy(state.block_tables),
+            params=torch.from_numpy(state.sampling.view(np.int32).reshape(len(state.tokens), PARAM_WORDS)),
+            bias_ids=torch.from_numpy(state.bias_ids),
+            bias_values=torch.from_numpy(state.bias_values),
+            stop_ids=torch.from_numpy(state.stop_ids),
+            masks=torch.from_numpy(state.masks.view(np.int32)),
+        )
+
     def slots(self) -> SlotState:
         """The same memory as the engine sees it."""
         sampling: NDArray[Any] = self.params.numpy().view(SAMPLING_DTYPE)[:, 0]

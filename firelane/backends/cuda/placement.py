@@ -11,6 +11,7 @@ from firelane.backends.cuda.kv_pages import DTYPES
 from firelane.backends.cuda.matrices import ESCAPE_SHARE
 from firelane.backends.cuda.quantised_weights import NOTHING_STORED, Stored
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up
+from firelane.backends.cuda.sum_order import is_segmented
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 
@@ -120,7 +121,12 @@ def placements(
     """All weights in order of first use. mode: as ExecutorConfig.weights; "auto" is "lossless" here.
     stored: weights that keep their codes."""
     multiplied = {product.weight for product in program.products}
-    return tuple(_place(w, mode, stored.get(w.name), multiplied=w in multiplied) for w in program.weights)
+    # Ranges of exponents belong to whole rows of whole blocks, which ranks cut: sums would depend on that.
+    has_ranges = not is_segmented(program)
+    return tuple(
+        _place(w, mode, stored.get(w.name), multiplied=w in multiplied, has_ranges=has_ranges)
+        for w in program.weights
+    )
 
 
 def may_be_coded(program: Program, weight: Weight, mode: str) -> bool:
@@ -155,9 +161,11 @@ def padded_rows(weight: Weight) -> int:
     return weight.matrices * halves * round_up(weight.rows // halves, ROW_BLOCK)
 
 
-def _place(weight: Weight, mode: str, stored: Stored | None, *, multiplied: bool) -> Placement:
+def _place(
+    weight: Weight, mode: str, stored: Stored | None, *, multiplied: bool, has_ranges: bool
+) -> Placement:
     padded_k = round_up(weight.k, K_TILE) if is_matrix(weight) else 1
-    has_form = is_matrix(weight) and weight.dtype is DType.BF16 and weight.k == padded_k
+    has_form = has_ranges and is_matrix(weight) and weight.dtype is DType.BF16 and weight.k == padded_k
     return Placement(
         weight=weight,
         padded_rows=padded_rows(weight),

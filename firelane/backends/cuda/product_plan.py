@@ -17,6 +17,7 @@ from firelane.backends.cuda.row_groups import most_tiles
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments
 from firelane.backends.cuda.split_k import added_up
 from firelane.backends.cuda.step_memory import ScratchSizes, stride_of
+from firelane.backends.cuda.sum_order import is_segmented
 from firelane.program.ops import ExpertGatedLinear, ExpertLinear, HeadLinear, Linear, Op, Product
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
@@ -47,7 +48,15 @@ class ProductPlan:
             # The head has few rows and the largest matrix: not worth a buffer for all of it.
             gemm="invariant" if head is not None and product in head.products else self.gemm,
         )
-        return config if product.out in self.may_be_parts else replace(config, parts=False)
+        splits = product.out in self.may_be_parts or product.out in self.trees
+        return config if splits else replace(config, parts=False)
+
+    def run_count(self, product: Product) -> int:
+        """Runs of inputs that are summed apart: of a program that ranks share, the rows of a matrix must not
+        matter, for ranks have fewer."""
+        if product.out in self.trees:
+            return len(self.trees[product.out])
+        return segments(1 if self.is_segmented else product.weight.rows, product.weight.k)
 
     def expert_config(self, op: ExpertOp | HeadLinear, bucket: Bucket) -> LinearConfig:
         """Fitting the op's matrices as they are. Each row meets all heads' matrices."""
@@ -70,8 +79,11 @@ class ProductPlan:
             for bucket in buckets:
                 config = self.config(product, bucket)
                 if config.parts:
-                    count = segments(weight.rows, weight.k) + 1
+                    count = self.run_count(product) + (out not in self.trees)
                     parts = max(parts, count * self.rows(out, bucket) * stride_of(out))
+                elif out in self.trees:
+                    waiting = len(self.trees[out]).bit_length() - 1
+                    parts = max(parts, waiting * self.rows(out, bucket) * stride_of(out))
                 if config.library and product.layout.is_gated:
                     parts = max(parts, library_rows(self.rows(x, bucket)) * padded_rows(weight))
                 if config.decode_first:
@@ -102,8 +114,18 @@ class ProductPlan:
             op.out
             for op, behind in pairwise(self.program.ops)
             if isinstance(op, ExpertLinear) or (isinstance(op, Linear) and not op.softcap)
+            if not op.segments
             if added_up(behind) == op.out and behind.inputs.count(op.out) == 1
         )
+
+    @cached_property
+    def trees(self) -> dict[Value, tuple[int, ...]]:
+        """By product whose segments are added as a tree, their widths."""
+        return {op.out: op.segments for op in self.program.ops if isinstance(op, Linear) and op.segments}
+
+    @cached_property
+    def is_segmented(self) -> bool:
+        return is_segmented(self.program)
 
     @cached_property
     def readers(self) -> dict[Value, list[Op]]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from firelane.backends.cuda.matrices import INT4, INT8, QuantisedForm
+from firelane.backends.cuda.matrices import FP4, FP8, HALF_BYTES, INT4, INT8, QuantisedForm
 from firelane.backends.cuda.shapes import K_TILE
 from firelane.program.program import Program
 from firelane.program.recipes import Piece
@@ -22,10 +22,12 @@ from firelane.weights.checkpoint import Checkpoint
 from firelane.weights.codebooks import Codebook
 from firelane.weights.codes import Codes
 from firelane.weights.formats import LEVELS_BLOCK, Grouping, Heads
-from firelane.weights.grouped import code_offset, fitted
+from firelane.weights.grouped import code_offset, fitted, stored_codes
 from firelane.weights.pieces import coded_format, read_codes
 
 PROBED_ROWS = 64
+FLOATS = {Codebook.E4M3: FP8, Codebook.E2M1: FP4}
+"""Books whose codes are the bits of floats on the device."""
 NARROW = (torch.float16, torch.bfloat16)
 """Dtypes that scales are kept in where they lose nothing, the first such one."""
 
@@ -42,7 +44,7 @@ class Stored:
         """Of the codes of a row, its scales, its minima if there are any, and the units of both if they have
         two levels."""
         count, groups = 1 + self.grouping.minima, padded_k // self.grouping.group
-        codes = padded_k // 2 if self.grouping.bits == 4 else padded_k
+        codes = padded_k // 2 if self.form.numbers in HALF_BYTES else padded_k
         if not self.has_levels:
             return codes, *[4 * groups] * count
         return codes, *[groups] * count, *[2 * padded_k // LEVELS_BLOCK] * count
@@ -79,15 +81,15 @@ def stored_weights(program: Program, checkpoint: Checkpoint, mode: str) -> Mappi
 
 
 def _grouping(checkpoint: Checkpoint, weight: Weight) -> Grouping | None:
-    """Integers of six bits and of tables become codes of eight bits; of floats there are none."""
+    """Integers of six bits and of tables become codes of eight bits; floats of four and eight bits stay."""
     if weight.k == 1 or weight.dtype is not DType.BF16:
         return None
     format_ = coded_format(checkpoint, weight)
     grouping = None if format_ is None else format_.grouping
-    if grouping is None or grouping.book is Codebook.E4M3:
-        return None
-    if grouping.book is Codebook.INT and grouping.bits == 4:
+    if grouping is None or (grouping.book is Codebook.INT and grouping.bits == 4):
         return grouping
+    if grouping.book in FLOATS:
+        return replace(grouping, heads=Heads.F32)
     return replace(grouping, bits=8, heads=Heads.F32, book=Codebook.INT)
 
 
@@ -100,7 +102,7 @@ def _probable_form(checkpoint: Checkpoint, weight: Weight, grouping: Grouping) -
     piece = weight.pieces[0]
     codes = fitted(read_codes(checkpoint, piece, range(min(PROBED_ROWS, piece.height))), grouping)
     found = None if codes.minima is None else torch.from_numpy(codes.minima)
-    scales, minima = narrowed(torch.from_numpy(codes.scales), found)
+    scales, minima = narrowed(torch.from_numpy(codes.scales * scale_factor(grouping)), found)
     return _form(
         grouping,
         weight.k // scales.shape[1],
@@ -119,7 +121,12 @@ def _form(
 
 
 def numbers_of(grouping: Grouping) -> str:
-    return INT4 if grouping.bits == 4 else INT8
+    return FLOATS.get(grouping.book) or (INT4 if grouping.bits == 4 else INT8)
+
+
+def scale_factor(grouping: Grouping) -> np.float32:
+    """Of a scale on the device: numbers of e2m1 are themselves there, not twice themselves."""
+    return np.float32(2 if grouping.book is Codebook.E2M1 else 1)
 
 
 def narrowed(scales: Tensor, minima: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -145,7 +152,7 @@ def read_quantised(
     checkpoint: Checkpoint, piece: Piece, rows: range, stored: Stored, padded_k: int
 ) -> list[NDArray[Any]]:
     """Arrays whose sizes Stored.row_bytes() tells, each [rows, ..], in Stored.dtypes. Raises
-    CheckpointError."""
+    CheckpointError, and ValueError for a float that is no number."""
     return arrays_of(fitted(read_codes(checkpoint, piece, rows), stored.grouping), stored, padded_k)
 
 
@@ -156,14 +163,15 @@ def arrays_of(rows: Codes, stored: Stored, padded_k: int) -> list[NDArray[Any]]:
         units = (level.units.astype(np.float16) for level in rows.levels)
         return [codes, *(level.steps for level in rows.levels), *units]
     groups = padded_k // stored.grouping.group
-    heads = [rows.scales] if rows.minima is None else [rows.scales, rows.minima]
+    scales = rows.scales * scale_factor(stored.grouping)
+    heads = [scales] if rows.minima is None else [scales, rows.minima]
     return [codes, *(np.pad(h, ((0, 0), (0, groups - h.shape[1]))) for h in heads)]
 
 
 def packed_codes(rows: Codes, grouping: Grouping, padded_k: int) -> NDArray[np.uint8]:
-    """As QuantisedMatrix.data has them."""
-    codes = np.pad(rows.codes, ((0, 0), (0, padded_k - rows.codes.shape[1])))
-    if grouping.bits != 4:
+    """As QuantisedMatrix.data has them. ValueError for a float that is no number."""
+    codes = np.pad(stored_codes(rows.codes, grouping), ((0, 0), (0, padded_k - rows.codes.shape[1])))
+    if numbers_of(grouping) not in HALF_BYTES:
         return codes.view(np.uint8)
     return half_bytes((codes + np.int8(code_offset(grouping))).view(np.uint8))
 

@@ -131,7 +131,10 @@ class PortionReader:
             slot.fence = None
         place, piece = portion.placement, portion.piece
         if place.stored is not None:
-            arrays = read_quantised(self._checkpoint, piece, portion.rows, place.stored, place.padded_k)
+            try:
+                arrays = read_quantised(self._checkpoint, piece, portion.rows, place.stored, place.padded_k)
+            except ValueError as error:
+                raise not_finite(self._checkpoint, piece.tensor) from error
             return Filled(portion=portion, data=_copied(arrays, portion, slot), slot=slot)
         stored = self._checkpoint.dtype(piece.tensor)
         if place.k == place.padded_k and piece.is_as_stored and stored == AS_STORED[place.dtype]:

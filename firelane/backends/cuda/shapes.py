@@ -11,6 +11,7 @@ K_TILE = 128  # inputs beside each other in the coded form
 WAVE = 128  # parts that a product is cut into at least, as long as its inputs allow
 MAX_SEGMENTS = 8
 MIN_SEGMENT = 512  # inputs of one segment at least
+STRIDE_ELEMENTS = 64  # rows of values begin at multiples of so many
 ATTENTION_TILE = 64  # positions whose scores are computed at once
 ATTENTION_SPLIT = 256  # positions whose softmax is finished before it is merged with those before
 

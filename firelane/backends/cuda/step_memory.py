@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from firelane.backends.cuda.device import Device
+from firelane.backends.cuda.exchange import Exchange
 from firelane.backends.cuda.kernels.attention_tiles import tile_tokens
 from firelane.backends.cuda.kernels.sample import SampleOutputs, SampleScratch
 from firelane.backends.cuda.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.row_groups import RowGroups
-from firelane.backends.cuda.shapes import round_up
+from firelane.backends.cuda.shapes import STRIDE_ELEMENTS, round_up
 from firelane.backends.cuda.state_pool import StatePool
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
-from firelane.contract import StepLimits
+from firelane.contract import SlotState, StepLimits
 from firelane.program.liveness import Placement, place
-from firelane.program.ops import Rotary, Temperature
+from firelane.program.ops import Linear, Rotary, Temperature
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value
-
-STRIDE_ELEMENTS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,8 @@ def placement_of(sizes: Sizes) -> Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """values: by Value, [max rows, stride]. parts, decoded, transposed: flat scratch, see ScratchSizes.
+    """values: by Value, [max rows, stride]. bounds: by widths of segments, int32, where each begins and the
+    last one ends. exchange: with other ranks. parts, decoded, transposed: flat scratch, see ScratchSizes.
     partial, stats: of attention's KV splits. hidden: pinned float32 [MAX_IN_FLIGHT, max_output_rows,
     hidden_width]."""
 
@@ -91,6 +92,8 @@ class StepMemory:
     pages: KvPages
     states: StatePool
     by_position: Mapping[Rotary | Temperature, Tensor]
+    bounds: Mapping[tuple[int, ...], Tensor]
+    exchange: Exchange
     parts: Tensor
     decoded: Tensor
     transposed: Tensor
@@ -107,15 +110,21 @@ class StepMemory:
         return self.pages.pool.nbytes + self.states.pool.nbytes
 
     @classmethod
-    def allocate(cls, sizes: Sizes, device: Device) -> StepMemory:
+    def allocate(cls, sizes: Sizes, device: Device, state: SlotState | None = None) -> StepMemory:
+        """state: of the slots, where it lies in memory that others see, too."""
         program, limits = sizes.program, sizes.limits
         tables = StepTables.allocate(limits, tile_tokens=sizes.tile_tokens, device=device)
         (heads, value_dim), rows = sizes.heads, limits.max_output_rows
         kv_splits = tables.max_kv_splits
+        exchange = Exchange.allocate(program, sizes.max_rows, device)
         return cls(
             tables=tables,
-            state=PinnedState.allocate(limits, program.vocab_size, device),
-            values=_values(sizes, device),
+            state=PinnedState.over(state, device)
+            if state
+            else PinnedState.allocate(limits, program.vocab_size, device),
+            values=_values(sizes, device) | exchange.values,
+            bounds=_bounds(program, device),
+            exchange=exchange,
             pages=KvPages.allocate(program, limits, device),
             states=StatePool.allocate(program, limits, device),
             by_position=_position_tables(program, limits, device),
@@ -139,6 +148,16 @@ def _values(sizes: Sizes, device: Device) -> dict[Value, Tensor]:
         rows, nbytes = sizes.max_rows[value.rows], sizes.max_rows[value.rows] * row_bytes(value)
         views[value] = arena[start : start + nbytes].view(DTYPES[value.dtype]).view(rows, stride_of(value))
     return views
+
+
+def _bounds(program: Program, device: Device) -> dict[tuple[int, ...], Tensor]:
+    found: dict[tuple[int, ...], Tensor] = {}
+    for op in program.ops:
+        if isinstance(op, Linear) and op.segments and op.segments not in found:
+            host = np.cumsum([0, *op.segments], dtype=np.int32)
+            found[op.segments] = device.empty(len(host))
+            found[op.segments].copy_(torch.from_numpy(host))
+    return found
 
 
 def _position_tables(

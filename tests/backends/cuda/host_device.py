@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S
+from firelane.backends.cuda.device import WAIT_LIMIT_S, Shared
 
 _GARBAGE = {1: 0x7F, 2: 0x7F7F, 4: 0x7F7F7F7F, 8: 0x7F7F7F7F7F7F7F7F}
 
@@ -36,7 +36,7 @@ class HostGraph:
 class HostFence:
     """Of what is done already."""
 
-    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
+    def wait(self, limit_s: float = WAIT_LIMIT_S, given_up: Callable[[], str] = lambda: "") -> None:
         pass
 
 
@@ -68,6 +68,12 @@ class HostDevice:
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
+
+    def register(self, address: int, nbytes: int) -> None:
+        pass
+
+    def shared(self, nbytes: int, *, ranks: int) -> Shared:
+        raise NotImplementedError
 
     def capture(self, work: Callable[[], None]) -> HostGraph:
         if self._warm:

@@ -14,7 +14,8 @@ from torch import Tensor
 from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels import transpose
 from firelane.backends.cuda.kernels.gated import gated_linear
-from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.linear import linear
+from firelane.backends.cuda.kernels.linear_parts import linear_parts
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import round_up, segments
 from firelane.backends.cuda.tables import NUM_COUNTS, ROWS

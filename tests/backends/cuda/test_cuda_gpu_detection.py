@@ -158,6 +158,14 @@ def test_torch_tells_its_cuda_without_being_imported(
     assert gpu_detection.installed().triton == ""
 
 
+def test_more_ranks_than_gpus_are_refused(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = look(COUNT=2)
+    monkeypatch.setattr(gpu_detection, "detect", lambda: found)
+    config = ExecutorConfig(cache_dir=Path("/nowhere"), tensor_parallel_size=4)
+    with pytest.raises(UsageError, match="--tensor-parallel-size 4: this process sees 2 GPUs, and each rank"):
+        cuda.load(None, Path("/nowhere"), config, lambda *_: None)  # type: ignore[arg-type]
+
+
 def test_auto_takes_what_can_be_used(
     look: Look, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@ kernels that are compiled ahead are those that run."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,22 @@ import torch
 from firelane.backends.cuda import coded_reference, loader
 from firelane.backends.cuda.kernels.quantised import decode_matrix
 from firelane.backends.cuda.loading import load_weights, planned_bytes
-from firelane.backends.cuda.matrices import PlainMatrix, QuantisedForm, QuantisedMatrix
+from firelane.backends.cuda.matrices import FP4, PlainMatrix, QuantisedForm, QuantisedMatrix
 from firelane.backends.cuda.packing import MatrixPacker
 from firelane.backends.cuda.placement import Placement
 from firelane.backends.cuda.quantised_weights import Stored, arrays_of, numbers_of, stored_weights
 from firelane.contract import SAMPLE, SCORE
 from firelane.engine_config import ExecutorConfig
+from firelane.errors import CheckpointError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.program.program import Program
 from firelane.program.values import DType, Weight
 from firelane.weights.checkpoint import Checkpoint
+from firelane.weights.codebooks import E2M1_VALUES, Codebook
+from firelane.weights.codes import Codes
 from firelane.weights.fitting import fitted
+from firelane.weights.formats import Grouping
 from firelane.weights.gguf.blocks import FORMATS as GGUF_FORMATS
 from firelane.weights.gguf.blocks import decode
 from firelane.weights.gguf.types import TYPES
@@ -36,6 +41,7 @@ from tests.backends.cuda.matrices_harness import bf16, bits_of, escapes_of, padd
 from tests.backends.executor_contract import Batch
 from tests.models import toy_dense
 from tests.weights.files import to_bf16
+from tests.weights.quantized.test_gpt_oss import write as write_gpt_oss
 from tests.weights.quantized.test_quantized import write_quantized
 
 CONFIG = toy_dense.qwen3() | {
@@ -47,7 +53,10 @@ CONFIG = toy_dense.qwen3() | {
 }
 UNITS_AT = {"Q4_K": (0, 2), "Q6_K": (208,), "Q2_K": (80, 82)}
 BLOCK_BYTES = {type_.name: type_.nbytes for type_ in TYPES.values()}
-FORMATS = ("int4", "int4 with zero points", "int8, rows", "awq", "gptq, 8 bits")
+FORMATS = (
+    "int4", "int4 with zero points", "int8, rows", "awq", "gptq, 8 bits",
+    "fp8, blocks", "nvfp4, divided", "mxfp4",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -130,6 +139,62 @@ def test_scales_of_two_levels(kind: str) -> None:
     assert split is not None
     assert_same(matrix, PlainMatrix(data=bf16(split.bits), rows=rows, k=k, escapes=escapes_of(split)))
     assert (matrix.bounds is not None) == (grouping.minima and len(split.where) > 0)
+
+
+@pytest.mark.parametrize("book", [Codebook.E4M3, Codebook.E2M1], ids=lambda book: book.value)
+def test_scales_too_large_for_the_decode_in_registers(book: Codebook) -> None:
+    rng = np.random.default_rng(2)
+    codes = rng.integers(0, 120, (64, 128)).astype(np.int8)
+    codes = codes if book is Codebook.E4M3 else E2M1_VALUES[codes & 15]
+    rows = Codes(codes, np.full((64, 4), 2.5e2, np.float32), book=book)
+    rows.scales[3, 1] = 1e5
+    grouping = Grouping(8 if book is Codebook.E4M3 else 4, 32, minima=False, book=book)
+    form = QuantisedForm(
+        numbers=numbers_of(grouping), group_size=32, scales=torch.float32, minima=None, bounds=False
+    )
+    stored = Stored(grouping=grouping, form=form)
+    weight = Weight.stored("w", (64, 128), DType.BF16)
+    place = Placement(
+        weight=weight, padded_rows=64, padded_k=128, may_split=False, to_coded=False, stored=stored
+    )
+    packer = MatrixPacker(HostDevice(), (place,))
+    arrays = packer.place_codes(place, stored)
+    for target, part in zip(arrays, arrays_of(rows, stored, 128), strict=True):
+        target.copy_(torch.from_numpy(part))
+    matrix = packer.pack_codes(place, arrays)
+    assert isinstance(matrix, PlainMatrix)
+    np.testing.assert_array_equal(bits_of(matrix.data) & 0x7FFF, to_bf16(rows.values()) & 0x7FFF)
+
+
+def test_experts_of_gpt_oss_keep_their_codes(tmp_path: Path) -> None:
+    """In MXFP4, transposed, and gate and up by turns; with inputs that fill no tile."""
+    directory = write_gpt_oss(tmp_path)
+    program, checkpoint = opened(directory)
+    stored = stored_weights(program, checkpoint, "auto")
+    assert {w.name for w in program.weights if w.layout.by_expert and w.k > 1} == set(stored)
+    loaded = load_weights(program, checkpoint, HostDevice(), stored=stored, threads=2)
+    twin = load_weights(*opened(directory / "twin"), HostDevice(), mode="bf16", threads=2)
+    for name, kept in stored.items():
+        matrix, plain = loaded.matrices[name], twin.matrices[name]
+        assert isinstance(matrix, QuantisedMatrix)
+        assert isinstance(plain, PlainMatrix)
+        assert (matrix.numbers, form_of(matrix)) == (FP4, kept.form)
+        assert_same(matrix, plain)
+
+
+def test_a_code_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    directory = write_quantized("fp8, rows", tmp_path, CONFIG)
+    program, checkpoint = opened(directory)
+    stored = stored_weights(program, checkpoint, "auto")
+    name = "model.layers.0.mlp.down_proj.weight"
+    file = directory / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    at = 8 + int.from_bytes(data[:8], "little") + header[name]["data_offsets"][0]
+    data[at + 1000] = 0xFF
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=f"tensor {name} holds NaN"):
+        load_weights(program, checkpoint, HostDevice(), stored=stored, threads=2)
 
 
 def gguf_blocks(kind: str, count: int) -> np.ndarray:

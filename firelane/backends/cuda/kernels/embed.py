@@ -18,6 +18,7 @@ from firelane.backends.cuda.launch import Launch
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
 from firelane.backends.cuda.tables import TOKENS, StepTables
+from firelane.program.values import Part
 
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 _TILE = tl.constexpr(K_TILE)
@@ -95,6 +96,7 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     out_stride,
     COUNT: tl.constexpr,
     SCALE: tl.constexpr,
+    FIRST: tl.constexpr,
     VOCAB: tl.constexpr,
     WIDTH: tl.constexpr,
     K: tl.constexpr,
@@ -106,12 +108,15 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
     GROUP_SIZE: tl.constexpr,
 ):
     """A program a token and BLOCK columns: it stores them, then puts those of the row's escapes that are
-    its own in their places."""
+    its own in their places. FIRST: the id of the table's first row, where others have the rest, or -1."""
     token = tl.program_id(0)
     row = tl.load(token_ids + token)
     if token >= tl.load(counts + COUNT):
         return
-    row = tl.where((row >= 0) & (row < VOCAB), row, 0)
+    if FIRST >= 0:
+        row -= FIRST
+    is_here = (row >= 0) & (row < VOCAB)
+    row = tl.where(is_here, row, 0)
     block = row // ROW_BLOCK
     first, last = tl.load(starts + block), tl.load(starts + block + 1)
     begin = tl.program_id(1) * BLOCK
@@ -126,6 +131,9 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
         x = decoded(data, codes, base, row.to(tl.int64), columns, mask, K=K, K_TILE=K_TILE)
     if SCALE != 1.0:
         x *= SCALE
+    if FIRST >= 0:
+        x = tl.where(is_here, x, 0.0)
+        last = tl.where(is_here, last, first)
     out += token.to(tl.int64) * out_stride
     tl.store(out + columns, x.to(out.dtype.element_ty), mask=mask)
     tl.debug_barrier()  # an escape's place was stored by another thread
@@ -140,9 +148,17 @@ def embed_kernel(  # limits: exempt (kernel: a matrix in pointers)
         tl.store(out + column, value.to(out.dtype.element_ty), mask=mine)
 
 
-def embed(table: Matrix, tables: StepTables, out: Tensor, *, scale: float = 1.0, max_tokens: int) -> Launch:
+def embed(
+    table: Matrix,
+    tables: StepTables,
+    out: Tensor,
+    *,
+    scale: float = 1.0,
+    part: Part | None = None,
+    max_tokens: int,
+) -> Launch:
     """out[t] = row token_ids[t] of the table, exactly, times scale; of a token id that the table has not,
-    some row."""
+    some row, or zeros where it is a part."""
     block = columns_of(table.k)
     return Launch(
         kernel=embed_kernel,
@@ -159,6 +175,7 @@ def embed(table: Matrix, tables: StepTables, out: Tensor, *, scale: float = 1.0,
             "out_stride": out.stride(0),
             "COUNT": TOKENS,
             "SCALE": scale,
+            "FIRST": part.first if part else -1,
             "VOCAB": table.rows,
             "WIDTH": table.k,
             "K_TILE": K_TILE,

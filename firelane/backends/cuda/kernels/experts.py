@@ -216,7 +216,7 @@ def expert_linear_kernel(  # limits: exempt (kernel: matrices, rows and output i
     place = expert * (feature_tiles * FEATURES) + feature
     x_rows = x + row * x_stride + slot * k
     total = multiply(
-        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, k,
+        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, None, k,
         FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     total += sum_escapes(

@@ -28,19 +28,20 @@ def group_rows_kernel(  # limits: exempt (kernel: pointers and sizes)
     counts,
     COUNT: tl.constexpr,
     PICKS: tl.constexpr,
+    FIRST: tl.constexpr,
     EXPERTS: tl.constexpr,
     BINS: tl.constexpr,
     ROW_TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program an expert. Each counts all picks: so it knows where its own begin without waiting for
-    others."""
+    """A program an expert, of EXPERTS from id FIRST on. Each counts all picks: so it knows where its own
+    begin without waiting for others."""
     expert = tl.program_id(0)
     entries = tl.load(counts + COUNT) * PICKS
     found = tl.zeros((BINS,), dtype=tl.int32)
     for first in range(0, entries, BLOCK):
-        found += tl.histogram(_picks(picks, picks_stride, first, entries, PICKS, EXPERTS, BLOCK), BINS)
+        found += tl.histogram(_picks(picks, picks_stride, first, entries, PICKS, FIRST, EXPERTS, BLOCK), BINS)
     ids = tl.arange(0, BINS)
     found = tl.where(ids < EXPERTS, found, 0)
     row_tiles = (found + (ROW_TILE - 1)) // ROW_TILE
@@ -56,7 +57,7 @@ def group_rows_kernel(  # limits: exempt (kernel: pointers and sizes)
         tile += 1
     if mine > 0:
         for first in range(0, entries, BLOCK):
-            of_me = _picks(picks, picks_stride, first, entries, PICKS, EXPERTS, BLOCK) == expert
+            of_me = _picks(picks, picks_stride, first, entries, PICKS, FIRST, EXPERTS, BLOCK) == expert
             ranks = tl.cumsum(of_me.to(tl.int32), 0)
             tl.store(order + start + ranks - 1, first + tl.arange(0, BLOCK), mask=of_me)
             start += tl.sum(of_me.to(tl.int32), axis=0)
@@ -69,12 +70,16 @@ def _picks(
     first,
     entries,
     PICKS: tl.constexpr,
+    FIRST: tl.constexpr,
     EXPERTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of BLOCK entries from `first` on; EXPERTS behind the last."""
+    """Of BLOCK entries from `first` on, counted from FIRST; EXPERTS behind the last, and of those that are
+    not here."""
     entry = first + tl.arange(0, BLOCK)
-    return tl.load(picks + entry // PICKS * picks_stride + entry % PICKS, mask=entry < entries, other=EXPERTS)
+    places = picks + entry // PICKS * picks_stride + entry % PICKS
+    found = tl.load(places, mask=entry < entries, other=FIRST + EXPERTS) - FIRST
+    return tl.where((found >= 0) & (found < EXPERTS), found, EXPERTS)
 
 
 def group_rows(
@@ -82,14 +87,15 @@ def group_rows(
     groups: RowGroups,
     *,
     experts: int,
+    first: int = 0,
     width: int,
     row_tile: int,
     counts: Tensor,
     count: int,
     max_rows: int,
 ) -> Launch:
-    """picks: int32 [rows, stride], `width` of each row, each below `experts`. groups: with room for
-    max_rows * width entries, and most_tiles()."""
+    """picks: int32 [rows, stride], `width` of each row; those of experts from `first` on count. groups: with
+    room for max_rows * width entries, and most_tiles()."""
     block = min(MOST_AT_ONCE, max(LEAST_BINS, power_of_two(max_rows * width)))
     return Launch(
         kernel=group_rows_kernel,
@@ -103,6 +109,7 @@ def group_rows(
             "counts": counts,
             "COUNT": count,
             "PICKS": width,
+            "FIRST": first,
             "EXPERTS": experts,
             "BINS": max(LEAST_BINS, power_of_two(experts + 1)),
             "ROW_TILE": row_tile,

@@ -69,7 +69,7 @@ def head_linear_kernel(  # limits: exempt (kernel: matrices, rows and output in 
     feature = feature_tile * FEATURES
     place = head * (feature_tiles * FEATURES) + feature
     total = multiply(
-        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, k,
+        data, codes, bases, scales, minima, units, place, k_tiles, x_rows, valid, 0, k_tiles, None, k,
         FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
     )  # fmt: skip
     total += sum_escapes(

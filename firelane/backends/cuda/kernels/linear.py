@@ -1,4 +1,4 @@
-"""Linear: (x · weightᵀ + bias) * scale + residual; whole, or in parts that its reader sums (split_k.py)."""
+"""Linear: (x · weightᵀ + bias) * scale + residual, whole; in parts that are summed later: linear_parts.py."""
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportGeneralTypeIssues=false
 # (what a triton.jit function takes are blocks and pointers of the device's language, not Python's types)
@@ -13,6 +13,7 @@ from firelane.backends.cuda.config import LinearConfig
 from firelane.backends.cuda.kernels.activations import capped
 from firelane.backends.cuda.kernels.escapes import sum_escapes
 from firelane.backends.cuda.kernels.library import LibraryProduct
+from firelane.backends.cuda.kernels.linear_tree import add_to_tree
 from firelane.backends.cuda.kernels.products import again, halves, multiply, place_tile
 from firelane.backends.cuda.kernels.tiling import (
     decode_first,
@@ -21,13 +22,16 @@ from firelane.backends.cuda.kernels.tiling import (
     launch_of,
     matrix_arguments,
     row_arguments,
+    run_arguments,
     tiling,
     transposed_for,
 )
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix, PlainMatrix
-from firelane.backends.cuda.shapes import ROW_BLOCK, segments
+from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.sum_order import SumOrder, sequential
 
+_TILE = tl.constexpr(K_TILE)
 _ROW_BLOCK = tl.constexpr(ROW_BLOCK)
 FINISH = LinearConfig(row_tile=64, warps=4, stages=2)  # of what follows a library's product
 SLICE_SUMS = 32  # of one thread, that are written at once
@@ -49,6 +53,8 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     bias,
     residual,
     out,
+    bounds,
+    levels,
     counts,
     rows,
     k,
@@ -57,10 +63,14 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     x_t_stride,
     residual_stride,
     out_stride,
+    level_stride,
+    level_row_stride,
     feature_tiles,
     row_tiles,
     COUNT: tl.constexpr,
     SEGMENTS: tl.constexpr,
+    CUT: tl.constexpr,
+    LEVELS: tl.constexpr,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
@@ -77,9 +87,10 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
     """One tile of out = (((segment 0 + …) + escapes) + bias) * SCALE + residual, capped.
 
     Registers hold one accumulator: the sums of all segments so far wait in `out`, where `residual` must not
-    lie. SEGMENTS 0: all that matrix and rows give lies in `out` already. EARLY: the escapes' products are
-    made first and wait in registers, where those have room: behind the main loop nothing else would be read
-    meanwhile.
+    lie. bounds: where segments begin, which are added as a tree then, and wait in `levels` (add_to_tree());
+    CUT: some begin within a tile. SEGMENTS 0: all that matrix and rows give lies in `out` already. EARLY: the
+    escapes' products are made first and wait in registers, where those have room: behind the main loop
+    nothing else would be read meanwhile.
     """
     feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
     first = row_tile * ROW_TILE
@@ -105,34 +116,49 @@ def linear_kernel(  # limits: exempt (kernel: matrix, rows and output in pointer
             FEATURES, ROW_TILE, STEP,
         )  # fmt: skip
     tiles = k_tiles // max(SEGMENTS, 1)
-    for segment in range(SEGMENTS):  # none if SEGMENTS is 0
-        total = multiply(
-            data, codes, bases, scales, minima, units, feature, k_tiles, x_rows, valid, segment * tiles,
-            (segment + 1) * tiles, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
-        )  # fmt: skip
-        if (segment == SEGMENTS - 1) & ((not has_escapes) | EARLY):
-            add_to_tile(
-                out, out_stride, total, segment > 0, escapes, has_escapes, bias, residual, residual_stride,
-                feature, rows, count,
-                FEATURES, ROW_TILE, SLICES, SCALE, CAP,
+    if levels is not None:
+        levels += first.to(tl.int64) * level_row_stride
+        for segment in range(SEGMENTS):
+            run, end = tl.load(bounds + segment), tl.load(bounds + segment + 1)
+            total = multiply(
+                data, codes, bases, scales, minima, units, feature, k_tiles, x_rows, valid,
+                run // _TILE, (end + _TILE - 1) // _TILE, run if CUT else None, end if CUT else k,
+                FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
             )  # fmt: skip
-        else:
-            add_to_tile(
-                out, out_stride, total, segment > 0, None, False, None, None, 0, feature, rows, count,
-                FEATURES, ROW_TILE, SLICES, 1.0, 0.0,
+            add_to_tree(
+                out, out_stride, levels, level_stride, level_row_stride, total, segment, bias, residual,
+                residual_stride, feature, rows, count,
+                FEATURES, ROW_TILE, SLICES, SEGMENTS, LEVELS, SCALE,
             )  # fmt: skip
-    if not EARLY:  # noqa: SIM102 (the inner one is known on the device alone)
-        if has_escapes | (SEGMENTS == 0):
-            total = sum_escapes(
-                starts, where, values, block, x_rows, valid, x_t, x_t_stride,
-                FEATURES, ROW_TILE, STEP,
+    else:
+        for segment in range(SEGMENTS):  # none if SEGMENTS is 0
+            total = multiply(
+                data, codes, bases, scales, minima, units, feature, k_tiles, x_rows, valid, segment * tiles,
+                (segment + 1) * tiles, None, k,
+                FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
             )  # fmt: skip
-            add_to_tile(
-                out, out_stride, total, True, None, False, bias, residual, residual_stride,
-                feature, rows, count,
-                FEATURES, ROW_TILE, SLICES, SCALE, CAP,
-            )  # fmt: skip
+            if (segment == SEGMENTS - 1) & ((not has_escapes) | EARLY):
+                add_to_tile(
+                    out, out_stride, total, segment > 0, escapes, has_escapes, bias, residual,
+                    residual_stride, feature, rows, count,
+                    FEATURES, ROW_TILE, SLICES, SCALE, CAP,
+                )  # fmt: skip
+            else:
+                add_to_tile(
+                    out, out_stride, total, segment > 0, None, False, None, None, 0, feature, rows, count,
+                    FEATURES, ROW_TILE, SLICES, 1.0, 0.0,
+                )  # fmt: skip
+        if not EARLY:  # noqa: SIM102 (the inner one is known on the device alone)
+            if has_escapes | (SEGMENTS == 0):
+                total = sum_escapes(
+                    starts, where, values, block, x_rows, valid, x_t, x_t_stride,
+                    FEATURES, ROW_TILE, STEP,
+                )  # fmt: skip
+                add_to_tile(
+                    out, out_stride, total, True, None, False, bias, residual, residual_stride,
+                    feature, rows, count,
+                    FEATURES, ROW_TILE, SLICES, SCALE, CAP,
+                )  # fmt: skip
 
 
 @triton.jit
@@ -233,76 +259,6 @@ def _add_rows(  # limits: exempt (kernel: a tile of the output, and what it is m
     tl.store(places, capped(total, CAP), mask=mask)
 
 
-@triton.jit(do_not_specialize=["feature_tiles", "row_tiles"])
-def linear_parts_kernel(  # limits: exempt (kernel: matrix, rows and output in pointers and strides)
-    data,
-    codes,
-    bases,
-    scales,
-    minima,
-    units,
-    starts,
-    where,
-    values,
-    x,
-    x_t,
-    parts,
-    counts,
-    rows,
-    k,
-    k_tiles,
-    x_stride,
-    x_t_stride,
-    parts_stride,
-    out_stride,
-    feature_tiles,
-    row_tiles,
-    COUNT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-    FEATURES: tl.constexpr,
-    ROW_TILE: tl.constexpr,
-    K_TILE: tl.constexpr,
-    STEP: tl.constexpr,
-    RAGGED: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    GROUP_SIZE: tl.constexpr,
-    GROUP: tl.constexpr,
-):
-    """One tile of one part: parts[s] = segment s, parts[SEGMENTS] = escapes. Those are few and wait long for
-    memory, so that programs of their own overlap them with the rest; they start last and fill gaps."""
-    feature_tile, row_tile = place_tile(tl.program_id(0), feature_tiles, row_tiles, GROUP)
-    part = tl.program_id(1)
-    tiles = k_tiles // SEGMENTS
-    first = row_tile * ROW_TILE
-    count = tl.load(counts + COUNT) - first
-    if count <= 0:
-        return
-    tokens = tl.arange(0, ROW_TILE)
-    valid = tokens < count
-    x += first.to(tl.int64) * x_stride
-    x_rows = x + tokens * x_stride
-    if x_t is not None:
-        x_t += first + tokens
-    features = feature_tile * FEATURES + tl.arange(0, FEATURES)
-    parts += part.to(tl.int64) * parts_stride + first.to(tl.int64) * out_stride
-    places = parts + tokens[None, :] * out_stride + features[:, None]
-    mask = (features < rows)[:, None] & valid[None, :]
-    if part < SEGMENTS:
-        total = multiply(
-            data, codes, bases, scales, minima, units, feature_tile * FEATURES, k_tiles, x_rows, valid,
-            part * tiles, (part + 1) * tiles, k,
-            FEATURES, ROW_TILE, K_TILE, RAGGED, NUMBERS, GROUP_SIZE,
-        )  # fmt: skip
-        tl.store(places, total, mask=mask)
-    else:
-        block = feature_tile * (FEATURES // 64)
-        total = sum_escapes(
-            starts, where, values, block, x_rows, valid, x_t, x_t_stride,
-            FEATURES, ROW_TILE, STEP,
-        )  # fmt: skip
-        tl.store(places, total, mask=mask)
-
-
 def linear(
     matrix: Matrix,
     x: Tensor,
@@ -318,20 +274,24 @@ def linear(
     config: LinearConfig,
     scratch: Tensor | None = None,
     x_t: Tensor | None = None,
+    order: SumOrder | None = None,
+    levels: Tensor | None = None,
 ) -> list[Work]:  # limits: exempt (an op's operands)
     """x: the matrix's dtype [max_rows, >= k]; out: float32 [max_rows, >= matrix.rows], overlaps nothing else;
     bias: [matrix.rows]; residual: float32, as out; scale, softcap: as the op's. Rows from counts[count] on
     are left alone (but by config.library, which makes garbage of them). scratch: bf16, for
     config.decode_first: padded rows * padded k elements. x_t: of x's dtype, for config.transpose:
-    transpose.elements(k, max_rows)."""
+    transpose.elements(k, max_rows). order: None is that of the matrix's shape; of a tree of several segments
+    `levels` has room for those that wait, float32 [order.levels, >= max_rows, stride]."""
+    order = order or sequential(matrix.rows, matrix.k)
     works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
     if config.decode_first and not isinstance(matrix, PlainMatrix):
         decode, matrix = decode_first(matrix, scratch)
         works.append(decode)
-    num_segments = segments(matrix.rows, matrix.k)
+    run = run_arguments(matrix, order)
     if config.library and isinstance(matrix, PlainMatrix):
         works.append(LibraryProduct(x=x, weights=matrix.data[: matrix.rows, : matrix.k], out=out))
-        num_segments, config = 0, FINISH
+        run, config = run | {"SEGMENTS": 0}, FINISH
     config = fitting(config, matrix, matrix.padded_rows)
     tiles = tiling(matrix.padded_rows, max_rows, config)
     slices = 4 if config.features * config.row_tile > SLICE_SUMS * 32 * config.warps else 1
@@ -342,7 +302,7 @@ def linear(
         "counts": counts,
         "COUNT": count,
         "rows": matrix.rows,
-        "SEGMENTS": num_segments,
+        **run,
         "STEP": escape_step(config.row_tile, transposed),
         "bias": bias,
         "residual": residual,
@@ -352,41 +312,11 @@ def linear(
         "SCALE": scale,
         "CAP": softcap,
         "SLICES": slices,
-        "EARLY": slices == 1 and num_segments > 0,
+        "EARLY": slices == 1 and run["SEGMENTS"] > 0 and levels is None,
+        "levels": levels if order.is_tree else None,
+        "level_stride": 0 if levels is None else levels.stride(0),
+        "level_row_stride": 0 if levels is None else levels.stride(1),
+        "LEVELS": order.levels,
     }
     grid = (tiles["feature_tiles"] * tiles["row_tiles"],)
     return [*works, launch_of(linear_kernel, grid, arguments, config)]
-
-
-def linear_parts(
-    matrix: Matrix,
-    x: Tensor,
-    parts: Tensor,
-    *,
-    counts: Tensor,
-    count: int,
-    max_rows: int,
-    config: LinearConfig,
-    x_t: Tensor | None = None,
-) -> list[Work]:  # limits: exempt (an op's operands)
-    """parts: float32 [segments + 1, >= max_rows, stride]: each segment's sums, then the escapes'. x, counts,
-    x_t: as linear()."""
-    works, transposed = transposed_for(matrix, x, x_t, config, counts, count, max_rows)
-    config = fitting(config, matrix, matrix.padded_rows)
-    tiles = tiling(matrix.padded_rows, max_rows, config)
-    num_segments = segments(matrix.rows, matrix.k)
-    arguments = {
-        **matrix_arguments(matrix),
-        **tiles,
-        **row_arguments(x, transposed),
-        "counts": counts,
-        "COUNT": count,
-        "rows": matrix.rows,
-        "SEGMENTS": num_segments,
-        "STEP": escape_step(config.row_tile, transposed),
-        "parts": parts,
-        "parts_stride": parts.stride(0),
-        "out_stride": parts.stride(1),
-    }
-    grid = (tiles["feature_tiles"] * tiles["row_tiles"], num_segments + 1)
-    return [*works, launch_of(linear_parts_kernel, grid, arguments, config)]

@@ -48,9 +48,14 @@ def halves(tile, FEATURES: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def load_rows(x_rows, valid, inputs, k, RAGGED: tl.constexpr):
-    """[inputs, rows] of x. What lies behind k, or in rows that are not valid, counts as 0: it may be NaN."""
+def load_rows(  # limits: exempt (kernel: rows, and what of them counts)
+    x_rows, valid, inputs, begin, k, RAGGED: tl.constexpr
+):
+    """[inputs, rows] of x. What lies before `begin`, if that is no None, behind k, or in rows that are not
+    valid, counts as 0: it may be NaN."""
     mask = valid[None, :]
+    if begin is not None:
+        mask = mask & (inputs >= begin)[:, None]
     if RAGGED:
         mask = mask & (inputs < k)[:, None]
     return tl.load(x_rows[None, :] + inputs[:, None], mask=mask, other=0.0)
@@ -70,6 +75,7 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
     valid,
     first_tile,
     end_tile,
+    begin,
     k,
     FEATURES: tl.constexpr,
     ROW_TILE: tl.constexpr,
@@ -79,8 +85,9 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
     GROUP_SIZE: tl.constexpr,
 ):
     """float32 [FEATURES, ROW_TILE]: features feature .. of the matrix times rows, over its tiles of inputs
-    first_tile .. end_tile, of k_tiles. NUMBERS None: scales and minima are, too, then; codes None: the plain
-    form. But for that one FEATURES are a block of rows, and K_TILE does not matter."""
+    first_tile .. end_tile, of k_tiles, and there from `begin` to k. NUMBERS None: scales and minima are, too,
+    then; codes None: the plain form. But for that one FEATURES are a block of rows, and K_TILE does not
+    matter."""
     total = tl.zeros((FEATURES, ROW_TILE), dtype=tl.float32)
     rows = tl.arange(0, FEATURES)[:, None]
     if NUMBERS is not None:
@@ -95,8 +102,8 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
             low, high = tl.load(bases + 2 * block), tl.load(bases + 2 * block + 1)
         for tile in range(first_tile, end_tile):
             half = tl.arange(0, _HALF) + tile * _TILE
-            lower_met = load_rows(x_rows, valid, half, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, half + _HALF, k, RAGGED)
+            lower_met = load_rows(x_rows, valid, half, begin, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, half + _HALF, begin, k, RAGGED)
             weights = half_tile(
                 data, scales, minima, units, low, high, tile, k_tiles, False,
                 NUMBERS, GROUP_SIZE,
@@ -111,7 +118,7 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
         data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
         for at in range(first_tile * _TILE, end_tile * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
-            met = load_rows(x_rows, valid, inputs, k, RAGGED)
+            met = load_rows(x_rows, valid, inputs, begin, k, RAGGED)
             total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
     else:
         data += feature.to(tl.int64) * (k_tiles * _TILE) + rows * (k_tiles * _TILE)
@@ -121,8 +128,8 @@ def multiply(  # limits: exempt (kernel: a tile of a matrix in any form, and row
             half = tl.arange(0, _HALF)
             lower, upper = half + tile * _TILE, half + (tile * _TILE + _HALF)
             code = tl.load(codes + (half + tile * _HALF)[None, :])
-            lower_met = load_rows(x_rows, valid, lower, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, upper, k, RAGGED)
+            lower_met = load_rows(x_rows, valid, lower, begin, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, upper, begin, k, RAGGED)
             lower_low, upper_low = tl.load(data + lower[None, :]), tl.load(data + upper[None, :])
             total = tl.dot(decode_lower(lower_low, code, base), lower_met, total)
             total = tl.dot(decode_upper(upper_low, code, base), upper_met, total)
@@ -172,8 +179,8 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, 
             other_low, other_high = tl.load(bases + 2 * other_block), tl.load(bases + 2 * other_block + 1)
         for tile in range(k_tiles):
             half = tl.arange(0, _HALF) + tile * _TILE
-            lower_met = load_rows(x_rows, valid, half, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, half + _HALF, k, RAGGED)
+            lower_met = load_rows(x_rows, valid, half, None, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, half + _HALF, None, k, RAGGED)
             weights = half_tile(
                 data, scales, minima, units, low, high, tile, k_tiles, False,
                 NUMBERS, GROUP_SIZE,
@@ -199,7 +206,7 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, 
         other_data = data + distance.to(tl.int64) * (k_tiles * _TILE)
         for at in range(0, k_tiles * _TILE, K_TILE):
             inputs = at + tl.arange(0, K_TILE)
-            met = load_rows(x_rows, valid, inputs, k, RAGGED)
+            met = load_rows(x_rows, valid, inputs, None, k, RAGGED)
             total = tl.dot(tl.load(data + inputs[None, :]), met, total, input_precision="ieee")
             other = tl.dot(tl.load(other_data + inputs[None, :]), met, other, input_precision="ieee")
     else:
@@ -212,8 +219,8 @@ def multiply_two(  # limits: exempt (kernel: two tiles of a matrix in any form, 
         for tile in range(k_tiles):
             half = tl.arange(0, _HALF)
             lower, upper = half + tile * _TILE, half + (tile * _TILE + _HALF)
-            lower_met = load_rows(x_rows, valid, lower, k, RAGGED)
-            upper_met = load_rows(x_rows, valid, upper, k, RAGGED)
+            lower_met = load_rows(x_rows, valid, lower, None, k, RAGGED)
+            upper_met = load_rows(x_rows, valid, upper, None, k, RAGGED)
             code = tl.load(codes + (half + tile * _HALF)[None, :])
             low = tl.load(data + lower[None, :])
             total = tl.dot(decode_lower(low, code, base), lower_met, total)

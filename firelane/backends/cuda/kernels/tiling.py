@@ -15,6 +15,7 @@ from firelane.backends.cuda.kernels.transpose import are_worth, transpose
 from firelane.backends.cuda.launch import Grid, Launch, Work
 from firelane.backends.cuda.matrices import CodedMatrix, Matrix, PlainMatrix, QuantisedMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK
+from firelane.backends.cuda.sum_order import SumOrder
 
 _FORM_ARGUMENTS = ("data", "codes", "bases", "scales", "minima", "units", "NUMBERS", "GROUP_SIZE")
 GROUP = 8  # row tiles that meet a tile of features one after the other
@@ -96,6 +97,16 @@ def row_arguments(x: Tensor, transposed: Tensor | None) -> dict[str, Any]:
         "x_stride": x.stride(0),
         "x_t": transposed,
         "x_t_stride": 0 if transposed is None else transposed.stride(0),
+    }
+
+
+def run_arguments(matrix: Matrix, order: SumOrder) -> dict[str, Any]:
+    """The runs of inputs that are summed apart; behind matrix_arguments()."""
+    return {
+        "bounds": order.bounds,
+        "SEGMENTS": order.count,
+        "CUT": order.is_ragged,
+        "RAGGED": matrix.k != matrix.padded_k or order.is_ragged,
     }
 
 

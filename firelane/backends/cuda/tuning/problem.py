@@ -14,7 +14,8 @@ from firelane.backends.cuda.config import LinearConfig, ProductShape
 from firelane.backends.cuda.kernels import transpose
 from firelane.backends.cuda.kernels.cast import cast
 from firelane.backends.cuda.kernels.gated import gated_linear
-from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.linear import linear
+from firelane.backends.cuda.kernels.linear_parts import linear_parts
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import ROW_SHIFT, CodedMatrix, Escapes, Matrix, PlainMatrix
 from firelane.backends.cuda.shapes import K_TILE, ROW_BLOCK, round_up, segments

@@ -10,7 +10,8 @@ import torch
 
 from firelane.backends.cuda.config import LinearConfig, choose
 from firelane.backends.cuda.kernels.gated import gated_linear
-from firelane.backends.cuda.kernels.linear import linear, linear_parts
+from firelane.backends.cuda.kernels.linear import linear
+from firelane.backends.cuda.kernels.linear_parts import linear_parts
 from firelane.backends.cuda.kernels.tiling import decode_first
 from firelane.backends.cuda.kernels.transpose import elements, transpose
 from firelane.backends.cuda.launch import Launch

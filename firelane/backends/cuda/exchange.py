@@ -1,0 +1,87 @@
+"""Exchange: the memory in which ranks leave rows for each other.
+
+All-reduces take two places by turns: a rank that writes to one again has met the others since, at the
+collective between, so all have read what lay there. Behind the last one of a step comes the meeting for its
+logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from firelane.backends.cuda.device import Device, Shared
+from firelane.backends.cuda.kv_pages import DTYPES
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.shapes import STRIDE_ELEMENTS, round_up
+from firelane.program.ops import AllReduce, Gather
+from firelane.program.program import Program
+from firelane.program.values import Rows, Value
+
+GRAIN_BYTES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Rows of one value in the memory of each rank; stride: in elements, the same on all."""
+
+    first: int
+    stride: int
+    rows: int
+
+    def nbytes(self, value: Value, rows: int | None = None) -> int:
+        return (self.rows if rows is None else rows) * self.stride * value.dtype.itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """shared: None of a program without collectives. places: by value that this rank leaves."""
+
+    shared: Shared | None
+    places: Mapping[Value, Place]
+
+    @classmethod
+    def allocate(cls, program: Program, max_rows: Mapping[Rows, int], device: Device) -> Exchange:
+        sums = [op for op in program.ops if isinstance(op, AllReduce)]
+        gathered = [op for op in program.ops if isinstance(op, Gather)]
+        if not sums:
+            return cls(shared=None, places={})
+        apart = max(_nbytes(op.x, op.x.width, max_rows) for op in sums)
+        places = {
+            op.x: Place(first=number % 2 * apart, stride=_stride(op.x.width), rows=max_rows[op.x.rows])
+            for number, op in enumerate(sums)
+        }
+        end = 2 * apart
+        for op in gathered:
+            width = max(op.widths)
+            places[op.x] = Place(first=end, stride=_stride(width), rows=max_rows[op.x.rows])
+            end += _nbytes(op.x, width, max_rows)
+        return cls(shared=device.shared(end, ranks=sums[0].ranks), places=places)
+
+    @property
+    def values(self) -> dict[Value, Tensor]:
+        """The rows that this rank leaves: [max rows, stride]."""
+        if self.shared is None:
+            return {}
+        mine = self.shared.mine
+        return {v: _view(mine[p.first : p.first + p.nbytes(v)], v, p) for v, p in self.places.items()}
+
+    def meeting(self, value: Value, rows: int) -> tuple[Work, list[Tensor]]:
+        """Work after which all ranks have left `rows` rows, and those of each rank: [rows, stride]."""
+        assert self.shared is not None
+        place = self.places[value]
+        work, found = self.shared.meeting(place.first, place.nbytes(value, rows))
+        return work, [_view(part, value, place) for part in found]
+
+
+def _view(data: Tensor, value: Value, place: Place) -> Tensor:
+    return data.view(DTYPES[value.dtype]).view(-1, place.stride)
+
+
+def _stride(width: int) -> int:
+    return round_up(width, STRIDE_ELEMENTS)
+
+
+def _nbytes(value: Value, width: int, max_rows: Mapping[Rows, int]) -> int:
+    return round_up(max_rows[value.rows] * _stride(width) * value.dtype.itemsize, GRAIN_BYTES)

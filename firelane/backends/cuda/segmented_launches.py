@@ -1,0 +1,104 @@
+"""Launches of a program that several ranks share: sums in segments, and what ranks exchange."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from firelane.backends.cuda.config import LinearConfig
+from firelane.backends.cuda.kernels.cast import cast
+from firelane.backends.cuda.kernels.linear import linear
+from firelane.backends.cuda.kernels.linear_parts import linear_parts
+from firelane.backends.cuda.kernels.transpose import are_worth
+from firelane.backends.cuda.kernels.tree import sum_of_experts, tree_sum
+from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.lowering import Lowering
+from firelane.backends.cuda.step_memory import stride_of
+from firelane.backends.cuda.sum_order import SumOrder, is_ragged
+from firelane.program.ops import AllReduce, ExpertLinear, Gather, Linear
+from firelane.program.segments import SEGMENTS
+
+
+def tree_linear(op: Linear, to: Lowering, config: LinearConfig, counted: dict[str, Any]) -> list[Work]:
+    """A product whose segments are added as a tree: in parts that another launch adds up, or one segment
+    after the other."""
+    matrix, x, out = to.matrix(op.weight.name), to.at(op.x), to.at(op.out)
+    assert not are_worth(matrix.escapes), f"{op.weight.name}: escapes of a matrix that ranks share"
+    order = SumOrder(
+        count=len(op.segments), bounds=to.memory.bounds[op.segments], is_ragged=is_ragged(op.segments)
+    )
+    operands: dict[str, Any] = {
+        "bias": to.optional(op.bias),
+        "residual": to.at(op.residual) if op.residual else None,
+        "scale": op.scale,
+    }
+    if config.parts:
+        parts = planes(order.count, op, to)
+        works = linear_parts(matrix, x, parts, config=config, x_t=None, order=order, **counted)
+        return [*works, tree_sum(list(parts), out, width=op.out.width, **operands, **counted)]
+    config = roomy(config, order)
+    scratch = to.memory.decoded if config.decode_first else None
+    levels = planes(order.levels, op, to) if order.levels else None
+    return linear(
+        matrix, x, out, config=config, scratch=scratch, order=order, levels=levels, **operands, **counted
+    )
+
+
+def roomy(config: LinearConfig, order: SumOrder) -> LinearConfig:
+    """A config whose programs have registers for the addresses of all sums that wait."""
+    if order.levels < 3 or config.row_tile <= 128:
+        return config
+    return replace(config, row_tile=128, stages=4)
+
+
+def planes(count: int, op: Linear | ExpertLinear, to: Lowering) -> Tensor:
+    """Scratch for so many sums of each number of the op's result."""
+    rows, stride = to.rows(op.out), stride_of(op.out)
+    return to.memory.parts[: count * rows * stride].view(count, rows, stride)
+
+
+def tree_of_experts(op: ExpertLinear, slots: Tensor, to: Lowering) -> Work:
+    """The sum of a row's slots, by runs of experts."""
+    part, runs = op.part, len(op.segments)
+    experts = part.of if part else op.weight.matrices
+    lowest = (SEGMENTS * ((part.first if part else 0) + 1) - 1) // experts
+    return sum_of_experts(
+        slots,
+        to.at(op.picks),
+        to.at(op.out),
+        experts=experts,
+        first=lowest // runs * runs,
+        runs=runs,
+        width=op.out.width,
+        residual=to.at(op.residual) if op.residual else None,
+        **to.counted(op.out),
+    )
+
+
+def all_reduce(op: AllReduce, to: Lowering) -> list[Work]:
+    """One shot: each rank reads what all have left, and adds it in the order of the tree."""
+    meeting, parts = to.memory.exchange.meeting(op.x, to.rows(op.x))
+    added = tree_sum(
+        parts,
+        to.at(op.out),
+        width=op.out.width,
+        bias=to.optional(op.bias),
+        residual=to.at(op.residual) if op.residual else None,
+        scale=op.scale,
+        **to.counted(op.out),
+    )
+    return [meeting, added]
+
+
+def gather(op: Gather, to: Lowering) -> list[Work]:
+    """Logits of all ranks, beside each other on the first."""
+    meeting, parts = to.memory.exchange.meeting(op.x, to.rows(op.x))
+    works: list[Work] = [meeting]
+    if op.out is not None:
+        counted, first = to.counted(op.x, is_head=True), 0
+        for part, width in zip(parts, op.widths, strict=True):
+            works.append(cast(part, to.at(op.out)[:, first:], width=width, **counted))
+            first += width
+    return works

@@ -1,0 +1,11 @@
+"""A rank whose rows NCCL brings: python -m tests.gpu.nccl_rank FD."""
+
+import sys
+
+from firelane.backends.cuda.rank_device import gpu_of
+from firelane.backends.cuda.rank_process import main
+
+MODULE = "tests.gpu.nccl_rank"
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], lambda t: gpu_of(t.rank, t.layout.ranks, t.meeting, gathers=True)))
