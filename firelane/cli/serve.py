@@ -167,9 +167,12 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
             cache_dir=environment.cache_dir,
             tokenizer_dir=model.tokenizer_dir,
             log_format=arguments.log_format,
+            sandbox=not arguments.no_sandbox,
             **options.engine_settings(arguments),
         )
         options.log_resolved("engine", engine, as_json=as_json)
+        if index == 0:
+            engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
     return serve(config, engines, display)
 

@@ -33,7 +33,7 @@ LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s 
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 FLAGS = {
-    "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
+    "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",

@@ -1,0 +1,77 @@
+"""What an engine gives up: at its start files and the network, once its model is loaded the starting of
+programs."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from firelane import env
+from firelane.sandbox import landlock, seccomp
+from firelane.sandbox.calls import NEVER, NO_NETWORK, NO_PROGRAMS
+from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules
+from firelane.sandbox.system import Machine, gain_nothing, this_machine
+
+log = logging.getLogger(__name__)
+FIRST_IMPORT = "firelane.engine.process"
+
+
+def confine(settings: env.Environment, cache_dir: Path, models: Iterable[Path]) -> None:
+    """Of the process that calls it, which has one thread: others that run already would keep their rights.
+    models: directories that it reads. What the kernel has not is left out: `lacks` tells it."""
+    machine = this_machine()
+    if machine is None:
+        return
+    try:
+        gain_nothing(machine)
+        if _has_landlock(machine, settings):
+            landlock.restrict(machine, engine_rules(settings, cache_dir, list(models)))
+            _compile_python_to(cache_dir / PYTHON_CACHE)
+        if seccomp.has_filters(machine):
+            seccomp.refuse(machine, [*NEVER, *NO_NETWORK])
+    except OSError as error:
+        log.warning("sandbox: not closed (%s)", error.strerror)
+
+
+def forbid_programs() -> None:
+    """No thread of this process starts a program from now on."""
+    machine = this_machine()
+    if machine is None or not seccomp.has_filters(machine):
+        return
+    try:
+        seccomp.refuse(machine, NO_PROGRAMS)
+    except OSError as error:
+        log.warning("sandbox: programs may still be started (%s)", error.strerror)
+
+
+def lacks(settings: env.Environment) -> str | None:
+    """What this machine's sandbox does not keep an engine from, in words for people; None: nothing."""
+    machine = this_machine()
+    if machine is None:
+        return "there is none on this system: engines have all rights of this user"
+    without = [] if seccomp.has_filters(machine) else ["no seccomp filters: engines may use the network"]
+    version = landlock.abi(machine)
+    launcher = compiler_launcher(settings)
+    if not version:
+        without.append("the kernel has no Landlock: engines may use all files of this user")
+    elif launcher is not None:
+        without.append(
+            f"{launcher} starts the compiler and may need any file, so engines may use all files of this "
+            "user: set FIRELANE_CXX to the compiler itself"
+        )
+    return "; ".join(without) or None
+
+
+def _has_landlock(machine: Machine, settings: env.Environment) -> bool:
+    return landlock.abi(machine) > 0 and compiler_launcher(settings) is None
+
+
+def _compile_python_to(directory: Path) -> None:
+    """Where Python's modules lie uncompiled, and would be compiled at each start: an engine may not write
+    beside them, and what it writes is for engines alone."""
+    found = importlib.util.find_spec(FIRST_IMPORT)
+    if found is not None and found.cached is not None and not Path(found.cached).exists():
+        sys.pycache_prefix = str(directory)
