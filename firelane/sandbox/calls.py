@@ -17,8 +17,8 @@ OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise pidfd_getfd kcmp perf_event_open userfaultfd"
 )
 NAMESPACES = (
-    "unshare setns mount umount2 pivot_root chroot mount_setattr move_mount open_tree fsopen fsconfig fsmount "
-    "fspick"
+    "unshare setns mount umount2 pivot_root chroot mount_setattr move_mount open_tree fsopen fsconfig "
+    "fsmount fspick"
 )
 SYSTEM = (
     "acct add_key adjtimex bpf clock_adjtime clock_settime delete_module fanotify_init finit_module "

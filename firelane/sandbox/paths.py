@@ -81,7 +81,7 @@ def _python() -> Iterator[str]:
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield str(Path(sys.executable).resolve().parent)
     yield from (str(path) for path in firelane.__path__)
-    here = os.getcwd()
+    here = str(Path.cwd())
     yield from (path for path in sys.path if path and path != here)
     yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
 

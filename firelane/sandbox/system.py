@@ -9,6 +9,7 @@ import resource
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 PR_SET_NO_NEW_PRIVS = 38
 CAPABILITY_VERSION = 0x20080522
@@ -162,7 +163,7 @@ def _drop_capabilities(machine: Machine) -> None:
 
 
 def _permitted() -> int:
-    with open("/proc/self/status") as status:
+    with Path("/proc/self/status").open() as status:
         return next((int(line.split()[1], 16) for line in status if line.startswith("CapPrm:")), 0)
 
 

@@ -53,7 +53,8 @@ class ChildTrial:
             stderr=subprocess.DEVNULL,
             env=_environment(),
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self.stdin: IO[bytes] = self._process.stdin
         self.stdout: IO[bytes] = self._process.stdout
 
