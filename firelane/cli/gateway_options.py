@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import urllib.parse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import GIB, count, port, positive_float, positive_int
 from firelane.errors import UsageError
+
+if TYPE_CHECKING:
+    from firelane.gateway.config import TlsFiles
 
 MIB = 1 << 20
 DEFAULT_PORT = 8000
@@ -35,6 +38,19 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="origin whose pages may use the server, as http://HOST:PORT, or * for all; may be repeated "
         "(default: all with --api-keys, else those of this machine)",
+    )
+    group.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="serve HTTPS with this certificate (PEM, with those between it and a root); read again when the "
+        "file changes, and on SIGHUP",
+    )
+    group.add_argument(
+        "--tls-key",
+        type=Path,
+        metavar="FILE",
+        help="the certificate's key (PEM, not encrypted; default: in the file of --tls-cert)",
     )
     group.add_argument(
         "--prices",
@@ -187,6 +203,7 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "any_model": arguments.any_model,
         "refuse_unknown_fields": arguments.unknown_fields == "refuse",
         "prices": arguments.prices,
+        "tls": _tls_files(arguments.tls_cert, arguments.tls_key),
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,
         "log_prompts": arguments.log_prompts,
@@ -199,6 +216,15 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
             idle_s=arguments.idle_timeout_s,
         ),
     }
+
+
+def _tls_files(cert: Path | None, key: Path | None) -> TlsFiles | None:
+    """Raises UsageError for a key alone."""
+    from firelane.gateway.config import TlsFiles
+
+    if cert is None and key is not None:
+        raise UsageError(f"--tls-key {key}: it needs the certificate, too: give --tls-cert FILE")
+    return None if cert is None else TlsFiles(cert=cert, key=key or cert)
 
 
 def _otlp_endpoint(asked: str | None) -> str | None:

@@ -1,6 +1,6 @@
 """Serve a model over HTTP with the OpenAI API.
 
-SIGINT or SIGTERM ends it: what is in flight may finish within DRAIN_S seconds, the rest fails; a second
+SIGINT or SIGTERM ends it: what is in flight may finish within --drain-timeout, the rest fails; a second
 signal ends it at once. The exit code is then 0.
 """
 
@@ -69,6 +69,23 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="a further name for a served model, such as @cf/org/model=NAME; may be given several times",
     )
     _add_waiting(server)
+    _add_end(server)
+
+
+def _add_end(server: Any) -> None:
+    server.add_argument(
+        "--take-over",
+        action="store_true",
+        help="get the port from the server of this user that has it, once all models are ready; that one "
+        "ends when it has answered what it has begun",
+    )
+    server.add_argument(
+        "--drain-timeout",
+        type=options.positive_float,
+        default=10.0,
+        metavar="S",
+        help="seconds for which requests may go on after the first SIGTERM (default: %(default)g)",
+    )
 
 
 def _add_waiting(server: Any) -> None:
@@ -143,7 +160,7 @@ def _alias(text: str) -> tuple[str, str]:
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.progress import ProgressDisplay, ProgressEvents
-    from firelane.cli.service import serve
+    from firelane.cli.service import ServiceOptions, serve
     from firelane.engine_config import EngineConfig
     from firelane.telemetry import logs
 
@@ -174,7 +191,12 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         if index == 0:
             engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
-    return serve(config, engines, display)
+    service = ServiceOptions(
+        run_dir=environment.cache_dir / "run",
+        take_over=arguments.take_over,
+        drain_s=arguments.drain_timeout,
+    )
+    return serve(config, engines, display, service)
 
 
 def _gateway_config(

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firelane import env
@@ -17,14 +18,17 @@ from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
+from firelane.node import systemd
 from firelane.node.fleet import Fleet, Link
-from firelane.node.shutdown import Shutdown
+from firelane.node.handover import HandoverPoint, Predecessor, Sockets, socket_path
+from firelane.node.shutdown import DRAIN_S, Shutdown
 from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
 from firelane.text.heap import map_large_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from firelane.cli.engine_shares import EngineOptions
     from firelane.cli.engines import GatewayEngines
@@ -45,9 +49,22 @@ SWITCH_S = 0.001
 """After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
-def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> int:
-    """Run until a signal; returns 0. engines: of each of config.models. Raises the FirelaneError that ended
-    it otherwise.
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """run_dir: where successors ask servers of this user for their ports; None: nowhere. take_over: from the
+    server that has the port now, once all models are ready; without one this makes no difference. drain_s:
+    how long requests may go on after the first signal."""
+
+    run_dir: Path | None = None
+    take_over: bool = False
+    drain_s: float = DRAIN_S
+
+
+def serve(
+    config: GatewayConfig, engines: Sequence[EngineOptions], display: Display, options: ServiceOptions
+) -> int:
+    """Run until a signal, or until all is done after a successor has come; returns 0. engines: of each of
+    config.models. Raises the FirelaneError that ended it otherwise.
     """
     import uvloop
 
@@ -55,7 +72,7 @@ def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Disp
     map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_Service(config, engines, display).run())
+    uvloop.run(_Service(config, engines, display, options).run())
     return 0
 
 
@@ -147,7 +164,9 @@ class _Service:
         config: GatewayConfig,
         engines: Sequence[EngineOptions],
         display: Display,
+        options: ServiceOptions | None = None,
     ) -> None:
+        self._options = options = options or ServiceOptions()
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
@@ -156,8 +175,11 @@ class _Service:
             for model, options in zip(config.models, engines, strict=True)
         ]
         self._gateway: Gateway | None = None
+        self._port: int | None = None
         self._served = False
-        self._shutdown = Shutdown()
+        self._all_ready = asyncio.Event()
+        self._shutdown = Shutdown(options.drain_s)
+        self._handover: HandoverPoint | None = None
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
 
@@ -172,10 +194,13 @@ class _Service:
                 await model.fleet.start()
             gateway = await self._start_gateway()
             await self._shutdown.wait()
+            systemd.notify("STOPPING=1")
             if self._failure is None:
                 await self._shutdown.drain(gateway)
         finally:
             self._display.close()
+            if self._handover is not None:
+                self._handover.close()
             if self._restart is not None:
                 self._restart.cancel()
             stopping = [model.fleet.stop() for model in self._models]
@@ -188,19 +213,65 @@ class _Service:
         from firelane.gateway.server import Gateway
 
         engines = [model.make_replicas() for model in self._models]
-        gateway = Gateway(self._config, [one.replicas for one in engines], self._fail)
-        await gateway.start()
-        configure_gc()
-        self._gateway = gateway
-        self._port = gateway.port
+        config = self._config
+        gateway = Gateway(config, [one.replicas for one in engines], self._fail)
+        place = self._handover_path(config.port)
+        follows = self._options.take_over and place is not None and place.exists()
+        if not follows:
+            await self._listen(gateway, {"http": systemd.passed_sockets()})
         for model, own in zip(self._models, engines, strict=True):
             await model.fleet.connect(own)
+        if follows:
+            assert place is not None
+            await self._take_over(gateway, place)
+        configure_gc()
         return gateway
 
+    async def _take_over(self, gateway: Gateway, place: Path) -> None:
+        """Once all models are ready: until then the other server has all requests."""
+        await self._shutdown.begun_or(self._all_ready)
+        if self._shutdown.has_begun:
+            return
+        predecessor = Predecessor.find(place)
+        if predecessor is None:
+            await self._listen(gateway, {})
+            return
+        try:
+            await self._listen(gateway, await asyncio.to_thread(predecessor.take))
+            predecessor.tell_serving()
+        finally:
+            predecessor.close()
+        self._announce()
+
+    async def _listen(self, gateway: Gateway, sockets: Sockets) -> None:
+        await gateway.start(sockets)
+        self._gateway, self._port = gateway, gateway.port
+        place = self._handover_path(gateway.port)
+        if place is not None:
+            self._handover = HandoverPoint(place, self)
+            self._handover.open()
+
+    def _handover_path(self, port: int) -> Path | None:
+        run_dir = self._options.run_dir
+        return None if run_dir is None else socket_path(run_dir, self._config.host, port)
+
+    async def release(self) -> Sockets:
+        """See handover.Owner, as for the next two."""
+        assert self._gateway is not None
+        return await self._gateway.release()
+
+    async def resume(self, sockets: Sockets) -> None:
+        assert self._gateway is not None
+        await self._gateway.resume(sockets)
+
+    def succeeded(self) -> None:
+        self._shutdown.succeed()
+
     def _on_reload(self) -> None:
-        """Keys and prices are read again. A terminal that goes away sends the same signal: without a file to
-        read, it ends the server as ever."""
-        if self._config.api_keys is None and self._config.prices is None:
+        """Keys, prices and certificates are read again. A terminal that goes away sends the same signal:
+        without a file to read, it ends the server as ever."""
+        config = self._config
+        if config.api_keys is None and config.prices is None and config.tls is None:
             self._shutdown.ask()
         elif self._gateway is not None:
             self._gateway.reload()
@@ -233,7 +304,8 @@ class _Service:
         first, self._served = not self._served, all(model.has_served for model in self._models)
         if self._served and first:
             self._display.close()
-            if self._failure is None:
+            self._all_ready.set()
+            if self._failure is None and self._port is not None:
                 self._announce()
 
     def on_given_up(self, model: _ModelEngines, error: FirelaneError) -> None:
@@ -247,9 +319,11 @@ class _Service:
             self._fail(error)
 
     def _announce(self) -> None:
+        systemd.notify("READY=1")
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host
-        url, names = f"http://{host}:{self._port}", [model.name for model in self._models]
+        scheme = "http" if config.tls is None else "https"
+        url, names = f"{scheme}://{host}:{self._port}", [model.name for model in self._models]
         ready_s = time.perf_counter() - self._began_s
         needs_key = config.api_keys is not None
         if self._lines is not None:
