@@ -159,8 +159,9 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.cli.port import PortOptions
     from firelane.cli.progress import ProgressDisplay, ProgressEvents
-    from firelane.cli.service import ServiceOptions, serve
+    from firelane.cli.service import serve
     from firelane.engine_config import EngineConfig
     from firelane.telemetry import logs
 
@@ -191,12 +192,8 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         if index == 0:
             engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
-    service = ServiceOptions(
-        run_dir=environment.cache_dir / "run",
-        take_over=arguments.take_over,
-        drain_s=arguments.drain_timeout,
-    )
-    return serve(config, engines, display, service)
+    port = PortOptions(run_dir=environment.cache_dir / "run", take_over=arguments.take_over)
+    return serve(config, engines, display, port, arguments.drain_timeout)
 
 
 def _gateway_config(

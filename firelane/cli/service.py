@@ -10,17 +10,16 @@ import resource
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firelane import env
+from firelane.cli.port import Port, PortOptions
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
 from firelane.node import systemd
 from firelane.node.fleet import Fleet, Link
-from firelane.node.handover import HandoverPoint, Predecessor, Sockets, socket_path
 from firelane.node.shutdown import DRAIN_S, Shutdown
 from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
@@ -28,7 +27,6 @@ from firelane.text.heap import map_large_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from firelane.cli.engine_shares import EngineOptions
     from firelane.cli.engines import GatewayEngines
@@ -49,22 +47,16 @@ SWITCH_S = 0.001
 """After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServiceOptions:
-    """run_dir: where successors ask servers of this user for their ports; None: nowhere. take_over: from the
-    server that has the port now, once all models are ready; without one this makes no difference. drain_s:
-    how long requests may go on after the first signal."""
-
-    run_dir: Path | None = None
-    take_over: bool = False
-    drain_s: float = DRAIN_S
-
-
 def serve(
-    config: GatewayConfig, engines: Sequence[EngineOptions], display: Display, options: ServiceOptions
+    config: GatewayConfig,
+    engines: Sequence[EngineOptions],
+    display: Display,
+    port: PortOptions,
+    drain_s: float = DRAIN_S,
 ) -> int:
     """Run until a signal, or until all is done after a successor has come; returns 0. engines: of each of
-    config.models. Raises the FirelaneError that ended it otherwise.
+    config.models. drain_s: how long requests may go on after the first signal. Raises the FirelaneError that
+    ended it otherwise.
     """
     import uvloop
 
@@ -72,7 +64,7 @@ def serve(
     map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_Service(config, engines, display, options).run())
+    uvloop.run(_Service(config, engines, display, port, Shutdown(drain_s)).run())
     return 0
 
 
@@ -164,9 +156,9 @@ class _Service:
         config: GatewayConfig,
         engines: Sequence[EngineOptions],
         display: Display,
-        options: ServiceOptions | None = None,
+        port: PortOptions | None = None,
+        shutdown: Shutdown | None = None,
     ) -> None:
-        self._options = options = options or ServiceOptions()
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
@@ -175,11 +167,10 @@ class _Service:
             for model, options in zip(config.models, engines, strict=True)
         ]
         self._gateway: Gateway | None = None
-        self._port: int | None = None
         self._served = False
         self._all_ready = asyncio.Event()
-        self._shutdown = Shutdown(options.drain_s)
-        self._handover: HandoverPoint | None = None
+        self._shutdown = shutdown or Shutdown()
+        self._port = Port(config, port or PortOptions(), self._shutdown)
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
 
@@ -199,8 +190,7 @@ class _Service:
                 await self._shutdown.drain(gateway)
         finally:
             self._display.close()
-            if self._handover is not None:
-                self._handover.close()
+            self._port.close()
             if self._restart is not None:
                 self._restart.cancel()
             stopping = [model.fleet.stop() for model in self._models]
@@ -213,59 +203,17 @@ class _Service:
         from firelane.gateway.server import Gateway
 
         engines = [model.make_replicas() for model in self._models]
-        config = self._config
-        gateway = Gateway(config, [one.replicas for one in engines], self._fail)
-        place = self._handover_path(config.port)
-        follows = self._options.take_over and place is not None and place.exists()
-        if not follows:
-            await self._listen(gateway, {"http": systemd.passed_sockets()})
+        gateway = Gateway(self._config, [one.replicas for one in engines], self._fail)
+        if not self._port.is_taken_over:
+            await self._port.listen(gateway)
+        self._gateway = gateway
         for model, own in zip(self._models, engines, strict=True):
             await model.fleet.connect(own)
-        if follows:
-            assert place is not None
-            await self._take_over(gateway, place)
+        if self._port.is_taken_over:
+            await self._port.take_over(gateway, self._all_ready)
+            self._announce()
         configure_gc()
         return gateway
-
-    async def _take_over(self, gateway: Gateway, place: Path) -> None:
-        """Once all models are ready: until then the other server has all requests."""
-        await self._shutdown.begun_or(self._all_ready)
-        if self._shutdown.has_begun:
-            return
-        predecessor = Predecessor.find(place)
-        if predecessor is None:
-            await self._listen(gateway, {})
-            return
-        try:
-            await self._listen(gateway, await asyncio.to_thread(predecessor.take))
-            predecessor.tell_serving()
-        finally:
-            predecessor.close()
-        self._announce()
-
-    async def _listen(self, gateway: Gateway, sockets: Sockets) -> None:
-        await gateway.start(sockets)
-        self._gateway, self._port = gateway, gateway.port
-        place = self._handover_path(gateway.port)
-        if place is not None:
-            self._handover = HandoverPoint(place, self)
-            self._handover.open()
-
-    def _handover_path(self, port: int) -> Path | None:
-        run_dir = self._options.run_dir
-        return None if run_dir is None else socket_path(run_dir, self._config.host, port)
-
-    async def release(self) -> Sockets:
-        """See handover.Owner, as for the next two."""
-        assert self._gateway is not None
-        return await self._gateway.release()
-
-    async def resume(self, sockets: Sockets) -> None:
-        assert self._gateway is not None
-        await self._gateway.resume(sockets)
-
-    def succeeded(self) -> None:
-        self._shutdown.succeed()
 
     def _on_reload(self) -> None:
         """Keys, prices and certificates are read again. A terminal that goes away sends the same signal:
@@ -305,7 +253,7 @@ class _Service:
         if self._served and first:
             self._display.close()
             self._all_ready.set()
-            if self._failure is None and self._port is not None:
+            if self._failure is None and self._port.number is not None:
                 self._announce()
 
     def on_given_up(self, model: _ModelEngines, error: FirelaneError) -> None:
@@ -323,7 +271,7 @@ class _Service:
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host
         scheme = "http" if config.tls is None else "https"
-        url, names = f"{scheme}://{host}:{self._port}", [model.name for model in self._models]
+        url, names = f"{scheme}://{host}:{self._port.number}", [model.name for model in self._models]
         ready_s = time.perf_counter() - self._began_s
         needs_key = config.api_keys is not None
         if self._lines is not None:

@@ -3,12 +3,13 @@ programs."""
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import sys
 from collections.abc import Iterable
+from importlib.util import cache_from_source
 from pathlib import Path
 
+import firelane
 from firelane import env
 from firelane.sandbox import landlock, seccomp
 from firelane.sandbox.calls import NEVER, NO_NETWORK, NO_PROGRAMS
@@ -16,7 +17,8 @@ from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
 
 log = logging.getLogger(__name__)
-FIRST_IMPORT = "firelane.engine.process"
+IMPORTED = ("engine", "process.py")
+"""One of the first modules after the sandbox is closed."""
 
 
 def confine(settings: env.Environment, cache_dir: Path, models: Iterable[Path]) -> None:
@@ -72,6 +74,6 @@ def _has_landlock(machine: Machine, settings: env.Environment) -> bool:
 def _compile_python_to(directory: Path) -> None:
     """Where Python's modules lie uncompiled, and would be compiled at each start: an engine may not write
     beside them, and what it writes is for engines alone."""
-    found = importlib.util.find_spec(FIRST_IMPORT)
-    if found is not None and found.cached is not None and not Path(found.cached).exists():
+    first = Path(firelane.__path__[0], *IMPORTED)
+    if not Path(cache_from_source(str(first))).exists():
         sys.pycache_prefix = str(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as ct
+import functools
 import os
 import platform
 import resource
@@ -167,5 +168,6 @@ def _permitted() -> int:
         return next((int(line.split()[1], 16) for line in status if line.startswith("CapPrm:")), 0)
 
 
+@functools.cache
 def _library() -> ct.CDLL:
     return ct.CDLL(None, use_errno=True)
