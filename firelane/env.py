@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -97,6 +97,12 @@ def take_passed_fds(pid: int, environ: MutableMapping[str, str] = os.environ) ->
 def notify_socket(environ: Mapping[str, str] = os.environ) -> str:
     """Where systemd hears when a service is ready; "" for nowhere."""
     return environ.get("NOTIFY_SOCKET", "")
+
+
+def paths_in(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Files and directories that these variables of other programs name."""
+    values = (environ.get(name, "") for name in names)
+    return [path for value in values for path in value.split(os.pathsep) if path]
 
 
 def for_sandbox(**changes: str) -> dict[str, str]:

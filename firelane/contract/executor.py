@@ -57,6 +57,11 @@ class Executor(Protocol):
         """Block until the oldest step in flight has ended (the GIL is released); returns its outputs."""
         ...
 
+    def settle(self) -> None:
+        """Return when nothing works beside the steps, from any thread: no more weights are read or checked.
+        May raise what the next step will."""
+        ...
+
     def release(self) -> None:
         """Free threads and memory; idempotent."""
         ...

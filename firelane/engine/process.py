@@ -133,7 +133,7 @@ def _load_and_serve(
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
-    rights.when_loaded()
+    rights.loaded(executor.settle)
     grammars = grammar_queue(
         config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial
     )

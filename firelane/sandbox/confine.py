@@ -3,9 +3,10 @@ programs."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import firelane
 from firelane import env
 from firelane.sandbox import landlock, seccomp
 from firelane.sandbox.calls import NEVER, NO_NETWORK, NO_PROGRAMS
-from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules
+from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, python_rules
+from firelane.sandbox.seccomp import Refused
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
 
 log = logging.getLogger(__name__)
@@ -21,32 +23,58 @@ IMPORTED = ("engine", "process.py")
 """One of the first modules after the sandbox is closed."""
 
 
-def confine(settings: env.Environment, cache_dir: Path, models: Iterable[Path]) -> None:
+def confine(
+    settings: env.Environment, cache_dir: Path, models: Iterable[Path], *, network: bool = False
+) -> None:
     """Of the process that calls it, which has one thread: others that run already would keep their rights.
-    models: directories that it reads. What the kernel has not is left out: `lacks` tells it."""
+    models: directories that it reads. network: it is left to it, until `forbid_network`. What the kernel has
+    not is left out: `lacks` tells it."""
     machine = this_machine()
     if machine is None:
         return
     try:
         gain_nothing(machine)
         if _has_landlock(machine, settings):
-            landlock.restrict(machine, engine_rules(settings, cache_dir, list(models)))
+            rules = engine_rules(settings, cache_dir, list(models), network=network)
+            landlock.restrict(machine, rules, network=network)
             _compile_python_to(cache_dir / PYTHON_CACHE)
         if seccomp.has_filters(machine):
-            seccomp.refuse(machine, [*NEVER, *NO_NETWORK])
+            seccomp.refuse(machine, NEVER if network else [*NEVER, *NO_NETWORK])
     except OSError as error:
         log.warning("sandbox: not closed (%s)", error.strerror)
 
 
+def confine_worker() -> None:
+    """Of a process that computes, and has all that it needs: it reads Python's files, and that is all."""
+    machine = this_machine()
+    if machine is None:
+        return
+    with contextlib.suppress(OSError):
+        gain_nothing(machine)
+        if landlock.abi(machine):
+            landlock.restrict(machine, python_rules())
+        if seccomp.has_filters(machine):
+            seccomp.refuse(machine, [*NEVER, *NO_NETWORK, *NO_PROGRAMS])
+
+
 def forbid_programs() -> None:
     """No thread of this process starts a program from now on."""
+    _forbid(NO_PROGRAMS, "programs may still be started")
+
+
+def forbid_network() -> None:
+    """No thread of this process opens a connection from now on."""
+    _forbid(NO_NETWORK, "the network may still be used")
+
+
+def _forbid(calls: Sequence[Refused], otherwise: str) -> None:
     machine = this_machine()
     if machine is None or not seccomp.has_filters(machine):
         return
     try:
-        seccomp.refuse(machine, NO_PROGRAMS)
+        seccomp.refuse(machine, calls)
     except OSError as error:
-        log.warning("sandbox: programs may still be started (%s)", error.strerror)
+        log.warning("sandbox: %s (%s)", otherwise, error.strerror)
 
 
 def lacks(settings: env.Environment) -> str | None:

@@ -38,13 +38,13 @@ def abi(machine: Machine) -> int:
         return 0
 
 
-def restrict(machine: Machine, rules: Iterable[tuple[Path, int]]) -> None:
-    """From now on this thread may do with files what `rules` say, and nothing else; it binds and connects no
-    TCP ports, and sends signals only to those that are as restricted. Paths that do not exist, or that it may
-    not open, are left out. Raises OSError."""
+def restrict(machine: Machine, rules: Iterable[tuple[Path, int]], *, network: bool = False) -> None:
+    """From now on this thread may do with files what `rules` say, and nothing else; without `network` it
+    binds and connects no TCP ports, and it sends signals only to those that are as restricted. Paths that do
+    not exist, or that it may not open, are left out. Raises OSError."""
     version = abi(machine)
     known = (1 << RIGHTS_OF_ABI[min(version, max(RIGHTS_OF_ABI))]) - 1
-    ruleset = _new_ruleset(machine, version, known)
+    ruleset = _new_ruleset(machine, version, known, network=network)
     try:
         for path, rights in rules:
             _add(machine, ruleset, path, rights & known)
@@ -53,10 +53,10 @@ def restrict(machine: Machine, rules: Iterable[tuple[Path, int]]) -> None:
         os.close(ruleset)
 
 
-def _new_ruleset(machine: Machine, version: int, files: int) -> int:
+def _new_ruleset(machine: Machine, version: int, files: int, *, network: bool) -> int:
     fields = [files]
     if version >= NET_ABI:
-        fields.append(BIND_AND_CONNECT_TCP)
+        fields.append(0 if network else BIND_AND_CONNECT_TCP)
     if version >= SCOPE_ABI:
         fields.append(ABSTRACT_SOCKETS_AND_SIGNALS)
     attributes = struct.pack(f"={len(fields)}Q", *fields)

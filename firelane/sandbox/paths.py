@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import shlex
 import shutil
 import sys
@@ -30,15 +29,53 @@ RANDOM = ("/dev/random", "/dev/urandom")
 PYTHON_CACHE = "python"
 CACHES = ("kernels", "weights", "estimates", PYTHON_CACHE)
 ZIG_CACHE = "zig"
+NETWORK = (
+    *(
+        "/etc/resolv.conf",
+        "/etc/hosts",
+        "/etc/host.conf",
+        "/etc/gai.conf",
+        "/etc/services",
+        "/run/systemd/resolve",
+    ),
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates"),
+)
+CREDENTIALS = (
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    *(
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AZURE_FEDERATED_TOKEN_FILE",
+    ),
+)
+"""Variables with the names of files that clients of object stores read."""
 COMPILERS = ("g++", "clang++", "c++")
 LAUNCHERS = ("ccache", "sccache", "distcc", "icecc")
 
 Rule = tuple[Path, int]
 
 
-def engine_rules(settings: env.Environment, cache_dir: Path, models: Sequence[Path]) -> Iterator[Rule]:
-    """What an engine may do with which files. models: directories that it reads. Makes its caches."""
-    for name in (*SYSTEM, *_python(), *_compiler(settings)):
+def engine_rules(
+    settings: env.Environment, cache_dir: Path, models: Sequence[Path], *, network: bool
+) -> Iterator[Rule]:
+    """What an engine may do with which files. models: directories that it reads. network: it reads from
+    others, too. Makes its caches."""
+    yield from python_rules()
+    for name in _compiler(settings):
+        yield Path(name), RUN
+    if network:
+        for name in (*NETWORK, *env.paths_in(CREDENTIALS)):
+            yield Path(name), READ
+    for model in models:
+        for path in model_files(model):
+            yield path, READ
+    for directory in _caches(settings, cache_dir):
+        yield directory, WRITE
+
+
+def python_rules() -> Iterator[Rule]:
+    """What any program in Python may do."""
+    for name in (*SYSTEM, *_python()):
         yield Path(name), RUN
     for package in firelane.__path__:
         yield Path(package).parent, READ_DIR  # found there, in whatever directory the server was started
@@ -46,11 +83,6 @@ def engine_rules(settings: env.Environment, cache_dir: Path, models: Sequence[Pa
         yield Path(name), READ
     for name in DEVICES:
         yield Path(name), READ | WRITE_FILE
-    for model in models:
-        for path in model_files(model):
-            yield path, READ
-    for directory in _caches(settings, cache_dir):
-        yield directory, WRITE
 
 
 def model_files(model: Path) -> Iterator[Path]:
@@ -83,7 +115,7 @@ def _python() -> Iterator[str]:
     yield from (str(path) for path in firelane.__path__)
     here = str(Path.cwd())
     yield from (path for path in sys.path if path and path != here)
-    yield from filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    yield from env.paths_in(["LD_LIBRARY_PATH"])
 
 
 def _compiler(settings: env.Environment) -> Iterator[str]:

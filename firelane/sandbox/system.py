@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes as ct
 import functools
 import os
-import platform
 import resource
 import struct
 import sys
@@ -132,7 +131,7 @@ def this_machine() -> Machine | None:
     """None where nothing of the sandbox exists: another system, another processor, a 32-bit process."""
     if sys.platform != "linux" or sys.maxsize < 1 << 32:
         return None
-    return MACHINES.get(platform.machine())
+    return MACHINES.get(os.uname().machine)
 
 
 def call(machine: Machine, name: str, *arguments: object) -> int:

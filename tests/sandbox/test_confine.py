@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +173,52 @@ def test_a_compiler_behind_a_script_is_told(monkeypatch: pytest.MonkeyPatch, tmp
     )
     assert confine.lacks(env.read({"FIRELANE_CXX": sys.executable})) is None
     assert confine.lacks(env.read({"FIRELANE_CXX": "'"})) is None
+
+
+WORKER = """
+import socket, subprocess, sys
+from firelane.sandbox.confine import confine_worker
+
+confine_worker()
+import json  # what is not loaded yet can be
+for work in (lambda: open(sys.argv[1]), socket.socket, lambda: subprocess.run(["true"])):
+    try:
+        work()
+        print("done")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+STORES = """
+import socket, sys
+from pathlib import Path
+from firelane import env
+from firelane.sandbox import confine
+
+settings, cache = env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2])
+listener = ("127.0.0.1", int(sys.argv[1]))
+confine.confine(settings, cache, [cache], network=True)
+socket.create_connection(listener).close()
+Path("/etc/hosts").read_text()
+confine.forbid_network()
+try:
+    socket.create_connection(listener)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@needs_landlock
+@needs_filters
+def test_a_worker_reads_python_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PermissionError"] * 3
+
+
+@needs_filters
+def test_who_reads_weights_from_a_store_has_the_network_until_then(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [sys.executable, "-c", STORES, str(listener.getsockname()[1]), str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PermissionError"]

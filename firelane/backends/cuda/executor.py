@@ -171,6 +171,9 @@ class CudaExecutor:
         """Let wait() end with `why`: what steps in flight wait for will not come. Safe from any thread."""
         self._given_up = why
 
+    def settle(self) -> None:
+        """Nothing works beside the steps."""
+
     def release(self) -> None:
         """Memory that the device may still write is kept: after a failure the process has to end."""
         if not self._graphs:

@@ -110,6 +110,9 @@ class NullExecutor:
             time.sleep(left_s)
         return outputs
 
+    def settle(self) -> None:
+        """Nothing works beside the steps."""
+
     def release(self) -> None:
         self._in_flight.clear()
 

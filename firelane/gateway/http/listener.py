@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 from firelane.gateway.http.tls import HANDSHAKE_S, SHUTDOWN_S, Tls
 
 BACKLOG = 1024
+TIMEOUTS = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
+Listen = Callable[..., Awaitable[asyncio.Server]]
 
 
 class Listener:
@@ -24,10 +28,13 @@ class Listener:
     async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> None:
         """Accept on all addresses of `host`, or on sockets that listen already, and are owned from now on.
         Raises OSError."""
+        tls: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls.context, **TIMEOUTS}
+        loop = asyncio.get_running_loop()
+        listen: Listen = partial(loop.create_server, self._make, backlog=BACKLOG, **tls)
         for sock in sockets:
-            await self._listen(sock=sock)
+            self._servers.append(await listen(sock=sock))
         if not sockets:
-            await self._listen(host=host, port=port)
+            self._servers.append(await listen(host=host, port=port))
 
     @property
     def port(self) -> int:
@@ -49,22 +56,3 @@ class Listener:
     async def wait_closed(self) -> None:
         while self._closed:
             await self._closed.pop().wait_closed()
-
-    async def _listen(
-        self, *, host: str | None = None, port: int | None = None, sock: socket.socket | None = None
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        if self._tls is None:
-            server = await loop.create_server(self._make, host, port, sock=sock, backlog=BACKLOG)
-        else:
-            server = await loop.create_server(
-                self._make,
-                host,
-                port,
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=SHUTDOWN_S,
-            )
-        self._servers.append(server)
