@@ -7,6 +7,9 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from firelane import env
 from firelane.backends import AUTO, choose
@@ -15,11 +18,12 @@ from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
 from firelane.sandbox.confine import confine, forbid_network, forbid_programs
 from firelane.sandbox.system import this_machine
+from firelane.weights import checked_json
 
 log = logging.getLogger(__name__)
-STORE_INDEX = "store.json"
-"""In the directory of a model whose weights lie in an object store. Whoever reads it is not imported here:
-NumPy starts threads."""
+GGUF_INDEX, STORE_INDEX = "gguf.json", "store.json"
+"""In the directory of a model whose weights lie in GGUF files, or in an object store. Whoever reads them is
+not imported here: NumPy starts threads."""
 Settle = Callable[[], None]
 
 
@@ -50,10 +54,29 @@ def rights_of(config: EngineConfig) -> Rights:
     if (choose() if config.backend == AUTO else config.backend) == "cuda":
         log.info("sandbox: engines on a GPU have none, its driver needs too much")
         return ALL_RIGHTS
-    models = [config.model_dir, *([config.tokenizer_dir] if config.tokenizer_dir is not None else [])]
+    models = [config.model_dir, *_files_of_gguf(config)]
+    if config.tokenizer_dir is not None:
+        models.append(config.tokenizer_dir)
     network = (config.model_dir / STORE_INDEX).exists()
     confine(env.read(), config.cache_dir, models, network=network)
     return Rights(TrialHelper.fork().start, is_confined=True, network=network)
+
+
+class _GgufFile(msgspec.Struct):
+    path: str
+
+
+class _GgufIndex(msgspec.Struct):
+    files: list[_GgufFile]
+
+
+def _files_of_gguf(config: EngineConfig) -> list[Path]:
+    """What the index of a model means that was made from GGUF files. One that came with a model from
+    elsewhere might mean any file: only what this machine has made is looked at."""
+    if config.cache_dir.resolve() not in config.model_dir.resolve().parents:
+        return []
+    index = checked_json.read(config.model_dir / GGUF_INDEX, _GgufIndex)
+    return [] if index is None else [Path(file.path) for file in index.files]
 
 
 def _forbid_later(settle: Settle) -> None:

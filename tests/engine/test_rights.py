@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ import pytest
 from firelane.engine import rights
 from firelane.engine_config import EngineConfig
 from firelane.errors import CacheError
+from firelane.weights.fingerprint import FileStamp
+from firelane.weights.gguf.index import NAME as GGUF_NAME
+from firelane.weights.gguf.index import VERSION, File, Index, write_index
 
 
 @pytest.fixture
@@ -65,6 +70,26 @@ def test_engines_that_keep_all(tmp_path, done, changes, caplog: pytest.LogCaptur
     given.loaded(lambda: None)
     assert done == []
     assert ("engines on a GPU have none" in caplog.text) == ("backend" in changes)
+
+
+def test_the_files_of_a_gguf_index_are_the_models(tmp_path: Path) -> None:
+    """An index counts where this machine has made it: in the cache."""
+    made, other = tmp_path / "cache" / "gguf" / "toy", tmp_path / "downloaded"
+    stamp = FileStamp(1, 2, 3, 4)
+    file = File(path="/shelf/toy.gguf", stamp=stamp, header_bytes=1, tensors={})
+    for directory in (made, other):
+        directory.mkdir(parents=True)
+        write_index(directory, Index(version=VERSION, files=[file]))
+    cache = tmp_path / "cache"
+    assert rights._files_of_gguf(config(made, cache_dir=cache)) == [Path("/shelf/toy.gguf")]
+    assert rights._files_of_gguf(config(other, cache_dir=cache)) == []
+    assert rights._files_of_gguf(config(cache, cache_dir=cache)) == []
+    assert GGUF_NAME == rights.GGUF_INDEX
+
+
+def test_what_closes_the_sandbox_has_started_no_threads() -> None:
+    code = "import sys, firelane.engine.rights; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_index_of_a_store_goes_by_the_name_that_readers_know() -> None:
