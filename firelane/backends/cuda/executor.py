@@ -129,6 +129,9 @@ class CudaExecutor:
         """For tests and benchmarks."""
         return self._memory
 
+    def settle(self) -> None:
+        """Nothing works beside the steps."""
+
     def submit(self, inputs: StepInputs) -> None:
         assert len(self._in_flight) < MAX_IN_FLIGHT, "submit() with as many steps in flight as there may be"
         parity, self._parity = self._parity, self._parity ^ 1
@@ -170,9 +173,6 @@ class CudaExecutor:
     def give_up(self, why: str) -> None:
         """Let wait() end with `why`: what steps in flight wait for will not come. Safe from any thread."""
         self._given_up = why
-
-    def settle(self) -> None:
-        """Nothing works beside the steps."""
 
     def release(self) -> None:
         """Memory that the device may still write is kept: after a failure the process has to end."""
