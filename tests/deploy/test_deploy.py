@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ def parsed(words: list[str]) -> Any:
 
 
 def linter(name: str) -> str:
-    found = shutil.which(name)
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(name, path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
