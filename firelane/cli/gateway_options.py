@@ -99,6 +99,20 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         help="a connection without a request is closed after this time (default: %(default)g)",
     )
 
+    group.add_argument(
+        "--take-over",
+        action="store_true",
+        help="get the port from the server of this user that has it, once all models are ready; that one "
+        "ends when it has answered what it has begun",
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=positive_float,
+        default=10.0,
+        metavar="S",
+        help="seconds for which requests may go on after the first SIGTERM (default: %(default)g)",
+    )
+
 
 def add_requests(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -152,6 +166,7 @@ def storage_settings(
         place += f"@{own_port}"
     default = cache_dir / "data" / place
     return {
+        "run_dir": cache_dir / "run",
         "data_dir": arguments.data_dir or default,
         "files": FileLimits(
             upload_bytes=arguments.max_upload_mib * MIB,
@@ -203,6 +218,8 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "any_model": arguments.any_model,
         "refuse_unknown_fields": arguments.unknown_fields == "refuse",
         "prices": arguments.prices,
+        "take_over": arguments.take_over,
+        "drain_s": arguments.drain_timeout,
         "tls": _tls_files(arguments.tls_cert, arguments.tls_key),
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,

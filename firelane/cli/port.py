@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,25 +15,16 @@ if TYPE_CHECKING:
     from firelane.gateway.server import Gateway
 
 
-@dataclass(frozen=True, kw_only=True)
-class PortOptions:
-    """run_dir: where successors ask servers of this user for their ports; None: nowhere. take_over: from the
-    server that has the port now, once all models are ready; without one this makes no difference."""
-
-    run_dir: Path | None = None
-    take_over: bool = False
-
-
 class Port:
-    """See handover.Owner. number: None until the server listens."""
+    """Made from its server's config. See handover.Owner. number: None until the server listens."""
 
-    def __init__(self, config: GatewayConfig, options: PortOptions, shutdown: Shutdown) -> None:
+    def __init__(self, config: GatewayConfig, shutdown: Shutdown) -> None:
         self.number: int | None = None
-        self._config, self._options, self._shutdown = config, options, shutdown
+        self._config, self._shutdown = config, shutdown
         self._gateway: Gateway | None = None
         self._handover: HandoverPoint | None = None
         place = self._place(config.port)
-        self._predecessor = place if options.take_over and place is not None and place.exists() else None
+        self._predecessor = place if config.take_over and place is not None and place.exists() else None
 
     @property
     def is_taken_over(self) -> bool:
@@ -83,5 +73,5 @@ class Port:
             self._handover.close()
 
     def _place(self, number: int) -> Path | None:
-        run_dir = self._options.run_dir
+        run_dir = self._config.run_dir
         return None if run_dir is None else socket_path(run_dir, self._config.host, number)

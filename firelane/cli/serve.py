@@ -69,23 +69,6 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         help="a further name for a served model, such as @cf/org/model=NAME; may be given several times",
     )
     _add_waiting(server)
-    _add_end(server)
-
-
-def _add_end(server: Any) -> None:
-    server.add_argument(
-        "--take-over",
-        action="store_true",
-        help="get the port from the server of this user that has it, once all models are ready; that one "
-        "ends when it has answered what it has begun",
-    )
-    server.add_argument(
-        "--drain-timeout",
-        type=options.positive_float,
-        default=10.0,
-        metavar="S",
-        help="seconds for which requests may go on after the first SIGTERM (default: %(default)g)",
-    )
 
 
 def _add_waiting(server: Any) -> None:
@@ -159,7 +142,6 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.port import PortOptions
     from firelane.cli.progress import ProgressDisplay, ProgressEvents
     from firelane.cli.service import serve
     from firelane.engine_config import EngineConfig
@@ -192,8 +174,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         if index == 0:
             engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
-    port = PortOptions(run_dir=environment.cache_dir / "run", take_over=arguments.take_over)
-    return serve(config, engines, display, port, arguments.drain_timeout)
+    return serve(config, engines, display)
 
 
 def _gateway_config(

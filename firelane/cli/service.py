@@ -13,14 +13,14 @@ import time
 from typing import TYPE_CHECKING
 
 from firelane import env
-from firelane.cli.port import Port, PortOptions
+from firelane.cli.port import Port
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
 from firelane.node import systemd
 from firelane.node.fleet import Fleet, Link
-from firelane.node.shutdown import DRAIN_S, Shutdown
+from firelane.node.shutdown import Shutdown
 from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
 from firelane.text.heap import map_large_blocks
@@ -47,16 +47,9 @@ SWITCH_S = 0.001
 """After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
-def serve(
-    config: GatewayConfig,
-    engines: Sequence[EngineOptions],
-    display: Display,
-    port: PortOptions,
-    drain_s: float = DRAIN_S,
-) -> int:
-    """Run until a signal, or until all is done after a successor has come; returns 0. engines: of each of
-    config.models. drain_s: how long requests may go on after the first signal. Raises the FirelaneError that
-    ended it otherwise.
+def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> int:
+    """Run until a signal, or a successor's coming; returns 0. engines: of each of config.models. Raises the
+    FirelaneError that ended it otherwise.
     """
     import uvloop
 
@@ -64,7 +57,7 @@ def serve(
     map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_Service(config, engines, display, port, Shutdown(drain_s)).run())
+    uvloop.run(_Service(config, engines, display).run())
     return 0
 
 
@@ -156,8 +149,6 @@ class _Service:
         config: GatewayConfig,
         engines: Sequence[EngineOptions],
         display: Display,
-        port: PortOptions | None = None,
-        shutdown: Shutdown | None = None,
     ) -> None:
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
@@ -169,8 +160,8 @@ class _Service:
         self._gateway: Gateway | None = None
         self._served = False
         self._all_ready = asyncio.Event()
-        self._shutdown = shutdown or Shutdown()
-        self._port = Port(config, port or PortOptions(), self._shutdown)
+        self._shutdown = Shutdown(config.drain_s)
+        self._port = Port(config, self._shutdown)
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
 

@@ -12,7 +12,8 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -67,11 +68,11 @@ class HandoverPoint:
         server just has no successor."""
         sock = socket.socket(socket.AF_UNIX)
         try:
-            _check_length(self._path)
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.parent.chmod(0o700)  # whoever can ask gets the port
             self._path.unlink(missing_ok=True)
-            sock.bind(str(self._path))
+            with _address(self._path) as address:
+                sock.bind(address)
             sock.listen(1)
         except OSError as error:
             sock.close()
@@ -142,8 +143,8 @@ class Predecessor:
         """None where no server can be asked."""
         sock = socket.socket(socket.AF_UNIX)
         try:
-            _check_length(path)
-            sock.connect(str(path))
+            with _address(path) as address:
+                sock.connect(address)
         except OSError:
             sock.close()
             return None
@@ -176,6 +177,16 @@ class Predecessor:
         self._sock.close()
 
 
-def _check_length(path: Path) -> None:
-    if len(os.fsencode(path)) > LONGEST_PATH:
+@contextlib.contextmanager
+def _address(path: Path) -> Generator[str]:
+    """A name for the socket that is short enough: Linux has such for a directory that is open."""
+    if len(os.fsencode(path)) <= LONGEST_PATH:
+        yield str(path)
+        return
+    if sys.platform != "linux":
         raise OSError("the name is too long for a Unix socket")
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
