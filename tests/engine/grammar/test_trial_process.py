@@ -15,9 +15,11 @@ EMBEDDED = Path(__file__).parents[3] / "firelane" / "models" / "embedded"
 SCRIPT = """
 import json, sys
 from pathlib import Path
+from firelane import env
 from firelane.engine.grammar.trial_process import TrialHelper
-from firelane.sandbox.confine import forbid_programs
+from firelane.sandbox.confine import confine, forbid_programs
 
+confine(env.read({"FIRELANE_CXX": "/nowhere"}), Path(sys.argv[2]), [Path(sys.argv[1])])
 helper = TrialHelper.fork()
 forbid_programs()
 
@@ -53,10 +55,9 @@ print(json.dumps(told))
 
 
 @pytest.mark.skipif(this_machine() is None, reason="there is no sandbox on this system")
-def test_trials_of_a_process_that_starts_no_programs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(EMBEDDED)], capture_output=True, text=True, check=False
-    )
+def test_trials_of_a_process_that_starts_no_programs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(EMBEDDED), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     fine, closed, too_small, wrong, ended = json.loads(done.stdout)
     assert (fine, closed, ended) == ("", True, False)
