@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from firelane import env
-from firelane.backends import AUTO, choose
+from firelane.backends import takes_gpu
 from firelane.engine.grammar.trial_process import ChildTrial, StartTrial, TrialHelper
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError
@@ -51,7 +51,7 @@ def rights_of(config: EngineConfig) -> Rights:
     """Close the sandbox, where there is to be one. Called before anything starts a thread."""
     if not config.sandbox or this_machine() is None:
         return ALL_RIGHTS
-    if (choose() if config.backend == AUTO else config.backend) == "cuda":
+    if takes_gpu(config.backend):
         log.info("sandbox: engines on a GPU have none, its driver needs too much")
         return ALL_RIGHTS
     models = [config.model_dir, *_files_of_gguf(config)]
