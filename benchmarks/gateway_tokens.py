@@ -1,12 +1,12 @@
 """CPU time of the gateway alone per output token, behind an engine that costs nothing.
 
     python benchmarks/gateway_tokens.py [--streams 200] [--tokens 200] [--frame-ms 10] [--profile]
-        [--api completions|chat|messages|responses]
+        [--api completions|chat|messages|responses] [--tls]
 
 The gateway runs in this process. A second process plays the engine over a socket pair: one frame with a
 token of each stream every `--frame-ms`. A third sends the requests and reads the streams. Printed is the CPU
 time of the gateway's process between the first request and the last byte, divided by the tokens; requests
-(decode, tokenise, admit) are included.
+(decode, tokenise, admit) are included, and so are the handshakes of --tls, one a stream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import uvloop
 from http_servers import drive_requests
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.config import GatewayConfig, ModelConfig, TlsFiles
 from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
@@ -50,6 +50,7 @@ from firelane.wire.frames import (
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from all the other foxes in the wood, "
 
 
+CERTIFICATES = Path(__file__).parents[1] / "tests" / "gateway" / "certificates"
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 APIS = {
     "completions": ("/v1/completions", {"max_tokens": "tokens", "prompt": "text"}),
@@ -115,16 +116,18 @@ def play_engine(sock: socket.socket, vocab_size: int, streams: int, frame_ms: fl
         step += 1
 
 
-def play_client(port_pipe: Connection, streams: int, path: bytes, body: bytes) -> None:
+def play_client(port_pipe: Connection, streams: int, path: bytes, body: bytes, tls: bool) -> None:
     port = port_pipe.recv()
-    port_pipe.send(uvloop.run(drive_requests(port, streams, path, body)))
+    port_pipe.send(uvloop.run(drive_requests(port, streams, path, body, tls=tls)))
 
 
-async def run_gateway(sock: socket.socket, pipe: Connection, model_dir: Path) -> tuple[float, int]:
+async def run_gateway(
+    sock: socket.socket, pipe: Connection, model_dir: Path, tls: TlsFiles | None
+) -> tuple[float, int]:
     """(CPU seconds, chunks that the client saw)."""
     link = EngineLink()
     gateway = Gateway(
-        GatewayConfig(models=(ModelConfig(model_dir=model_dir, names=("m",)),), port=0),
+        GatewayConfig(models=(ModelConfig(model_dir=model_dir, names=("m",)),), port=0, tls=tls),
         [ReplicaSet([link], Resume())],
     )
     await gateway.start()
@@ -154,11 +157,12 @@ def measure(args: argparse.Namespace) -> float:
         vocab_size = make_model(Path(folder))
         fork: Any = multiprocessing.get_context("fork")
         engine = fork.Process(target=play_engine, args=(theirs, vocab_size, args.streams, args.frame_ms))
-        client = fork.Process(target=play_client, args=(client_pipe, args.streams, path, body))
+        client = fork.Process(target=play_client, args=(client_pipe, args.streams, path, body, args.tls))
         engine.start()
         client.start()
         theirs.close()
-        used, chunks = uvloop.run(run_gateway(mine, pipe, Path(folder)))
+        files = TlsFiles(cert=CERTIFICATES / "one.pem", key=CERTIFICATES / "one.key") if args.tls else None
+        used, chunks = uvloop.run(run_gateway(mine, pipe, Path(folder), files))
         client.join()
         engine.join()
     assert chunks >= args.streams * args.tokens, chunks
@@ -174,6 +178,7 @@ def main() -> None:
     parser.add_argument("--prompt-chars", type=int, default=900)
     parser.add_argument("--frame-ms", type=float, default=10.0)
     parser.add_argument("--api", choices=APIS, default="completions")
+    parser.add_argument("--tls", action="store_true", help="over HTTPS")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="print where the Python time goes")
     args = parser.parse_args()

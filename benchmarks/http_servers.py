@@ -16,6 +16,7 @@ import asyncio
 import os
 import platform
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -159,8 +160,11 @@ class Client(asyncio.Protocol):
             self.transport.close()
 
 
-async def drive_requests(port: int, streams: int, path: bytes, body: bytes) -> int:
+async def drive_requests(port: int, streams: int, path: bytes, body: bytes, *, tls: bool = False) -> int:
     """Chunks received over all streams of `streams` equal requests."""
+    trusting = ssl.create_default_context() if tls else None
+    if trusting is not None:
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     loop = asyncio.get_running_loop()
     head = (
         b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -168,7 +172,7 @@ async def drive_requests(port: int, streams: int, path: bytes, body: bytes) -> i
     request = head % (path, len(body)) + body
     ends: list[asyncio.Future[int]] = [loop.create_future() for _ in range(streams)]
     for end in ends:
-        await loop.create_connection(lambda end=end: Client(end, request), "127.0.0.1", port)
+        await loop.create_connection(lambda end=end: Client(end, request), "127.0.0.1", port, ssl=trusting)
     return sum(await asyncio.gather(*ends))
 
 

@@ -72,6 +72,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the KV cache, one of KV_CACHE_DTYPES: "auto" those that the model computes with; "int8" and
     "fp8" (e4m3) take half the memory of bf16 on a CPU, with a scale for each token and head, and change
     outputs."""
+    sandbox: bool = True
+    """Engine processes give up files, the network and the starting of programs, as far as the system can."""
     step_limit_s: float = 8.0
     """Seconds after which a step on a GPU is taken to hang: the engine then ends with an error."""
 

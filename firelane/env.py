@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -104,6 +104,24 @@ def set_for_server() -> None:
     """Settings that libraries take from the environment alone, where the user has not made them."""
     # A request's text is one piece of work: handing it to a pool of threads only takes time.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def take_passed_fds(pid: int, environ: MutableMapping[str, str] = os.environ) -> int:
+    """How many sockets systemd has passed to the process `pid`. Child processes do not hear of them."""
+    count, meant = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    return int(count) if count.isdecimal() and meant == str(pid) else 0
+
+
+def notify_socket(environ: Mapping[str, str] = os.environ) -> str:
+    """Where systemd hears when a service is ready; "" for nowhere."""
+    return environ.get("NOTIFY_SOCKET", "")
+
+
+def paths_in(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Files and directories that these variables of other programs name."""
+    values = (environ.get(name, "") for name in names)
+    return [path for value in values for path in value.split(os.pathsep) if path]
 
 
 def for_sandbox(**changes: str) -> dict[str, str]:

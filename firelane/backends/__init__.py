@@ -92,6 +92,15 @@ def _check_for_gpu(config: ExecutorConfig) -> None:
         )
 
 
+def takes_gpu(backend: str) -> bool:
+    """Whether the backend of this name, or that for this machine, is the GPU's. Tells nobody."""
+    if backend != AUTO:
+        return backend == "cuda"
+    from firelane.backends.cuda import gpu_detection
+
+    return not gpu_detection.detect().problem
+
+
 def choose() -> str:
     """The backend for this machine. The log says why where there is a choice."""
     from firelane.backends.cuda import gpu_detection

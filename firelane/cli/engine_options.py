@@ -4,6 +4,7 @@ dies."""
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import TYPE_CHECKING
 
 from firelane.cli.options import positive_float, positive_int
@@ -11,6 +12,9 @@ from firelane.cli.options import positive_float, positive_int
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
     from firelane.engine_config import EngineConfig
+    from firelane.env import Environment
+
+log = logging.getLogger(__name__)
 
 
 def add_replicas(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +45,20 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="an engine whose step takes longer is replaced (default: 120; 8 on a GPU)",
     )
+    group.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="engines keep all rights of this user: files, the network, programs",
+    )
+
+
+def tell_sandbox(engine: EngineConfig, settings: Environment) -> None:
+    """Once, what this machine's sandbox does not keep engines from."""
+    from firelane.sandbox.confine import lacks
+
+    lacking = lacks(settings) if engine.sandbox else None
+    if lacking is not None:
+        log.warning("sandbox: %s", lacking)
 
 
 def engine_options(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import urllib.parse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import GIB, count, port, positive_float, positive_int
 from firelane.errors import UsageError
+
+if TYPE_CHECKING:
+    from firelane.gateway.config import TlsFiles
 
 MIB = 1 << 20
 DEFAULT_PORT = 8000
@@ -35,6 +38,19 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="origin whose pages may use the server, as http://HOST:PORT, or * for all; may be repeated "
         "(default: all with --api-keys, else those of this machine)",
+    )
+    group.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="serve HTTPS with this certificate (PEM, with those between it and a root); read again when the "
+        "file changes, and on SIGHUP",
+    )
+    group.add_argument(
+        "--tls-key",
+        type=Path,
+        metavar="FILE",
+        help="the certificate's key (PEM, not encrypted; default: in the file of --tls-cert)",
     )
     group.add_argument(
         "--prices",
@@ -81,6 +97,20 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         default=75.0,
         metavar="S",
         help="a connection without a request is closed after this time (default: %(default)g)",
+    )
+
+    group.add_argument(
+        "--take-over",
+        action="store_true",
+        help="get the port from the server of this user that has it, once all models are ready; that one "
+        "ends when it has answered what it has begun",
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=positive_float,
+        default=10.0,
+        metavar="S",
+        help="seconds for which requests may go on after the first SIGTERM (default: %(default)g)",
     )
 
 
@@ -136,6 +166,7 @@ def storage_settings(
         place += f"@{own_port}"
     default = cache_dir / "data" / place
     return {
+        "run_dir": cache_dir / "run",
         "data_dir": arguments.data_dir or default,
         "files": FileLimits(
             upload_bytes=arguments.max_upload_mib * MIB,
@@ -187,6 +218,9 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "any_model": arguments.any_model,
         "refuse_unknown_fields": arguments.unknown_fields == "refuse",
         "prices": arguments.prices,
+        "take_over": arguments.take_over,
+        "drain_s": arguments.drain_timeout,
+        "tls": _tls_files(arguments.tls_cert, arguments.tls_key),
         "max_queue_age_s": arguments.max_queue_age_s,
         "max_connections": arguments.max_connections,
         "log_prompts": arguments.log_prompts,
@@ -199,6 +233,15 @@ def gateway_settings(arguments: argparse.Namespace) -> dict[str, Any]:
             idle_s=arguments.idle_timeout_s,
         ),
     }
+
+
+def _tls_files(cert: Path | None, key: Path | None) -> TlsFiles | None:
+    """Raises UsageError for a key alone."""
+    from firelane.gateway.config import TlsFiles
+
+    if cert is None and key is not None:
+        raise UsageError(f"--tls-key {key}: it needs the certificate, too: give --tls-cert FILE")
+    return None if cert is None else TlsFiles(cert=cert, key=key or cert)
 
 
 def _otlp_endpoint(asked: str | None) -> str | None:

@@ -1,6 +1,6 @@
 """Serve a model over HTTP with the OpenAI API.
 
-SIGINT or SIGTERM ends it: what is in flight may finish within DRAIN_S seconds, the rest fails; a second
+SIGINT or SIGTERM ends it: what is in flight may finish within --drain-timeout, the rest fails; a second
 signal ends it at once. The exit code is then 0.
 """
 
@@ -167,9 +167,12 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
             cache_dir=environment.cache_dir,
             tokenizer_dir=model.tokenizer_dir,
             log_format=arguments.log_format,
+            sandbox=not arguments.no_sandbox,
             **options.engine_settings(arguments),
         )
         options.log_resolved("engine", engine, as_json=as_json)
+        if index == 0:
+            engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
     return serve(config, engines, display)
 

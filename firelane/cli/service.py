@@ -13,10 +13,12 @@ import time
 from typing import TYPE_CHECKING
 
 from firelane import env
+from firelane.cli.port import Port
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
+from firelane.node import systemd
 from firelane.node.fleet import Fleet, Link
 from firelane.node.shutdown import Shutdown
 from firelane.node.supervisor import EngineExit
@@ -46,8 +48,8 @@ SWITCH_S = 0.001
 
 
 def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> int:
-    """Run until a signal; returns 0. engines: of each of config.models. Raises the FirelaneError that ended
-    it otherwise.
+    """Run until a signal, or a successor's coming; returns 0. engines: of each of config.models. Raises the
+    FirelaneError that ended it otherwise.
     """
     import uvloop
 
@@ -157,7 +159,9 @@ class _Service:
         ]
         self._gateway: Gateway | None = None
         self._served = False
-        self._shutdown = Shutdown()
+        self._all_ready = asyncio.Event()
+        self._shutdown = Shutdown(config.drain_s)
+        self._port = Port(config, self._shutdown)
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
 
@@ -172,10 +176,12 @@ class _Service:
                 await model.fleet.start()
             gateway = await self._start_gateway()
             await self._shutdown.wait()
+            systemd.notify("STOPPING=1")
             if self._failure is None:
                 await self._shutdown.drain(gateway)
         finally:
             self._display.close()
+            self._port.close()
             if self._restart is not None:
                 self._restart.cancel()
             stopping = [model.fleet.stop() for model in self._models]
@@ -189,18 +195,22 @@ class _Service:
 
         engines = [model.make_replicas() for model in self._models]
         gateway = Gateway(self._config, [one.replicas for one in engines], self._fail)
-        await gateway.start()
-        configure_gc()
+        if not self._port.is_taken_over:
+            await self._port.listen(gateway)
         self._gateway = gateway
-        self._port = gateway.port
         for model, own in zip(self._models, engines, strict=True):
             await model.fleet.connect(own)
+        if self._port.is_taken_over:
+            await self._port.take_over(gateway, self._all_ready)
+            self._announce()
+        configure_gc()
         return gateway
 
     def _on_reload(self) -> None:
-        """Keys and prices are read again. A terminal that goes away sends the same signal: without a file to
-        read, it ends the server as ever."""
-        if self._config.api_keys is None and self._config.prices is None:
+        """Keys, prices and certificates are read again. A terminal that goes away sends the same signal:
+        without a file to read, it ends the server as ever."""
+        config = self._config
+        if config.api_keys is None and config.prices is None and config.tls is None:
             self._shutdown.ask()
         elif self._gateway is not None:
             self._gateway.reload()
@@ -233,7 +243,8 @@ class _Service:
         first, self._served = not self._served, all(model.has_served for model in self._models)
         if self._served and first:
             self._display.close()
-            if self._failure is None:
+            self._all_ready.set()
+            if self._failure is None and self._port.number is not None:
                 self._announce()
 
     def on_given_up(self, model: _ModelEngines, error: FirelaneError) -> None:
@@ -247,9 +258,11 @@ class _Service:
             self._fail(error)
 
     def _announce(self) -> None:
+        systemd.notify("READY=1")
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host
-        url, names = f"http://{host}:{self._port}", [model.name for model in self._models]
+        scheme = "http" if config.tls is None else "https"
+        url, names = f"{scheme}://{host}:{self._port.number}", [model.name for model in self._models]
         ready_s = time.perf_counter() - self._began_s
         needs_key = config.api_keys is not None
         if self._lines is not None:

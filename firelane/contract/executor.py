@@ -48,6 +48,11 @@ class Executor(Protocol):
     @property
     def kv_bytes(self) -> int: ...
 
+    def settle(self) -> None:
+        """Return when nothing works beside the steps, from any thread: no more weights are read or checked.
+        May raise what the next step will."""
+        ...
+
     def submit(self, inputs: StepInputs) -> None:
         """Start a step, behind those in flight; returns at once. `inputs` and its slots are the backend's
         until the wait() of this step returns."""

@@ -21,6 +21,7 @@ from firelane.native.machine import cpu_identity, supported_isas
 from firelane.native.pages import TRANSPARENT_HUGE_PAGES, chosen
 from firelane.native.target import find_target
 from firelane.native.toolchain import find_compiler
+from firelane.sandbox.confine import lacks
 
 PACKAGES = ("numpy", "tokenizers", "msgspec", "jinja2", "httptools", "uvloop", "huggingface_hub")
 
@@ -51,6 +52,7 @@ class Report:
     available_bytes: int
     weight_pages: str
     shared_memory: str
+    sandbox: str
     compiler: str
     cache: CacheReport
     gpu: GpuDetection
@@ -84,6 +86,7 @@ def examine(settings: Environment) -> Report:
         available_bytes=min(memory.get("MemAvailable", 0), left if left is not None else 1 << 62),
         weight_pages=examine_weight_pages(settings.cache_dir),
         shared_memory=examine_shared_memory(),
+        sandbox=lacks(settings) or "files, network, other processes and programs are closed to engines",
         compiler=compiler,
         cache=cache,
         gpu=gpu_detection.detect(),
@@ -157,6 +160,7 @@ def format_report(report: Report) -> str:
         ("memory", f"{report.memory_bytes / gib:.1f} GiB, {report.available_bytes / gib:.1f} GiB available"),
         ("weights", report.weight_pages),
         ("shared", report.shared_memory),
+        ("sandbox", report.sandbox),
         ("compiler", report.compiler or "none"),
         (
             "cache",

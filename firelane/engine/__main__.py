@@ -21,10 +21,13 @@ def main(arguments: list[str]) -> int:
     end_with_parent()
     if config.cores is not None:
         os.sched_setaffinity(0, config.cores)
-    from firelane.engine.process import run  # now: the threads that libraries start get the cores, too
-
     logs.set_up(env.read().log_level, config.log_format)
-    return run(socket.socket(fileno=int(arguments[0])), config)
+    from firelane.engine.rights import rights_of  # now: the threads that libraries start get the cores, too
+
+    rights = rights_of(config)
+    from firelane.engine.process import run  # now: those threads are as confined
+
+    return run(socket.socket(fileno=int(arguments[0])), config, rights)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from firelane.engine.heartbeat import Heartbeat, Pulse
 from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor, rotation_identity
 from firelane.engine.policies import make_policy
+from firelane.engine.rights import ALL_RIGHTS, Rights
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
 from firelane.kv import SnapshotRule
@@ -103,7 +104,7 @@ class SocketChannel:
         self._deadline_s = time.monotonic() + max(0.0, timeout_s)
 
 
-def run(sock: socket.socket, config: EngineConfig) -> int:
+def run(sock: socket.socket, config: EngineConfig, rights: Rights = ALL_RIGHTS) -> int:
     """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
     socket."""
     channel: Channel[ToEngine] = Channel(sock, ToEngine)
@@ -113,7 +114,7 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, served.terminate)
     try:
-        return _load_and_serve(channel, served, pulse, config)
+        return _load_and_serve(channel, served, pulse, config, rights)
     except ConnectionClosedError:
         return 0
     except (FirelaneError, MemoryError) as error:
@@ -127,12 +128,15 @@ def run(sock: socket.socket, config: EngineConfig) -> int:
 
 
 def _load_and_serve(
-    channel: Channel[ToEngine], served: SocketChannel, pulse: Pulse, config: EngineConfig
+    channel: Channel[ToEngine], served: SocketChannel, pulse: Pulse, config: EngineConfig, rights: Rights
 ) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
-    grammars = grammar_queue(config.tokenizer_dir or config.model_dir, executor.vocab_size)
+    rights.loaded(executor.settle)
+    grammars = grammar_queue(
+        config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial
+    )
     try:
         core = EngineCore(
             executor,

@@ -47,6 +47,16 @@ class FileLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TlsFiles:
+    """PEM files. cert: the server's certificate and those between it and a root. key: may be the same
+    file.
+    """
+
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """One served model. model_dir: where tokenizer.json and the chat template lie. names: all are accepted,
     the first is reported. aliases: further names that requests may give, each with the name that it means.
@@ -74,7 +84,10 @@ class GatewayConfig:
     refuse_unknown_fields: of requests; else they are ignored.
     metrics_port: of a second listener with metrics and health alone, without keys (None: there is none).
     wait: requests that come while their model loads wait for it, instead of being refused. any_model: the
-    lone model answers whatever name a request gives.
+    lone model answers whatever name a request gives. tls: of the port; None: it speaks plain HTTP.
+    run_dir: where successors ask servers of this user for their ports; None: nowhere. take_over: the port
+    from the server that has it now, once all models are ready; without one this makes no difference.
+    drain_s: how long requests may go on after the first signal.
     """
 
     models: tuple[ModelConfig, ...]
@@ -94,6 +107,10 @@ class GatewayConfig:
     wait: bool = False
     any_model: bool = False
     metrics_port: int | None = None
+    tls: TlsFiles | None = None
+    run_dir: Path | None = None
+    take_over: bool = False
+    drain_s: float = 10.0
     limits: HttpLimits = field(default_factory=HttpLimits)
     files: FileLimits = field(default_factory=FileLimits)
 

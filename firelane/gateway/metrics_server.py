@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from firelane.gateway.app import App
 from firelane.gateway.config import HttpLimits
 from firelane.gateway.http.connections import ConnectionSet
 from firelane.gateway.http.exchange import Route
+from firelane.gateway.http.listener import Listener
 from firelane.gateway.http.origins import OriginPolicy
 from firelane.gateway.http.protocol import Connection
 from firelane.gateway.services import Services
@@ -31,19 +32,17 @@ class MetricsServer:
         self._connections = ConnectionSet(
             app.handle, limits, time.monotonic, app.accept, max_open=MOST_CONNECTIONS
         )
-        self._server: asyncio.Server | None = None
+        self.listener = Listener(lambda: Connection(self._connections))
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Sets `port`. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self._connections), host, port)
-        self.port = self._server.sockets[0].getsockname()[1]
+    async def start(self, host: str, port: int, sockets: Sequence[socket.socket] = ()) -> None:
+        """Listen, on `sockets` where there are any. Sets `port`. Raises OSError."""
+        await self.listener.start(host, port, sockets)
+        self.port = self.listener.port
 
     def sweep(self) -> None:
         self._connections.sweep()
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self.listener.close()
         self._connections.abort_all()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import firelane
 from firelane.errors import AddressInUseError, FirelaneError, TokenizerError, UsageError
@@ -22,8 +23,10 @@ from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
+from firelane.gateway.http.listener import Listener
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
+from firelane.gateway.http.tls import Tls
 from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
@@ -46,6 +49,10 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 POLL_S = 0.02
 LAST_WRITES_S = 0.5
+RETIRED_IDLE_S = 5.0
+HTTP, METRICS = "http", "metrics"
+Sockets = Mapping[str, Sequence[socket.socket]]
+"""Listening sockets by what they are for: HTTP, METRICS."""
 
 
 class Gateway:
@@ -82,7 +89,8 @@ class Gateway:
             services.metrics.answered,
         )
         self._add_gauges(self._registry)
-        self._server: asyncio.Server | None = None
+        self._tls = None if config.tls is None else Tls(config.tls)
+        self._listener = Listener(lambda: Connection(self._connections), self._tls)
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = config.port
         for model in services.models:
@@ -155,53 +163,82 @@ class Gateway:
             "firelane:batch_requests_running", "Lines with the engine.", lambda: batches.lines_in_flight
         )
 
-    async def start(self) -> None:
-        """Listen. Sets `port`. Raises AddressInUseError when the port is taken, UsageError on a wrong
-        address.
+    async def start(self, sockets: Sockets | None = None) -> None:
+        """Listen, on `sockets` where there are any (as `release` gives them). Sets `port`. Raises
+        AddressInUseError when the port is taken, UsageError on a wrong address.
         """
-        config = self._config
+        config, given = self._config, sockets or {}
         try:
-            self._server = await self._loop.create_server(
-                lambda: Connection(self._connections), config.host, config.port, backlog=1024
-            )
+            await self._listener.start(config.host, config.port, given.get(HTTP, ()))
         except OSError as error:
             raise _listen_error(error, config.host, config.port, "--port") from error
-        self.port = self._server.sockets[0].getsockname()[1]
-        await self._start_metrics()
+        self.port = self._listener.port
+        await self._start_metrics(given.get(METRICS, ()))
+        await self._start_batches()
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        log.debug("listening host=%s port=%d tls=%s", config.host, self.port, self._tls is not None)
+
+    async def _start_batches(self) -> None:
         runner = BatchRunner(
             self.services.models, self.app.dispatch, self.services.tenants.named, time.monotonic
         )
         await self.services.batches.start(runner)
-        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
-        log.debug("listening address=http://%s:%d", config.host, self.port)
 
-    async def _start_metrics(self) -> None:
+    async def _start_metrics(self, sockets: Sequence[socket.socket]) -> None:
         config = self._config
         if config.metrics_port is None:
+            for sock in sockets:
+                sock.close()
             return
         try:
-            await self.metrics.start(config.host, config.metrics_port)
+            await self.metrics.start(config.host, config.metrics_port, sockets)
         except OSError as error:
             raise _listen_error(error, config.host, config.metrics_port, "--metrics-port") from error
 
     def _sweep(self) -> None:
         self._connections.sweep()
         self.metrics.sweep()
+        if self._tls is not None:
+            self._tls.reload_if_changed()
         for model in self.services.models:
             model.admission.sweep(time.monotonic())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def reload(self) -> None:
-        """Read keys and prices again. A file that cannot be used leaves the old ones, with a line in the log;
-        requests in flight go on as they are.
+        """Read keys, prices and certificates again. A file that cannot be used leaves the old ones, with a
+        line in the log; requests in flight go on as they are.
         """
         self.services.tenants.reload()
         self.services.usage.prices.reload()
+        if self._tls is not None:
+            self._tls.reload()
 
     @property
     def in_flight(self) -> int:
         """Sequences admitted and not ended."""
         return sum(model.admission.held for model in self.services.models)
+
+    async def release(self) -> Sockets:
+        """Copies of the sockets that it listens on, for a successor. It accepts nothing from them any more,
+        and keeps files and batches no longer; what it has accepted goes on."""
+        sockets = {HTTP: self._listener.copies(), METRICS: self.metrics.listener.copies()}
+        self._listener.close()
+        self.metrics.listener.close()
+        await self.services.batches.close()
+        return sockets
+
+    async def resume(self, sockets: Sockets) -> None:
+        """Listen again on what `release` gave: there is no successor."""
+        await self._listener.start(self._config.host, self.port, sockets[HTTP])
+        await self._start_metrics(sockets[METRICS])
+        await self._start_batches()
+
+    async def retire(self) -> None:
+        """Return when nothing is in flight, and no connection open, after `release`. A connection is answered
+        once more, and closed when it has been idle for RETIRED_IDLE_S."""
+        self._connections.retire(RETIRED_IDLE_S)
+        while self.in_flight or len(self._connections):
+            await asyncio.sleep(POLL_S)
 
     async def drain(self, timeout_s: float) -> bool:
         """Accept nothing new and let what is in flight end and reach its clients, for at most `timeout_s`.
@@ -209,8 +246,7 @@ class Gateway:
         """
         self._admit_no_more()
         await self.services.batches.pause()
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         self._connections.close_idle()
         await self._settle(timeout_s)
         return not self.in_flight
@@ -230,8 +266,7 @@ class Gateway:
         self._admit_no_more()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         await self.services.batches.pause()
         await self.app.cancel_tasks()
         self.services.bodies.trimmer.close()
@@ -244,9 +279,7 @@ class Gateway:
         self._connections.abort_all()
         self.metrics.close()
         await asyncio.to_thread(self._traces.close)
-        if self._server is not None:
-            await self._server.wait_closed()
-            self._server = None
+        await self._listener.wait_closed()
         await self.services.batches.close()
 
 

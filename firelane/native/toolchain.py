@@ -155,7 +155,9 @@ class Toolchain:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
-        environ = env.for_child(LC_ALL="C", ZIG_GLOBAL_CACHE_DIR=str(_zig_cache(log.parent.parent)))
+        # Its temporary files lie there, too: an engine may write nowhere else.
+        cache = {"TMPDIR": str(log.parent), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
+        environ = env.for_child(LC_ALL="C", **cache)
         try:
             done = subprocess.run(
                 command,

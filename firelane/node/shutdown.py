@@ -17,14 +17,19 @@ class Drainable(Protocol):
     @property
     def in_flight(self) -> int: ...
     async def drain(self, timeout_s: float) -> object: ...
+    async def retire(self) -> object:
+        """As drain, for as long as it takes, when a successor answers new connections."""
+        ...
 
 
 class Shutdown:
     """Of one server, in one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, drain_s: float = DRAIN_S) -> None:
         self._begins = asyncio.Event()
         self._at_once = asyncio.Event()
+        self._succeeded = False
+        self._drain_s = drain_s
 
     def listen(self) -> None:
         """From now on SIGINT and SIGTERM are heard here."""
@@ -38,6 +43,11 @@ class Shutdown:
     def begin(self) -> None:
         self._begins.set()
 
+    def succeed(self) -> None:
+        """Another server has the port: nothing need end before its time."""
+        self._succeeded = True
+        self.begin()
+
     def ask(self) -> None:
         """As a signal does."""
         (self._at_once if self.has_begun else self._begins).set()
@@ -46,11 +56,21 @@ class Shutdown:
         """Until it begins."""
         await self._begins.wait()
 
+    async def begun_or(self, event: asyncio.Event) -> None:
+        """Until it begins, or the event comes."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._begins, event)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
     async def drain(self, server: Drainable) -> None:
-        """Returns when nothing is in flight, after DRAIN_S, or at once when asked again."""
-        if server.in_flight:
-            log.info("draining requests=%d timeout_s=%g", server.in_flight, DRAIN_S)
-        draining = asyncio.ensure_future(server.drain(DRAIN_S))
+        """Returns when nothing is in flight, after drain_s where nobody follows, or at once when asked
+        again."""
+        if self._succeeded:
+            log.info("succeeded requests=%d: they go on, then this server ends", server.in_flight)
+        elif server.in_flight:
+            log.info("draining requests=%d timeout_s=%g", server.in_flight, self._drain_s)
+        draining = asyncio.ensure_future(server.retire() if self._succeeded else server.drain(self._drain_s))
         at_once = asyncio.ensure_future(self._at_once.wait())
         await asyncio.wait((draining, at_once), return_when=asyncio.FIRST_COMPLETED)
         for task in (draining, at_once):

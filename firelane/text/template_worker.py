@@ -17,6 +17,7 @@ import msgspec
 
 from firelane.child_process import end_with_parent, limit_memory
 from firelane.errors import RequestError, TokenizerError
+from firelane.sandbox.confine import confine_worker
 from firelane.text.heap import map_large_blocks, trim_heap
 from firelane.text.template_limits import CPU_S, MEMORY_BYTES
 
@@ -91,6 +92,7 @@ class _Renderer:
 def main() -> int:
     end_with_parent()
     limit_memory(MEMORY_BYTES)
+    confine_worker()
     map_large_blocks()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

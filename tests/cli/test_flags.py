@@ -29,13 +29,14 @@ ENGINE = (
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
-ACCESS = "--api-keys --allow-anonymous --allow-origin --prices"
+ACCESS = "--api-keys --allow-anonymous --allow-origin --prices --tls-cert --tls-key"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 FLAGS = {
-    "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline "
-    "--host --port --served-model-name --max-queue --no-wait --alias --max-stored-responses "
+    "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline --no-sandbox "
+    "--host --port --take-over --drain-timeout "
+    "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "keys new": "NAME",
     "keys hash": "",

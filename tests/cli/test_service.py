@@ -32,7 +32,7 @@ def service(tmp_path: Path) -> _Service:
     service = _Service(config, [options_of(tmp_path, models=2)] * 2, ProgressDisplay())
     for model in service._models:
         model.replicas = SimpleNamespace(serving=[])  # pyright: ignore[reportAttributeAccessIssue]
-    service._port = 1
+    service._port.number = 1
     return service
 
 

@@ -36,6 +36,7 @@ def healthy_report() -> doctor.Report:
         available_bytes=8 << 30,
         weight_pages="",
         shared_memory="",
+        sandbox="",
         compiler="g++",
         cache=doctor.CacheReport(directory="", used_bytes=0, free_bytes=0, problem=""),
         gpu=gpu_detection.detect(),

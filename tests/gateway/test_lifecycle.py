@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import threading
 
@@ -165,7 +164,7 @@ def test_drain_lets_streams_end_and_refuses_new_ones(service):
 
 def test_drain_waits_for_a_client_that_reads_slowly(service):
     def narrow() -> None:
-        with socket.socket(fileno=os.dup(service.gateway._server.sockets[0].fileno())) as listener:
+        with service.gateway._listener.copies()[0] as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what it accepts inherits it
 
     async def end() -> None:

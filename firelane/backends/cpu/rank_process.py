@@ -19,6 +19,7 @@ from firelane.backends.cpu.member import Follower
 from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, LOADED, READY, Task
 from firelane.child_process import end_with_parent
 from firelane.errors import FirelaneError
+from firelane.sandbox.confine import forbid_programs
 from firelane.telemetry import logs
 
 
@@ -45,6 +46,8 @@ def main(arguments: list[str]) -> int:
     except (FirelaneError, MemoryError) as error:
         _send(sock, FAILED, f"{error}" or "out of memory")
         return 1
+    if task.config.sandbox:
+        forbid_programs()  # the first rank's sandbox is this process's, too
     threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
     sock.sendall(READY + LOADED.pack(executor.weights_bytes, executor.kv_bytes))
     executor.follow()

@@ -208,6 +208,9 @@ class RankGroup:
         """Processes of the ranks, this one first."""
         return [os.getpid(), *(process.pid for process in self._leader.processes)]
 
+    def settle(self) -> None:
+        """Nothing works beside the steps."""
+
     def submit(self, inputs: StepInputs) -> None:
         self._check()
         self._link.hand_out(inputs)

@@ -93,6 +93,9 @@ class NullExecutor:
         self._in_flight: deque[tuple[StepOutputs, float]] = deque()
         self._last_end_s = 0.0
 
+    def settle(self) -> None:
+        """Nothing works beside the steps."""
+
     def submit(self, inputs: StepInputs) -> None:
         assert len(self._in_flight) < self.max_in_flight, "too many steps are in flight"
         outputs = self._outputs.pop(0)

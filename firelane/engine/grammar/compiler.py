@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from firelane.engine.grammar.limits import GrammarLimits
 from firelane.engine.grammar.sandbox import Sandbox
 from firelane.engine.grammar.source import NAMES, check, new_matcher
+from firelane.engine.grammar.trial_process import ChildTrial, StartTrial
 from firelane.engine.grammar.vocabulary import Vocabulary, load_vocabulary
 from firelane.errors import RequestError
 from firelane.wire.frames import Grammar
@@ -40,7 +41,10 @@ class GrammarCompiler:
     """Compiles for one model. Loads llguidance and the tokenizer when it compiles the first grammar. Each
     text is first tried out in a process of its own, which may run out of time or memory, or crash."""
 
-    def __init__(self, model_dir: Path, vocab_size: int, limits: GrammarLimits) -> None:
+    def __init__(
+        self, model_dir: Path, vocab_size: int, limits: GrammarLimits, start: StartTrial = ChildTrial
+    ) -> None:
+        self._start = start
         self._model_dir = model_dir
         self._vocab_size = vocab_size
         self._limits = limits
@@ -72,7 +76,7 @@ class GrammarCompiler:
         try:
             sandbox = self._idle.pop()
         except IndexError:
-            sandbox = Sandbox(self._model_dir, self._vocab_size, self._limits)
+            sandbox = Sandbox(self._model_dir, self._vocab_size, self._limits, self._start)
         try:
             sandbox.try_out(grammar)
         finally:

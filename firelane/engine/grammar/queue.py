@@ -14,6 +14,7 @@ from firelane.engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from firelane.engine.grammar.limits import STACK_BYTES, GrammarLimits
 from firelane.engine.grammar.masks import constrain
 from firelane.engine.grammar.source import check_size
+from firelane.engine.grammar.trial_process import ChildTrial, StartTrial
 from firelane.engine.grammar.turns import Path, Turns
 from firelane.engine.prerequisites import Waited
 from firelane.engine.sequence import Sequence
@@ -36,10 +37,11 @@ class Compiler(Protocol):
         ...
 
 
-def grammar_queue(model_dir: pathlib.Path, vocab_size: int) -> GrammarQueue:
-    """For this model. Cheap: nothing is loaded before the first grammar."""
+def grammar_queue(model_dir: pathlib.Path, vocab_size: int, start: StartTrial = ChildTrial) -> GrammarQueue:
+    """For this model. Cheap: nothing is loaded before the first grammar. start: of the processes that try
+    grammars out."""
     limits = GrammarLimits()
-    return GrammarQueue(GrammarCompiler(model_dir, vocab_size, limits), limits)
+    return GrammarQueue(GrammarCompiler(model_dir, vocab_size, limits, start), limits)
 
 
 @dataclass(eq=False)

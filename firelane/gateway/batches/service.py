@@ -59,7 +59,9 @@ class Batches:
         return sum(handle.job.in_flight for handle in self._handles.values() if handle.job is not None)
 
     async def start(self, runner: BatchRunner) -> None:
-        """Take up what an earlier server has left: now, or when the server that holds the directory ends."""
+        """Take up what an earlier server has left, or this one before `close`: now, or when the server that
+        holds the directory ends."""
+        self._ending.clear()
         self._workflow = BatchWorkflow(
             self.records,
             self._files,

@@ -47,6 +47,10 @@ class Connection(Protocol):
         ...
 
     def close_if_idle(self) -> None: ...
+    def close_when_idle(self, idle_s: float) -> None:
+        """No sooner than in `idle_s`, unless a request comes: its answer is the last one."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -103,6 +107,13 @@ class ConnectionSet:
         self.closing = True
         for connection in list(self._open):
             connection.close_if_idle()
+
+    def retire(self, idle_s: float) -> None:
+        """Answers are the last ones of their connections from now on; those without a request are closed in
+        `idle_s`, as clients may be about to send one."""
+        self.closing = True
+        for connection in list(self._open):
+            connection.close_when_idle(idle_s)
 
     def abort_all(self) -> None:
         for connection in list(self._open):

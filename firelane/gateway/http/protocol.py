@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         stays = self._exchange is not None and self._exchange.probe()
         if stays:
             self._watch()
-        return stays
+        return stays and self._transport.can_write_eof()  # under TLS there is no half of a connection
 
     def _watch(self) -> None:
         """Cut a half-closed connection as soon as nobody is there."""
@@ -395,6 +395,11 @@ class Connection(asyncio.Protocol):
     def close_if_idle(self) -> None:
         if not self.busy:
             self._transport.close()
+
+    def close_when_idle(self, idle_s: float) -> None:
+        """See ConnectionSet.retire."""
+        if not self.busy:
+            self._deadline_s = min(self._deadline_s, self._owner.now_s() + idle_s)
 
     def abort(self) -> None:
         self._transport.abort()

@@ -1,0 +1,49 @@
+"""System calls that no engine makes, and those that it makes only until its model is loaded."""
+
+from __future__ import annotations
+
+import errno
+
+from firelane.sandbox.seccomp import Refused
+
+NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEW* of clone(2): mounts, control groups, names, message queues, users, processes, network."""
+PUSH_INPUT, CONSOLE = 0x5412, 0x541C
+"""TIOCSTI and TIOCLINUX: what types at the terminal that the server was started from."""
+DATAGRAM, RAW = 2, 3
+
+NETWORK = "socket connect bind listen accept accept4"
+OTHER_PROCESSES = (
+    "ptrace process_vm_readv process_vm_writev process_madvise pidfd_getfd kcmp perf_event_open userfaultfd"
+)
+NAMESPACES = (
+    "unshare setns mount umount2 pivot_root chroot mount_setattr move_mount open_tree fsopen fsconfig "
+    "fsmount fspick"
+)
+SYSTEM = (
+    "acct add_key adjtimex bpf clock_adjtime clock_settime delete_module fanotify_init finit_module "
+    "init_module ioperm iopl kexec_file_load kexec_load keyctl name_to_handle_at open_by_handle_at quotactl "
+    "quotactl_fd reboot request_key setdomainname sethostname settimeofday swapoff swapon syslog vhangup"
+)
+FILE_RIGHTS = (
+    "chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr lchown lremovexattr "
+    "lsetxattr removexattr removexattrat setxattr setxattrat"
+)
+"""Which Landlock does not look at."""
+RINGS = "io_uring_enter io_uring_register io_uring_setup"
+"""What is asked for through them passes no filter."""
+
+NEVER = (
+    *(Refused(call=name) for name in f"{OTHER_PROCESSES} {NAMESPACES} {SYSTEM} {FILE_RIGHTS}".split()),
+    *(Refused(call=name, error=errno.ENOSYS) for name in RINGS.split()),
+    # Arguments in memory cannot be looked at: the C library then takes clone, whose flags are a number.
+    Refused(call="clone3", error=errno.ENOSYS),
+    Refused(call="clone", argument=0, mask=NEW_NAMESPACES, any_bit=True),
+    Refused(call="ioctl", argument=1, values=(PUSH_INPUT, CONSOLE)),
+)
+NO_NETWORK = (
+    *(Refused(call=name) for name in NETWORK.split()),
+    # An unconnected socket sends to any name in the file system.
+    Refused(call="socketpair", argument=1, mask=0xF, values=(DATAGRAM, RAW)),
+)
+NO_PROGRAMS = (Refused(call="execve"), Refused(call="execveat"))

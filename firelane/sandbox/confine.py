@@ -1,0 +1,107 @@
+"""What an engine gives up: at its start files and the network, once its model is loaded the starting of
+programs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import firelane
+from firelane import env
+from firelane.sandbox import landlock, seccomp
+from firelane.sandbox.calls import NEVER, NO_NETWORK, NO_PROGRAMS
+from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, python_rules
+from firelane.sandbox.seccomp import Refused
+from firelane.sandbox.system import Machine, gain_nothing, this_machine
+
+log = logging.getLogger(__name__)
+IMPORTED = ("engine", "process.py")
+"""One of the first modules after the sandbox is closed."""
+
+
+def confine(
+    settings: env.Environment, cache_dir: Path, models: Iterable[Path], *, network: bool = False
+) -> None:
+    """Of the process that calls it, which has one thread: others that run already would keep their rights.
+    models: directories that it reads. network: it is left to it, until `forbid_network`. What the kernel has
+    not is left out: `lacks` tells it."""
+    machine = this_machine()
+    if machine is None:
+        return
+    try:
+        gain_nothing(machine)
+        if _has_landlock(machine, settings):
+            rules = engine_rules(settings, cache_dir, list(models), network=network)
+            landlock.restrict(machine, rules, network=network)
+            _compile_python_to(cache_dir / PYTHON_CACHE)
+        if seccomp.has_filters(machine):
+            seccomp.refuse(machine, NEVER if network else [*NEVER, *NO_NETWORK])
+    except OSError as error:
+        log.warning("sandbox: not closed (%s)", error.strerror)
+
+
+def confine_worker() -> None:
+    """Of a process that computes, and has all that it needs: it reads Python's files, and that is all."""
+    machine = this_machine()
+    if machine is None:
+        return
+    with contextlib.suppress(OSError):
+        gain_nothing(machine)
+        if landlock.abi(machine):
+            landlock.restrict(machine, python_rules())
+        if seccomp.has_filters(machine):
+            seccomp.refuse(machine, [*NEVER, *NO_NETWORK, *NO_PROGRAMS])
+
+
+def forbid_programs() -> None:
+    """No thread of this process starts a program from now on."""
+    _forbid(NO_PROGRAMS, "programs may still be started")
+
+
+def forbid_network() -> None:
+    """No thread of this process opens a connection from now on."""
+    _forbid(NO_NETWORK, "the network may still be used")
+
+
+def _forbid(calls: Sequence[Refused], otherwise: str) -> None:
+    machine = this_machine()
+    if machine is None or not seccomp.has_filters(machine):
+        return
+    try:
+        seccomp.refuse(machine, calls)
+    except OSError as error:
+        log.warning("sandbox: %s (%s)", otherwise, error.strerror)
+
+
+def lacks(settings: env.Environment) -> str | None:
+    """What this machine's sandbox does not keep an engine from, in words for people; None: nothing."""
+    machine = this_machine()
+    if machine is None:
+        return "there is none on this system: engines have all rights of this user"
+    without = [] if seccomp.has_filters(machine) else ["no seccomp filters: engines may use the network"]
+    version = landlock.abi(machine)
+    launcher = compiler_launcher(settings)
+    if not version:
+        without.append("the kernel has no Landlock: engines may use all files of this user")
+    elif launcher is not None:
+        without.append(
+            f"{launcher} starts the compiler and may need any file, so engines may use all files of this "
+            "user: set FIRELANE_CXX to the compiler itself"
+        )
+    return "; ".join(without) or None
+
+
+def _has_landlock(machine: Machine, settings: env.Environment) -> bool:
+    return landlock.abi(machine) > 0 and compiler_launcher(settings) is None
+
+
+def _compile_python_to(directory: Path) -> None:
+    """Where Python's modules lie uncompiled, and would be compiled at each start: an engine may not write
+    beside them, and what it writes is for engines alone."""
+    first = Path(firelane.__path__[0], *IMPORTED)
+    if not Path(cache_from_source(str(first))).exists():
+        sys.pycache_prefix = str(directory)

@@ -1,0 +1,180 @@
+"""Files to deploy with: what they start is a command that exists, and linters that are there accept them."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart import Chart
+
+from firelane.cli import build_parser
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CONTAINERFILE = DEPLOY / "container" / "Containerfile"
+CHART = DEPLOY / "helm" / "firelane"
+
+
+def parsed(words: list[str]) -> Any:
+    """The options of a `firelane serve`; the test fails where it would refuse them."""
+    assert words[:1] == ["serve"]
+    return build_parser().parse_args(words)
+
+
+def linter(name: str) -> str:
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which(name, path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def unit(name: str) -> dict[str, dict[str, str]]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",))
+    parser.optionxform = str  # pyright: ignore[reportAttributeAccessIssue]
+    parser.read(DEPLOY / "systemd" / name)
+    return {section: dict(parser[section]) for section in parser.sections()}
+
+
+def seconds(text: str) -> int:
+    return int(text.removesuffix("s"))
+
+
+def test_the_unit_starts_a_server_that_takes_the_port_of_its_socket() -> None:
+    service, port = unit("firelane.service"), unit("firelane.socket")["Socket"]["ListenStream"]
+    program, *words = service["Service"]["ExecStart"].split()
+    options = parsed([word for word in words if word != "$FIRELANE_ARGS"])
+    assert program.endswith("/bin/firelane")
+    assert (options.port, options.log_format) == (int(port), "json")
+    assert service["Unit"]["Requires"] == "firelane.socket"
+    assert service["Service"]["Type"] == "notify"
+    assert seconds(service["Service"]["TimeoutStopSec"]) > options.drain_timeout
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    verify = linter("systemd-analyze")
+    for name in ("firelane.service", "firelane.socket"):
+        text = (DEPLOY / "systemd" / name).read_text().replace("/opt/firelane/bin/firelane", "/bin/true")
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [verify, "verify", str(tmp_path / "firelane.service")], capture_output=True, text=True, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if "firelane" in line]
+    assert ours == []
+
+
+def instructions(name: str) -> list[str]:
+    text = CONTAINERFILE.read_text().replace("\\\n", "")
+    return [line.removeprefix(name).strip() for line in text.splitlines() if line.startswith(name + " ")]
+
+
+def test_the_image_starts_a_server_as_an_ordinary_user() -> None:
+    (entry,), (command,) = instructions("ENTRYPOINT"), instructions("CMD")
+    words = [*json.loads(entry), *json.loads(command)]
+    options = parsed(words[1:])
+    assert (words[0], options.host, options.allow_anonymous) == ("firelane", "0.0.0.0", True)
+    assert instructions("USER") == ["10001"]
+    assert instructions("EXPOSE") == [str(options.port)]
+
+
+def test_the_image_is_made_of_files_that_are_there() -> None:
+    root = DEPLOY.parent
+    kept = {line[1:] for line in (CONTAINERFILE.parent / "Containerfile.dockerignore").read_text().split()}
+    for copied in instructions("COPY"):
+        if "--from" not in copied:
+            for name in copied.split()[:-1]:
+                assert (root / name).exists()
+                assert name in kept
+
+
+def test_hadolint_accepts_the_image() -> None:
+    done = subprocess.run(
+        [linter("hadolint"), str(CONTAINERFILE)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_composition_is_of_this_image() -> None:
+    (service,) = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"].values()
+    context = (DEPLOY / "container" / service["build"]["context"]).resolve()
+    assert context / service["build"]["dockerfile"] == CONTAINERFILE
+    options = parsed(["serve", *service["command"]])
+    assert service["ports"] == [f"127.0.0.1:{options.port}:{options.port}"]
+    assert seconds(service["stop_grace_period"]) > options.drain_timeout
+
+
+@pytest.fixture(scope="module")
+def chart() -> Chart:
+    return Chart(CHART)
+
+
+def container(manifests: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    (found,) = pod["containers"]
+    return pod, found
+
+
+def test_the_chart_serves_the_embedded_model(chart: Chart) -> None:
+    manifests = chart.render()
+    pod, server = container(manifests)
+    options = parsed(["serve", *server["args"]])
+    assert (options.model, options.allow_anonymous, options.tls_cert) == (None, True, None)
+    assert pod["terminationGracePeriodSeconds"] > options.drain_timeout + 5
+    assert {volume["name"] for volume in pod["volumes"]} == {m["name"] for m in server["volumeMounts"]}
+    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert manifests["Service"]["spec"]["selector"].items() <= labels.items()
+
+
+def test_the_chart_is_ready_when_the_models_are(chart: Chart) -> None:
+    _, server = container(chart.render(tlsSecret="certificate", apiKeysSecret="tenants"))
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    options = parsed(["serve", *server["args"]])
+    assert server["readinessProbe"]["httpGet"] == {"path": "/health", "port": "metrics"}
+    assert ports["metrics"] == options.metrics_port  # which needs neither key nor certificate
+    assert "httpGet" not in server["livenessProbe"]  # a model that loads is no reason to end the server
+
+
+def test_the_chart_with_all_that_can_be_set(chart: Chart) -> None:
+    manifests = chart.render(
+        model="org/model",
+        args=["--alias", "gpt=org/model"],
+        apiKeysSecret="tenants",
+        tlsSecret="certificate",
+        hubTokenSecret="hub",
+        cache={"existingClaim": "packed"},
+        models={"existingClaim": "shelf"},
+        nodeSelector={"disk": "fast"},
+        tolerations=[{"key": "gpu", "operator": "Exists"}],
+        affinity={"nodeAffinity": {}},
+    )
+    pod, server = container(manifests)
+    options = parsed(["serve", *server["args"]])
+    assert (options.model, options.alias) == ("org/model", [("gpt", "org/model")])
+    mounts = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
+    assert str(options.api_keys.parent) in mounts
+    assert str(options.tls_cert.parent) in mounts
+    assert options.tls_key.parent == options.tls_cert.parent
+    claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == [{"claimName": "packed"}, {"claimName": "shelf"}]
+    assert (pod["nodeSelector"], pod["tolerations"][0]["key"]) == ({"disk": "fast"}, "gpu")
+    assert manifests["Service"]["spec"]["ports"][0]["name"] == "https"
+
+
+def test_all_values_are_used(chart: Chart) -> None:
+    text = "".join(chart.sources.values())
+    assert set(chart.values) == set(re.findall(r"\.Values\.(\w+)", text))
+
+
+def test_helm_accepts_the_chart() -> None:
+    helm = linter("helm")
+    subprocess.run([helm, "lint", "--strict", str(CHART)], check=True)
+    done = subprocess.run([helm, "template", "mine", str(CHART)], capture_output=True, text=True, check=True)
+    assert len(list(yaml.safe_load_all(done.stdout))) == 2

@@ -1,0 +1,99 @@
+"""What an engine's rights depend on."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firelane.engine import rights
+from firelane.engine_config import EngineConfig
+from firelane.errors import CacheError
+from firelane.weights.fingerprint import FileStamp
+from firelane.weights.gguf.index import NAME as GGUF_NAME
+from firelane.weights.gguf.index import VERSION, File, Index, write_index
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was given up, in place of doing so."""
+    found: list[Any] = []
+    helper = type("Helper", (), {"start": None})
+    monkeypatch.setattr(rights, "this_machine", lambda: "here")
+    monkeypatch.setattr(rights, "confine", lambda *_, network: found.append(("files", network)))
+    monkeypatch.setattr(rights, "forbid_programs", lambda: found.append("programs"))
+    monkeypatch.setattr(rights, "forbid_network", lambda: found.append("network"))
+    monkeypatch.setattr(rights.TrialHelper, "fork", lambda: helper)
+    return found
+
+
+def config(tmp_path: Path, **changes: Any) -> EngineConfig:
+    return EngineConfig(**{"model_dir": tmp_path, "cache_dir": tmp_path, "backend": "null", **changes})
+
+
+def test_files_and_network_at_once_and_programs_later(tmp_path: Path, done: list[Any]) -> None:
+    given = rights.rights_of(config(tmp_path))
+    assert done == [("files", False)]
+    given.loaded(lambda: None)
+    assert done == [("files", False), "programs"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_in_a_store_keeps_the_network_until_it_is_read(tmp_path, done, fails: bool) -> None:
+    (tmp_path / rights.STORE_INDEX).touch()
+    read = threading.Event()
+
+    def settle() -> None:
+        assert read.wait(60)
+        if fails:
+            raise CacheError("damaged")
+
+    rights.rights_of(config(tmp_path)).loaded(settle)
+    assert done == [("files", True), "programs"]
+    (thread,) = [one for one in threading.enumerate() if one.name == "sandbox"]
+    read.set()
+    thread.join()
+    assert done[-1] == "network"
+
+
+@pytest.mark.parametrize("changes", [{"sandbox": False}, {"backend": "cuda"}])
+def test_engines_that_keep_all(tmp_path, done, changes, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        given = rights.rights_of(config(tmp_path, **changes))
+    given.loaded(lambda: None)
+    assert done == []
+    assert ("engines on a GPU have none" in caplog.text) == ("backend" in changes)
+
+
+def test_the_files_of_a_gguf_index_are_the_models(tmp_path: Path) -> None:
+    """An index counts where this machine has made it: in the cache."""
+    made, other = tmp_path / "cache" / "gguf" / "toy", tmp_path / "downloaded"
+    stamp = FileStamp(1, 2, 3, 4)
+    file = File(path="/shelf/toy.gguf", stamp=stamp, header_bytes=1, tensors={})
+    for directory in (made, other):
+        directory.mkdir(parents=True)
+        write_index(directory, Index(version=VERSION, files=[file]))
+    cache = tmp_path / "cache"
+    assert rights._files_of_gguf(config(made, cache_dir=cache)) == [Path("/shelf/toy.gguf")]
+    assert rights._files_of_gguf(config(other, cache_dir=cache)) == []
+    assert rights._files_of_gguf(config(cache, cache_dir=cache)) == []
+    assert GGUF_NAME == rights.GGUF_INDEX
+
+
+def test_what_closes_the_sandbox_has_started_no_threads() -> None:
+    code = "import sys, firelane.engine.rights; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_index_of_a_store_goes_by_the_name_that_readers_know() -> None:
+    name = "firelane.weights.remote"
+    if importlib.util.find_spec(name) is None:
+        pytest.skip("no reader of stores is installed")
+    assert importlib.import_module(name).NAME == rights.STORE_INDEX

@@ -1,0 +1,62 @@
+"""An engine process and what it forks, seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from firelane.sandbox import seccomp
+from firelane.sandbox.system import this_machine
+from firelane.wire.frames import Submit
+from tests.node.engine_gateway import Gateway, engine_config, request
+
+MACHINE = this_machine()
+pytestmark = pytest.mark.skipif(
+    MACHINE is None or not seccomp.has_filters(MACHINE), reason="this kernel takes no seccomp filters"
+)
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def test_an_engine_serves_confined_and_its_helper_ends_with_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Gateway(engine_config(tmp_path)) as gateway:
+            ready = await gateway.connect()
+            own, (helper,) = status(ready.pid), children(ready.pid)
+            assert (own["NoNewPrivs"], own["Seccomp"]) == ("1", "2")
+            for thread in Path(f"/proc/{ready.pid}/task").iterdir():
+                assert status(int(thread.name)).get("Seccomp_filters", "2") == "2"
+            assert status(helper).get("Seccomp_filters", "1") == "1"  # it may start programs
+            gateway.send(Submit([request(1)]))
+            assert len((await gateway.tokens_of(1))[0]) == 6
+            gateway.supervisor.kill()
+            while not gateway.exits:
+                await asyncio.sleep(0)
+            while (Path("/proc") / str(helper)).exists() and status(helper)["State"][0] not in "ZX":
+                await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_without_a_sandbox_keeps_its_rights(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(engine_config(tmp_path), sandbox=False)
+
+    async def scenario() -> None:
+        async with Gateway(config) as gateway:
+            ready = await gateway.connect()
+            assert status(ready.pid)["NoNewPrivs"] == status(os.getpid())["NoNewPrivs"]
+            assert children(ready.pid) == []
+
+    asyncio.run(scenario())
