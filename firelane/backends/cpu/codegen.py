@@ -140,7 +140,7 @@ def generate(layout: Layout) -> str:
         meetings=1 + len(layout.meetings),
         receives=_truth(layout.received),
         sends=_truth(layout.sent),
-        scratch=f"(std::max({{{', '.join(dict.fromkeys(scratch))}}}) + 63) / 64 * 64",
+        scratch=f"(largest({', '.join(dict.fromkeys(scratch))}) + 63) / 64 * 64",
         row_scratch=max(row_scratch_of(op, layout) for op in ops),
         declared="\n".join(f"void op_{index}(Executor<Model>&, Context&, int);" for index in range(len(ops))),
         first="\n".join(itertools.compress(calls, is_first)),

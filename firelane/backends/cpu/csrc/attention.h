@@ -173,9 +173,9 @@ struct Attention {
       const word* const(&cw)[V] = reinterpret_cast<const word* const(&)[V]>(w);
       const act* x = s.probs + row * LDK + k * P;
       if constexpr (M == GROUP && V == 2)
-        cache_tile<C, M, V, LDK, D>(acc, x, cw, std::min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
+        cache_tile<C, M, V, LDK, D>(acc, x, cw, min(run, words - k), keys_at(it, start + kKeys + k * P, d, d + 32));
       else
-        cache_tile<C, M, V, LDK, D>(acc, x, cw, std::min(run, words - k));
+        cache_tile<C, M, V, LDK, D>(acc, x, cw, min(run, words - k));
     }
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) store(s.out + (row + m) * D + d + v * 16, acc[m][v]);
@@ -224,7 +224,7 @@ struct Attention {
     const int tiles = (rows + kTileRows - 1) / kTileRows;
     begin(it, s, rows);
     for (int start = SPAN::first(it.position) / kKeys * kKeys; start <= newest; start += kKeys) {
-      const int count = std::min(kKeys, newest - start + 1);
+      const int count = min(kKeys, newest - start + 1);
       const int vectors = (count + 15) / 16, words = (count + P - 1) / P;
       if constexpr (C::kScaled) load_tile_scales(it, s, start, vectors);
       for (int i = 0; i < tiles; ++i) {
@@ -243,7 +243,7 @@ struct Attention {
       const int length = c.step.chunk_len[i], runs = (length + TOKENS - 1) / TOKENS, items = runs * KV_HEADS;
       while (mine < first + items) {
         const int at = (mine - first) % runs * TOKENS;
-        item({c.block_table(group, c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, std::min(TOKENS, length - at),
+        item({c.block_table(group, c.step.chunk_slot[i]), row + at, c.step.chunk_start[i] + at, min(TOKENS, length - at),
               (mine - first) / runs},
              s);
         mine = c.next_item(op);

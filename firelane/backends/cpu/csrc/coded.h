@@ -109,7 +109,7 @@ struct Coded3 {
   FL_INLINE Coded3(const std::uint8_t* panel, int) : block(panel + kTableBytes), table(load_bytes(panel)) {
     alignas(64) std::uint8_t from[64], by[64];
     for (int i = 0; i < 64; ++i) {
-      from[i] = std::uint8_t(i / 8 * 3 + std::min(i % 8, 2));  // three bytes of codes for eight lanes
+      from[i] = std::uint8_t(i / 8 * 3 + min(i % 8, 2));  // three bytes of codes for eight lanes
       by[i] = std::uint8_t(i % 8 * 3);
     }
     spread = load_bytes(from);
@@ -283,7 +283,7 @@ template <class Coded>
 constexpr int kRowsInRegisters = kWideRows;
 template <class Coded>
   requires requires { Coded::kManyRegisters; }
-constexpr int kRowsInRegisters<Coded> = std::min(kWideRows, 8);
+constexpr int kRowsInRegisters<Coded> = min(kWideRows, 8);
 
 // Panels of a coded form in the place of PlainPanels<Bf16, K>. Needs kScratchBytes of scratch.
 template <class Coded, int K, class SEGMENTS = Segments<K / 2>>
@@ -330,7 +330,7 @@ struct CodedPanels {
     f32x16 sums[kFewRows][2];
     Coded coded(panel(p), K / 2);
     const auto block = [&](int first) FL_LAMBDA {
-      decode_words(coded, std::min(kBlockWords, K / 2 - first), kept);
+      decode_words(coded, min(kBlockWords, K / 2 - first), kept);
       return static_cast<const std::uint32_t*>(kept);
     };
     constexpr int bytes = kBlockWords / Coded::kSteps * Coded::kBlockBytes;

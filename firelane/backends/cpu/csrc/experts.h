@@ -100,7 +100,7 @@ FL_INLINE void multiply_expert(Rows& rows, int expert, int p0, int p1, const Pan
 // Panels that are walked together, of so many that are to be shared out.
 template <class Panels>
 FL_INLINE int group_size(const Context& c, int panels) {
-  return std::clamp(panels / (8 * c.threads()), 1, std::max(1, kPanelGroupBytes / Panels::kPanelBytes));
+  return clamp(panels / (8 * c.threads()), 1, max(1, kPanelGroupBytes / Panels::kPanelBytes));
 }
 
 // What a product that begins at this panel reads first: another expert's panels are far from those before.
@@ -115,10 +115,10 @@ template <int PANELS, class Rows, class Panels, class Store>
 FL_KERNEL void expert_gated_linear(const Context& c, int thread, int op, int tokens, const std::int32_t* picks,
                                    const typename Rows::act* x, const Panels& panels, const Store& store) {
   Rows rows(c, thread, op, tokens, picks, x);
-  const int group = std::min(PANELS, group_size<Panels>(c, rows.slots.count * PANELS));
+  const int group = min(PANELS, group_size<Panels>(c, rows.slots.count * PANELS));
   const int groups = (PANELS + group - 1) / group;
   c.for_each_stealing(op, thread, rows.slots.count * groups, [&](int item) {
-    const int p0 = item % groups * group, p1 = std::min(p0 + group, PANELS);
+    const int p0 = item % groups * group, p1 = min(p0 + group, PANELS);
     multiply_expert<PANELS>(rows, rows.slots.active[item / groups], p0, p1, panels, c.thread_scratch(thread), store);
   });
 }
@@ -128,9 +128,9 @@ template <int PANELS, class Rows, class Panels, class Store>
 FL_KERNEL void expert_linear(const Context& c, int thread, int op, int tokens, const std::int32_t* picks,
                              const typename Rows::act* x, const Panels& panels, const Store& store) {
   Rows rows(c, thread, op, tokens, picks, x);
-  const int group = std::min(Store::kPanels, group_size<Panels>(c, 2 * PANELS));
+  const int group = min(Store::kPanels, group_size<Panels>(c, 2 * PANELS));
   c.for_each_stealing(op, thread, (PANELS + group - 1) / group, [&](int item) {
-    const int p0 = item * group, p1 = std::min(p0 + group, PANELS);
+    const int p0 = item * group, p1 = min(p0 + group, PANELS);
     Store mine = store;
     mine.begin(rows.behind, p0);
     for (int i = 0; i < rows.slots.count; ++i) {

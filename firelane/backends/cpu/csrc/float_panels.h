@@ -91,7 +91,7 @@ struct CodedPanels<Coded, K, SEGMENTS> {
     auto* kept = static_cast<float*>(scratch);
     auto* sums = reinterpret_cast<f32x16(*)[2]>(kept + kBlockFloats);
     const auto block = [&](int first) FL_LAMBDA {
-      decode_floats<Coded>(panel(p), first, std::min(kBlockWords, K - first), kept);
+      decode_floats<Coded>(panel(p), first, min(kBlockWords, K - first), kept);
       return static_cast<const float*>(kept);
     };
     constexpr int bytes = int(std::size_t(kPanelBytes) * kBlockWords / K);

@@ -1,8 +1,6 @@
 // All kernels. What costs the compiler much and they do not need, such as threads, is in runtime.h.
 #pragma once
 
-#include <algorithm>
-
 #include "attention.h"
 #include "coded.h"
 #include "delta_rule.h"

@@ -82,11 +82,11 @@ struct StoreHead {
 template <int HEADS, int PANELS, int K, int KEEP, int LDX, class Panels, class Store>
 FL_KERNEL void head_linear(const Context& c, int thread, int op, int rows, const typename Panels::type::act* x,
                            const Panels& panels, const Store& store) {
-  const int group = std::min(PANELS, group_size<Panels>(c, HEADS * PANELS));
+  const int group = min(PANELS, group_size<Panels>(c, HEADS * PANELS));
   constexpr int from_head = K + KEEP;
   const int groups = (PANELS + group - 1) / group;
   c.for_each_stealing(op, thread, HEADS * groups, [&](int item) {
-    const int head = item / groups, p0 = item % groups * group, p1 = std::min(p0 + group, PANELS);
+    const int head = item / groups, p0 = item % groups * group, p1 = min(p0 + group, PANELS);
     const int first = head * PANELS;
     const auto* from = x + head * from_head;
     const auto store_head = [&](int row, int p, f32x16 a, f32x16 b) FL_LAMBDA { store(row, head, p - first, a, b); };

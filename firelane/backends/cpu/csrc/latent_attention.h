@@ -39,7 +39,7 @@ struct SplitSums {
 // Adds a split's sums to those of the splits before it.
 template <int V>
 FL_INLINE void add_split(SplitSums& to, float* out, SplitSums split, const float* values) {
-  const float now = std::max(to.max, split.max);
+  const float now = max(to.max, split.max);
   const float kept = exp2_16(splat(to.max - now))[0], added = exp2_16(splat(split.max - now))[0];
   for (int d = 0; d < V; d += 16) store(out + d, fmadd(load(values + d), splat(added), load(out + d) * kept));
   to = {now, to.sum * kept + split.sum * added};
@@ -61,7 +61,7 @@ struct LatentAttention {
   static constexpr int LDD = D + 32;  // padded row of the query copy
   static constexpr int LDK = kLatentKeys + 16;
   static constexpr int WORDS = 64;  // of a key, transposed at once: they stay in the first-level cache
-  static constexpr int STEP = std::min(BS, kKeyTile);  // positions that lie in one page
+  static constexpr int STEP = min(BS, kKeyTile);  // positions that lie in one page
   static constexpr int SPLITS = split_of(MAX_LEN - 1) + 1;
   static constexpr int PARTS = 2 * SPLITS;  // of rows by split, in the scratch of each thread
   static_assert(D % 16 == 0 && V % 16 == 0 && BS % 16 == 0 && (kKeyTile % BS == 0 || BS % kKeyTile == 0));
@@ -172,7 +172,7 @@ struct LatentAttention {
     for (int k = lo; k < hi; ++k) {
       const word* from = words(it, start + k * P) + d;
       key_word* to = s.values + k * parts * 32;
-      for (int c = 0; c < std::min(32, V - d); c += 16) {
+      for (int c = 0; c < min(32, V - d); c += 16) {
         f32x16 numbers[parts];
         C::widen(load(from + c), numbers);
         for (int i = 0; i < parts; ++i) std::memcpy(to + i * 32 + c, &numbers[i], 64);
@@ -199,7 +199,7 @@ struct LatentAttention {
       add_values<PlainCache<product>, 32>(acc, x + lo * P, s.values + lo * P / KP * 32 + d % 32, (hi - lo) * P / KP);
     } else {
       for (int k = lo; k < hi; k += STEP / P)
-        add_values<C, D>(acc, x + k * P, words(it, start + k * P) + d, std::min(STEP / P, hi - k));
+        add_values<C, D>(acc, x + k * P, words(it, start + k * P) + d, min(STEP / P, hi - k));
     }
     for (int m = 0; m < M; ++m)
       for (int w = 0; w < W; ++w) store(s.out + (row + m) * V + d + w * 16, acc[m][w]);
@@ -208,7 +208,7 @@ struct LatentAttention {
   template <int M>
   FL_INLINE void weigh_wide(const Item& it, Scratch& s, int row, int d, int start, int lo, int hi) const {
     constexpr int W = tile_width(M);
-    for (int at = d; at < std::min(d + 32, V); at += 16 * W)
+    for (int at = d; at < min(d + 32, V); at += 16 * W)
       if (at + 16 * W <= V) weigh_columns<M, W>(it, s, row, at, start, lo, hi);
       else weigh_columns<M, 1>(it, s, row, at, start, lo, hi);
   }
@@ -238,7 +238,7 @@ struct LatentAttention {
     const int tiles = (it.rows() + kTileRows - 1) / kTileRows;
     Fetches fetches{*this, it, next, 0, blocks * tiles * ((vectors + 1) / 2)};
     for (int k = 0, count; k < all; k += count) {
-      count = std::min(WORDS, (k < part ? part : all) - k);
+      count = min(WORDS, (k < part ? part : all) - k);
       const float* scales = s.scales[k >= part] + (C::kScaled ? to : 0);
       transpose(it, s, start, vectors, k, k + count);
       each_tile(it.rows(), [&]<int M>(int row) FL_LAMBDA {
@@ -263,7 +263,7 @@ struct LatentAttention {
   FL_INLINE void tile(const Item& it, Scratch& s, int start, int lo, int hi, int next) const {
     if constexpr (C::kScaled) load_tile_scales(it, s, start, lo, hi);
     for (int at = lo; at < hi; at += kKeyTile)
-      score(it, s, at, at - start, (std::min(kKeyTile, hi - at) + 15) / 16, at + kKeyTile < hi ? at + kKeyTile : next);
+      score(it, s, at, at - start, (min(kKeyTile, hi - at) + 15) / 16, at + kKeyTile < hi ? at + kKeyTile : next);
     const int rows = it.rows(), width = it.width(), vectors = (hi - start + 15) / 16;
     for (int row = 0; row < rows; ++row) {
       const int position = it.position + row / width;
@@ -283,9 +283,9 @@ struct LatentAttention {
     for (int r = 0; r < rows; ++r) s.max[r] = -1e30f, s.sum[r] = 0.0f;
     std::memset(s.out, 0, sizeof(float) * rows * V);
     const int seen = SPAN::first(it.position) / kKeyTile * kKeyTile;
-    const int begin = std::max(split_start(number), seen), end = std::min(split_start(number + 1), it.newest() + 1);
+    const int begin = max(split_start(number), seen), end = min(split_start(number + 1), it.newest() + 1);
     for (int start = begin / kLatentKeys * kLatentKeys; start < end; start += kLatentKeys)
-      tile(it, s, start, std::max(begin, start), std::min(end, start + kLatentKeys),
+      tile(it, s, start, max(begin, start), min(end, start + kLatentKeys),
            start + kLatentKeys < end ? start + kLatentKeys : split_start(next));
   }
 
@@ -362,12 +362,12 @@ struct LatentAttention {
   // they get free.
   FL_KERNEL void run(const Context& c, int thread, int op) const {
     Scratch& s = scratch(c, thread);
-    const int next = std::max(1, c.threads() / GROUPS);  // splits from an item of this thread to its next, most likely
+    const int next = max(1, c.threads() / GROUPS);  // splits from an item of this thread to its next, most likely
     int first = 0, mine = c.next_item(op);
     each_chunk(c, [&](const Plan& plan) {
       for (; mine < first + plan.items(); mine = c.next_item(op)) {
         const int at = (mine - first) / GROUPS, which = (mine - first) % GROUPS;
-        const int token = plan.parts ? 0 : at * TOKENS, tokens = std::min(TOKENS, plan.length - token);
+        const int token = plan.parts ? 0 : at * TOKENS, tokens = min(TOKENS, plan.length - token);
         const Item it{plan.blocks, plan.row + token, plan.position + token, tokens, split(HEADS, which, GROUPS)};
         const int number = plan.first_split + at;
         if (plan.parts) part(it, s, number, number + next, part_of(c, plan.first_part + mine - first));

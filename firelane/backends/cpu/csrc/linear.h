@@ -6,8 +6,6 @@
 // coded.h).
 #pragma once
 
-#include <algorithm>
-
 #include "context.h"
 #include "gates.h"
 #include "segments.h"
@@ -134,9 +132,9 @@ FL_INLINE void few_rows(int rows, const typename T::act* x, const Block& block, 
   for (int k = 0, segment = 0; k < words; k += kBlockWords) {
     const typename T::word* from = block(k);
     const char* fetched = ahead(k);
-    const int last = std::min(kBlockWords, words - k);
+    const int last = min(kBlockWords, words - k);
     for (int done = 0, end; done < last; done = end) {
-      end = std::min(last, SEGMENTS::kPlan.end[segment] - k);
+      end = min(last, SEGMENTS::kPlan.end[segment] - k);
       for (int i = 0; i < tiles; ++i) {
         const Range r = split(rows, i, tiles);
         const auto* acts = x + std::size_t(r.begin) * LDX + (k + done) * T::kPerWord;
@@ -230,11 +228,11 @@ struct PlainPanels {
 template <int PANELS, int LDX, class Panels, class Store>
 FL_KERNEL void linear(const Context& c, int thread, int op, int rows, const typename Panels::type::act* x,
                       const Panels& panels, const Store& store) {
-  constexpr int most = std::max(1, kPanelGroupBytes / Panels::kPanelBytes);
+  constexpr int most = max(1, kPanelGroupBytes / Panels::kPanelBytes);
   const int group =
-      std::clamp(PANELS / (8 * c.threads()), 1, most);  // some items for each thread, so that they can even out
+      clamp(PANELS / (8 * c.threads()), 1, most);  // some items for each thread, so that they can even out
   const auto work = [&](int item) {
-    const int p0 = item * group, p1 = std::min(p0 + group, int(PANELS));
+    const int p0 = item * group, p1 = min(p0 + group, int(PANELS));
     panels.template multiply<LDX>(p0, p1, rows, x, c.thread_scratch(thread), store);
   };
   const int items = (PANELS + group - 1) / group;

@@ -10,7 +10,6 @@
 // until all ranks have ended it.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,18 +21,18 @@ namespace firelane {
 
 // A number that processes wait on to grow; zero at first.
 struct alignas(64) SharedCount {
-  std::atomic<std::uint32_t> value, sleepers;
+  Atomic<std::uint32_t> value, sleepers;
 
-  std::uint32_t add_one() { return value.fetch_add(1, std::memory_order_seq_cst) + 1; }
+  std::uint32_t add_one() { return value.fetch_add(1) + 1; }
   void wake() {
-    if (sleepers.load(std::memory_order_seq_cst)) wake_shared(value);
+    if (sleepers.load()) wake_shared(value);
   }
 };
 
 // State that all ranks have in common; zeros at first. firelane/backends/cpu/link.py
 struct LinkHeader {
   SharedCount steps;  // that the engine has handed out
-  alignas(64) std::atomic<std::uint32_t> ended;  // nobody waits any longer: a rank is gone, or the group ends
+  alignas(64) Atomic<std::uint32_t> ended;  // nobody waits any longer: a rank is gone, or the group ends
   std::int32_t stages;
   alignas(64) std::int32_t counts[kMostInFlight][4];  // by place of a step: num_chunks, num_tokens, num_rows
 };
@@ -47,7 +46,6 @@ struct StageHeader {
 static_assert(offsetof(LinkHeader, counts) == kLinkCountsAt && offsetof(LinkHeader, ended) == kLinkEndedAt);
 static_assert(offsetof(LinkHeader, stages) == kLinkStagesAt && sizeof(LinkHeader) <= kLinkBytes);
 static_assert(offsetof(StageHeader, busy_seconds) == kStageBusyAt && sizeof(StageHeader) <= kStageBytes);
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 constexpr int kStepSpins = 50000;  // some hundred microseconds: a step follows another one at once, or much later
 
@@ -58,16 +56,16 @@ FL_INLINE StageHeader& stage_header(void* link, int stage) {
 // Waits until `count` has come to `wanted`, or the group ends.
 FL_INLINE void await_count(LinkHeader& link, SharedCount& count, std::uint32_t wanted, int spins) {
   const auto is_there = [&](std::uint32_t seen) {
-    return std::int32_t(seen - wanted) >= 0 || link.ended.load(std::memory_order_relaxed);
+    return std::int32_t(seen - wanted) >= 0 || link.ended.load_relaxed();
   };
   for (int i = 0; i < spins; ++i) {
-    if (is_there(count.value.load(std::memory_order_acquire))) return;
+    if (is_there(count.value.load_acquire())) return;
     cpu_relax();
   }
-  count.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  for (std::uint32_t seen; !is_there(seen = count.value.load(std::memory_order_seq_cst));)
+  count.sleepers.fetch_add(1);
+  for (std::uint32_t seen; !is_there(seen = count.value.load());)
     sleep_shared(count.value, seen);
-  count.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  count.sleepers.fetch_sub(1);
 }
 
 inline void hand_out(LinkHeader& link) {
@@ -76,7 +74,7 @@ inline void hand_out(LinkHeader& link) {
 }
 
 inline void end_group(LinkHeader& link) {
-  link.ended.store(1, std::memory_order_seq_cst);
+  link.ended.store(1);
   wake_shared(link.steps.value);
   for (int i = 0; i < link.stages; ++i) {
     StageHeader& stage = stage_header(&link, i);

@@ -47,7 +47,7 @@ struct Recurrence {
     float* s = head_of(c, c.step.chunk_slot[chunk], head);
     begin(c, chunk, head, s);
     for (int t = 0; t < count; t += kTokens) {
-      const int row = c.chunk_row[chunk] + t, some = std::min(kTokens, count - t);
+      const int row = c.chunk_row[chunk] + t, some = min(kTokens, count - t);
       for (int i = 0; i < some; ++i) rule.prepare(tokens[i], row + i, head);
       const float* next = t + some == count && item + 1 < items ? state_before(c, item + 1) : nullptr;
       advance(tokens, some, row, head, s, next);

@@ -80,7 +80,7 @@ struct ExpertGroups {
     }
     float total = best[0];
     for (int i = 1; i < BEST; ++i) total += best[i];
-    return std::max(total, std::numeric_limits<float>::lowest());  // two of the lowest add up to -inf
+    return max(total, std::numeric_limits<float>::lowest());  // two of the lowest add up to -inf
   }
 };
 

@@ -4,7 +4,6 @@
 // from the contract: contract_source.py writes them before this.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -110,7 +109,9 @@ class Sampler {
     for (int i = 0; i < slot.params.num_stop_ids && i < kMaxStopIds; ++i) {
       const std::int32_t token = slot.stop_ids[i];
       if (!in_vocabulary(token) || !is_allowed(slot.mask, token)) continue;
-      if (std::find(stops, stops + distinct, token) == stops + distinct) stops[distinct++] = token;
+      bool is_there = false;
+      for (int i = 0; i < distinct; ++i) is_there |= stops[i] == token;
+      if (!is_there) stops[distinct++] = token;
     }
     return count_allowed<VOCAB>(slot.mask, distinct + 1) == distinct;
   }

@@ -29,7 +29,7 @@ struct ShortConv {
   FL_INLINE void run_item(const Context& c, int chunk, int first) const {
     alignas(64) static constexpr float zeros[kChannels] = {};
     const int from = c.step.chunk_from[chunk], tokens = c.step.chunk_len[chunk];
-    const int channels = std::min(kChannels, WIDTH - first);
+    const int channels = min(kChannels, WIDTH - first);
     const float* past[kPast];  // the tokens before the chunk, the oldest first
     for (int i = 0; i < kPast; ++i) past[i] = from < 0 ? zeros : c.state(state, from) + i * WIDTH + first;
     const std::size_t row = c.chunk_row[chunk];

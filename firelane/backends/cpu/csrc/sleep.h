@@ -1,9 +1,9 @@
 // Sleeping until a number changes: the only part of the kernels that differs between systems.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
+#include "atomic.h"
 #include "vec.h"
 
 #if defined(__linux__)
@@ -13,6 +13,8 @@
 
 #include <climits>
 #include <ctime>
+#else
+#include <atomic>
 #endif
 
 namespace firelane {
@@ -25,38 +27,45 @@ FL_INLINE void cpu_relax() {
 #endif
 }
 
+#if !defined(__linux__)
+inline std::atomic<std::uint32_t>& standard(Atomic<std::uint32_t>& word) {
+  static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof word);
+  return reinterpret_cast<std::atomic<std::uint32_t>&>(word);
+}
+#endif
+
 // Returns some time after `word` is no longer `seen`, or earlier.
-inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+inline void sleep_while(Atomic<std::uint32_t>& word, std::uint32_t seen) {
 #if defined(__linux__)
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
 #else
-  word.wait(seen, std::memory_order_seq_cst);
+  standard(word).wait(seen);
 #endif
 }
 
 // The same of a word that processes share; returns after a second at the latest.
-inline void sleep_shared(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+inline void sleep_shared(Atomic<std::uint32_t>& word, std::uint32_t seen) {
 #if defined(__linux__)
   const timespec second{1, 0};
   syscall(SYS_futex, &word, FUTEX_WAIT, seen, &second, nullptr, 0);
 #else
-  word.wait(seen, std::memory_order_seq_cst);
+  standard(word).wait(seen);
 #endif
 }
 
-inline void wake_shared(std::atomic<std::uint32_t>& word) {
+inline void wake_shared(Atomic<std::uint32_t>& word) {
 #if defined(__linux__)
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 #else
-  word.notify_all();
+  standard(word).notify_all();
 #endif
 }
 
-inline void wake_all(std::atomic<std::uint32_t>& word) {
+inline void wake_all(Atomic<std::uint32_t>& word) {
 #if defined(__linux__)
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 #else
-  word.notify_all();
+  standard(word).notify_all();
 #endif
 }
 

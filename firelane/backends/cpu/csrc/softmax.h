@@ -31,7 +31,7 @@ FL_INLINE void softmax_row(const float* scores, typename T::act* probs, RowSums 
     }
     top = firelane::max(top, x[v]);
   }
-  const float before = *row.max, now = std::max(before, hmax(top));
+  const float before = *row.max, now = max(before, hmax(top));
   f32x16 total = {};
   for (int v = 0; v < count; ++v) {
     f32x16 p = exp2_16(x[v] - now);

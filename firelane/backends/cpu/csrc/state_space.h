@@ -19,7 +19,7 @@ struct StateSpace {
   FL_KERNEL void prepare(HeadToken<ROWS>& token, int row, int head) const {
     const float* b = xbc + std::size_t(row) * LDX + HEADS * COLUMNS + head / (HEADS / GROUPS) * ROWS;
     const float raw = softplus_16(splat(dt[std::size_t(row) * LDT + head] + dt_bias[head]))[0];
-    token.rate = std::min(std::max(raw, least), most);
+    token.rate = min(max(raw, least), most);
     const f32x16 factor = exp_16(exp_16(splat(a_log[head])) * -token.rate);
     for (int i = 0; i < ROWS; i += 16) store(token.factor + i, factor);
     place_key_and_query(token, b, 1.0f, b + GROUPS * ROWS, 1.0f);

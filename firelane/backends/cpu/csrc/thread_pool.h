@@ -1,10 +1,9 @@
 // A fixed pool of threads that runs one step at a time.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
+#include <pthread.h>
+
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "sleep.h"
@@ -15,11 +14,11 @@ namespace firelane {
 // A number that threads wait on to change.
 class EventCount {
  public:
-  std::uint32_t value() const { return word_.load(std::memory_order_acquire); }
+  std::uint32_t value() const { return word_.load_acquire(); }
 
   void advance() {
-    word_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst)) wake_all(word_);
+    word_.fetch_add(1);
+    if (sleepers_.load()) wake_all(word_);
   }
 
   // Returns once the value differs from `seen`. Spins for a while, then sleeps. How long is learnt: a wait that ended
@@ -27,25 +26,25 @@ class EventCount {
   // spinning would keep them from the very thread that is waited for; where the cores are ours, sleeping costs a few
   // microseconds.
   void wait(std::uint32_t seen) {
-    const int patience = patience_.load(std::memory_order_relaxed);
+    const int patience = patience_.load_relaxed();
     for (int i = 0; i < patience; ++i) {
       if (value() != seen) {
-        patience_.store(std::min(kMostSpins, patience + patience / 8), std::memory_order_relaxed);
+        patience_.store_relaxed(min(kMostSpins, patience + patience / 8));
         return;
       }
       cpu_relax();
     }
-    patience_.store(std::max(kLeastSpins, patience / 2), std::memory_order_relaxed);
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    while (word_.load(std::memory_order_seq_cst) == seen) sleep_while(word_, seen);
-    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    patience_.store_relaxed(max(kLeastSpins, patience / 2));
+    sleepers_.fetch_add(1);
+    while (word_.load() == seen) sleep_while(word_, seen);
+    sleepers_.fetch_sub(1);
   }
 
  private:
   static constexpr int kLeastSpins = 100, kMostSpins = 5000;
-  alignas(64) std::atomic<std::uint32_t> word_{0};
-  std::atomic<std::uint32_t> sleepers_{0};
-  std::atomic<int> patience_{kMostSpins};
+  alignas(64) Atomic<std::uint32_t> word_{0};
+  Atomic<std::uint32_t> sleepers_{0};
+  Atomic<int> patience_{kMostSpins};
 };
 
 class Barrier {
@@ -56,8 +55,8 @@ class Barrier {
   template <class AtLast>
   void arrive_and_wait(const AtLast& at_last) {
     const std::uint32_t seen = phase_.value();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-      arrived_.store(0, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1) + 1 == threads_) {
+      arrived_.store_relaxed(0);
       at_last();
       phase_.advance();
     } else {
@@ -67,7 +66,7 @@ class Barrier {
 
  private:
   const int threads_;
-  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) Atomic<int> arrived_{0};
   EventCount phase_;
 };
 
@@ -78,11 +77,13 @@ class ThreadPool {
   using Work = void (*)(void*, int, std::uint32_t);
 
   ThreadPool(int threads, Work work, void* arg) : barrier_(threads), work_(work), arg_(arg) {
-    try {
-      for (int t = 0; t < threads; ++t) threads_.emplace_back([this, t] { serve(t); });
-    } catch (...) {  // the system grants no more threads
+    threads_.reserve(threads);  // each is told where it lies
+    for (int t = 0; t < threads; ++t) {
+      threads_.push_back({this, t, {}});
+      if (pthread_create(&threads_.back().handle, nullptr, &ThreadPool::begin, &threads_.back()) == 0) continue;
+      threads_.pop_back();  // the system grants no more threads
       stop();
-      throw;
+      throw std::bad_alloc();
     }
   }
   ~ThreadPool() {
@@ -103,16 +104,28 @@ class ThreadPool {
   int size() const { return int(threads_.size()); }
 
  private:
+  struct Thread {
+    ThreadPool* pool;
+    int number;
+    pthread_t handle;
+  };
+
   void stop() {
-    stop_ = true;
+    stop_.store(true);
     start_.advance();
-    for (auto& t : threads_) t.join();
+    for (auto& t : threads_) pthread_join(t.handle, nullptr);
+  }
+
+  static void* begin(void* thread) {
+    const auto& self = *static_cast<const Thread*>(thread);
+    self.pool->serve(self.number);
+    return nullptr;
   }
 
   void serve(int thread) {
     for (std::uint32_t seen = 0;; ++seen) {
       start_.wait(seen);
-      if (stop_) return;
+      if (stop_.load()) return;
       work_(arg_, thread, seen);
       barrier_.arrive_and_wait([] {});
       if (thread == 0) done_.advance();
@@ -123,9 +136,9 @@ class ThreadPool {
   EventCount start_, done_;
   Work work_;
   void* arg_;
-  std::atomic<bool> stop_{false};
+  Atomic<bool> stop_{false};
   std::uint32_t submitted_ = 0, waited_ = 0;
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace firelane

@@ -37,6 +37,25 @@ namespace firelane {
 // Vectors that a tile of `rows` rows is wide.
 constexpr int tile_width(int rows) { return rows <= kWideRows ? 2 : 1; }
 
+// Of numbers; <algorithm> takes as long to parse as some kernels to compile.
+template <class T>
+FL_INLINE constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+FL_INLINE constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
+FL_INLINE constexpr int clamp(int x, int least, int most) { return max(least, min(x, most)); }
+template <class T>
+constexpr T largest(T a) {
+  return a;
+}
+template <class T, class... More>
+constexpr T largest(T a, T b, More... more) {
+  return largest(max(a, b), T(more)...);
+}
+
 FL_INLINE f32x16 max(f32x16 a, f32x16 b) { return select(less(b, a), a, b); }
 FL_INLINE f32x16 min(f32x16 a, f32x16 b) { return select(less(a, b), a, b); }
 
