@@ -26,8 +26,8 @@ def checkpoint_identity(model_dir: Path) -> str:
 
 def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
     """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic and the
-    code of the KV cache. The number of threads and of ranks, the sizes and the format of the weights in memory, unless it
-    quantises them, make no difference to the tokens."""
+    code of the KV cache. The number of threads and of ranks, the sizes and the format of the weights in
+    memory, unless it quantises them, make no difference to the tokens."""
     backend = type(executor).__module__.rpartition(".")[0]
     gemm = "ranks" if backend.endswith(".cuda") and config.tensor_parallel_size > 1 else config.gemm
     form = config.weights if config.weights in QUANTIZING else config.dtype

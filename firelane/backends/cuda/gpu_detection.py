@@ -2,7 +2,8 @@
 imported.
 
 Calls libcuda (CUDA driver API: cuInit, cuDeviceGet*, cuDriverGetVersion) and, for memory in use, NVML.
-No CUDA context is made. Of several devices that the driver shows the first one is described: CUDA_VISIBLE_DEVICES picks it.
+No CUDA context is made. Of several devices that the driver shows the first one is described:
+CUDA_VISIBLE_DEVICES picks it.
 """
 
 from __future__ import annotations
