@@ -20,6 +20,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     parent: None = None
     max_model_len: int | None
+    quantization: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

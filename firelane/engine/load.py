@@ -18,6 +18,7 @@ from firelane.program.cache_rewrite import with_cache_dtype
 from firelane.program.ops import Rotary
 from firelane.program.program import Program
 from firelane.program.values import DType
+from firelane.weights.quantized import settings
 from firelane.wire.frames import Loading
 
 
@@ -47,6 +48,12 @@ def read_program(config: EngineConfig) -> Program:
     dtype = DType.BF16 if config.rounds else None
     program = load_program(read_config(config.model_dir), max_model_len=config.max_model_len, dtype=dtype)
     return with_cache_dtype(program, config.kv_cache_dtype)
+
+
+def quantization_of(config: EngineConfig) -> str:
+    """How the model's weights are quantised: by the checkpoint, or while they are packed; "" where they are
+    not."""
+    return config.weights if config.weights in QUANTIZING else settings.quantization_of(config.model_dir)
 
 
 def rotation_identity(config: EngineConfig) -> str:

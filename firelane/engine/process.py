@@ -17,7 +17,7 @@ from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.heartbeat import Heartbeat, Pulse
 from firelane.engine.identity import checkpoint_identity, model_identity
-from firelane.engine.load import load_executor, rotation_identity
+from firelane.engine.load import load_executor, quantization_of, rotation_identity
 from firelane.engine.policies import make_policy
 from firelane.engine.rights import ALL_RIGHTS, Rights
 from firelane.engine_config import EngineConfig
@@ -201,6 +201,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         embedding_width=executor.hidden_width,
         identity=identity,
         kv_cache_dtype=config.kv_cache_dtype,
+        quantization=quantization_of(config),
     )
 
 

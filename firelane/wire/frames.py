@@ -125,7 +125,8 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):
     """The engine serves. The figures describe what it can take. identity: a hash of all that decides about
     the tokens of a request; engines of equal identity can go on with each other's requests. states_bytes: of
-    all recurrent states, snapshots among them; num_snapshots: how many of these there are."""
+    all recurrent states, snapshots among them; num_snapshots: how many of these there are. quantization: how
+    weights are quantised, "" where they are not."""
 
     protocol: int
     pid: int
@@ -143,6 +144,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     states_bytes: int = 0
     num_snapshots: int = 0
     kv_cache_dtype: str = "auto"
+    quantization: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

@@ -94,6 +94,7 @@ class FakeEngine:
             "kv_bytes": 1,
             "load_s": 0.1,
             "embedding_width": self.embedding_width,
+            "quantization": "awq",
         }
         return Ready(**{**values, **changes})
 

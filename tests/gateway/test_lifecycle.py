@@ -246,7 +246,8 @@ def test_garbage_from_the_engine_is_a_dead_engine(service):
 def test_models_version_and_tokenize(service):
     models = service.openai.models.list().data
     assert [model.id for model in models] == ["toy", "alias"]
-    assert service.http.get("/v1/models").json()["data"][0]["max_model_len"] == 512
+    card = service.http.get("/v1/models").json()["data"][0]
+    assert (card["max_model_len"], card["quantization"]) == (512, "awq")
     assert service.http.get("/version").json()["version"]
     tokens = service.http.post("/tokenize", json={"prompt": "né"}).json()
     assert tokens["count"] == 4

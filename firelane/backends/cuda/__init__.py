@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 def describe(config: ExecutorConfig) -> str:
     """Raises MachineError where no GPU can be used."""
-    del config
-    return str(gpu_detection.require(gpu_detection.detect()))
+    gpu, ranks = gpu_detection.require(gpu_detection.detect()), config.tensor_parallel_size
+    return f"{ranks} x {gpu}" if ranks > 1 else str(gpu)
 
 
 def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:

@@ -23,23 +23,22 @@ def compile_all(
     current one in on_device(). Returns how many there are. Raises CompilerError, MachineError,
     OutOfMemoryError."""
     different = {specialisation(w): w for w in work}
+
+    def compile_one(work: Work) -> tuple[Any, str]:
+        with on_device(), translated(f"compiling {work.name}", kernel=work.name):
+            return work.compile(), work.name
+
+    def load_one(compiled: tuple[Any, str]) -> None:
+        with on_device():
+            _load(compiled)
+
     with ThreadPoolExecutor(threads, thread_name_prefix="compile") as pool:
-        compiled = pool.map(_compile, different.values())
+        compiled = pool.map(compile_one, different.values())
         by_kernel = {
             id(kernel): (kernel, name) for kernel, name in compiled
         }  # several launches may share one
-
-        def load(compiled: tuple[Any, str]) -> None:
-            with on_device():
-                _load(compiled)
-
-        list(pool.map(load, by_kernel.values()))
+        list(pool.map(load_one, by_kernel.values()))
     return len(different)
-
-
-def _compile(work: Work) -> tuple[Any, str]:
-    with translated(f"compiling {work.name}", kernel=work.name):
-        return work.compile(), work.name
 
 
 def _load(compiled: tuple[Any, str]) -> None:

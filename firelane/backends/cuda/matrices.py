@@ -112,9 +112,10 @@ class CodedMatrix:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedMatrix:
-    """data: uint8 [padded rows, bytes]; scales, and minima if there are any: float16, bf16 or float32, or
-    int8 where there are units, float16; bounds: int32 [blocks, 2], each with the same bf16 in both halves, or
-    None for a matrix without minima or without escapes. numbers: INT4, INT8, FP8 or FP4.
+    """data: uint8 [padded rows, bytes]; scales, and minima if there are any: float16, bf16 or float32, uint8
+    that are exponents of float32 powers of two, or int8 where there are units, float16; bounds: int32
+    [blocks, 2], each with the same bf16 in both halves, or None for a matrix without minima or without
+    escapes. numbers: INT4, INT8, FP8 or FP4.
     """
 
     data: Tensor

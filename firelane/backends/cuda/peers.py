@@ -60,7 +60,6 @@ class Peers:
                 rank=self.rank,
                 world_size=self.ranks,
                 timeout=timedelta(seconds=MEET_S),
-                device_id=self._device if is_gpu else None,
             )
         except (RuntimeError, ValueError) as error:
             raise MachineError(f"rank {self.rank} of the model did not find the others: {error}") from error

@@ -28,8 +28,11 @@ from firelane.weights.pieces import coded_format, read_codes
 PROBED_ROWS = 64
 FLOATS = {Codebook.E4M3: FP8, Codebook.E2M1: FP4}
 """Books whose codes are the bits of floats on the device."""
+OTHERS_THAN_EXPONENT = -0x7F800001
+"""Bits of a float32 that a power of two, and zero, has none of."""
 NARROW = (torch.float16, torch.bfloat16)
-"""Dtypes that scales are kept in where they lose nothing, the first such one."""
+"""Dtypes that scales are kept in where they lose nothing, the first such one; before them, powers of two as
+their exponents, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,9 @@ def _is_in_pairs(values: Tensor | None) -> bool:
 
 
 def _narrow(values: Tensor) -> Tensor:
+    bits = values.view(torch.int32)
+    if not (bits & OTHERS_THAN_EXPONENT).any():
+        return (bits >> 23).to(torch.uint8)
     for dtype in NARROW:
         found = values.to(dtype)
         if torch.equal(found.to(values.dtype), values):

@@ -58,7 +58,9 @@ def load_led(
     """The group that `leader` starts from `device`'s rank. What `stack` holds ends with the group."""
     program, checkpoint = opened(leader.whole, leader.model_dir, leader.own_config)
     leader.check(program)
-    executor = load_on(stack.enter_context(device), program, checkpoint, leader.own_config, progress, leader)
+    opened_device = stack.enter_context(device)
+    stack.callback(leader.close)  # what others still wait for must not keep the device
+    executor = load_on(opened_device, program, checkpoint, leader.own_config, progress, leader)
     stack.callback(executor.release)
     for process in leader.processes:
         process.await_ready()

@@ -59,7 +59,14 @@ class Server:
         self._replies.json(exchange, made(model, name))
 
     def _card(self, model: ServedModel, name: str) -> ModelCard:
-        return ModelCard(id=name, created=self._created, root=model.name, max_model_len=model.max_model_len)
+        ready = model.engines.ready
+        return ModelCard(
+            id=name,
+            created=self._created,
+            root=model.name,
+            max_model_len=model.max_model_len,
+            quantization=(ready.quantization or None) if ready else None,
+        )
 
     def _info(self, model: ServedModel, name: str) -> ModelInfo:
         return ModelInfo(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from firelane.errors import CheckpointError, UnsupportedModelError
+from firelane.errors import CheckpointError, ModelError, UnsupportedModelError
 from firelane.storage import read_regular
+from firelane.weights.gguf import index as gguf_index
 
 KEY = "quantization_config"
 METHODS = ("fp8", "compressed-tensors", "awq", "gptq", "mxfp4", "modelopt")
@@ -37,6 +38,18 @@ def read_settings(directory: Path) -> Settings | None:
         raise _refusal("quant_method", method, f"supported: {', '.join(METHODS)}")
     check = {"awq": _awq, "gptq": _gptq, "fp8": _fp8, "compressed-tensors": _compressed}.get(method, _plain)
     return check(method, found)
+
+
+def quantization_of(directory: Path) -> str:
+    """The method that a checkpoint is quantised by, one of METHODS or "gguf"; "" of one that is not, or that
+    cannot be read."""
+    if (directory / gguf_index.NAME).is_file():
+        return "gguf"
+    try:
+        found = read_settings(directory)
+    except ModelError:
+        return ""
+    return found.method if found else ""
 
 
 def _section(path: Path) -> dict[str, Any] | None:

@@ -42,7 +42,9 @@ class LateFence:
     stream: Stream
     count: int
 
-    def wait(self, limit_s: float = WAIT_LIMIT_S) -> None:
+    def wait(self, limit_s: float = WAIT_LIMIT_S, given_up: Callable[[], str] = lambda: "") -> None:
+        if why := given_up():
+            raise MachineError(why)
         if self.stream.hangs:
             raise MachineError(f"the GPU has not ended its work within {limit_s:g} s")
         self.stream.run_until(self.count)

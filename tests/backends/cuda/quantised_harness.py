@@ -79,7 +79,10 @@ def random_part(form: Form, rows: int, k: int, *, seed: int = 0) -> Quantised:
         codes[codes & 127 == 127] = 0  # no number
     scales = 0.01 * np.exp(rng.standard_normal(shape) / 4)
     scales *= np.select([rng.random(shape) < 0.002, rng.random(shape) < 0.002], [2.0**-9, 2.0**7], 1.0)
-    scales = torch.from_numpy(scales).to(form.scales).float().numpy()
+    if form.scales is torch.uint8:
+        scales = 2.0 ** np.round(np.log2(scales))
+    else:
+        scales = torch.from_numpy(scales).to(form.scales).float().numpy()
     least = np.round(rng.random(shape) * 12) * (1 + (rng.random(shape) < 0.03) * 2.0**-13)
     minima = torch.from_numpy((scales * least).astype(np.float32)).to(torch.float32).numpy()
     return Quantised(form=form, codes=codes, scales=scales, minima=minima if form.minima else None)
@@ -114,7 +117,7 @@ def quantised_matrix(parts: Sequence[Quantised]) -> QuantisedMatrix:
     data = torch.from_numpy(half_bytes(codes) if form.numbers in HALF_BYTES else codes)
     matrix = QuantisedMatrix(
         data=data,
-        scales=by_block(scales).to(form.scales),
+        scales=by_block(_stored(scales, form)),
         minima=by_block(minima[0]).to(torch.int8 if form.units else torch.float32) if minima else None,
         units=_units(parts) if form.units else None,
         bounds=bounds_of(torch.from_numpy(split.bases)) if split and minima else None,
@@ -134,6 +137,12 @@ def _units(parts: Sequence[Quantised]) -> torch.Tensor:
     levels = zip(*found, strict=True)
     both = [np.concatenate([_padded_rows(h, h.shape[1]) for h in level]) for level in levels]
     return torch.stack([by_block(torch.from_numpy(level).half()) for level in both], dim=1)
+
+
+def _stored(scales: torch.Tensor, form: Form) -> torch.Tensor:
+    if form.scales is torch.uint8:
+        return (scales.float().view(torch.int32) >> 23).to(torch.uint8)
+    return scales.to(form.scales)
 
 
 def _padded_rows(heads: np.ndarray, width: int) -> np.ndarray:

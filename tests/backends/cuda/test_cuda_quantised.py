@@ -18,7 +18,7 @@ from firelane.backends.cuda.packing import by_block
 from firelane.backends.cuda.quantised_weights import half_bytes, narrowed
 from tests.backends.cuda.host_device import poison
 
-F32, BF16 = torch.float32, torch.bfloat16
+F32 = torch.float32
 FORMS = [
     Form(numbers=INT4, group_size=32),
     Form(numbers=INT4, group_size=64, minima=True),
@@ -28,7 +28,7 @@ FORMS = [
     Form(numbers=INT8, group_size=16, scales=F32),
     Form(numbers=INT8, group_size=128, scales=F32, minima=True),
     Form(numbers=FP8, group_size=640, scales=F32),
-    Form(numbers=FP4, group_size=32, scales=BF16),
+    Form(numbers=FP4, group_size=32, scales=torch.uint8),
 ]
 
 
@@ -121,6 +121,9 @@ def test_inputs_that_fill_no_tile(form: Form) -> None:
 
 def test_scales_are_kept_in_as_few_bits_and_groups_as_lose_nothing() -> None:
     halves = torch.rand(4, 6).half().float()
+    powers = torch.tensor([[1.0, 0.5, 0.0], [2.0**-126, 2.0**127, 4.0]])
+    assert narrowed(powers, None)[0].tolist() == [[127, 126, 0], [1, 254, 129]]
+    assert narrowed(-powers, None)[0].dtype is torch.bfloat16
     scales, minima = narrowed(halves, None)
     assert (scales.dtype, scales.shape, minima) == (torch.float16, (4, 6), None)
     wide = halves.repeat_interleave(4, dim=1)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from firelane.backends.cuda.kernels.quantised import decode
+from firelane.backends.cuda.kernels.quantised import decode, head_numbers
 from firelane.backends.cuda.kernels.quantised_ptx import is_half
 from firelane.backends.cuda.kernels.sums import columns_of
 from firelane.backends.cuda.kernels.tiling import form_arguments
@@ -56,10 +56,10 @@ def dequantised(  # limits: exempt (kernel: a matrix in pointers)
     half: tl.constexpr = _TILE // 2
     groups: tl.constexpr = K // GROUP_SIZE
     at = row // _ROW_BLOCK * (groups * _ROW_BLOCK) + row % _ROW_BLOCK + columns // GROUP_SIZE * _ROW_BLOCK
-    scale = tl.load(scales + at, mask=mask, other=0.0).to(tl.float32)
+    scale = head_numbers(tl.load(scales + at, mask=mask, other=0))
     minimum = None
     if minima is not None:
-        minimum = tl.load(minima + at, mask=mask, other=0.0).to(tl.float32)
+        minimum = head_numbers(tl.load(minima + at, mask=mask, other=0))
     if units is not None:
         per_block: tl.constexpr = K // 256 * _ROW_BLOCK
         at = row // _ROW_BLOCK * ((1 + (minima is not None)) * per_block) + row % _ROW_BLOCK

@@ -65,9 +65,19 @@ def units_of(units, block, k_tiles, MINIMA: tl.constexpr):
 
 
 @triton.jit
+def head_numbers(heads):
+    """float32: scales or minima that were loaded; bytes are exponents of float32 powers of two."""
+    if heads.dtype == tl.uint8:
+        numbers = (heads.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    else:
+        numbers = heads.to(tl.float32)
+    return numbers
+
+
+@triton.jit
 def heads_of(heads, units, places, unit):
     """float32 [ROW_BLOCK, groups, 1]: scales or minima. unit: where their units lie."""
-    found = tl.load(heads + places).to(tl.float32)
+    found = head_numbers(tl.load(heads + places))
     if units is not None:
         found *= tl.load(units + unit + tl.arange(0, _ROW_BLOCK)[:, None]).to(tl.float32)
     return found[:, :, None]

@@ -32,7 +32,7 @@ FORMS: dict[str, Callable[[int, int], Matrix]] = {
     "plain": plain,
     "coded": coded,
     "int4": partial(quantised, numbers=INT4, group_size=32),
-    "mxfp4": partial(quantised, numbers=FP4, group_size=32, scales=torch.bfloat16),
+    "mxfp4": partial(quantised, numbers=FP4, group_size=32, scales=torch.uint8),
 }
 FULL = (WGMMA, ONLY_WGMMA, ASYNC_COPY, WIDE_LOADS)
 
