@@ -184,6 +184,11 @@ class Leader:
                 f"--weights {config.weights} with {self.options}: ranks do not quantise; "
                 "serve a model that `firelane quantize` has written"
             )
+        if config.activation_dtype != "bf16":
+            raise UsageError(
+                f"--activation-dtype {config.activation_dtype} with {self.options}: ranks multiply bf16 "
+                "numbers; leave one of them out"
+            )
         threads = max(1, (config.threads or cores) // self.ranks)
         kv = config.kv_cache_bytes
         self.own_config = msgspec.structs.replace(
