@@ -6,7 +6,7 @@ over 127, in float32; its codes are the inputs times 127 over that size, rounded
 ties to even. Of each group of the row, or of the matrix where that one is smaller, the dot product of codes
 is exact, and
 
-    sum += (scale of the matrix * scale of the row) * dot product
+    sum += scale of the matrix * (scale of the row * dot product)
     sum += negated minimum of the matrix * (scale of the row * sum of the row's codes)
 
 each operation in float32, the second line where a matrix has minima: one group after the other, segment by
@@ -71,7 +71,7 @@ def integer_product(x: F32, matrix: IntegerMatrix, segments: Sequence[int] = ())
     scales = np.repeat(scales, group // unit, axis=1)
     dots = _dots(codes, matrix.numbers.astype(np.int32), unit)
     weights = np.repeat(matrix.scales, matrix.group // unit, axis=1)
-    terms = [weights.T[:, None, :] * scales.T[:, :, None] * dots.astype(np.float32)]
+    terms = [weights.T[:, None, :] * (scales.T[:, :, None] * dots.astype(np.float32))]
     if matrix.minima is not None:
         least = np.repeat(-matrix.minima, matrix.group // unit, axis=1)
         sums = scales * codes.reshape(len(x), -1, unit).sum(axis=2).astype(np.float32)

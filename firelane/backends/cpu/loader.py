@@ -97,7 +97,7 @@ def load_for(
     isa, own_limits = target.result().isa, limits_of(program, limits)
     integers = config.activation_dtype == "int8"
     layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms, integers=integers)
-    _check_integers(layout)
+    check_integers(layout)
     link, state = member.join(layout, limits)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
 
@@ -166,7 +166,7 @@ def _check_block_size(block_size: int) -> None:
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
 
 
-def _check_integers(layout: Layout) -> None:
+def check_integers(layout: Layout) -> None:
     """UsageError where products were to be of integers and none is."""
     if layout.integers and all(layout.row_unit(op) is None for op in layout.program.ops):
         raise UsageError(

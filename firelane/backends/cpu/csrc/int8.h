@@ -39,6 +39,7 @@ struct IntegerCodes : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   static constexpr int kRaised = kWide                 ? kWideRaised
                                  : BOOK == Book::kE2m1 ? 12
                                                        : Span::kOffset;
+  static constexpr bool kSlow = BITS != 4;  // to unpack
   static constexpr int kBlock = std::min(Span::kInputs, 32);  // inputs that are unpacked together
 
   // The input of place `at` of a block.
@@ -118,12 +119,6 @@ struct IntegerCodes : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
     for (int j = 0; j < 4; ++j) use(j, raised8(joined_pairs(codes + 128 * j, codes + 128 * j + 64, v)));
   }
 
-  // The lowest four times six bits of a lane as bytes.
-  static FL_INLINE WordLanes spread6(WordLanes t) {
-    const WordLanes halves = (t & 0xFFFu) | (t & 0xFFF000u) << 4;
-    return (halves & 0x003F003Fu) | (halves & 0x0FC00FC0u) << 2;
-  }
-
   template <int FROM, int UNIT, class Use>
   static FL_INLINE void lanes6(const std::uint8_t* codes, const Use& use) {
     WordLanes low[3], high[3];
@@ -134,7 +129,7 @@ struct IntegerCodes : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
       low[q] = every_second<0>(a, b);
       high[q] = every_second<1>(a, b);
     }
-    const auto middle = [&](int q) FL_LAMBDA { return low[q] >> 24 | high[q] << 8; };  // from bit 24 on
+    const auto middle = [&](int q) FL_LAMBDA { return joined_words(low[q], high[q]); };
     if constexpr (FROM == 0) {
       use(0, spread6(low[0]));
       use(1, spread6(middle(0)));
@@ -191,7 +186,7 @@ FL_INLINE void weigh_unit(const std::uint8_t* x, const IntLanes (&dots)[M][2], c
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
       FloatLanes& to = register_of(sums[m], 2 * part + v);
-      to = to + scales[v] * scale * __builtin_convertvector(dots[m][v], FloatLanes);
+      to = to + scales[v] * (scale * __builtin_convertvector(dots[m][v], FloatLanes));
       if constexpr (MINIMA) to = to + least[v] * sum;
     }
   }
@@ -277,7 +272,7 @@ FL_KERNEL void packed_rows(const std::uint8_t* x, const std::uint8_t* panel, Sum
   const auto block = [&]() FL_LAMBDA {
     constexpr int bytes = Codes::kBytes / (Codes::kInputs / Codes::kBlock);  // about, of levels
     const std::uint8_t* here = panel + std::size_t(u * UNIT / Codes::kBlock) * bytes;
-    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(here + kLoneBytes + at, 0, 3);
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(here + kAheadBytes + at, 0, 2);
     one.template operator()<0>();
     if constexpr (units == 2) one.template operator()<16>();
   };
@@ -316,6 +311,7 @@ struct Int8Panels {
   using type = Int8Rows;
   static constexpr int kUnit = std::min(Codes::kGroup, SCALED), kUnits = K / kUnit;
   static constexpr int kPanelBytes = K / Codes::kInputs * Codes::kBytes;
+  static constexpr int kMostPacked = Codes::kSlow ? kInt8PackedRows : 2 * kInt8PackedRows;  // rows
   using Unpacked = UnpackedUnit<kUnit, Codes::kMinima>;
   static constexpr std::size_t kScratchBytes = sizeof(Unpacked) * kUnits;
 
@@ -326,13 +322,10 @@ struct Int8Panels {
   template <int LDX, class Store>
   FL_INLINE void multiply(int p0, int p1, int rows, const std::uint8_t* x, void* scratch, const Store& store) const {
     for (int p = p0; p < p1; ++p) {
-      if (rows <= kInt8PackedRows) {
-        Sums sums;
-        packed_any<Codes, kUnit, SEGMENTS, LDX, kInt8PackedRows>(rows, x, panel(p), sums);
-        store_rows(sums, {0, rows}, p, store);
-      } else {
+      if (rows <= kMostPacked)
+        multiply_packed<LDX>(p, rows, x, store);
+      else
         multiply_tiles<LDX>(p, rows, x, static_cast<Unpacked*>(scratch), store);
-      }
     }
   }
 
@@ -348,6 +341,18 @@ struct Int8Panels {
   }
 
  private:
+  template <int LDX, class Store>
+  FL_INLINE void multiply_packed(int p, int rows, const std::uint8_t* x, const Store& store) const {
+    const int tiles = (rows + kInt8PackedRows - 1) / kInt8PackedRows;
+    for (int i = 0; i < tiles; ++i) {
+      Sums sums;
+      const Range r = split(rows, i, tiles);
+      const std::uint8_t* from = x + std::size_t(r.begin) * LDX;
+      packed_any<Codes, kUnit, SEGMENTS, LDX, kInt8PackedRows>(r.end - r.begin, from, panel(p), sums);
+      store_rows(sums, r, p, store);
+    }
+  }
+
   template <int LDX, class Store>
   FL_INLINE void multiply_tiles(int p, int rows, const std::uint8_t* x, Unpacked* units, const Store& store) const {
     unpack(panel(p), units);

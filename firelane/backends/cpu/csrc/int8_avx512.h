@@ -58,6 +58,19 @@ FL_INLINE WordLanes bytes_of_table(const std::uint8_t* table, WordLanes places) 
   return (WordLanes)_mm512_shuffle_epi8(values, (__m512i)places);
 }
 
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__)
+#define FIRELANE_SPREAD6 1
+
+FL_INLINE WordLanes spread6(WordLanes t) {
+  const __m512i from = _mm512_set1_epi64(0x322C2620120C0600);  // 0, 6, 12, 18 of both lanes
+  return (WordLanes)_mm512_multishift_epi64_epi8(from, (__m512i)t) & 0x3F3F3F3Fu;
+}
+
+FL_INLINE WordLanes joined_words(WordLanes low, WordLanes high) {
+  return (WordLanes)_mm512_shrdi_epi32((__m512i)low, (__m512i)high, 24);
+}
+#endif
+
 // sums + the dot product of each lane's codes, raised, with four bytes of a row.
 template <bool WIDE>
 FL_INLINE IntLanes add_dots(IntLanes sums, WordLanes codes, std::uint32_t row) {

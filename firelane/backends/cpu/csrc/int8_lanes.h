@@ -21,6 +21,17 @@ FL_INLINE Register lanes_from(const T* p) {
   return found;
 }
 
+#if !defined(FIRELANE_SPREAD6)
+// The lowest four times six bits of each lane as bytes.
+FL_INLINE WordLanes spread6(WordLanes t) {
+  const WordLanes halves = (t & 0xFFFu) | (t & 0xFFF000u) << 4;
+  return (halves & 0x003F003Fu) | (halves & 0x0FC00FC0u) << 2;
+}
+
+// Bits 24 .. 55 of words of 64 bits.
+FL_INLINE WordLanes joined_words(WordLanes low, WordLanes high) { return low >> 24 | high << 8; }
+#endif
+
 // Whole numbers of eight bits, as codes have them, raised.
 FL_INLINE WordLanes raised8(WordLanes lanes) {
   if constexpr (kWideRaised == 0) return lanes;
