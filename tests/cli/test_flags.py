@@ -24,8 +24,8 @@ from firelane.engine_config import (
 ENGINE = (
     "--threads --tensor-parallel-size --pipeline-parallel-size --max-num-seqs --max-num-batched-tokens "
     "--max-model-len --kv-cache-gib --block-size --kv-cache-memory --kv-cache-dtype --weights --dtype "
-    "--weights-pages --activation-dtype --no-prefix-cache --scheduling-policy --backend --gemm --state-snapshots "
-    "--state-snapshot-interval"
+    "--weights-pages --activation-dtype --no-prefix-cache --scheduling-policy --backend --gemm "
+    "--state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
