@@ -69,9 +69,9 @@ def integer_product(x: F32, matrix: IntegerMatrix, segments: Sequence[int] = ())
     unit = min(group, matrix.group)
     codes, scales = rounded_rows(x, group)
     scales = np.repeat(scales, group // unit, axis=1)
-    dots = _dots(codes, matrix.numbers.astype(np.int32), unit)
+    dots = _dots(codes, matrix.numbers.astype(np.int32), unit).astype(np.float32)
     weights = np.repeat(matrix.scales, matrix.group // unit, axis=1)
-    terms = [weights.T[:, None, :] * (scales.T[:, :, None] * dots.astype(np.float32))]
+    terms: list[F32] = [weights.T[:, None, :] * (scales.T[:, :, None] * dots)]
     if matrix.minima is not None:
         least = np.repeat(-matrix.minima, matrix.group // unit, axis=1)
         sums = scales * codes.reshape(len(x), -1, unit).sum(axis=2).astype(np.float32)
