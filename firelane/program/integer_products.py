@@ -71,11 +71,12 @@ def integer_product(x: F32, matrix: IntegerMatrix, segments: Sequence[int] = ())
     scales = np.repeat(scales, group // unit, axis=1)
     dots = _dots(codes, matrix.numbers.astype(np.int32), unit).astype(np.float32)
     weights = np.repeat(matrix.scales, matrix.group // unit, axis=1)
-    terms: list[F32] = [weights.T[:, None, :] * (scales.T[:, :, None] * dots)]
+    scaled = (scales.T[:, :, None] * dots).astype(np.float32)
+    terms = [(weights.T[:, None, :] * scaled).astype(np.float32)]
     if matrix.minima is not None:
         least = np.repeat(-matrix.minima, matrix.group // unit, axis=1)
         sums = scales * codes.reshape(len(x), -1, unit).sum(axis=2).astype(np.float32)
-        terms.append(least.T[:, None, :] * sums.T[:, :, None])
+        terms.append((least.T[:, None, :] * sums.T[:, :, None]).astype(np.float32))
     ranges = segment_ranges([width // unit for width in segments or (x.shape[1],)])
     out = tree_sum([_in_order(terms, units) if units else None for units in ranges])
     assert out is not None
