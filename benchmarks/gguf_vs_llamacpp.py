@@ -1,7 +1,7 @@
 """Firelane and llama.cpp on the same GGUF file, in turns.
 
     gguf_vs_llamacpp.py FILE [FILE ...] --peers-script PATH [--workloads decode-1 decode-8 prefill-512 mix-32]
-        [--isa avx2 --llamacpp-python PYTHON]
+        [--activation-dtype int8] [--isa avx2 --llamacpp-python PYTHON]
 
 The peers' script is that of turns_vs_peers.py; it sets llama.cpp up. --isa forces Firelane to an
 instruction-set target; PYTHON has a llama.cpp that was built for it (see targets_vs_llamacpp.py). Ratios are
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--peers-script", type=Path, required=True, metavar="PATH")
     parser.add_argument("--weights", default="auto", help="as of firelane serve (default: auto)")
+    parser.add_argument("--activation-dtype", default="bf16", choices=("bf16", "int8"), help="of Firelane")
     parser.add_argument("--isa", default="", help="the target of Firelane (default: the best of this CPU)")
     parser.add_argument("--llamacpp-python", default="", metavar="PYTHON")
     parser.add_argument("--workloads", nargs="+", default=NAMES, choices=list(WORKLOADS))
@@ -44,6 +45,7 @@ def main() -> None:
                     str(resolve(str(file))),
                     Path(scratch),
                     weights=arguments.weights,
+                    activations=arguments.activation_dtype,
                     isa=arguments.isa,
                 ),
                 Engine("llamacpp", peers, str(model), Path(scratch), python=arguments.llamacpp_python),
@@ -53,7 +55,8 @@ def main() -> None:
             times = take_turns(engines, [name for name in WORKLOADS if name in arguments.workloads])
             for engine in engines:
                 engine.stop()
-        print(f"{file.name}, {arguments.isa} --weights {arguments.weights}\n\n{report(times)}\n", flush=True)
+        options = f"{arguments.isa} --activation-dtype {arguments.activation_dtype}"
+        print(f"{file.name}, {options}\n\n{report(times)}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, metavar="MODEL")
     parser.add_argument("--exported", type=Path, required=True, metavar="DIRECTORY")
     parser.add_argument("--weights", required=True, choices=("int8", "int4"))
+    parser.add_argument("--activation-dtype", default="bf16", choices=("bf16", "int8"), help="of Firelane")
     parser.add_argument("--activations", default="int8", choices=("int8", "bf16"), help="of OpenVINO")
     parser.add_argument("--peers-script", type=Path, required=True, metavar="PATH")
     parser.add_argument("--workloads", nargs="+", default=NAMES, choices=list(WORKLOADS))
@@ -43,7 +44,14 @@ def main() -> None:
         model.symlink_to(arguments.model.resolve())
         Path(scratch, "model-openvino").symlink_to(arguments.exported.resolve())  # the name that it asks for
         engines = [
-            Engine("firelane", peers, str(arguments.model), Path(scratch), weights=arguments.weights),
+            Engine(
+                "firelane",
+                peers,
+                str(arguments.model),
+                Path(scratch),
+                weights=arguments.weights,
+                activations=arguments.activation_dtype,
+            ),
             Engine("openvino", peers, str(model), Path(scratch)),
         ]
         for engine in engines:
@@ -51,7 +59,8 @@ def main() -> None:
         times = take_turns(engines, [name for name in WORKLOADS if name in arguments.workloads])
         for engine in engines:
             engine.stop()
-    print(f"--weights {arguments.weights}, {arguments.exported.name}, activations {arguments.activations}\n")
+    print(f"--weights {arguments.weights} --activation-dtype {arguments.activation_dtype}")
+    print(f"{arguments.exported.name}, activations {arguments.activations}\n")
     print(report(times, "openvino"))
 
 

@@ -84,10 +84,11 @@ class Engine:
         directory: Path,
         *,
         weights: str = "auto",
+        activations: str = "bf16",
         isa: str = "",
         python: str = "",
     ) -> None:
-        """`weights`, `isa`: the form and the target of Firelane's; a peer takes its own. `python`: a peer's
+        """`weights`, `activations`, `isa`: as Firelane has them; a peer takes its own. `python`: a peer's
         interpreter that is not where the script sets it up."""
         self.name = name
         program = peers.COMMON + SERVE + OURS
@@ -98,7 +99,8 @@ class Engine:
         script.write_text(program)
         interpreter = sys.executable if name == "firelane" else python or peers.python(name)
         command = [interpreter, str(script), model]
-        settings = json.dumps({"weights": weights} if name == "firelane" else {})
+        own = {"weights": weights, "activation_dtype": activations}
+        settings = json.dumps(own if name == "firelane" else {})
         self._process = subprocess.Popen(
             [*command, settings],
             stdin=subprocess.PIPE,

@@ -12,6 +12,7 @@ WEIGHTS = ("auto", "bf16", "lossless", "int8", "int4")
 QUANTIZING = ("int8", "int4")
 DTYPES = ("auto", "bf16")
 GEMMS = ("invariant", "ranks", "library")
+ACTIVATION_DTYPES = ("bf16", "int8")
 KV_CACHE_MEMORY = ("private", "shared")
 KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
@@ -57,6 +58,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     """Of matrices and activations, one of DTYPES: "auto" as the checkpoint has them, fp16 widened to float32;
     "bf16" rounded to bf16. Quantised matrices stand for bf16 ones in any case."""
+    activation_dtype: str = "bf16"
+    """Inputs of products with matrices of integer codes on a CPU, one of ACTIVATION_DTYPES: "bf16" multiplies
+    bf16 numbers, whatever the matrix is stored as; "int8" rounds inputs to eight bits, with a scale for each
+    group of 32, multiplies integers, and changes outputs."""
     weights_pages: str = "auto"
     """Memory pages of the weights on a CPU, one of WEIGHTS_PAGES: "file" those of the page cache, huge where
     the kernel can, "huge" private copies in huge pages where they are not, "auto" such copies where one
@@ -99,6 +104,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             dtype=DTYPES,
             weights_pages=WEIGHTS_PAGES,
             gemm=GEMMS,
+            activation_dtype=ACTIVATION_DTYPES,
             kv_cache_memory=KV_CACHE_MEMORY,
             kv_cache_dtype=KV_CACHE_DTYPES,
         )

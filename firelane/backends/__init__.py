@@ -80,6 +80,10 @@ def _check_for_gpu(config: ExecutorConfig) -> None:
             f"--kv-cache-dtype {config.kv_cache_code}: a GPU's KV cache keeps the numbers that the model "
             "computes with; leave it out"
         )
+    if config.activation_dtype != "bf16":
+        raise UsageError(
+            f"--activation-dtype {config.activation_dtype}: a GPU multiplies bf16 numbers; leave it out"
+        )
     if config.replicas > MAX_ENGINES_PER_GPU:
         raise UsageError(
             f"{config.replicas} engines on one GPU: it takes {MAX_ENGINES_PER_GPU} at most, as each keeps "

@@ -135,10 +135,11 @@ def run_kernels(
     threads: int | None,
     weights: str = "auto",
     kv_cache_dtype: str = "auto",
+    activation_dtype: str = "bf16",
     progress: Progress,
 ) -> KernelFigures:
-    """Measure the machine, then the ops, with `weights` and `kv_cache_dtype` as in EngineConfig. Raises
-    UsageError where `rows` do not fit, and what loading raises."""
+    """Measure the machine, then the ops, with `weights`, `kv_cache_dtype` and `activation_dtype` as in
+    EngineConfig. Raises UsageError where `rows` do not fit, and what loading raises."""
     limits = measure_limits(environment, threads=threads)
     most = max(rows)
     config = EngineConfig(
@@ -150,6 +151,7 @@ def run_kernels(
         max_num_batched_tokens=max(most, 512),
         weights=weights,
         kv_cache_dtype=kv_cache_dtype,
+        activation_dtype=activation_dtype,
     )
     program = read_program(config)
     executor = load_executor(config, progress)

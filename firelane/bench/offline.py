@@ -205,13 +205,14 @@ def format_figures(figures: Figures) -> str:
 @dataclass(frozen=True, kw_only=True)
 class OfflineRun:
     """Workloads to measure. `names`: of WORKLOADS, or None for all; `threads`: None for all cores; `weights`,
-    `kv_cache_dtype`: as in EngineConfig."""
+    `kv_cache_dtype`, `activation_dtype`: as in EngineConfig."""
 
     names: Sequence[str] | None
     threads: int | None
     repeats: int
     weights: str = "auto"
     kv_cache_dtype: str = "auto"
+    activation_dtype: str = "bf16"
 
 
 def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, progress: Progress) -> Figures:
@@ -229,6 +230,7 @@ def run_offline(model_dir: Path, environment: Environment, run: OfflineRun, prog
         prefix_cache=False,
         weights=run.weights,
         kv_cache_dtype=run.kv_cache_dtype,
+        activation_dtype=run.activation_dtype,
     )
     generator = EngineGenerator.load(config, progress)
     try:

@@ -163,6 +163,7 @@ def run_targets(
     threads: int | None,
     weights: str = "auto",
     kv_cache_dtype: str = "auto",
+    activation_dtype: str = "bf16",
     progress: Progress,
 ) -> list[StepFigures]:
     """Measure one target after another. Raises UsageError for one that this machine lacks, and what loading
@@ -176,6 +177,7 @@ def run_targets(
         max_num_batched_tokens=PREFILL_TOKENS,
         weights=weights,
         kv_cache_dtype=kv_cache_dtype,
+        activation_dtype=activation_dtype,
     )
     figures: list[StepFigures] = []
     for isa in targets(isas):

@@ -34,6 +34,7 @@ def _add_offline(parser: argparse.ArgumentParser) -> None:
     )
     options.add_weights(parser)
     options.add_kv_cache_dtype(parser)
+    options.add_activation_dtype(parser)
     parser.add_argument("--repeats", type=options.positive_int, default=3, metavar="N", help="best of N")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_offline)
@@ -44,6 +45,7 @@ def _add_kernels(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=options.positive_int, metavar="N", help="default: all cores")
     options.add_weights(parser)
     options.add_kv_cache_dtype(parser)
+    options.add_activation_dtype(parser)
     parser.add_argument("--rows", type=options.positive_int, nargs="+", metavar="N", help="rows of a step")
     parser.add_argument(
         "--isa",
@@ -79,6 +81,7 @@ def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int
         repeats=arguments.repeats,
         weights=arguments.weights,
         kv_cache_dtype=arguments.kv_cache_dtype,
+        activation_dtype=arguments.activation_dtype,
     )
     figures = run_offline(resolve(arguments.model, progress=display), environment, run, display)
     display.close()
@@ -96,7 +99,7 @@ def _run_kernels(arguments: argparse.Namespace, environment: Environment) -> int
 
     display = ProgressDisplay()
     model = resolve(arguments.model, progress=display)
-    names = ("threads", "weights", "kv_cache_dtype")
+    names = ("threads", "weights", "kv_cache_dtype", "activation_dtype")
     common: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"progress": display}
     if arguments.isa:
         figures = targets.run_targets(model, environment, isas=arguments.isa, **common)

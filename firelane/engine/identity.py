@@ -26,11 +26,13 @@ def checkpoint_identity(model_dir: Path) -> str:
 
 def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
     """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic and the
-    code of the KV cache. The number of threads and of ranks, the sizes and the format of the weights in
-    memory, unless it quantises them, make no difference to the tokens."""
+    codes of the KV cache and of activations. The number of threads and of ranks, the sizes and the format of
+    the weights in memory, unless it quantises them, make no difference to the tokens."""
     backend = type(executor).__module__.rpartition(".")[0]
     gemm = "ranks" if backend.endswith(".cuda") and config.tensor_parallel_size > 1 else config.gemm
     form = config.weights if config.weights in QUANTIZING else config.dtype
     parts = (firelane.__version__, checkpoint, backend, gemm, form, str(executor.vocab_size))
     parts = (*parts, config.kv_cache_code) if config.kv_cache_code else parts
+    if config.activation_dtype != "bf16":
+        parts = (*parts, f"activations {config.activation_dtype}")
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -7,19 +7,22 @@ layer, one row of positions a slot, NaN where nothing was written yet; so are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firelane.contract import SlotState, StepInputs
+from firelane.program.integer_products import IntegerMatrix
 from firelane.program.program import Program
 from firelane.program.recipes import Piece, widened
 from firelane.program.reference_step import ReferenceCache, ReferenceStep
 from firelane.program.values import Weight
 
 F32 = NDArray[np.float32]
+NO_INTEGERS: Mapping[str, Sequence[IntegerMatrix]] = MappingProxyType({})
 
 
 class ReferenceExecutor:
@@ -28,10 +31,19 @@ class ReferenceExecutor:
     """
 
     def __init__(
-        self, program: Program, weights: Mapping[str, F32], *, slots: int, max_len: int, snapshots: int = 0
+        self,
+        program: Program,
+        weights: Mapping[str, F32],
+        *,
+        slots: int,
+        max_len: int,
+        snapshots: int = 0,
+        integers: Mapping[str, Sequence[IntegerMatrix]] = NO_INTEGERS,
     ) -> None:
+        """integers: as in ReferenceStep."""
         self.program = program
         self.weights = weights
+        self.integers = integers
         self.cache = empty_cache(program, slots=slots, positions=max_len)
         self.states = empty_states(program, slots + snapshots)
 
@@ -57,6 +69,7 @@ class ReferenceExecutor:
             positions=positions,
             row_token=inputs.row_token[: inputs.num_rows].astype(np.int64),
             weights=self.weights,
+            integers=self.integers,
             cache=self.cache,
             states=self.states,
             inputs=inputs,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, MAX_LOGPROBS, NO_SNAPSHOT, SAMPLE, ZERO_STATE, SlotState, StepInputs
 from firelane.program.cache_codes import CacheCode
+from firelane.program.integer_products import IntegerMatrix, integer_product
 from firelane.program.sampling_reference import RowSampling, sample_row
 from firelane.program.segments import segment_ranges, tree_sum
 from firelane.program.state import StateLayer
@@ -94,6 +95,10 @@ class ReferenceStep:
     exact: bool = False
     """Whether each segment of a product is summed in float64 and rounded once: its bits then do not depend on
     how many rows or outputs are computed beside it. What ranks are compared with."""
+    integers: Mapping[str, Sequence[IntegerMatrix]] = field(
+        default_factory=dict[str, Sequence[IntegerMatrix]]
+    )
+    """Matrices, by name of the weight that has them, whose products are those of integers."""
     mail: Mapping[str, Mapping[int, F32]] = field(default_factory=dict[str, Mapping[int, F32]])
     """Sent rows, by name of what they are for and by rank."""
 
@@ -109,11 +114,15 @@ class ReferenceStep:
     def weight(self, weight: Weight) -> F32:
         return self.weights[weight.name]
 
-    def product(self, x: F32, weight: F32, segments: Sequence[int] = ()) -> F32:
-        """x times the transposed weight, the inputs in segments of these widths, in one if there are none."""
+    def product(self, x: F32, weight: Weight, segments: Sequence[int] = (), matrix: int = 0) -> F32:
+        """x times a transposed matrix of the weight, the inputs in segments of these widths, in one if there
+        are none."""
+        if weight.name in self.integers:
+            return integer_product(x, self.integers[weight.name][matrix], segments)
+        numbers = self.weight(weight).reshape(weight.matrices, weight.rows, weight.k)[matrix]
         ranges = segment_ranges(segments or (x.shape[1],))
         parts = [
-            self._dot(x[:, r.start : r.stop], weight[:, r.start : r.stop]) if r else None for r in ranges
+            self._dot(x[:, r.start : r.stop], numbers[:, r.start : r.stop]) if r else None for r in ranges
         ]
         out = tree_sum(parts)
         assert out is not None

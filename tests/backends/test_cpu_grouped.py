@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from firelane import env
-from firelane.backends.cpu.codegen import DECODERS
 from firelane.backends.cpu.compile import SOURCES, KernelCompiler
 from firelane.backends.cpu.contract_source import contract_source
+from firelane.backends.cpu.matrices import DECODERS
 from firelane.backends.cpu.native import CodedStruct
 from firelane.native.machine import compile_flags, cpu_identity, supported_isas
 from firelane.weights.formats import GROUPINGS, Format

@@ -50,6 +50,7 @@ def load(tmp_path, **sizes):
         ({"replicas": 2}, "2 engines on one GPU: .* say with --kv-cache-gib"),
         ({"kv_cache_memory": "shared"}, "--kv-cache-memory shared: a GPU's KV cache is private"),
         ({"kv_cache_dtype": "int8"}, "--kv-cache-dtype int8: a GPU's KV cache keeps the numbers"),
+        ({"activation_dtype": "int8"}, "--activation-dtype int8: a GPU multiplies bf16 numbers"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: a GPU's KV cache keeps the numbers"),
     ],
 )
@@ -91,8 +92,9 @@ def test_cache_too_small_for_one_sequence(tmp_path):
         ({"max_num_batched_tokens": 3}, "below max_num_seqs"),
         ({"block_size": 0}, "block_size is 0"),
         ({"threads": 0}, "threads is 0"),
-        ({"gemm": "fast"}, "gemm is .fast.: it must be one of invariant, library"),
+        ({"gemm": "fast"}, "gemm is .fast.: it must be one of invariant, ranks, library"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype is .int4.: it must be one of auto, bf16, int8, fp8"),
+        ({"activation_dtype": "int4"}, "activation_dtype is .int4.: it must be one of bf16, int8"),
         ({"weights": "fp4"}, "weights is .fp4.: it must be one of auto, bf16, lossless"),
     ],
 )

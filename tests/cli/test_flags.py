@@ -11,6 +11,7 @@ from firelane import env
 from firelane.backends import AUTO, BACKENDS
 from firelane.cli import build_parser, options
 from firelane.engine_config import (
+    ACTIVATION_DTYPES,
     DTYPES,
     GEMMS,
     KV_CACHE_DTYPES,
@@ -24,8 +25,8 @@ ENGINE = (
     "--threads --tensor-parallel-size --expert-parallel-size --pipeline-parallel-size --max-num-seqs "
     "--max-num-batched-tokens "
     "--max-model-len --kv-cache-gib --block-size --kv-cache-memory --kv-cache-dtype --weights --dtype "
-    "--weights-pages --no-prefix-cache --scheduling-policy --backend --gemm --state-snapshots "
-    "--state-snapshot-interval"
+    "--weights-pages --activation-dtype --no-prefix-cache --scheduling-policy --backend --gemm "
+    "--state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
@@ -42,14 +43,15 @@ FLAGS = {
     "keys hash": "",
     "chat": f"MODEL --url --system {ENGINE}",
     "generate": f"MODEL --prompt --chat {SAMPLING} {ENGINE}",
-    "bench offline": "MODEL --threads --weights --kv-cache-dtype --workload --repeats --json",
+    "bench offline": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --workload --repeats "
+    "--json",
     "bench serve": "--url --backend --endpoint --model --api-key --seed --dataset-name --dataset-path "
     "--num-prompts --tokenizer --random-input-len --random-output-len --random-range-ratio "
     "--random-prefix-len --sharegpt-output-len --vocab-size --longest --max-concurrency --request-rate "
     "--burstiness --ramp-up-strategy --ramp-up-start-rps --ramp-up-end-rps --num-warmups --temperature "
     "--ignore-eos --extra-body --goodput --metric-percentiles --save-detailed --metadata --save-plot "
     "--json",
-    "bench kernels": "MODEL --threads --weights --kv-cache-dtype --isa --rows --json",
+    "bench kernels": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --isa --rows --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
@@ -137,6 +139,7 @@ def test_policies_and_memories_are_those_that_there_are() -> None:
         ("kv_cache_dtype", KV_CACHE_DTYPES),
         ("weights_pages", WEIGHTS_PAGES),
         ("dtype", DTYPES),
+        ("activation_dtype", ACTIVATION_DTYPES),
     ):
         assert options.engine_settings(parser.parse_args(["serve"]))[option] == known[0]
         for given in known:

@@ -5,11 +5,21 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Iterator
 from functools import singledispatch
+from typing import NamedTuple
 
 from firelane.backends.cpu.attention_calls import attention, attention_type, latent_cache, rope_and_cache
 from firelane.backends.cpu.contract_source import contract_source
+from firelane.backends.cpu.expert_calls import (
+    expert_gated_linear,
+    expert_linear,
+    expert_row_scratch,
+    gate_function,
+)
+from firelane.backends.cpu.integer_calls import integer_panels, integer_rows, multiplies_integers, rounding
 from firelane.backends.cpu.layout import LANES, PANEL, Layout
+from firelane.backends.cpu.matrices import DECODERS, packed, panels_of
 from firelane.backends.cpu.operands import at as _at
 from firelane.backends.cpu.operands import at_or_null as _at_or_null
 from firelane.backends.cpu.operands import flag as _flag
@@ -33,7 +43,6 @@ from firelane.program.ops import (
     Embed,
     ExpertGatedLinear,
     ExpertLinear,
-    Gate,
     Gated,
     GatedLinear,
     Gather,
@@ -51,31 +60,8 @@ from firelane.program.ops import (
     ShortConv,
     StateSpace,
 )
-from firelane.program.values import DType, Value, Weight
-from firelane.weights.codebooks import Codebook
-from firelane.weights.formats import GROUPINGS, Format, Grouping, Heads
+from firelane.program.values import Value
 
-# The C++ decoder of each coded form.
-LOSSLESS = {Format.PANEL_CODED4: "Coded4", Format.PANEL_CODED3: "Coded3"}
-HEADS = {
-    Heads.F32: "kF32",
-    Heads.F16: "kF16",
-    Heads.BF16: "kBf16",
-    Heads.LEVELS: "kLevels",
-    Heads.POWER: "kPower",
-}
-BOOKS = {Codebook.INT: "kInt", Codebook.E2M1: "kE2m1", Codebook.IQ4: "kIq4", Codebook.E4M3: "kE4m3"}
-
-
-def _decoder(g: Grouping) -> str:
-    minima = str(g.minima).lower()
-    return f"Grouped<{g.bits}, {g.group}, {minima}, Heads::{HEADS[g.heads]}, Book::{BOOKS[g.book]}>"
-
-
-DECODERS = LOSSLESS | {format_: _decoder(grouping) for format_, grouping in GROUPINGS.items()}
-
-PART_BYTES = 4 * PANEL * 4
-"""Of what one slot gives to a sum of experts: as many panels as are walked together (csrc/experts.h)."""
 PARTS = 2
 """Parts that the source can be compiled in, side by side: FIRELANE_PART is 1 or 2, or not defined for all."""
 FIRST_PART = Attention
@@ -89,8 +75,8 @@ TEMPLATE = """\
 #include "runtime.h"
 #endif
 
-#define FIRELANE_OP(INDEX)                                                                             \\
-  void op_##INDEX([[maybe_unused]] Executor<Model>& e, Context& c, [[maybe_unused]] int thread) {{       \\
+#define FIRELANE_CALL(NAME, INDEX)                                                                     \\
+  void NAME([[maybe_unused]] Executor<Model>& e, Context& c, [[maybe_unused]] int thread) {{       \\
     [[maybe_unused]] constexpr int op = INDEX;                                                         \\
     [[maybe_unused]] const int tokens = c.step.num_tokens, outputs = c.step.num_rows, logits = c.logit_rows;
 
@@ -131,8 +117,9 @@ def generate(layout: Layout) -> str:
     """The source of `layout.program`: one call and one barrier for each op."""
     ops = layout.program.ops
     scratch = ["std::size_t(64)", *(size for op in ops for size in scratch_of(op, layout))]
-    calls = [f"FIRELANE_OP({index}) {call(op, layout)} }}" for index, op in enumerate(ops)]
-    is_first = [isinstance(op, FIRST_PART) for op in ops]
+    calls = list(_calls(layout))
+    is_first = [isinstance(ops[call.op], FIRST_PART) for call in calls]
+    texts = [call.text for call in calls]
     return TEMPLATE.format(
         name=layout.program.name,
         contract=contract_source(),
@@ -142,11 +129,35 @@ def generate(layout: Layout) -> str:
         sends=_truth(layout.sent),
         scratch=f"(largest({', '.join(dict.fromkeys(scratch))}) + 63) / 64 * 64",
         row_scratch=max(row_scratch_of(op, layout) for op in ops),
-        declared="\n".join(f"void op_{index}(Executor<Model>&, Context&, int);" for index in range(len(ops))),
-        first="\n".join(itertools.compress(calls, is_first)),
-        second="\n".join(itertools.compress(calls, map(operator.not_, is_first))),
-        body="\n".join(f"    op_{index}(e, c, thread); e.sync({index});" for index in range(len(ops))),
+        declared="\n".join(f"void {call.name}(Executor<Model>&, Context&, int);" for call in calls),
+        first="\n".join(itertools.compress(texts, is_first)),
+        second="\n".join(itertools.compress(texts, map(operator.not_, is_first))),
+        body="\n".join(f"    {call.name}(e, c, thread); e.sync({call.op});" for call in calls),
     )
+
+
+class Call(NamedTuple):
+    """A function of the program, after which threads wait for each other; op: the number of its op."""
+
+    name: str
+    op: int
+    statement: str
+
+    @property
+    def text(self) -> str:
+        return f"FIRELANE_CALL({self.name}, {self.op}) {self.statement} }}"
+
+
+def _calls(layout: Layout) -> Iterator[Call]:
+    """Inputs of integer products are rounded before the op, unless the last ones were the same."""
+    held = ""
+    for index, op in enumerate(layout.program.ops):
+        if multiplies_integers(op, layout):
+            wanted = rounding(op, layout)
+            if wanted != held:
+                yield Call(f"round_{index}", index, wanted)
+            held = wanted
+        yield Call(f"op_{index}", index, call(op, layout))
 
 
 @singledispatch
@@ -162,13 +173,17 @@ call.register(Gated, gated)
 call.register(ShortConv, short_conv)
 call.register(DeltaRule, delta_rule)
 call.register(StateSpace, state_space)
+call.register(ExpertGatedLinear, expert_gated_linear)
+call.register(ExpertLinear, expert_linear)
 
 
 def scratch_of(op: Op, layout: Layout) -> list[str]:
     """C++ expressions of the bytes of scratch that a thread needs for `op`."""
     if op.products:
+        if multiplies_integers(op, layout):
+            return [f"{integer_panels(op, layout)}::kScratchBytes"]
         used = [product.weight for product in op.products if product.weight in layout.coded]
-        return [f"{_panels(weight, layout)}::kScratchBytes" for weight in used]
+        return [f"{panels_of(weight, layout)}::kScratchBytes" for weight in used]
     if isinstance(op, Embed) and op.table in layout.coded:
         return [f"std::size_t({op.table.shape[1] * PANEL * 2})"]
     if isinstance(op, Attention):
@@ -181,29 +196,8 @@ def scratch_of(op: Op, layout: Layout) -> list[str]:
 
 
 def row_scratch_of(op: Op, layout: Layout) -> int:
-    """Bytes of scratch that a thread needs for `op` for each token row: the numbers of its slots, a copy of
-    what is multiplied, and what the slots give until they are added."""
-    if isinstance(op, ExpertGatedLinear | ExpertLinear):
-        parts = op.picks.width * PART_BYTES if isinstance(op, ExpertLinear) and op.segments else 0
-        return 4 * op.picks.width + layout.padded_bytes(op.weight.k, op.x.dtype) + parts
-    return 0
-
-
-def _matrix(weight: Weight, layout: Layout) -> str:
-    return f"c.weight<{_tag(weight.dtype)}::word>({layout.weight_index[weight]})"
-
-
-def _panels(weight: Weight, layout: Layout, segments: tuple[int, ...] = ()) -> str:
-    """The C++ type of a matrix's panels; segments: of its inputs."""
-    form, per_word = layout.coded.get(weight), 2 if weight.dtype is DType.BF16 else 1
-    words = f", Segments<{', '.join(str(n // per_word) for n in segments)}>" if segments else ""
-    if form is None:
-        return f"PlainPanels<{_tag(weight.dtype)}, {weight.k}{words}>"
-    return f"CodedPanels<{DECODERS[form]}, {weight.k}{words}>"
-
-
-def _coded(weight: Weight, layout: Layout) -> str:
-    return f"*c.weight<CodedWeight>({layout.weight_index[weight]})"
+    """Bytes of scratch that a thread needs for `op` for each token row."""
+    return expert_row_scratch(op, layout) if isinstance(op, ExpertGatedLinear | ExpertLinear) else 0
 
 
 @call.register
@@ -212,8 +206,7 @@ def _(op: Embed, layout: Layout) -> str:
     of, form = op.part.of if op.part else vocab, layout.coded.get(op.table)
     rows = f"TablePart{{c.parts[op].first, c.parts[op].count, {of}}}"
     kernel = f"embed<{_tag(op.table.dtype)}" if form is None else f"embed_coded<{DECODERS[form]}"
-    table = _matrix(op.table, layout) if form is None else _coded(op.table, layout)
-    arguments = f"{rows}, {table}, {_float(op.scale)}, {_at(op.out, layout)}"
+    arguments = f"{rows}, {packed(op.table, layout)}, {_float(op.scale)}, {_at(op.out, layout)}"
     return f"{kernel}, {width}, {layout.stride(op.out)}>(c, thread, {arguments});"
 
 
@@ -249,11 +242,13 @@ def _(op: SelectRows, layout: Layout) -> str:
 
 def _product(op: Linear | GatedLinear, panels: int, store: str, layout: Layout) -> str:
     rows = "logits" if op == layout.program.head else _rows(op.x)
-    read = _coded if op.weight in layout.coded else _matrix
-    segments = op.segments if isinstance(op, Linear) else ()
-    weights = f"{_panels(op.weight, layout, segments)}{{{read(op.weight, layout)}}}"
-    arguments = f"{rows}, {_at(op.x, layout)}, {weights}, {store}"
-    return f"linear<{panels}, {layout.stride(op.x)}>(c, thread, op, {arguments});"
+    kind, inputs = panels_of(op.weight, layout, layout.input_segments(op)), _at(op.x, layout)
+    stride = layout.stride(op.x)
+    if multiplies_integers(op, layout):
+        kind, inputs = integer_panels(op, layout), integer_rows(layout)
+        stride = layout.integer_row_bytes(op)
+    arguments = f"{rows}, {inputs}, {kind}{{{packed(op.weight, layout)}}}, {store}"
+    return f"linear<{panels}, {stride}>(c, thread, op, {arguments});"
 
 
 @call.register
@@ -287,25 +282,14 @@ def _(op: GatedLinear, layout: Layout) -> str:
     return _product(op, -(-op.out.width // LANES), store, layout)
 
 
-def gate_function(gate: Gate) -> tuple[str, str]:
-    """The C++ type of a gate's function, and the function."""
-    if gate.kind == "gelu_tanh":
-        return "GeluTanh", "{}"
-    if gate.is_plain:
-        return "Silu", "{}"
-    numbers = ", ".join(map(_float, (gate.alpha, gate.limit, gate.up_offset)))
-    return f"ShiftedSilu<{_truth(gate.limit)}>", f"{{{numbers}}}"
-
-
 @call.register
 def _(op: HeadLinear, layout: Layout) -> str:
     heads, n, k = op.weight.shape
-    read = _coded if op.weight in layout.coded else _matrix
     store = (
         f"StoreHead<{_tag(op.out.dtype)}, {n}, {op.keep}, {layout.stride(op.out)}>{{{_at(op.out, layout)}}}"
     )
     sizes = f"{heads}, {-(-n // PANEL)}, {k}, {op.keep}, {layout.stride(op.x)}"
-    panels = f"{_panels(op.weight, layout)}{{{read(op.weight, layout)}}}"
+    panels = f"{panels_of(op.weight, layout)}{{{packed(op.weight, layout)}}}"
     return f"head_linear<{sizes}>(c, thread, op, {_rows(op.x)}, {_at(op.x, layout)}, {panels}, {store});"
 
 
@@ -365,49 +349,3 @@ def _(op: Receive, layout: Layout) -> str:
 
 def _bytes(value: Value, layout: Layout) -> str:
     return f"c.at<std::uint8_t>({layout.value_index[value]})"
-
-
-@call.register
-def _(op: ExpertGatedLinear, layout: Layout) -> str:
-    picks, n, tag = op.picks.width, op.weight.rows // 2, _tag(op.out.dtype)
-    kind, function = gate_function(op.gate)
-    strides = f"{layout.stride(op.out)}, {_stride_if(op.shares, layout)}"
-    shape = f"{tag}, {picks}, {n}, {strides}, {_flag(op.bias)}, {_flag(op.shares)}, {kind}"
-    fields = (_at(op.out, layout), _vector(op.bias, layout), _at_or_null(op.shares, layout), function)
-    store = f"StoreExpertGated<{shape}>{{{', '.join(fields)}}}"
-    return _expert_product("expert_gated_linear", op, 0, -(-n // LANES), store, layout)
-
-
-@call.register
-def _(op: ExpertLinear, layout: Layout) -> str:
-    picks, residual = op.picks.width, op.residual
-    strides = ", ".join([str(layout.stride(op.out)), *(_stride_if(v, layout) for v in (residual, op.shares))])
-    flags = ", ".join(_flag(part) for part in (op.bias, op.shares, residual))
-    fields = [_at(op.out, layout), _vector(op.bias, layout)]
-    fields += [_at_or_null(value, layout) for value in (op.shares, residual)]
-    kind = f"StoreExpertSum<{picks}, {strides}, {flags}>"
-    if op.segments:
-        tree = f"Segments<{', '.join(map(str, op.segments))}>"
-        kind = f"StoreExpertTree<{picks}, {layout.stride(op.picks)}, {strides}, {flags}, {tree}>"
-        fields.append("c.parts[op].first")
-    store = f"{kind}{{{', '.join(fields)}}}"
-    return _expert_product("expert_linear", op, op.weight.k, -(-op.out.width // PANEL), store, layout)
-
-
-def _expert_product(
-    kernel: str, op: ExpertGatedLinear | ExpertLinear, slot: int, panels: int, store: str, layout: Layout
-) -> str:
-    """`slot`: elements from one slot of a row of x to the next."""
-    w = op.weight
-    copy = layout.padded_stride(w.k, op.x.dtype)
-    strides = f"{layout.stride(op.picks)}, {layout.stride(op.x)}, {slot}, {copy}"
-    rows = f"ExpertRows<{_tag(w.dtype)}, {w.matrices}, {op.picks.width}, {w.k}, {strides}>"
-    matrix = _coded(w, layout) if w in layout.coded else _matrix(w, layout)
-    arguments = f"{_rows(op.x)}, {_at(op.picks, layout)}, {_at(op.x, layout)}"
-    return (
-        f"{kernel}<{panels}, {rows}>(c, thread, op, {arguments}, {_panels(w, layout)}{{{matrix}}}, {store});"
-    )
-
-
-def _stride_if(value: Value | None, layout: Layout) -> str:
-    return "0" if value is None else str(layout.stride(value))

@@ -90,7 +90,7 @@ class CpuExecutor:
         self.states = zeroed(limits.num_states * limits.state_bytes + CACHE_LINE_BYTES)
         self._parts = op_parts(program)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
-        self.arena = zeroed(layout.placement.nbytes)
+        self.arena = zeroed(_aligned(layout.placement.nbytes) + layout.integer_rows_bytes)
         self._scratch = zeroed(library.scratch_bytes(limits.max_num_batched_tokens) * threads)
         self.op_seconds = np.zeros(len(program.ops) + 1, np.float64)
         self.max_in_flight = max_in_flight
@@ -107,6 +107,7 @@ class CpuExecutor:
         elsewhere = {v: at - arena for v, at in link.places().items()} if link else {}
         places = {**self._layout.placement.offsets, **elsewhere}
         offsets = [places[v] for v in self._layout.value_index]
+        offsets.append(_aligned(self._layout.placement.nbytes))  # Layout.integer_rows_index
         self._tables = [
             pointers(offsets),
             pointers([self._weight_address(w.name) for w in program.weights]),
@@ -250,3 +251,7 @@ def _connect(arguments: CreateStruct, link: RankLink) -> None:
     arguments.mail_in, arguments.mail_out, arguments.mail_apart = link.mail_in, link.mail_out, link.sizes.mail
     arguments.stage, arguments.lane, arguments.ranks = link.stage, link.lane, link.ranks.lanes
     arguments.depth, arguments.link_spins = link.depth, link.spins
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

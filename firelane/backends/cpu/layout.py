@@ -10,13 +10,18 @@ from itertools import accumulate
 from firelane.contract import StepLimits
 from firelane.errors import UnsupportedModelError
 from firelane.program.cache_codes import SCALE_BYTES, SCALES, CacheCode
+from firelane.program.integer_products import row_group
 from firelane.program.liveness import Placement, place
 from firelane.program.ops import (
     AllReduce,
     Attention,
     DeltaRule,
+    ExpertGatedLinear,
+    ExpertLinear,
+    GatedLinear,
     Gather,
     HeadShape,
+    Linear,
     Op,
     Receive,
     RMSNorm,
@@ -28,12 +33,14 @@ from firelane.program.ops import (
 from firelane.program.program import Program
 from firelane.program.state import state_offsets
 from firelane.program.values import DType, Rows, Value, Weight
+from firelane.weights.codebooks import Codebook
 from firelane.weights.formats import Format
 
 LANES = 16
 PANEL = 32
 CACHE_LINE_BYTES = 64
 ALIAS_BYTES = 256
+INTEGER_UNIT_BYTES = 12
 BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 
@@ -52,12 +59,13 @@ class CachePlace:
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The memory layout of `program` for `limits` on `isa`; `forms` names the matrices (by weight name)
-    that lie in a lossless coded form."""
+    that lie in a coded form; `integers`: whether products with those of integer codes are of integers."""
 
     program: Program
     limits: StepLimits
     isa: str
     forms: Mapping[str, Format] = field(default_factory=dict[str, Format])
+    integers: bool = False
 
     def __post_init__(self) -> None:
         """Raises UnsupportedModelError for shapes that the kernels do not take."""
@@ -88,8 +96,7 @@ class Layout:
         multiple of 256 bytes apart: the rows of a tile would fall into the same few sets of the first-level
         cache."""
         wide = -(-width // PANEL) * PANEL * self.element_bytes(dtype)
-        padded = -(-wide // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
-        return padded + CACHE_LINE_BYTES if padded % ALIAS_BYTES == 0 else padded
+        return _apart(wide)
 
     def stride(self, value: Value) -> int:
         """Elements from one row to the next."""
@@ -131,16 +138,51 @@ class Layout:
         return place(
             self.program,
             row_bytes=self.row_bytes,
-            max_rows={
-                Rows.TOKEN: self.limits.max_num_batched_tokens,
-                Rows.OUTPUT: self.limits.max_output_rows,
-            },
+            max_rows=self._max_rows,
         )
+
+    @property
+    def _max_rows(self) -> dict[Rows, int]:
+        return {Rows.TOKEN: self.limits.max_num_batched_tokens, Rows.OUTPUT: self.limits.max_output_rows}
 
     @cached_property
     def value_index(self) -> dict[Value, int]:
         """Values by number: compiled code asks for offsets by it, and so does not depend on the limits."""
         return {v: i for i, v in enumerate(v for op in self.program.ops for v in op.outputs)}
+
+    @property
+    def integer_rows_index(self) -> int:
+        """The number of the inputs that are rounded to integers, behind all values."""
+        return len(self.value_index)
+
+    @property
+    def integer_rows_bytes(self) -> int:
+        """The most that the inputs of an op take as integers."""
+        most = 0
+        for op in self.program.ops:
+            if self.row_unit(op) is not None:
+                slots = sum(p.x.width // p.weight.k for p in op.products)
+                most = max(most, self._max_rows[op.products[0].x.rows] * slots * self.integer_row_bytes(op))
+        return most
+
+    def integer_row_bytes(self, op: Op) -> int:
+        """Bytes from one row of rounded inputs of a matrix to the next: units of codes with three numbers."""
+        unit = self.row_unit(op)
+        assert unit is not None
+        return _apart(op.products[0].weight.k // unit * (unit + INTEGER_UNIT_BYTES))
+
+    def row_unit(self, op: Op) -> int | None:
+        """Inputs of a unit of an op that multiplies integers, which have one scale in the row and one in the
+        matrix; None of other ops."""
+        if not self.integers or not isinstance(op, Linear | GatedLinear | ExpertGatedLinear | ExpertLinear):
+            return None
+        grouping = self.coded[op.weight].grouping if op.weight in self.coded else None
+        if grouping is None or grouping.book is Codebook.E4M3:
+            return None
+        return min(row_group(op.weight.k, self.input_segments(op)), grouping.group)
+
+    def input_segments(self, op: Op) -> tuple[int, ...]:
+        return op.segments if isinstance(op, Linear) else ()
 
     @cached_property
     def weight_index(self) -> dict[Weight, int]:
@@ -179,6 +221,12 @@ class Layout:
     def table_index(self) -> dict[Rotary | Temperature, int]:
         """Tables by position, by number."""
         return {table: i for i, table in enumerate(self.program.position_tables)}
+
+
+def _apart(nbytes: int) -> int:
+    """From a row of so many bytes to the next."""
+    padded = -(-nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+    return padded + CACHE_LINE_BYTES if padded % ALIAS_BYTES == 0 else padded
 
 
 def check_heads(shape: HeadShape) -> None:

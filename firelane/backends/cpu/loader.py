@@ -94,7 +94,9 @@ def load_for(
     choice = choose(program, wanted, estimate, stored)
     limits = member.limits or _limits(member.sizes(program), config, choice.saved_bytes, member.ranks)
     isa, own_limits = target.result().isa, limits_of(program, limits)
-    layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms)
+    integers = config.activation_dtype == "int8"
+    layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms, integers=integers)
+    check_integers(layout)
     link, state = member.join(layout, limits)
     library = in_background(lambda: build(layout, compiler.result(), progress), name="compile")
 
@@ -161,6 +163,15 @@ def _threads(wanted: int | None, cores: int) -> int:
 def _check_block_size(block_size: int) -> None:
     if block_size % LANES or (64 % block_size and block_size % 64):
         raise UsageError(f"--block-size {block_size}: the CPU backend takes 16, 32, or a multiple of 64")
+
+
+def check_integers(layout: Layout) -> None:
+    """UsageError where products were to be of integers and none is."""
+    if layout.integers and all(layout.row_unit(op) is None for op in layout.program.ops):
+        raise UsageError(
+            "--activation-dtype int8: no matrix of this model is in integer codes; leave it out, or serve a "
+            "quantised model (--weights int8 or int4 quantises this one)"
+        )
 
 
 def _limits(sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int, ranks: int) -> StepLimits:

@@ -178,6 +178,11 @@ class Leader:
             raise UsageError(
                 f"--pipeline-parallel-size {pp}: at most {MOST_IN_FLIGHT - 1} stages run on CPUs; lower it"
             )
+        if config.activation_dtype != "bf16":
+            raise UsageError(
+                f"--activation-dtype {config.activation_dtype} with {self.ranks} ranks: they multiply bf16 "
+                "numbers; leave one of them out"
+            )
         threads = max(1, (config.threads or cores) // self.ranks)
         kv = config.kv_cache_bytes
         self.own_config = msgspec.structs.replace(

@@ -54,7 +54,7 @@ class ExpertGatedLinear(Op):
         x, n = step.read(self.x), self.weight.rows // 2
         out = np.zeros((len(x), self.picks.width, n), np.float32)
         for expert, rows, slots in by_expert(step.read(self.picks), held(self.part, self.weight)):
-            both = step.product(x[rows], step.weight(self.weight)[expert])
+            both = step.product(x[rows], self.weight, matrix=expert)
             if self.bias is not None:
                 both += step.weight(self.bias)[expert, :, 0]
             if self.shares is not None:
@@ -120,7 +120,7 @@ class ExpertLinear(Op):
         wanted = held(self.part, self.weight)[experts.start : experts.stop]
         for at, rows, slots in by_expert(picks, wanted):  # ascending, as a row's slots are
             expert = experts.start + at
-            part = step.product(x[rows, slots], step.weight(self.weight)[expert])
+            part = step.product(x[rows, slots], self.weight, matrix=expert)
             if self.bias is not None:
                 part += step.weight(self.bias)[expert, :, 0]
             if self.shares is not None:

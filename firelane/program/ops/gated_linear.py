@@ -86,7 +86,7 @@ class GatedLinear(Op):
         return Cost(flops=2.0 * rows * n * k, weight_bytes=float(sum(w.nbytes for w in self.weights)))
 
     def reference(self, step: ReferenceStep) -> None:
-        both = step.product(step.read(self.x), step.weight(self.weight))
+        both = step.product(step.read(self.x), self.weight)
         if self.bias is not None:
             both += step.weight(self.bias)
         step.write(self.out, self.gate.apply(both[:, : self.out.width], both[:, self.out.width :]))

@@ -51,7 +51,7 @@ class Linear(Op):
         return Cost(flops=2.0 * rows * n * k, weight_bytes=float(sum(w.nbytes for w in self.weights)))
 
     def reference(self, step: ReferenceStep) -> None:
-        out = step.product(step.read(self.x), step.weight(self.weight), self.segments)
+        out = step.product(step.read(self.x), self.weight, self.segments)
         if self.bias is not None:
             out += step.weight(self.bias)
         out *= np.float32(self.scale)

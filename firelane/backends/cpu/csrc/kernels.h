@@ -6,6 +6,7 @@
 #include "delta_rule.h"
 #include "experts.h"
 #include "grouped.h"
+#include "int8.h"
 #include "latent.h"
 #include "latent_attention.h"
 #include "linear.h"
