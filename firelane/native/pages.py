@@ -53,15 +53,17 @@ class MappedFile:
         with suppress(OSError):  # a system without huge pages
             self._advise(mmap.MADV_HUGEPAGE, 0, self.nbytes)
 
-    def let_go(self) -> None:
+    def let_go(self) -> bool:
         """Give up private copies, and tell the system to take these pages first when it needs memory. Who
-        reads there has them again. OSError."""
+        reads there has them again. Returns whether there were copies. OSError."""
         if sys.platform != "linux":
-            return
-        if self._has_copies:
+            return False
+        had_copies = self._has_copies
+        if had_copies:
             self._map()
         with suppress(OSError):  # an old kernel
             self._advise(_MADV_COLD, 0, self.nbytes)
+        return had_copies
 
     def array(self) -> NDArray[np.uint8]:
         """All bytes. The array keeps the mapping alive."""

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from firelane.errors import CacheError, FirelaneError
@@ -20,6 +21,8 @@ from firelane.weights.plan import PackedWeight
 from firelane.weights.source import is_source
 
 LEAST_PRIORITY = 19
+AFTER_WAKE_S = 2.0
+"""Until weights move again: the first tokens come first."""
 log = logging.getLogger(__name__)
 
 
@@ -109,9 +112,8 @@ class BackgroundCheck:
         if self._awake.is_set():
             return
         self._awake.set()
-        if self._pages is not None:
-            self._pages.take_back()
-            self._mover = _started(self._move)
+        if self._pages is not None and self._pages.take_back():
+            self._mover = _started(partial(self._move, after_s=AFTER_WAKE_S))
 
     def close(self) -> None:
         self._stopped.set()
@@ -123,10 +125,10 @@ class BackgroundCheck:
         """Until all is read."""
         self._thread.join()
 
-    def _move(self) -> None:
+    def _move(self, after_s: float = 0.0) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
-        if self._pages is not None:
+        if self._pages is not None and not self._stopped.wait(after_s):
             self._pages.move(self._stopped.is_set)
 
     def _run(self) -> None:

@@ -23,7 +23,7 @@ class HugePages:
     def __init__(self, file: MappedFile, *, spare: Callable[[], int], asked: bool = False) -> None:
         """asked: the user wants them, and is told where they cannot be had."""
         self._file, self._spare, self._asked = file, spare, asked
-        self._turn, self._is_let_go = threading.Lock(), False
+        self._turn, self._is_let_go, self._is_moved = threading.Lock(), False, False
 
     def move(self, stopped: Callable[[], bool] = lambda: False) -> float:
         """Returns the share of huge pages in the end; `stopped` ends it early."""
@@ -34,6 +34,7 @@ class HugePages:
             share = self._file.huge_share(0, self._file.nbytes)
             if share >= ENOUGH or stopped():
                 break
+        self._is_moved = not self._is_let_go
         log.debug("packed weights: %.0f%% in huge pages", 100 * share)
         if self._asked and share < ENOUGH and not stopped():
             log.warning(
@@ -47,11 +48,13 @@ class HugePages:
         """Of the weights' pages: nothing moves before `take_back`. From another thread than that of `move`."""
         with self._turn:
             self._is_let_go = True
-            self._file.let_go()
+            if self._file.let_go():
+                self._is_moved = False
 
-    def take_back(self) -> None:
-        """What was let go: `move` may be called again."""
+    def take_back(self) -> bool:
+        """What was let go; returns whether `move` has something to do again."""
         self._is_let_go = False
+        return not self._is_moved
 
     def _populate(self, start: int) -> bool:
         return self._done(self._file.populate, start, self._size(start))
