@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 from firelane import env
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
+from firelane.cli.model_engines import ModelEngines
+from firelane.cli.node_plan import NodePlan
+from firelane.cli.residence import NodeResidence
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
-from firelane.node.fleet import Fleet, Link
+from firelane.node.model import NodeModel
+from firelane.node.node import Node
 from firelane.node.shutdown import Shutdown
-from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
 from firelane.text.heap import map_large_blocks
 
@@ -27,16 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firelane.cli.engine_shares import EngineOptions
-    from firelane.cli.engines import GatewayEngines
     from firelane.gateway.config import GatewayConfig
-    from firelane.gateway.engines.link import EngineLink
-    from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.server import Gateway
     from firelane.wire.frames import Loading, Progress, Ready
 
 log = logging.getLogger(__name__)
 Display = ProgressDisplay | ProgressEvents
-LAST_FRAMES_S = 0.5
+SWEEP_S = 1.0
 FEWEST_FILES = 256
 """Descriptors without which a server does not start."""
 GC_ALLOCATIONS = 50_000
@@ -45,9 +45,11 @@ SWITCH_S = 0.001
 """After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
-def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> int:
-    """Run until a signal; returns 0. engines: of each of config.models. Raises the FirelaneError that ended
-    it otherwise.
+def serve(
+    config: GatewayConfig, engines: Sequence[EngineOptions], display: Display, plan: NodePlan | None = None
+) -> int:
+    """Run until a signal; returns 0. engines: of each of config.models. plan: of a node; without one all
+    models are there from the start to the end. Raises the FirelaneError that ended it otherwise.
     """
     import uvloop
 
@@ -55,7 +57,7 @@ def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Disp
     map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_Service(config, engines, display).run())
+    uvloop.run(_Service(config, engines, display, plan).run())
     return 0
 
 
@@ -82,62 +84,6 @@ def raise_file_limit() -> None:
         )
 
 
-class _ModelEngines:
-    """The engines of one model, and the FleetEvents of their fleet."""
-
-    def __init__(self, name: str, options: EngineOptions, service: _Service) -> None:
-        self.name = name
-        self.options = options
-        self.fleet: Fleet[EngineLink] = Fleet(options.configs(), self)
-        self.replicas: ReplicaSet | None = None
-        self.has_served = False
-        self._service = service
-
-    def make_replicas(self) -> GatewayEngines:
-        from firelane.cli.engines import GatewayEngines
-
-        engines = GatewayEngines(self.options, self._service.on_progress, self._on_loading)
-        self.replicas = engines.replicas
-        return engines
-
-    @property
-    def serves(self) -> bool:
-        return self.replicas is not None and bool(self.replicas.serving)
-
-    def _on_loading(self, loading: Loading) -> None:
-        self._service.on_loading(self.name, loading)
-
-    def on_ready(self, replica: str, ready: Ready) -> None:
-        """The first one is told by the start's lines."""
-        level = logging.INFO if self.has_served or self.options.engine.log_format == "json" else logging.DEBUG
-        self.has_served = True
-        log.log(
-            level,
-            "engine_ready model=%s replica=%s pid=%d max_model_len=%d max_num_seqs=%d kv_tokens=%d "
-            "weights_bytes=%d load_s=%.2f",
-            *(self.name, replica, ready.pid, ready.max_model_len, ready.max_num_seqs),
-            *(ready.num_blocks * ready.block_size, ready.weights_bytes, ready.load_s),
-        )
-        self._service.on_ready(self.name, ready)
-
-    def on_exit(self, replica: str, ended: EngineExit) -> None:
-        if self.has_served:
-            log.warning(
-                "engine_exit model=%s replica=%s %s lived_s=%.1f; another one is started",
-                *(self.name, replica, ended, ended.lived_s),
-            )
-
-    def on_given_up(self, ended: EngineExit, link: Link) -> None:
-        """The process may be gone before its last frame, which tells why, has been read."""
-        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended, link)
-
-    def _explain(self, ended: EngineExit, link: Link) -> None:
-        failed = link.failed
-        error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
-        error.exit_code = failed.exit_code if failed is not None else ended.exit_code
-        self._service.on_given_up(self, error)
-
-
 class _Service:
     """Starts the engines' processes first and imports the gateway meanwhile: both are needed for the first
     token."""
@@ -147,15 +93,22 @@ class _Service:
         config: GatewayConfig,
         engines: Sequence[EngineOptions],
         display: Display,
+        plan: NodePlan | None = None,
     ) -> None:
+        plan = plan or NodePlan.of_server(len(engines))
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
         self._models = [
-            _ModelEngines(model.names[0], options, self)
+            ModelEngines(model.names[0], options, self)
             for model, options in zip(config.models, engines, strict=True)
         ]
+        self._engines = {model.name: model for model in self._models}
+        self._node, self._plan = Node(plan.policy), plan
+        for engines_of, policy in zip(self._models, plan.models, strict=True):
+            self._node.add(NodeModel(engines_of.name, engines_of, policy, mark=plan.mark(engines_of.options)))
         self._gateway: Gateway | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
         self._served = False
         self._shutdown = Shutdown()
         self._failure: FirelaneError | None = None
@@ -168,9 +121,9 @@ class _Service:
         loop.add_signal_handler(signal.SIGUSR2, self._on_restart)
         gateway = None
         try:
-            for model in self._models:
-                await model.fleet.start()
+            await self._node.start()
             gateway = await self._start_gateway()
+            self._sweep()
             await self._shutdown.wait()
             if self._failure is None:
                 await self._shutdown.drain(gateway)
@@ -178,6 +131,9 @@ class _Service:
             self._display.close()
             if self._restart is not None:
                 self._restart.cancel()
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+            await self._node.close()
             stopping = [model.fleet.stop() for model in self._models]
             closing = gateway.close() if gateway is not None else asyncio.sleep(0)
             await asyncio.gather(*stopping, closing)
@@ -194,8 +150,17 @@ class _Service:
         self._gateway = gateway
         self._port = gateway.port
         for model, own in zip(self._models, engines, strict=True):
+            model.served = gateway.services.models.named(model.name)
+            waits = not self._plan.is_fixed
+            model.served.residence = NodeResidence(self._node, self._node[model.name], waits=waits)
             await model.fleet.connect(own)
+        if self._has_all:
+            self._announce()
         return gateway
+
+    def _sweep(self) -> None:
+        self._node.sweep()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def _on_reload(self) -> None:
         """Keys and prices are read again. A terminal that goes away sends the same signal: without a file to
@@ -230,23 +195,39 @@ class _Service:
         """An engine serves, which may be the last one that was waited for."""
         if self._lines is not None:
             self._lines.ready(name, ready)
-        first, self._served = not self._served, all(model.has_served for model in self._models)
-        if self._served and first:
-            self._display.close()
-            if self._failure is None:
-                self._announce()
+        self._node.on_ready(self._node[name])
+        if self._has_all and not self._served:
+            self._announce()
 
-    def on_given_up(self, model: _ModelEngines, error: FirelaneError) -> None:
-        """One place of a model's engines stays empty. The server goes on while it has something to serve,
-        once it has served all.
-        """
+    @property
+    def _has_all(self) -> bool:
+        """All models that are there from the start have been ready."""
+        first = (model for model in self._node if model.policy.loads_first)
+        return all(self._engines[model.name].has_served for model in first)
+
+    def on_exit(self, name: str) -> None:
+        self._node.on_exit(self._node[name])
+
+    def on_asleep(self, name: str) -> None:
+        self._node.on_asleep(self._node[name])
+
+    def on_awake(self, name: str) -> None:
+        self._node.on_awake(self._node[name])
+
+    def on_given_up(self, model: ModelEngines, error: FirelaneError) -> None:
+        """A server goes on while it has something to serve, once it has served all; a node in any case."""
         others = any(one.serves for one in self._models)
-        if model.serves or (others and self._served):
+        if model.serves or not self._plan.is_fixed or (others and self._served):
             log.error("engine_given_up model=%s error=%r", model.name, str(error))
+            self._node.on_given_up(self._node[model.name], str(error))
         else:
             self._fail(error)
 
     def _announce(self) -> None:
+        self._served = True
+        self._display.close()
+        if self._failure is not None:
+            return
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host
         url, names = f"http://{host}:{self._port}", [model.name for model in self._models]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import hashlib
 from collections.abc import Coroutine, Iterator, Sequence
@@ -17,6 +18,7 @@ from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
+from firelane.gateway.requests.residence import ALWAYS, Residence, rejects_cold
 from firelane.gateway.tenants.tenant import Tenant
 from firelane.text.assistant import Assistant
 from firelane.text.encoder import COUNTED_TOKENS, TextRoom
@@ -33,6 +35,7 @@ class ModelState(enum.Enum):
 
     STARTING = "loading"
     READY = "ready"
+    STANDBY = "standby"
     DRAINING = "draining"
     DOWN = "down"
 
@@ -40,6 +43,7 @@ class ModelState(enum.Enum):
 _STATES = {
     LinkState.STARTING: ModelState.STARTING,
     LinkState.READY: ModelState.READY,
+    LinkState.STANDBY: ModelState.STANDBY,
     LinkState.DEAD: ModelState.DOWN,
 }
 
@@ -61,6 +65,7 @@ class ServedModel:
     """Version of the program, a part of the fingerprint."""
     waits: bool = False
     """Requests that come while it loads wait for it."""
+    residence: Residence = ALWAYS
 
     @property
     def name(self) -> str:
@@ -108,14 +113,37 @@ class ServedModel:
             )
         return ready
 
-    async def until_loaded(self, exchange: Exchange) -> None:
-        """Wait while the first engine loads, where the server is to do that: a place in the queue is held
-        meanwhile. Raises QueueFullError, and QueueTimeoutError after `max_queue_age_s`.
+    @property
+    def status(self) -> str:
+        """State in words: that of its residence where it has one."""
+        own = "" if self.admission.draining else self.residence.state
+        return own or self.state.value
+
+    async def until_loaded(self, exchange: Exchange, *, keep_s: float | None = None) -> None:
+        """Wait while the model comes to memory, or the first engine loads where the server is to do that: a
+        place in the queue is held meanwhile. keep_s: as in Residence.used. Raises QueueFullError, and
+        QueueTimeoutError after its time; EngineDeadError where the model does not come, or the client does
+        not wait.
         """
+        residence = self.residence
+        while residence.is_cold and not exchange.gone:
+            await self._until_resident(exchange)
+        residence.used(keep_s)
         loads = self.engines.takes is None and self.state is ModelState.STARTING
         if loads and self.waits and not exchange.request.background:
             with self.admission.early(exchange):
                 await _until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
+
+    async def _until_resident(self, exchange: Exchange) -> None:
+        residence, request = self.residence, exchange.request
+        if rejects_cold(request.headers):
+            raise EngineDeadError(
+                f"{self.name} is not in memory ({residence.state}), and the request does not wait for it",
+                retry_after_s=residence.left_s,
+            )
+        place = contextlib.nullcontext() if request.background else self.admission.early(exchange)
+        with place:
+            await _until(residence.want(), exchange, residence.deadline_s)
 
     def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
         """Room for a request's texts. part: as in TextRoom. Raises EngineDeadError."""
@@ -167,6 +195,8 @@ async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: 
     finally:
         exchange.on_gone = None
         waiting.cancel()
+    if done and not waiting.cancelled():
+        waiting.result()
     if not done:
         raise QueueTimeoutError(f"the model has not been loaded within {most_s:g} s: try again later")
 
