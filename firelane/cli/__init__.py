@@ -21,6 +21,7 @@ from firelane.cli import (
     doctor,
     generate,
     keys,
+    node,
     pack,
     plan,
     program,
@@ -34,6 +35,7 @@ from firelane.errors import FirelaneError
 
 COMMANDS = (
     serve,
+    node,
     chat,
     generate,
     keys,

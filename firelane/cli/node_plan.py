@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from firelane.cli.engine_shares import EngineOptions
+from firelane.errors import CacheError
 from firelane.node.policy import ModelPolicy, NodePolicy
 from firelane.storage import cache_directory
 
@@ -51,7 +52,7 @@ class PackedFile:
         try:
             cache_directory(self._cache_dir / DIRECTORY)
             self._path.touch()
-        except OSError:
+        except (OSError, CacheError):
             return
 
     @property

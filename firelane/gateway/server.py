@@ -141,6 +141,7 @@ class Gateway:
             metrics=ModelMetrics(labelled, engines, metrics),
             version=firelane.__version__,
             waits=self._config.wait,
+            tenants=None if config.tenants is None else frozenset(config.tenants),
         )
 
     def _fail(self, error: FirelaneError) -> None:

@@ -212,4 +212,4 @@ def test_servers_of_one_name_keep_their_files_apart(tmp_path: Path, port: str, p
 def test_a_lone_model_is_waited_for(tmp_path: Path, words: list[str], models: int, waits: bool) -> None:
     arguments = build_parser().parse_args(["serve", *words])
     named = [ModelConfig(model_dir=tmp_path, names=(str(i),)) for i in range(models)]
-    assert serve._gateway_config(arguments, named, {}).wait is waits
+    assert serve.gateway_config(arguments, named, {}).wait is waits

@@ -65,6 +65,8 @@ class ServedModel:
     """Version of the program, a part of the fingerprint."""
     waits: bool = False
     """Requests that come while it loads wait for it."""
+    tenants: frozenset[str] | None = None
+    """Those that may use it; None: all."""
     residence: Residence = ALWAYS
 
     @property
@@ -176,6 +178,8 @@ class ServedModel:
 
     def open_to(self, tenant: Tenant, name: str) -> bool:
         """Whether a tenant may ask for the model by this name of it."""
+        if self.tenants is not None and tenant.name not in self.tenants:
+            return False
         return tenant.may_use(name) or tenant.may_use(self.aliases.get(name, name))
 
     def names_for(self, tenant: Tenant) -> list[str]:
