@@ -11,12 +11,14 @@ LEAST_COST_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A model that could give memory back. gives_bytes: what its standby, or its end, gives. idle_s: since
+    """A model that could give memory back. gives_bytes: what its standby gives, ends_bytes: what its end gives
+    (standby keeps a process); equal where it knows no standby, or is in it. idle_s: since
     its last request; resident_s: since it became ready. cost_s: to come back. is_busy: it has requests.
     is_ready: it serves; else it is in standby."""
 
     name: str
     gives_bytes: int
+    ends_bytes: int
     priority: int = 0
     idle_s: float = 0.0
     resident_s: float = 0.0
@@ -32,24 +34,29 @@ class Holder:
         return not self.is_ready, self.priority, -self.idle_s / max(self.cost_s, LEAST_COST_S)
 
 
-def victims(holders: Sequence[Holder], need_bytes: int, min_residence_s: float) -> list[Holder] | None:
-    """Those that are to give memory back, so that `need_bytes` are free then; None where it is not enough
-    now. Never one that has requests, is pinned, or came less than `min_residence_s` ago."""
-    chosen, found = list[Holder](), 0
-    for holder in sorted((one for one in holders if is_free(one, min_residence_s)), key=lambda one: one.rank):
-        if found >= need_bytes:
-            break
-        chosen.append(holder)
-        found += holder.gives_bytes
-    if found < need_bytes:
-        return None
-    return _without_needless(chosen, found - need_bytes)
+@dataclass(frozen=True, kw_only=True)
+class Eviction:
+    """Models that give memory back, by standby; by their end where `ends`."""
+
+    names: tuple[str, ...]
+    ends: bool
+
+
+def eviction(holders: Sequence[Holder], need_bytes: int, min_residence_s: float) -> Eviction | None:
+    """What is to be done so that `need_bytes` are free then; None where it is not enough now. Never with one
+    that has requests, is pinned, or came less than `min_residence_s` ago."""
+    free = sorted((one for one in holders if is_free(one, min_residence_s)), key=lambda one: one.rank)
+    for ends in (False, True):
+        found = _enough(free, need_bytes, ends=ends)
+        if found is not None:
+            return Eviction(names=tuple(one.name for one in found), ends=ends)
+    return None
 
 
 def is_free(holder: Holder, min_residence_s: float) -> bool:
     """Whether it may give memory back now."""
     rested = not holder.is_ready or holder.resident_s >= min_residence_s
-    return rested and not holder.is_busy and not holder.is_pinned and holder.gives_bytes > 0
+    return rested and not holder.is_busy and not holder.is_pinned
 
 
 def yielder(holders: Sequence[Holder], priority: int, min_residence_s: float) -> Holder | None:
@@ -67,12 +74,20 @@ def yielder(holders: Sequence[Holder], priority: int, min_residence_s: float) ->
     return min(able, key=lambda one: (one.priority, -one.resident_s), default=None)
 
 
-def _without_needless(chosen: list[Holder], spare_bytes: int) -> list[Holder]:
-    """The last one may have given so much that earlier ones can stay."""
-    kept: list[Holder] = []
-    for holder in chosen:
-        if holder.gives_bytes <= spare_bytes:
-            spare_bytes -= holder.gives_bytes
-        else:
-            kept.append(holder)
-    return kept
+def _enough(free: Sequence[Holder], need_bytes: int, *, ends: bool) -> list[Holder] | None:
+    """The first of them that give so much together, without those that need not: a later one may have given
+    enough for both."""
+    gives = {one.name: one.ends_bytes if ends else one.gives_bytes for one in free}
+    chosen, found = list[Holder](), 0
+    for holder in free:
+        if found < need_bytes and gives[holder.name] > 0:
+            chosen.append(holder)
+            found += gives[holder.name]
+    spare = found - need_bytes
+    if spare < 0:
+        return None
+    for holder in list(chosen):
+        if gives[holder.name] <= spare:
+            spare -= gives[holder.name]
+            chosen.remove(holder)
+    return chosen

@@ -91,6 +91,7 @@ class NodeModel:
         self.keep_s: float | None = None
         self._is_yielding = False
         self._cost_s = FIRST_COST_S
+        self._standby_bytes = 0
 
     @property
     def state(self) -> State:
@@ -133,6 +134,10 @@ class NodeModel:
         self.ready_s = self.last_used_s = now_s
         self.lifecycle.move(State.READY)
 
+    def fell_asleep(self) -> None:
+        self._standby_bytes = self.engines.standby_bytes
+        self.lifecycle.move(State.STANDBY)
+
     def yields(self, yields: bool) -> None:
         """Whether new requests wait, so that those in flight end and the memory goes to others."""
         self._is_yielding = yields
@@ -150,7 +155,8 @@ class NodeModel:
         sleeps = is_ready and engines.can_sleep
         return Holder(
             name=self.name,
-            gives_bytes=self.held_bytes - (engines.standby_bytes if sleeps else 0),
+            gives_bytes=self.held_bytes - (self._standby_bytes if sleeps else 0),
+            ends_bytes=self.held_bytes,
             priority=self.policy.priority,
             idle_s=now_s - self.last_used_s,
             resident_s=now_s - self.ready_s,

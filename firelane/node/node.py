@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from firelane.errors import EngineDeadError, FirelaneError
-from firelane.node.memory import Holder, victims, yielder
+from firelane.node.memory import Holder, eviction, yielder
 from firelane.node.model import NodeModel
 from firelane.node.policy import NodePolicy
 from firelane.node.states import COMES, COMES_WHEN_WANTED, HOLDS_MEMORY, State
@@ -135,7 +135,7 @@ class Node:
 
     def on_asleep(self, model: NodeModel) -> None:
         if model.state is State.SLEEPING:
-            model.lifecycle.move(State.STANDBY)
+            model.fell_asleep()
 
     def on_exit(self, model: NodeModel) -> None:
         """An engine died, and its supervisor is about to start another one: not in standby, where nobody
@@ -194,9 +194,11 @@ class Node:
                 if not model.waiting:
                     return False
                 holders = self._holders(model)
-                chosen = victims(holders, missing, self.policy.min_residence_s)
-                if chosen is not None:
-                    await asyncio.gather(*(self._put_away(self[one.name]) for one in chosen))
+                found = eviction(holders, missing, self.policy.min_residence_s)
+                if found is not None:
+                    await asyncio.gather(
+                        *(self._put_away(self[name], ends=found.ends) for name in found.names)
+                    )
                     continue
                 if not yielding and self._clock() - since_s >= self.policy.patience_s:
                     self._ask_to_yield(model, holders, yielding)
@@ -224,11 +226,11 @@ class Node:
         able = (State.READY, State.STANDBY)
         return [one.holder(now_s) for one in self if one is not without and one.state in able]
 
-    async def _put_away(self, model: NodeModel) -> None:
-        """To standby; further, where it is there or its engines know none."""
+    async def _put_away(self, model: NodeModel, *, ends: bool = False) -> None:
+        """To standby; to the end, where it is there or its engines know none."""
         if model.engines.is_busy:
             return
-        if model.state is not State.READY or not model.engines.can_sleep:
+        if ends or model.state is not State.READY or not model.engines.can_sleep:
             await self._stop(model)
             return
         model.lifecycle.move(State.SLEEPING)
