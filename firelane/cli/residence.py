@@ -34,6 +34,10 @@ class NodeResidence:
         return max(1, round(self._model.left_s))
 
     @property
+    def leaves(self) -> bool:
+        return not self._model.policy.pinned
+
+    @property
     def deadline_s(self) -> float:
         return self._node.policy.wake_deadline_s
 

@@ -141,10 +141,12 @@ class _Service:
             raise self._failure
 
     async def _start_gateway(self) -> Gateway:
+        from firelane.cli.node_control import Control
         from firelane.gateway.server import Gateway
 
         engines = [model.make_replicas() for model in self._models]
-        gateway = Gateway(self._config, [one.replicas for one in engines], self._fail)
+        control = Control(self._node, self._engines.__getitem__)
+        gateway = Gateway(self._config, [one.replicas for one in engines], self._fail, control)
         await gateway.start()
         configure_gc()
         self._gateway = gateway

@@ -27,6 +27,7 @@ from firelane.gateway.http.protocol import Connection
 from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
+from firelane.gateway.requests.control import FIXED, NodeControl
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.response_turn import Kept
@@ -58,13 +59,15 @@ class Gateway:
         config: GatewayConfig,
         engines: Sequence[ReplicaSet],
         on_fatal: Callable[[FirelaneError], None] | None = None,
+        control: NodeControl = FIXED,
     ) -> None:
         """engines: one for each of config.models. on_fatal: called when an engine that became ready does not
-        suit its model's tokenizer. Reads the models' small files, keys and prices; raises TokenizerError and
+        suit its model's tokenizer. control: of which models are in memory. Reads the models' small files, keys and prices; raises TokenizerError and
         UsageError. Needs a running event loop.
         """
         self._config = config
         self._on_fatal = on_fatal
+        self._control = control
         self._loop = asyncio.get_running_loop()
         self._registry = Registry()
         self._traces = make_traces(config.otlp_endpoint, time.monotonic)
@@ -119,6 +122,7 @@ class Gateway:
             ),
             files=files,
             batches=Batches(data, files, line_bytes=config.limits.body_bytes),
+            control=self._control,
             version=firelane.__version__,
             now_s=now_s,
             created=int(time.time()),

@@ -145,10 +145,14 @@ class NodeModel:
 
     def is_overdue(self, now_s: float) -> bool:
         """Nobody has used it for the time that it is kept."""
+        return not self.waiting and self.left_here_s(now_s) == 0
+
+    def left_here_s(self, now_s: float) -> float | None:
+        """Until it leaves memory if nobody asks for it; None: it stays."""
         keep_s = self.policy.idle_s if self.keep_s is None else self.keep_s
-        if self.policy.pinned or keep_s is None or keep_s < 0 or self.waiting:
-            return False
-        return now_s - self.last_used_s >= keep_s
+        if self.policy.pinned or keep_s is None or keep_s < 0:
+            return None
+        return max(0.0, self.last_used_s + keep_s - now_s)
 
     def holder(self, now_s: float) -> Holder:
         is_ready, engines = self.state is State.READY, self.engines

@@ -30,6 +30,11 @@ class Residence(Protocol):
         ...
 
     @property
+    def leaves(self) -> bool:
+        """It may leave memory, and come back."""
+        ...
+
+    @property
     def deadline_s(self) -> float:
         """How long a request waits at most."""
         ...
@@ -47,7 +52,7 @@ class Residence(Protocol):
 class AlwaysResident:
     """Of a model that is in memory for as long as the gateway serves."""
 
-    is_cold = False
+    is_cold = leaves = False
     state = reason = ""
     left_s = 1
     deadline_s = 0.0
