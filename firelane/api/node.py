@@ -61,7 +61,7 @@ def keep_seconds(value: Any) -> float | None:
     if isinstance(value, str) and (seconds := _go_duration(value)) is not None:
         return seconds
     raise RequestError(
-        f"`keep_alive` is {value!r}: give seconds, or a duration such as \"5m\"", param="keep_alive"
+        f'`keep_alive` is {value!r}: give seconds, or a duration such as "5m"', param="keep_alive"
     )
 
 

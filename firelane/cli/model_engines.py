@@ -49,9 +49,13 @@ class ModelEngines:
         self.served: ServedModel | None = None
         self.has_served = False
         self._server = server
+        self._ends: GatewayEngines | None = None
         self._turn = asyncio.Lock()
 
     def make_replicas(self) -> GatewayEngines:
+        """Once: those of a model that was away are there already."""
+        if self._ends is not None:
+            return self._ends
         from firelane.cli.engines import GatewayEngines
 
         server, name = self._server, self.name
@@ -62,7 +66,7 @@ class ModelEngines:
             self._on_asleep,
             lambda: server.on_awake(name),
         )
-        self.replicas = engines.replicas
+        self._ends, self.replicas = engines, engines.replicas
         return engines
 
     # ---- as its node sees it
@@ -95,6 +99,17 @@ class ModelEngines:
     async def start(self) -> None:
         async with self._turn:
             await self.fleet.start()
+
+    async def reconfigure(self, options: EngineOptions) -> None:
+        """Other engines from now on. There is none when this is called."""
+        async with self._turn:
+            self.options = options
+            if self._ends is not None:
+                for link in list(self._ends.replicas.links):
+                    self._ends.remove(link)
+            self.fleet = Fleet(options.configs(), self)
+            if self._ends is not None:
+                await self.fleet.connect(self._ends)
 
     async def stop(self) -> None:
         async with self._turn:

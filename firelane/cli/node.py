@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from firelane.cli import options, serve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firelane.cli.node_plan import ModelSetup, NodePlan
     from firelane.env import Environment
 
 
@@ -42,4 +45,9 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         print("\n".join(setup.lines()))
         return 0
     options.log_resolved("gateway", setup.gateway, as_json=arguments.log_format == "json")
-    return run_service(setup.gateway, setup.engines, display, setup.plan)
+
+    def reread() -> tuple[NodePlan, Sequence[ModelSetup]]:
+        found = reader.read()
+        return found.plan, found.models
+
+    return run_service(setup.gateway, setup.models, display, setup.plan, reread)

@@ -79,7 +79,7 @@ def _ask(
         headers["authorization"] = f"Bearer {key}"
     data = None if body is None else json.dumps(body).encode()
     try:
-        request = urllib.request.Request(url + path, data, headers)  # noqa: S310
+        request = urllib.request.Request(url + path, data, headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=within_s) as answer:
             return json.load(answer)

@@ -34,8 +34,12 @@ class Need:
         return self.weights + self.kv
 
     def __str__(self) -> str:
-        parts = f"weights {self.weights / GIB:.2f}, KV cache {self.kv / GIB:.2f}"
-        return f"{self.total / GIB:.2f} GiB ({parts})"
+        return f"{gib(self.total)} (weights {gib(self.weights)}, KV cache {gib(self.kv)})"
+
+
+def gib(nbytes: int) -> str:
+    """In words."""
+    return f"{nbytes / GIB:.2f} GiB"
 
 
 def need_of(engine: EngineConfig, replicas: int) -> Need:
@@ -49,8 +53,8 @@ def need_of(engine: EngineConfig, replicas: int) -> Need:
 
 
 def default_kv_bytes(engine: EngineConfig, budget: int) -> EngineConfig:
-    """With a size of the KV cache where none is given: as much as the weights take, at most 1 GiB or what they
-    leave of the budget, and enough for one sequence.
+    """With a size of the KV cache where none is given: as much as the weights take, at most 1 GiB or what
+    they leave of the budget, and enough for one sequence.
     """
     if engine.kv_cache_bytes is not None:
         return engine

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from firelane.cli import engine_options, gateway_options, options, serve
-from firelane.cli.engine_shares import EngineOptions
-from firelane.cli.node_need import Need, default_kv_bytes, need_of
-from firelane.cli.node_plan import NodePlan
+from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
+from firelane.cli.node_plan import ModelSetup, NodePlan
 from firelane.cli.option_table import OptionTable
 from firelane.cli.progress import Progress as Display
 from firelane.engine_config import EngineConfig
@@ -31,21 +31,21 @@ NAME = "node"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSetup:
-    """engines, plan.models: of each of gateway.models."""
+    """gateway.models are those of `models`."""
 
     gateway: GatewayConfig
-    engines: tuple[EngineOptions, ...]
     plan: NodePlan
+    models: tuple[ModelSetup, ...]
 
     def lines(self) -> list[str]:
         """What a person wants to see of it."""
-        gib, policies = options.GIB, zip(self.gateway.models, self.plan.models, strict=True)
-        budget = self.plan.policy.budget_bytes or 0
-        names = [(", ".join((*model.names, *dict(model.aliases))), policy) for model, policy in policies]
-        return [
-            f"{name}: {policy.need_bytes / gib:.2f} GiB{', pinned' * policy.pinned}"
-            for name, policy in names
-        ] + [f"together {sum(p.need_bytes for p in self.plan.models) / gib:.2f} GiB, budget {budget / gib:.2f} GiB"]
+        lines = [
+            f"{', '.join((*model.gateway.names, *dict(model.gateway.aliases)))}: "
+            f"{gib(model.policy.need_bytes)}{', pinned' * model.policy.pinned}"
+            for model in self.models
+        ]
+        total = sum(model.policy.need_bytes for model in self.models)
+        return [*lines, f"together {gib(total)}, budget {gib(self.plan.policy.budget_bytes or 0)}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class _Model:
 
 
 class NodeReader:
-    """Reads a node's file, again and again. resolve: the directory of a source. free_bytes: memory that can be
-    had. Raises UsageError, with line and key, for all that is wrong with the file.
+    """Reads a node's file, again and again. resolve: the directory of a source. free_bytes: memory that can
+    be had. Raises UsageError, with line and key, for all that is wrong with the file.
     """
 
     def __init__(
@@ -91,23 +91,27 @@ class NodeReader:
         config.file.check_keys(("server",), self._server.keys)
         config.file.check_keys(("engine",), self._engine.keys)
         server = self._namespace(config)
-        budget = config.policy.budget_bytes or int(self._free_bytes() * BUDGET_SHARE)
+        budget = config.policy.budget_bytes or self._default_budget
         models = [self._model_of(config, entry, server, budget) for entry in config.models]
         _check_budget(config, models, budget)
         number = len(models)
         return NodeSetup(
             gateway=self._gateway(config, server, models),
-            engines=tuple(
-                engine_options.engine_options(model.options, model.engine, number, index)
+            plan=NodePlan(policy=dataclasses.replace(config.policy, budget_bytes=budget)),
+            models=tuple(
+                ModelSetup(
+                    gateway=model.gateway,
+                    engines=engine_options.engine_options(model.options, model.engine, number, index),
+                    policy=dataclasses.replace(model.entry.policy, need_bytes=model.need.total),
+                )
                 for index, model in enumerate(models)
             ),
-            plan=NodePlan(
-                policy=dataclasses.replace(config.policy, budget_bytes=budget),
-                models=tuple(
-                    dataclasses.replace(model.entry.policy, need_bytes=model.need.total) for model in models
-                ),
-            ),
         )
+
+    @functools.cached_property
+    def _default_budget(self) -> int:
+        """Of the memory that is free before there is any model."""
+        return int(self._free_bytes() * BUDGET_SHARE)
 
     def _namespace(self, config: NodeConfig) -> argparse.Namespace:
         values = self._server.read(config.file, ("server",), config.server)
@@ -155,9 +159,7 @@ class NodeReader:
         beside = None if source is None else self._path.parent / source
         return str(beside) if beside is not None and beside.exists() else source
 
-    def _gateway(
-        self, config: NodeConfig, server: argparse.Namespace, models: list[_Model]
-    ) -> GatewayConfig:
+    def _gateway(self, config: NodeConfig, server: argparse.Namespace, models: list[_Model]) -> GatewayConfig:
         try:
             settings = gateway_options.gateway_settings(server)
             settings |= gateway_options.storage_settings(
@@ -175,7 +177,9 @@ BUDGET_SHARE = 0.8
 def _add_formats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat-template", type=Path)
     parser.add_argument("--tool-parser", choices=(*TOOL_PARSERS, *TOOL_ALIASES), default="auto")
-    parser.add_argument("--reasoning-parser", choices=(*REASONING_PARSERS, *REASONING_ALIASES), default="auto")
+    parser.add_argument(
+        "--reasoning-parser", choices=(*REASONING_PARSERS, *REASONING_ALIASES), default="auto"
+    )
 
 
 def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None:
@@ -185,17 +189,17 @@ def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None
     for model in models:
         beside = pinned - model.need.total * model.entry.policy.pinned
         if model.need.total + beside > budget:
-            others = f" beside {beside / options.GIB:.2f} GiB of pinned models" if beside else ""
+            others = f" beside {gib(beside)} of pinned models" if beside else ""
             raise config.file.error(
                 ("models", model.entry.name),
-                f"it needs {model.need}, and the node has {budget / options.GIB:.2f} GiB{others}: raise "
+                f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "
                 "node.budget_gib, lower kv_cache_gib or max_model_len, or take smaller weights",
             )
     if first > budget:
         raise config.file.error(
             ("models",),
-            f"models that are pinned or loaded at the start need {first / options.GIB:.2f} GiB, and the node "
-            f"has {budget / options.GIB:.2f} GiB",
+            f"models that are pinned or loaded at the start need {gib(first)}, and the node has "
+            f"{gib(budget)}",
         )
 
 

@@ -143,6 +143,7 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.cli.node_plan import fixed_models
     from firelane.cli.service import serve
     from firelane.engine_config import EngineConfig
 
@@ -165,7 +166,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         )
         options.log_resolved("engine", engine, as_json=as_json)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
-    return serve(config, engines, display)
+    return serve(config, fixed_models(config, engines), display)
 
 
 def display_for(log_format: str, environment: Environment) -> ProgressDisplay | ProgressEvents:

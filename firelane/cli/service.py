@@ -13,26 +13,26 @@ import time
 from typing import TYPE_CHECKING
 
 from firelane import env
+from firelane.cli.model_engines import ModelEngines
+from firelane.cli.model_set import ModelSet
+from firelane.cli.node_plan import FIXED, ModelSetup, NodePlan
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
-from firelane.cli.model_engines import ModelEngines
-from firelane.cli.node_plan import NodePlan
-from firelane.cli.residence import NodeResidence
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
-from firelane.node.model import NodeModel
-from firelane.node.node import Node
 from firelane.node.shutdown import Shutdown
 from firelane.telemetry.logs import event
 from firelane.text.heap import map_large_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from firelane.cli.engine_shares import EngineOptions
     from firelane.gateway.config import GatewayConfig
+    from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.server import Gateway
     from firelane.wire.frames import Loading, Progress, Ready
+
+    Reread = Callable[[], tuple[NodePlan, Sequence[ModelSetup]]]
 
 log = logging.getLogger(__name__)
 Display = ProgressDisplay | ProgressEvents
@@ -46,10 +46,14 @@ SWITCH_S = 0.001
 
 
 def serve(
-    config: GatewayConfig, engines: Sequence[EngineOptions], display: Display, plan: NodePlan | None = None
+    config: GatewayConfig,
+    models: Sequence[ModelSetup],
+    display: Display,
+    plan: NodePlan = FIXED,
+    reread: Reread | None = None,
 ) -> int:
-    """Run until a signal; returns 0. engines: of each of config.models. plan: of a node; without one all
-    models are there from the start to the end. Raises the FirelaneError that ended it otherwise.
+    """Run until a signal; returns 0. models: those of `config`. reread: reads what describes the models
+    again. Raises the FirelaneError that ended it otherwise.
     """
     import uvloop
 
@@ -57,7 +61,7 @@ def serve(
     map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_Service(config, engines, display, plan).run())
+    uvloop.run(_Service(config, models, display, plan, reread).run())
     return 0
 
 
@@ -91,28 +95,23 @@ class _Service:
     def __init__(
         self,
         config: GatewayConfig,
-        engines: Sequence[EngineOptions],
+        models: Sequence[ModelSetup],
         display: Display,
-        plan: NodePlan | None = None,
+        plan: NodePlan = FIXED,
+        reread: Reread | None = None,
     ) -> None:
-        plan = plan or NodePlan.of_server(len(engines))
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
-        self._models = [
-            ModelEngines(model.names[0], options, self)
-            for model, options in zip(config.models, engines, strict=True)
-        ]
-        self._engines = {model.name: model for model in self._models}
-        self._node, self._plan = Node(plan.policy), plan
-        for engines_of, policy in zip(self._models, plan.models, strict=True):
-            self._node.add(NodeModel(engines_of.name, engines_of, policy, mark=plan.mark(engines_of.options)))
+        self._models = ModelSet(self, plan, models)
+        self._node, self._plan, self._reread = self._models.node, plan, reread
         self._gateway: Gateway | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._served = False
         self._shutdown = Shutdown()
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
+        self._reload: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,8 +128,9 @@ class _Service:
                 await self._shutdown.drain(gateway)
         finally:
             self._display.close()
-            if self._restart is not None:
-                self._restart.cancel()
+            for task in (self._restart, self._reload):
+                if task is not None:
+                    task.cancel()
             if self._sweeper is not None:
                 self._sweeper.cancel()
             await self._node.close()
@@ -144,19 +144,15 @@ class _Service:
         from firelane.cli.node_control import Control
         from firelane.gateway.server import Gateway
 
-        engines = [model.make_replicas() for model in self._models]
-        control = Control(self._node, self._engines.__getitem__)
-        gateway = Gateway(self._config, [one.replicas for one in engines], self._fail, control)
-        await gateway.start()
+        def make(replicas: list[ReplicaSet]) -> Gateway:
+            control = Control(self._node, self._models.__getitem__)
+            self._gateway = Gateway(self._config, replicas, self._fail, control)
+            return self._gateway
+
+        gateway = await self._models.connect(make)
         configure_gc()
-        self._gateway = gateway
         self._port = gateway.port
-        for model, own in zip(self._models, engines, strict=True):
-            model.served = gateway.services.models.named(model.name)
-            waits = not self._plan.is_fixed
-            model.served.residence = NodeResidence(self._node, self._node[model.name], waits=waits)
-            await model.fleet.connect(own)
-        if self._has_all:
+        if self._has_all and not self._served:
             self._announce()
         return gateway
 
@@ -165,22 +161,35 @@ class _Service:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def _on_reload(self) -> None:
-        """Keys and prices are read again. A terminal that goes away sends the same signal: without a file to
-        read, it ends the server as ever."""
-        if self._config.api_keys is None and self._config.prices is None:
+        """Files are read again: keys, prices, models. A terminal that goes away sends the same signal:
+        without a file to read, it ends the server as ever."""
+        if self._config.api_keys is None and self._config.prices is None and self._reread is None:
             self._shutdown.ask()
         elif self._gateway is not None:
             self._gateway.reload()
+            if self._reread is not None and (self._reload is None or self._reload.done()):
+                self._reload = asyncio.ensure_future(self._reload_models(self._reread))
+
+    async def _reload_models(self, reread: Reread) -> None:
+        """What is wrong with the file is told, and changes nothing."""
+        try:
+            plan, models = await asyncio.to_thread(reread)
+        except FirelaneError as error:
+            log.error("reload_refused error=%r; all stays as it is", str(error))
+            return
+        await self._models.apply(plan, models)
+        log.info("reload_complete models=%d", len(self._models.setups))
 
     def _on_restart(self) -> None:
         """One engine after the other is replaced; requests go on."""
         if self._restart is None or self._restart.done():
-            log.info("restart models=%d", len(self._models))
+            log.info("restart models=%d", len(self._models.setups))
             self._restart = asyncio.ensure_future(self._restart_all())
 
     async def _restart_all(self) -> None:
-        for model in self._models:
-            await model.fleet.restart()
+        for model in list(self._models):
+            if model.serves:
+                await model.fleet.restart()
 
     def on_progress(self, frame: Progress) -> None:
         """Show the progress of an engine that loads."""
@@ -205,7 +214,7 @@ class _Service:
     def _has_all(self) -> bool:
         """All models that are there from the start have been ready."""
         first = (model for model in self._node if model.policy.loads_first)
-        return all(self._engines[model.name].has_served for model in first)
+        return all(self._models[model.name].has_served for model in first)
 
     def on_exit(self, name: str) -> None:
         self._node.on_exit(self._node[name])

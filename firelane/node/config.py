@@ -57,7 +57,7 @@ def read_config(path: Path, known: Iterable[str] = ()) -> NodeConfig:
     file.check_keys(("node",), NODE_KEYS)
     names = list(file.table("models"))
     if not names:
-        raise UsageError(f"{path}: no model: write [models.NAME] with source = \"DIRECTORY or hub id\"")
+        raise UsageError(f'{path}: no model: write [models.NAME] with source = "DIRECTORY or hub id"')
     aliases = _aliases(file, names)
     keys = (*MODEL_KEYS, *known)
     models = tuple(_model(file, name, aliases, keys) for name in names)

@@ -11,10 +11,11 @@ LEAST_COST_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A model that could give memory back. gives_bytes: what its standby gives, ends_bytes: what its end gives
-    (standby keeps a process); equal where it knows no standby, or is in it. idle_s: since
-    its last request; resident_s: since it became ready. cost_s: to come back. is_busy: it has requests.
-    is_ready: it serves; else it is in standby."""
+    """A model that could give memory back. gives_bytes: what its standby gives, ends_bytes: what its end
+    gives (standby keeps a process); equal where it knows none, or is in it. idle_s: since its last request;
+    resident_s: since it became ready. cost_s: to come back. is_busy: it has requests. is_ready: it serves;
+    else it is in standby.
+    """
 
     name: str
     gives_bytes: int

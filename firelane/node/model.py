@@ -106,6 +106,12 @@ class NodeModel:
         """Without an engine."""
         return State.PACKED if self._mark.is_set else State.ON_DISK
 
+    def mark_with(self, mark: PackedMark) -> None:
+        """Of other options, with which it has no engine yet."""
+        self._mark = mark
+        if self.state in (State.ON_DISK, State.PACKED) and self.state is not self.resting_state:
+            self.lifecycle.move(self.resting_state)
+
     @property
     def serves(self) -> bool:
         """Takes new requests."""

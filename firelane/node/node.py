@@ -28,7 +28,9 @@ class Node:
     """Owns its models' states. All methods belong to one event loop; each change of a model is announced by
     its lifecycle."""
 
-    def __init__(self, policy: NodePolicy | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, policy: NodePolicy | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.policy = policy or NodePolicy()
         self._clock = clock
         self._models: dict[str, NodeModel] = {}
@@ -69,6 +71,10 @@ class Node:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def bring(self, model: NodeModel) -> None:
+        """As `want`, without waiting."""
+        self._spawn(self._want_quietly(model))
+
     async def want(self, model: NodeModel) -> None:
         """Return when the model serves. Raises EngineDeadError where it will not soon."""
         model.waiting += 1
@@ -107,7 +113,7 @@ class Node:
         now_s = self._clock()
         for model in self:
             if model.state in COMES_WHEN_WANTED and model.engines.is_busy and not model.waiting:
-                self._spawn(self._want_quietly(model))
+                self.bring(model)
             if model.state is not State.READY:
                 continue
             if model.engines.is_busy:

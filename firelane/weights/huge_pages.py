@@ -45,7 +45,7 @@ class HugePages:
         return share
 
     def let_go(self) -> None:
-        """Of the weights' pages: nothing moves before `take_back`. From another thread than that of `move`."""
+        """Of the weights' pages: nothing moves before `take_back`. From any thread."""
         with self._turn:
             self._is_let_go = True
             if self._file.let_go():

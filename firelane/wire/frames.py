@@ -1,9 +1,10 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain, Sleep and Wake. Engine to gateway: Loading and Progress while it
-loads, Ready once, then one StepFrame per step, and Rejected for requests that it cannot take; all the time a
-Beat each second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a
-per-token one. docs/wire.md describes resumption, versions and the heartbeat.
+Gateway to engine: Submit (new requests), Abort, Drain, Sleep and Wake. Engine to gateway: Loading and
+Progress while it loads, Ready once, then one StepFrame per step, and Rejected for requests that it cannot
+take; Asleep and Awake; all the time a Beat each second. One StepFrame carries the new tokens of all sequences
+of a step: a per-step cost, not a per-token one. docs/wire.md describes resumption, versions and the
+heartbeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Engines of a node that are no processes: they do what they are told when the test, or `at_once`, says so."""
+"""Engines of a node that are no processes: they do as they are told, at once or when the test says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random traffic, deaths and refusals: the budget is kept, nothing with requests is put away, and whoever waits
+"""Random traffic, deaths and refusals: the budget is kept, no model with requests is put away, and who waits
 is served in the end."""
 
 from __future__ import annotations

@@ -49,4 +49,6 @@ FIXED: NodeControl = FixedModels()
 
 def _fixed(model: ServedModel, within_s: float) -> RequestError:
     del within_s
-    return RequestError(f"the models of this server are fixed: {model.name} stays as it is", code="models_fixed")
+    return RequestError(
+        f"the models of this server are fixed: {model.name} stays as it is", code="models_fixed"
+    )

@@ -206,14 +206,28 @@ async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: 
 
 
 class Models:
-    """All models of a gateway, in the order of its configuration. Fixed once made. any_name: requests that
-    name no model that there is get the first one, too.
+    """All models of a gateway, in the order of its configuration. any_name: requests that name no model that
+    there is get the first one, too.
     """
 
     def __init__(self, models: Sequence[ServedModel], *, any_name: bool = False) -> None:
         self._models = tuple(models)
         self._any_name = any_name
-        self._by_name = {name: m for m in models for name in (*m.names, *m.aliases)}
+        self._by_name: dict[str, ServedModel] = {}
+        self.index()
+
+    def index(self) -> None:
+        """To be called when a model's names have changed."""
+        self._by_name = {name: m for m in self._models for name in (*m.names, *m.aliases)}
+
+    def add(self, model: ServedModel) -> None:
+        self._models = (*self._models, model)
+        self.index()
+
+    def remove(self, model: ServedModel) -> None:
+        """Requests that have begun go on."""
+        self._models = tuple(one for one in self._models if one is not model)
+        self.index()
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)
