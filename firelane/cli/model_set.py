@@ -122,9 +122,11 @@ class ModelSet:
 
     async def _change(self, setup: ModelSetup) -> None:
         name, before = setup.name, self.setups[setup.name]
-        log.info("model_changed model=%s %s", name, before.difference(setup))
-        self.node[name].policy = setup.policy
         self.setups[name] = setup
+        if not (difference := before.difference(setup)):
+            return
+        log.info("model_changed model=%s %s", name, difference)
+        self.node[name].policy = setup.policy
         try:
             if setup.engines_differ(before):
                 await self.node.unload(self.node[name], CHANGE_S)

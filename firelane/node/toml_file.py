@@ -112,7 +112,7 @@ def _places(text: str) -> Iterator[tuple[int, Keys]]:
         header = _HEADER.match(line)
         if header is not None:
             table = _parsed(f"[{header['name']}]")
-            yield number, table
+            yield from ((number, table[:depth]) for depth in range(1, len(table) + 1))
         elif (key := _KEY.match(line)) is not None:
             yield number, (*table, *_parsed(f"{key['name']} = 0"))
 
