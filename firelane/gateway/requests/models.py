@@ -19,6 +19,7 @@ from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
 from firelane.gateway.requests.residence import ALWAYS, Residence, rejects_cold
+from firelane.gateway.requests.wake_signs import WakeSigns
 from firelane.gateway.tenants.tenant import Tenant
 from firelane.text.assistant import Assistant
 from firelane.text.encoder import COUNTED_TOKENS, TextRoom
@@ -121,22 +122,31 @@ class ServedModel:
         own = "" if self.admission.draining else self.residence.state
         return own or self.state.value
 
-    async def until_loaded(self, exchange: Exchange, *, keep_s: float | None = None) -> None:
+    async def until_loaded(
+        self, exchange: Exchange, *, keep_s: float | None = None, streams: bool = False
+    ) -> None:
         """Wait while the model comes to memory, or the first engine loads where the server is to do that: a
-        place in the queue is held meanwhile. keep_s: as in Residence.used. Raises QueueFullError, and
-        QueueTimeoutError after its time; EngineDeadError where the model does not come, or the client does
-        not wait.
+        place in the queue is held meanwhile. keep_s: as in Residence.used. streams: the answer is a stream of
+        events. Raises QueueFullError, and QueueTimeoutError after its time; EngineDeadError where the model
+        does not come, or the client does not wait.
         """
         residence = self.residence
         while residence.is_cold and not exchange.gone:
-            await self._until_resident(exchange)
+            await self._until_resident(exchange, streams)
         residence.used(keep_s)
         loads = self.engines.takes is None and self.state is ModelState.STARTING
         if loads and self.waits and not exchange.request.background:
             with self.admission.early(exchange):
                 await _until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
 
-    async def _until_resident(self, exchange: Exchange) -> None:
+    def _tell_coming(self) -> str:
+        """What the model is doing while it comes to memory."""
+        progress = self.engines.progress
+        if self.engines.state is LinkState.STARTING and progress is not None:
+            return f"{self.name}: {self.reason}"
+        return f"{self.name}: {self.residence.state or self.state.value}"
+
+    async def _until_resident(self, exchange: Exchange, streams: bool) -> None:
         residence, request = self.residence, exchange.request
         if rejects_cold(request.headers):
             raise EngineDeadError(
@@ -144,7 +154,8 @@ class ServedModel:
                 retry_after_s=residence.left_s,
             )
         place = contextlib.nullcontext() if request.background else self.admission.early(exchange)
-        with place:
+        signs = WakeSigns(exchange, self._tell_coming) if streams else contextlib.nullcontext()
+        with place, signs:
             await _until(residence.want(), exchange, residence.deadline_s)
 
     def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
@@ -255,10 +266,12 @@ class Models:
             return self.default.name
         return name
 
-    async def find_loaded(self, name: str | None, exchange: Exchange) -> ServedModel:
+    async def find_loaded(
+        self, name: str | None, exchange: Exchange, *, streams: bool | None = False
+    ) -> ServedModel:
         """As `find`, for a request of `exchange` that needs an engine: waits where the model loads."""
         model = self.find(name, exchange.request.tenant)
-        await model.until_loaded(exchange)
+        await model.until_loaded(exchange, streams=streams is True)
         return model
 
     def find_tagged(self, name: str, tenant: Tenant) -> ServedModel:
