@@ -26,8 +26,8 @@ import httpx
 from firelane.bench.server import ServerProcess
 
 PROMPT = "The quick brown fox jumps over the lazy dog and"
-WAKES, LONG_TOKENS = 12, 2000
-COST_TOKENS, COST_STREAMS, COST_TURNS = 400, 16, 5
+WAKES, LONG_TOKENS = 12, 5000
+COST_TOKENS, COST_STREAMS, COST_TURNS = 1000, 16, 9
 LARGE_BYTES = 2 << 20
 MODELS, FIT = 12, 3
 
@@ -103,26 +103,27 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def cost_a_token(number: int) -> float:
-    """Microseconds of the gateway, with `number` models that are ready, all asked in turn."""
+def ready_models(number: int) -> str:
     models = "".join(f'[models.m{i}]\nload = "start"\n' for i in range(number))
-    text = f'[engine]\nbackend = "null"\nmax_num_seqs = 32\nkv_cache_gib = 0.02\n{models}'
-    async with node(text) as (server, client):
-        names = [f"m{i % number}" for i in range(COST_STREAMS)]
-        await asyncio.gather(*(first_token_s(client, name) for name in names))
-        before = cpu_s(server.gateway_pid)
-        for _ in range(4):
-            await asyncio.gather(*(first_token_s(client, name, tokens=COST_TOKENS) for name in names))
-        return (cpu_s(server.gateway_pid) - before) / (4 * COST_STREAMS * COST_TOKENS) * 1e6
+    return f'[engine]\nbackend = "null"\nmax_num_seqs = 32\nkv_cache_gib = 0.02\n{models}'
+
+
+async def cost_a_token(server: ServerProcess, client: httpx.AsyncClient) -> float:
+    """Microseconds of the gateway, for streams of one model."""
+    before = cpu_s(server.gateway_pid)
+    streams = (first_token_s(client, "m0", tokens=COST_TOKENS) for _ in range(COST_STREAMS))
+    await asyncio.gather(*streams)
+    return (cpu_s(server.gateway_pid) - before) / (COST_STREAMS * COST_TOKENS) * 1e6
 
 
 async def cost() -> None:
-    ratios: list[float] = []
-    for _ in range(COST_TURNS):
-        one, many = await cost_a_token(1), await cost_a_token(MODELS)
-        ratios.append(many / one)
-        print(f"1 model {one:.1f} us a token, {MODELS} models {many:.1f} us")
-    print(f"{MODELS} models over one: median {statistics.median(ratios):.3f}")
+    """The same streams of the same model, alone or beside others that are ready."""
+    async with node(ready_models(1)) as one, node(ready_models(MODELS)) as many:
+        await cost_a_token(*one), await cost_a_token(*many)
+        pairs = [(await cost_a_token(*one), await cost_a_token(*many)) for _ in range(COST_TURNS)]
+    for alone, beside in pairs:
+        print(f"1 model {alone:.1f} us a token, {MODELS} models {beside:.1f} us")
+    print(f"{MODELS} models over one: median {statistics.median(b / a for a, b in pairs):.3f}")
 
 
 async def traffic(seconds: float, clients: int) -> None:

@@ -33,8 +33,8 @@ class Server(Protocol):
     def on_exit(self, name: str) -> None: ...
     def on_asleep(self, name: str) -> None: ...
     def on_awake(self, name: str) -> None: ...
-    def on_given_up(self, model: ModelEngines, error: FirelaneError) -> None:
-        """One place of a model's engines stays empty."""
+    def on_given_up(self, model: ModelEngines, error: FirelaneError, *, was_killed: bool = False) -> None:
+        """One place of a model's engines stays empty. was_killed: by a signal."""
         ...
 
 
@@ -162,4 +162,5 @@ class ModelEngines:
         failed = link.failed
         error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
         error.exit_code = failed.exit_code if failed is not None else ended.exit_code
-        self._server.on_given_up(self, error)
+        was_killed = failed is None and ended.return_code < 0
+        self._server.on_given_up(self, error, was_killed=was_killed)

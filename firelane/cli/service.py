@@ -225,12 +225,12 @@ class _Service:
     def on_awake(self, name: str) -> None:
         self._node.on_awake(self._node[name])
 
-    def on_given_up(self, model: ModelEngines, error: FirelaneError) -> None:
+    def on_given_up(self, model: ModelEngines, error: FirelaneError, *, was_killed: bool = False) -> None:
         """A server goes on while it has something to serve, once it has served all; a node in any case."""
         others = any(one.serves for one in self._models)
         if model.serves or not self._plan.is_fixed or (others and self._served):
             log.error("engine_given_up model=%s error=%r", model.name, str(error))
-            self._node.on_given_up(self._node[model.name], str(error))
+            self._node.on_given_up(self._node[model.name], str(error), was_killed=was_killed)
         else:
             self._fail(error)
 

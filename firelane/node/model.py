@@ -77,13 +77,11 @@ class NodeModel:
         policy: ModelPolicy | None = None,
         *,
         mark: PackedMark | None = None,
-        is_here: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """is_here: its files are on this machine."""
         self.name, self.engines, self.policy = name, engines, policy or ModelPolicy()
         self._mark: PackedMark = mark or _NoMark()
-        self.lifecycle = Lifecycle(name, self.resting_state if is_here else State.ABSENT, clock=clock)
+        self.lifecycle = Lifecycle(name, self.resting_state, clock=clock)
         self.bringing: asyncio.Task[None] | None = None
         self.waiting = self.failures = 0
         self.last_used_s = self.ready_s = clock()

@@ -20,6 +20,8 @@ from firelane.node.policy import NodePolicy
 from firelane.node.states import COMES, COMES_WHEN_WANTED, HOLDS_MEMORY, State
 
 log = logging.getLogger(__name__)
+KILLED_STARTS = 3
+"""Loads in a row that may end by a signal before the model is left alone."""
 POLL_S = 0.02
 """Between two looks for memory, while a model waits for it: requests of others end without telling."""
 
@@ -151,11 +153,18 @@ class Node:
         elif model.state in (State.READY, State.WAKING) and not model.engines.serves:
             model.lifecycle.move(State.LOADING, "its engine died")
 
-    def on_given_up(self, model: NodeModel, reason: str) -> None:
-        """Its engines do not start. What is left of them is ended."""
-        if model.state in (State.LOADING, State.WAKING, State.READY) and not model.engines.serves:
-            self._quarantine(model, reason)
-            self._spawn(model.engines.stop())
+    def on_given_up(self, model: NodeModel, reason: str, *, was_killed: bool = False) -> None:
+        """Its engines do not start. What is left of them is ended. was_killed: by a signal, which is no fault
+        of the model's: that is tried again at once, KILLED_STARTS times."""
+        if model.state not in (State.LOADING, State.WAKING, State.READY) or model.engines.serves:
+            return
+        if was_killed and model.state is State.LOADING and model.failures < KILLED_STARTS:
+            model.failures += 1
+            log.warning("model_killed model=%s reason=%r; it is loaded again", model.name, reason)
+            self._spawn(self._start_again(model))
+            return
+        self._quarantine(model, reason)
+        self._spawn(model.engines.stop())
 
     # ---- how it is done
 
@@ -164,8 +173,6 @@ class Node:
         state, now_s = model.state, self._clock()
         if self._closed:
             raise EngineDeadError("the server is shutting down: try another one")
-        if state is State.ABSENT:
-            raise EngineDeadError(f"{model.name} is not on this machine: {model.reason or 'pull it first'}")
         if state is State.QUARANTINED and now_s < model.retry_at_s:
             left_s = max(1, round(model.retry_at_s - now_s))
             raise EngineDeadError(
@@ -191,6 +198,15 @@ class Node:
         finally:
             model.bringing = None
             model.lifecycle.tell()
+
+    async def _start_again(self, model: NodeModel) -> None:
+        await model.engines.stop()
+        if model.state is not State.LOADING:
+            return
+        try:
+            await model.engines.start()
+        except FirelaneError as error:
+            self._quarantine(model, str(error))
 
     async def _make_room(self, model: NodeModel) -> bool:
         """Have others give memory back until there is enough; false where nobody wants it any more."""

@@ -1,13 +1,10 @@
 """States of a model on a node, and the one owner of each model's state.
 
-       pull             load               sleep                       \
-absent -> pulling -> on disk ---> loading ---> ready ---> sleeping      | no engine: absent, on disk, packed
-                        ^           ^  |  ^      |  ^         |         | one without memory: standby
-                        |    packed-+  |  +------+  |         v         | one with memory: the others
-                        |      ^       |   died     +waking<-standby    /
-                        |      |       v                      |
-                        +------+-stopping <---- ready --------+
-                                 quarantined <- loading, waking, ready: the next try comes later
+    no engine        on disk, packed --load--> loading --> ready <--> (sleeping, standby, waking)
+    process without memory                                  standby
+    quarantined: engines that did not start are left alone for a while
+
+docs/node.md has the drawing; TRANSITIONS has every step.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ class State(enum.Enum):
     """packed: its weights and kernels lie in the cache, from an earlier load. quarantined: its engines did
     not start, and are not tried for a while."""
 
-    ABSENT = "absent"
-    PULLING = "pulling"
     ON_DISK = "on disk"
     PACKED = "packed"
     LOADING = "loading"
@@ -40,17 +35,15 @@ class State(enum.Enum):
 
 _S = State
 TRANSITIONS: dict[State, frozenset[State]] = {
-    _S.ABSENT: frozenset({_S.PULLING, _S.ON_DISK}),
-    _S.PULLING: frozenset({_S.ABSENT, _S.ON_DISK, _S.PACKED}),
-    _S.ON_DISK: frozenset({_S.LOADING, _S.ABSENT, _S.PACKED}),
-    _S.PACKED: frozenset({_S.LOADING, _S.ABSENT, _S.ON_DISK}),
+    _S.ON_DISK: frozenset({_S.LOADING, _S.PACKED}),
+    _S.PACKED: frozenset({_S.LOADING, _S.ON_DISK}),
     _S.LOADING: frozenset({_S.READY, _S.STOPPING, _S.QUARANTINED}),
     _S.READY: frozenset({_S.SLEEPING, _S.STOPPING, _S.LOADING, _S.QUARANTINED}),
     _S.SLEEPING: frozenset({_S.STANDBY, _S.STOPPING}),
     _S.STANDBY: frozenset({_S.WAKING, _S.STOPPING}),
     _S.WAKING: frozenset({_S.READY, _S.LOADING, _S.STOPPING, _S.QUARANTINED}),
     _S.STOPPING: frozenset({_S.PACKED, _S.ON_DISK}),
-    _S.QUARANTINED: frozenset({_S.LOADING, _S.PACKED, _S.ON_DISK, _S.ABSENT}),
+    _S.QUARANTINED: frozenset({_S.LOADING, _S.PACKED, _S.ON_DISK}),
 }
 HOLDS_MEMORY = frozenset({_S.LOADING, _S.READY, _S.SLEEPING, _S.WAKING, _S.STOPPING})
 """States in which a model counts with all that it takes when it is ready."""

@@ -240,6 +240,25 @@ def test_a_load_that_ends_badly_is_told_to_all_that_wait() -> None:
     run(scenario)
 
 
+def test_a_load_that_is_killed_is_tried_again_at_once_but_not_for_ever() -> None:
+    async def scenario() -> None:
+        node = FakeNode()
+        a = node.make("a")
+        a.at_once = False
+        wanted = asyncio.ensure_future(node.want(a.model))
+        await settle(lambda: a.calls == ["start"])
+        for times in range(1, node_module.KILLED_STARTS + 1):
+            node.on_given_up(a.model, "killed by SIGKILL", was_killed=True)
+            await settle(lambda times=times: a.calls.count("start") == times + 1)
+            assert a.model.state is S.LOADING
+        node.on_given_up(a.model, "killed by SIGKILL", was_killed=True)
+        with pytest.raises(EngineDeadError, match="killed by SIGKILL"):
+            await wanted
+        assert a.model.state is S.QUARANTINED
+
+    run(scenario)
+
+
 def test_an_engine_that_dies_in_standby_is_not_started_again() -> None:
     async def scenario() -> None:
         node = FakeNode()
