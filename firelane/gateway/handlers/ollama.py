@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from firelane.api.completions import CompletionRequest
 from firelane.api.decode import BodyDecoder
@@ -135,7 +136,13 @@ class Ollama:
         model.serving()
         self._tell(exchange, model, request, "load")
 
-    def _tell(self, exchange: Exchange, model: ServedModel, request: OllamaRequest, reason: str) -> None:
+    def _tell(
+        self,
+        exchange: Exchange,
+        model: ServedModel,
+        request: OllamaRequest,
+        reason: Literal["load", "unload"],
+    ) -> None:
         with model.reserve_text(exchange):
             created = rfc3339(time.time())
             if isinstance(request, OllamaChatRequest):
