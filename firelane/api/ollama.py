@@ -12,9 +12,8 @@ from firelane.api.sampling import INT64, Penalty, StopString, unsupported
 from firelane.errors import RequestError
 
 ROLES = ("system", "user", "assistant", "tool")
-HINTS = ("keep_alive", "shift", "truncate")
+HINTS = ("shift", "truncate")
 """Fields without which the answer is right all the same."""
-EMBED_HINTS = ("keep_alive",)
 SHOW_HINTS = ("verbose",)
 OPTION_HINTS = (
     *("draft_num_predict", "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch"),

@@ -50,7 +50,7 @@ class OllamaPiece(msgspec.Struct, kw_only=True):
     created_at: str
     done: bool
     logprobs: list[OllamaLogprob] | UnsetType = UNSET
-    done_reason: Literal["stop", "length", "load"] | UnsetType = UNSET
+    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
     prompt_eval_count: int | UnsetType = UNSET

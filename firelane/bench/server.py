@@ -20,7 +20,8 @@ POLL_S = 0.005
 
 
 class ServerProcess:
-    """`firelane serve ARGUMENTS --port 0` as a child; a context manager that stops it.
+    """`firelane serve ARGUMENTS --port 0` as a child, or another command that serves; a context manager that
+    stops it.
 
     `url` is known when the constructor returns: the server is ready. `log` is its standard error so far.
     Raises MachineError, with the server's last line, when it ends or stays silent for `timeout_s`.
@@ -30,13 +31,14 @@ class ServerProcess:
         self,
         arguments: Sequence[str] = (),
         *,
+        command: str = "serve",
         environ: Mapping[str, str] | None = None,
         timeout_s: float = 600.0,
     ) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self.started_s = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "firelane", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", "firelane", command, "--port", "0", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,

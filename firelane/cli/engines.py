@@ -20,12 +20,15 @@ class GatewayEngines:
         options: EngineOptions,
         on_progress: Callable[[Progress], None],
         on_loading: Callable[[Loading], None],
+        on_asleep: Callable[[], None] = lambda: None,
+        on_awake: Callable[[], None] = lambda: None,
     ) -> None:
         self.replicas = ReplicaSet(recovery=Resume() if options.recovery else NoRecovery())
         self._deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
         )
         self._on_progress, self._on_loading = on_progress, on_loading
+        self._on_asleep, self._on_awake = on_asleep, on_awake
 
     @property
     def serves(self) -> bool:
@@ -38,6 +41,7 @@ class GatewayEngines:
     def add(self, name: str) -> EngineLink:
         link = EngineLink(name=name, watch=Heartbeat(self._deadlines))
         link.on_progress, link.on_loading = self._on_progress, self._on_loading
+        link.on_asleep, link.on_awake = self._on_asleep, self._on_awake
         self.replicas.add(link)
         return link
 

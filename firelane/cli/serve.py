@@ -17,6 +17,7 @@ from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALI
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
     from firelane.cli.progress import Progress as Display
+    from firelane.cli.progress import ProgressDisplay, ProgressEvents
     from firelane.env import Environment
     from firelane.gateway.config import GatewayConfig, ModelConfig
 
@@ -25,7 +26,7 @@ EMBEDDED_NAME = "firelane-embedded"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    _add_server(parser)
+    add_server(parser)
     _add_parsers(parser)
     gateway_options.add_access(parser)
     gateway_options.add_limits(parser)
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine_options.add_replicas(parser)
 
 
-def _add_server(parser: argparse.ArgumentParser) -> None:
+def add_server(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     server.add_argument(
@@ -142,23 +143,17 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
-    from firelane.cli.progress import ProgressDisplay, ProgressEvents
+    from firelane.cli.node_plan import fixed_models
     from firelane.cli.service import serve
     from firelane.engine_config import EngineConfig
-    from firelane.telemetry import logs
 
     as_json = arguments.log_format == "json"
-    display = ProgressEvents() if as_json else ProgressDisplay(words={"pack": "packing weights, once"})
-    try:
-        stream = None if isinstance(display, ProgressEvents) else display
-        logs.set_up(environment.log_level, arguments.log_format, stream)
-    except ValueError as error:
-        raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
+    display = display_for(arguments.log_format, environment)
     settings = gateway_options.gateway_settings(arguments)
     models = _models(arguments, display, environment.cache_dir)
     name = models[0].names[0]
     settings |= gateway_options.storage_settings(arguments, environment.cache_dir, name, arguments.port)
-    config = _gateway_config(arguments, models, settings)
+    config = gateway_config(arguments, models, settings)
     options.log_resolved("gateway", config, as_json=as_json)
     engines: list[EngineOptions] = []
     for index, model in enumerate(models):
@@ -174,10 +169,25 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         if index == 0:
             engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
-    return serve(config, engines, display)
+    return serve(config, fixed_models(config, engines), display)
 
 
-def _gateway_config(
+def display_for(log_format: str, environment: Environment) -> ProgressDisplay | ProgressEvents:
+    """Where progress goes; the log is set up to leave it alone. Raises UsageError."""
+    from firelane.cli.progress import ProgressDisplay, ProgressEvents
+    from firelane.telemetry import logs
+
+    as_json = log_format == "json"
+    display = ProgressEvents() if as_json else ProgressDisplay(words={"pack": "packing weights, once"})
+    try:
+        stream = None if isinstance(display, ProgressEvents) else display
+        logs.set_up(environment.log_level, log_format, stream)
+    except ValueError as error:
+        raise UsageError(f"FIRELANE_LOG_LEVEL: {error}") from error
+    return display
+
+
+def gateway_config(
     arguments: argparse.Namespace, models: list[ModelConfig], settings: dict[str, Any]
 ) -> GatewayConfig:
     from firelane.gateway.config import GatewayConfig

@@ -13,32 +13,32 @@ import time
 from typing import TYPE_CHECKING
 
 from firelane import env
+from firelane.cli.model_engines import ModelEngines
+from firelane.cli.model_set import ModelSet
+from firelane.cli.node_plan import FIXED, ModelSetup, NodePlan
 from firelane.cli.port import Port
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import is_loopback
 from firelane.node import systemd
-from firelane.node.fleet import Fleet, Link
 from firelane.node.shutdown import Shutdown
-from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
 from firelane.text.heap import map_large_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from firelane.cli.engine_shares import EngineOptions
-    from firelane.cli.engines import GatewayEngines
     from firelane.gateway.config import GatewayConfig
-    from firelane.gateway.engines.link import EngineLink
     from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.server import Gateway
     from firelane.wire.frames import Loading, Progress, Ready
 
+    Reread = Callable[[], tuple[NodePlan, Sequence[ModelSetup]]]
+
 log = logging.getLogger(__name__)
 Display = ProgressDisplay | ProgressEvents
-LAST_FRAMES_S = 0.5
+SWEEP_S = 1.0
 FEWEST_FILES = 256
 """Descriptors without which a server does not start."""
 GC_ALLOCATIONS = 50_000
@@ -47,9 +47,15 @@ SWITCH_S = 0.001
 """After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
-def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Display) -> int:
-    """Run until a signal, or a successor's coming; returns 0. engines: of each of config.models. Raises the
-    FirelaneError that ended it otherwise.
+def serve(
+    config: GatewayConfig,
+    models: Sequence[ModelSetup],
+    display: Display,
+    plan: NodePlan = FIXED,
+    reread: Reread | None = None,
+) -> int:
+    """Run until a signal, or a successor's coming; returns 0. models: those of `config`. reread: reads what
+    describes the models again. Raises the FirelaneError that ended it otherwise.
     """
     import uvloop
 
@@ -57,7 +63,7 @@ def serve(config: GatewayConfig, engines: Sequence[EngineOptions], display: Disp
     map_large_blocks()
     env.set_for_server()
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_Service(config, engines, display).run())
+    uvloop.run(_Service(config, models, display, plan, reread).run())
     return 0
 
 
@@ -84,62 +90,6 @@ def raise_file_limit() -> None:
         )
 
 
-class _ModelEngines:
-    """The engines of one model, and the FleetEvents of their fleet."""
-
-    def __init__(self, name: str, options: EngineOptions, service: _Service) -> None:
-        self.name = name
-        self.options = options
-        self.fleet: Fleet[EngineLink] = Fleet(options.configs(), self)
-        self.replicas: ReplicaSet | None = None
-        self.has_served = False
-        self._service = service
-
-    def make_replicas(self) -> GatewayEngines:
-        from firelane.cli.engines import GatewayEngines
-
-        engines = GatewayEngines(self.options, self._service.on_progress, self._on_loading)
-        self.replicas = engines.replicas
-        return engines
-
-    @property
-    def serves(self) -> bool:
-        return self.replicas is not None and bool(self.replicas.serving)
-
-    def _on_loading(self, loading: Loading) -> None:
-        self._service.on_loading(self.name, loading)
-
-    def on_ready(self, replica: str, ready: Ready) -> None:
-        """The first one is told by the start's lines."""
-        level = logging.INFO if self.has_served or self.options.engine.log_format == "json" else logging.DEBUG
-        self.has_served = True
-        log.log(
-            level,
-            "engine_ready model=%s replica=%s pid=%d max_model_len=%d max_num_seqs=%d kv_tokens=%d "
-            "weights_bytes=%d load_s=%.2f",
-            *(self.name, replica, ready.pid, ready.max_model_len, ready.max_num_seqs),
-            *(ready.num_blocks * ready.block_size, ready.weights_bytes, ready.load_s),
-        )
-        self._service.on_ready(self.name, ready)
-
-    def on_exit(self, replica: str, ended: EngineExit) -> None:
-        if self.has_served:
-            log.warning(
-                "engine_exit model=%s replica=%s %s lived_s=%.1f; another one is started",
-                *(self.name, replica, ended, ended.lived_s),
-            )
-
-    def on_given_up(self, ended: EngineExit, link: Link) -> None:
-        """The process may be gone before its last frame, which tells why, has been read."""
-        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended, link)
-
-    def _explain(self, ended: EngineExit, link: Link) -> None:
-        failed = link.failed
-        error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
-        error.exit_code = failed.exit_code if failed is not None else ended.exit_code
-        self._service.on_given_up(self, error)
-
-
 class _Service:
     """Starts the engines' processes first and imports the gateway meanwhile: both are needed for the first
     token."""
@@ -147,23 +97,25 @@ class _Service:
     def __init__(
         self,
         config: GatewayConfig,
-        engines: Sequence[EngineOptions],
+        models: Sequence[ModelSetup],
         display: Display,
+        plan: NodePlan = FIXED,
+        reread: Reread | None = None,
     ) -> None:
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
-        self._models = [
-            _ModelEngines(model.names[0], options, self)
-            for model, options in zip(config.models, engines, strict=True)
-        ]
+        self._models = ModelSet(self, plan, models)
+        self._node, self._plan, self._reread = self._models.node, plan, reread
         self._gateway: Gateway | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
         self._served = False
         self._all_ready = asyncio.Event()
         self._shutdown = Shutdown(config.drain_s)
         self._port = Port(config, self._shutdown)
         self._failure: FirelaneError | None = None
         self._restart: asyncio.Task[None] | None = None
+        self._reload: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -172,9 +124,9 @@ class _Service:
         loop.add_signal_handler(signal.SIGUSR2, self._on_restart)
         gateway = None
         try:
-            for model in self._models:
-                await model.fleet.start()
+            await self._node.start()
             gateway = await self._start_gateway()
+            self._sweep()
             await self._shutdown.wait()
             systemd.notify("STOPPING=1")
             if self._failure is None:
@@ -182,8 +134,12 @@ class _Service:
         finally:
             self._display.close()
             self._port.close()
-            if self._restart is not None:
-                self._restart.cancel()
+            for task in (self._restart, self._reload):
+                if task is not None:
+                    task.cancel()
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+            await self._node.close()
             stopping = [model.fleet.stop() for model in self._models]
             closing = gateway.close() if gateway is not None else asyncio.sleep(0)
             await asyncio.gather(*stopping, closing)
@@ -191,39 +147,66 @@ class _Service:
             raise self._failure
 
     async def _start_gateway(self) -> Gateway:
+        from firelane.cli.node_control import Control
         from firelane.gateway.server import Gateway
 
-        engines = [model.make_replicas() for model in self._models]
-        gateway = Gateway(self._config, [one.replicas for one in engines], self._fail)
-        if not self._port.is_taken_over:
-            await self._port.listen(gateway)
-        self._gateway = gateway
-        for model, own in zip(self._models, engines, strict=True):
-            await model.fleet.connect(own)
+        def make(replicas: list[ReplicaSet]) -> Gateway:
+            control = Control(self._node, self._models.__getitem__)
+            self._gateway = Gateway(self._config, replicas, self._fail, control)
+            return self._gateway
+
+        gateway = await self._models.connect(make, self._listen)
+        configure_gc()
+        if self._has_all:
+            self._all_ready.set()
         if self._port.is_taken_over:
             await self._port.take_over(gateway, self._all_ready)
-            self._announce()
-        configure_gc()
+        self._announce_once()
         return gateway
 
+    async def _listen(self, gateway: Gateway) -> None:
+        if not self._port.is_taken_over:
+            await self._port.listen(gateway)
+
+    def _announce_once(self) -> None:
+        if self._has_all and not self._served and self._port.number is not None:
+            self._announce()
+
+    def _sweep(self) -> None:
+        self._node.sweep()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
     def _on_reload(self) -> None:
-        """Keys, prices and certificates are read again. A terminal that goes away sends the same signal:
-        without a file to read, it ends the server as ever."""
+        """Files are read again: keys, prices, certificates, models. A terminal that goes away sends the same
+        signal: without a file to read, it ends the server as ever."""
         config = self._config
-        if config.api_keys is None and config.prices is None and config.tls is None:
+        if (config.api_keys, config.prices, config.tls, self._reread) == (None,) * 4:
             self._shutdown.ask()
         elif self._gateway is not None:
             self._gateway.reload()
+            if self._reread is not None and (self._reload is None or self._reload.done()):
+                self._reload = asyncio.ensure_future(self._reload_models(self._reread))
+
+    async def _reload_models(self, reread: Reread) -> None:
+        """What is wrong with the file is told, and changes nothing."""
+        try:
+            plan, models = await asyncio.to_thread(reread)
+        except FirelaneError as error:
+            log.error("reload_refused error=%r; all stays as it is", str(error))
+            return
+        await self._models.apply(plan, models)
+        log.info("reload_complete models=%d", len(self._models.setups))
 
     def _on_restart(self) -> None:
         """One engine after the other is replaced; requests go on."""
         if self._restart is None or self._restart.done():
-            log.info("restart models=%d", len(self._models))
+            log.info("restart models=%d", len(self._models.setups))
             self._restart = asyncio.ensure_future(self._restart_all())
 
     async def _restart_all(self) -> None:
-        for model in self._models:
-            await model.fleet.restart()
+        for model in list(self._models):
+            if model.serves:
+                await model.fleet.restart()
 
     def on_progress(self, frame: Progress) -> None:
         """Show the progress of an engine that loads."""
@@ -240,24 +223,40 @@ class _Service:
         """An engine serves, which may be the last one that was waited for."""
         if self._lines is not None:
             self._lines.ready(name, ready)
-        first, self._served = not self._served, all(model.has_served for model in self._models)
-        if self._served and first:
-            self._display.close()
+        self._node.on_ready(self._node[name])
+        if self._has_all:
             self._all_ready.set()
-            if self._failure is None and self._port.number is not None:
-                self._announce()
+        self._announce_once()
 
-    def on_given_up(self, model: _ModelEngines, error: FirelaneError) -> None:
-        """One place of a model's engines stays empty. The server goes on while it has something to serve,
-        once it has served all.
-        """
+    @property
+    def _has_all(self) -> bool:
+        """All models that are there from the start have been ready."""
+        first = (model for model in self._node if model.policy.loads_first)
+        return all(self._models[model.name].has_served for model in first)
+
+    def on_exit(self, name: str) -> None:
+        self._node.on_exit(self._node[name])
+
+    def on_asleep(self, name: str) -> None:
+        self._node.on_asleep(self._node[name])
+
+    def on_awake(self, name: str) -> None:
+        self._node.on_awake(self._node[name])
+
+    def on_given_up(self, model: ModelEngines, error: FirelaneError, *, was_killed: bool = False) -> None:
+        """A server goes on while it has something to serve, once it has served all; a node in any case."""
         others = any(one.serves for one in self._models)
-        if model.serves or (others and self._served):
+        if model.serves or not self._plan.is_fixed or (others and self._served):
             log.error("engine_given_up model=%s error=%r", model.name, str(error))
+            self._node.on_given_up(self._node[model.name], str(error), was_killed=was_killed)
         else:
             self._fail(error)
 
     def _announce(self) -> None:
+        self._served = True
+        self._display.close()
+        if self._failure is not None:
+            return
         systemd.notify("READY=1")
         config = self._config
         host = f"[{config.host}]" if ":" in config.host else config.host

@@ -62,6 +62,20 @@ class Executor(Protocol):
         """Block until the oldest step in flight has ended (the GIL is released); returns its outputs."""
         ...
 
+    @property
+    def can_sleep(self) -> bool:
+        """Whether `standby` and `wake` are there."""
+        ...
+
+    def standby(self) -> None:
+        """Give back the memory of KV cache, states and buffers, whose content is lost, and let go of the
+        weights' pages. No step is in flight, and none is submitted before `wake`. Idempotent."""
+        ...
+
+    def wake(self) -> None:
+        """Have memory again, zeroed as it was at the start. Raises OutOfMemoryError. Idempotent."""
+        ...
+
     def release(self) -> None:
         """Free threads and memory; idempotent."""
         ...

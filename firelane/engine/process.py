@@ -20,20 +20,25 @@ from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor, quantization_of, rotation_identity
 from firelane.engine.policies import make_policy
 from firelane.engine.rights import ALL_RIGHTS, Rights
+from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
 from firelane.kv import SnapshotRule
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
+    Asleep,
+    Awake,
     Drain,
     Failed,
     Progress,
     Ready,
     Rejected,
+    Sleep,
     StepFrame,
     Submit,
     ToEngine,
+    Wake,
 )
 from firelane.wire.transport import Channel, ConnectionClosedError
 
@@ -53,6 +58,8 @@ class SocketChannel:
         self._terminated = False
         self._is_busy = False
         self.is_loading = True
+        self.standby: Standby = NO_STANDBY
+        self.is_to_sleep = False
 
     @property
     def is_draining(self) -> bool:
@@ -63,8 +70,13 @@ class SocketChannel:
         """The time to drain is over."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
-    def send(self, frame: StepFrame | Rejected) -> None:
+    def send(self, frame: StepFrame | Rejected | Asleep | Awake) -> None:
         self._channel.send(frame)
+
+    def rest(self) -> None:
+        """Go to standby, as it was asked for. The core has nothing to do."""
+        self.is_to_sleep = False
+        self.send(self.standby.sleep())
 
     def receive(self, wait_s: float | None) -> list[Submit | Abort]:
         """All frames for the core that have arrived; an engine with nothing to do waits for the next one."""
@@ -93,12 +105,25 @@ class SocketChannel:
         if isinstance(frame, Drain):
             self._drain(frame.timeout_s)
             return False
+        if isinstance(frame, Sleep):
+            self.is_to_sleep = True
+            return False
+        if isinstance(frame, Wake | Submit):
+            self._wake(is_asked=isinstance(frame, Wake))
+        if isinstance(frame, Wake):
+            return False
         if self.is_draining and isinstance(frame, Submit):
             for request in frame.requests:
                 message = "the engine is draining: send the request elsewhere"
                 self.send(Rejected(request.id, message, elsewhere=True))
             return False
         return True
+
+    def _wake(self, *, is_asked: bool) -> None:
+        """A request that comes to an engine in standby wakes it, too."""
+        self.is_to_sleep = False
+        if is_asked or self.standby.sleeps:
+            self.send(self.standby.wake())
 
     def _drain(self, timeout_s: float) -> None:
         self._deadline_s = time.monotonic() + max(0.0, timeout_s)
@@ -147,6 +172,8 @@ def _load_and_serve(
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, executor, config)
+        if executor.can_sleep:
+            served.standby = EngineStandby(executor, core.kv)
         channel.send(_ready(executor, config, identity, time.monotonic() - began_s))
         served.is_loading = False
         gc.collect()
@@ -166,6 +193,8 @@ def _serve(core: EngineCore, served: SocketChannel) -> None:
         while not (served.is_draining and core.is_idle):
             if served.is_overdue:
                 core.abort_all()
+            if served.is_to_sleep and core.is_idle:
+                served.rest()
             core.step()
     except MachineError as error:
         log.error("engine_failed error=%r", str(error))
@@ -202,6 +231,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         identity=identity,
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=quantization_of(config),
+        can_sleep=executor.can_sleep,
     )
 
 

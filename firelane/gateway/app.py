@@ -14,6 +14,7 @@ from firelane.gateway.http.origins import OriginPolicy
 from firelane.gateway.http.routes import RouteTable
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.usage_log import UsageLog
+from firelane.gateway.requests.wake_signs import early_failure
 from firelane.gateway.tenants.registry import Tenants
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class App:
             log.error("unexpected_error path=%s", exchange.request.path, exc_info=error)
         if exchange.gone:
             return
-        if exchange.started:
+        if exchange.started and not exchange.request.streams_early:
             exchange.abort()
             return
         status, body = describe(error)
@@ -143,6 +144,10 @@ class App:
         headers = retry_header(error) + (CHALLENGE if status == 401 else b"")
         if isinstance(error, HttpError):
             headers += error.headers
+        if exchange.started:
+            exchange.send(early_failure(exchange, status, body))
+            exchange.end()
+            return
         self._reply(exchange, status, body, headers)
 
     def _reply(self, exchange: Exchange, status: int, body: bytes, headers: bytes = b"") -> None:

@@ -61,6 +61,7 @@ class ModelConfig:
     """One served model. model_dir: where tokenizer.json and the chat template lie. names: all are accepted,
     the first is reported. aliases: further names that requests may give, each with the name that it means.
     tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the model's own.
+    tenants: those that may use it; None: all.
     """
 
     model_dir: Path
@@ -70,6 +71,7 @@ class ModelConfig:
     chat_template: Path | None = None
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
+    tenants: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

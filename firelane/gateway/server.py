@@ -30,6 +30,7 @@ from firelane.gateway.http.tls import Tls
 from firelane.gateway.metrics_server import MetricsServer
 from firelane.gateway.replies import Replies
 from firelane.gateway.requests.admission import AdmissionController
+from firelane.gateway.requests.control import FIXED, NodeControl
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.response_turn import Kept
@@ -65,13 +66,15 @@ class Gateway:
         config: GatewayConfig,
         engines: Sequence[ReplicaSet],
         on_fatal: Callable[[FirelaneError], None] | None = None,
+        control: NodeControl = FIXED,
     ) -> None:
         """engines: one for each of config.models. on_fatal: called when an engine that became ready does not
-        suit its model's tokenizer. Reads the models' small files, keys and prices; raises TokenizerError and
-        UsageError. Needs a running event loop.
+        suit its model's tokenizer. control: of which models are in memory. Reads the models' small files,
+        keys and prices; raises TokenizerError and UsageError. Needs a running event loop.
         """
         self._config = config
         self._on_fatal = on_fatal
+        self._control = control
         self._loop = asyncio.get_running_loop()
         self._registry = Registry()
         self._traces = make_traces(config.otlp_endpoint, time.monotonic)
@@ -127,6 +130,7 @@ class Gateway:
             ),
             files=files,
             batches=Batches(data, files, line_bytes=config.limits.body_bytes),
+            control=self._control,
             version=firelane.__version__,
             now_s=now_s,
             created=int(time.time()),
@@ -149,7 +153,31 @@ class Gateway:
             metrics=ModelMetrics(labelled, engines, metrics),
             version=firelane.__version__,
             waits=self._config.wait,
+            tenants=None if config.tenants is None else frozenset(config.tenants),
         )
+
+    def add_model(
+        self, config: ModelConfig, engines: ReplicaSet, before: ServedModel | None = None
+    ) -> ServedModel:
+        """Serve one more model. before: what `add_model` made of one of this name, which was removed. Raises
+        TokenizerError.
+        """
+        services = self.services
+        if before is None:
+            admission = AdmissionController(
+                services.tenants, services.usage, self._config.max_queue, self._config.max_queue_age_s
+            )
+            before = self._make_model(config, engines, services.metrics, admission)
+            engines.events = _EngineEvents(before, self._fail)
+        else:
+            _set_up(before, config)
+        services.models.add(before)
+        return before
+
+    def change_model(self, name: str, config: ModelConfig) -> None:
+        """Other aliases, tenants, or files of the text side. Raises TokenizerError."""
+        _set_up(self.services.models.named(name), config)
+        self.services.models.index()
 
     def _fail(self, error: FirelaneError) -> None:
         if self._on_fatal is not None:
@@ -314,6 +342,18 @@ def _read_model(config: ModelConfig) -> PromptBuilder:
     )
     tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
     return PromptBuilder(tokenizer, files)
+
+
+def _set_up(model: ServedModel, config: ModelConfig) -> None:
+    """The text side anew, for requests that come from now on."""
+    prompts = _read_model(config)
+    model.prompts, old = prompts, model.prompts
+    model.assistant = Assistant(
+        prompts, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser
+    )
+    model.aliases = dict(config.aliases)
+    model.tenants = None if config.tenants is None else frozenset(config.tenants)
+    old.close()
 
 
 def _listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:

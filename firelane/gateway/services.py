@@ -9,6 +9,7 @@ from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.replies import Replies
+from firelane.gateway.requests.control import NodeControl
 from firelane.gateway.requests.metrics import ServerMetrics
 from firelane.gateway.requests.models import Models
 from firelane.gateway.requests.response_turn import Kept
@@ -31,6 +32,7 @@ class Services:
     kept: Kept
     files: FileStore
     batches: Batches
+    control: NodeControl
     version: str
     now_s: Callable[[], float]
     created: int

@@ -218,6 +218,11 @@ class KvCache:
         self._set_aside -= tables.set_aside
         tables.set_aside = tables.prefill_tokens = 0
 
+    def forget(self) -> None:
+        """All that later prompts could find: the memory behind it is given back."""
+        self._pool.forget()
+        self.states.forget()
+
     def check_integrity(self, all_tables: Iterable[BlockTables]) -> None:
         """Raise AssertionError unless the pool is sound and `all_tables` are exactly its users."""
         self._pool.check_integrity()

@@ -102,6 +102,13 @@ class BlockPool:
                 else:
                     self._cached[page] = None
 
+    def forget(self) -> None:
+        """Names of pages that nobody uses: their content is gone."""
+        for page in self._cached:
+            self._forget(page)
+            self._blank.append(page)
+        self._cached.clear()
+
     def references(self, page: int) -> int:
         return self._references[page]
 

@@ -95,6 +95,12 @@ class SnapshotPool:
             self._forget(snapshot)
             self._blank[snapshot] = None
 
+    def forget(self) -> None:
+        """Names of snapshots that nobody uses: their content is gone."""
+        for snapshot in list(self._cached):
+            self._forget(snapshot)
+            self._blank[snapshot] = None
+
     def check_integrity(self, held: Iterable[int]) -> None:
         """Raise AssertionError unless every snapshot is in one place, names are one to one, and `held` names
         each user once."""
@@ -271,6 +277,10 @@ class StateSnapshots:
         self._num_latest -= held.has_latest
         held.read, held.has_latest, held.latest = NO_SNAPSHOT, False, None
         held.saving.clear()
+
+    def forget(self) -> None:
+        """As SnapshotPool.forget."""
+        self._pool.forget()
 
     def check_integrity(self, all_held: Iterable[HeldSnapshots]) -> None:
         """Raise AssertionError unless the pool is sound and `all_held` are exactly its users."""

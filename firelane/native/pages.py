@@ -25,7 +25,7 @@ TRANSPARENT_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 _HUGE_FIELDS = ("AnonHugePages:", "FilePmdMapped:", "ShmemPmdMapped:")
 _MAP_FIXED = 0x10
 _MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
-_MADV_POPULATE_READ, _MADV_COLLAPSE = 22, 25
+_MADV_REMOVE, _MADV_COLD, _MADV_POPULATE_READ, _MADV_COLLAPSE = 9, 20, 22, 25
 _MAP_FAILED = ct.c_void_p(-1).value
 
 
@@ -33,20 +33,37 @@ class MappedFile:
     """The first `nbytes` (1 at least) of a file in memory, read-only. Its address is one that huge pages can
     have, and stays the same whatever pages lie there. OSError, ValueError."""
 
-    __slots__ = ("_memory", "_start", "nbytes")
+    __slots__ = ("_fd", "_has_copies", "_memory", "_start", "nbytes")
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self.nbytes = nbytes
+        self.nbytes, self._has_copies, self._fd = nbytes, False, -1
+        self._fd = os.dup(fd)
         if sys.platform != "linux":
             self._memory, self._start = mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ), 0
             return
         self._memory, self._start = _room(nbytes, mmap.PROT_READ)
-        at = self.array().ctypes.data
-        mapped = _libc().mmap(at, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, 0)
-        if mapped == _MAP_FAILED:
+        self._map()
+
+    def _map(self) -> None:
+        """The file's own pages, in the place of what is mapped there."""
+        at, flags = self.array().ctypes.data, mmap.MAP_SHARED | _MAP_FIXED
+        if _libc().mmap(at, self.nbytes, mmap.PROT_READ, flags, self._fd, 0) == _MAP_FAILED:
             raise _error()
+        self._has_copies = False
         with suppress(OSError):  # a system without huge pages
-            self._advise(mmap.MADV_HUGEPAGE, 0, nbytes)
+            self._advise(mmap.MADV_HUGEPAGE, 0, self.nbytes)
+
+    def let_go(self) -> bool:
+        """Give up private copies, and tell the system to take these pages first when it needs memory. Who
+        reads there has them again. Returns whether there were copies. OSError."""
+        if sys.platform != "linux":
+            return False
+        had_copies = self._has_copies
+        if had_copies:
+            self._map()
+        with suppress(OSError):  # an old kernel
+            self._advise(_MADV_COLD, 0, self.nbytes)
+        return had_copies
 
     def array(self) -> NDArray[np.uint8]:
         """All bytes. The array keeps the mapping alive."""
@@ -56,6 +73,14 @@ class MappedFile:
         """Unmap, unless an array still needs the mapping. Idempotent."""
         with suppress(BufferError):
             self._memory.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = _close_file
 
     def huge_share(self, start: int, nbytes: int) -> float:
         """The share that huge pages hold of what they could hold; 0 where nobody knows. A part counts if it
@@ -81,6 +106,7 @@ class MappedFile:
         room.madvise(mmap.MADV_HUGEPAGE)
         copies = np.frombuffer(room, np.uint8)[skip : skip + nbytes]
         copies[:] = self.array()[start : start + nbytes]
+        self._has_copies = True
         _move(copies.ctypes.data, nbytes, to=self.array().ctypes.data + start)
         del copies
         room.close()
@@ -107,6 +133,16 @@ class PageCache:
         start = offset // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         with suppress(OSError):  # an old kernel
             self._file.populate(start, min(offset + nbytes, self._file.nbytes) - start)
+
+
+def give_back(memory: NDArray[np.uint8]) -> None:
+    """Pages of anonymous or shared memory, which begins at a page: zero pages are there from then on, and are
+    paid for when they are written. Best effort: a system that cannot keeps them."""
+    if sys.platform != "linux" or not memory.nbytes:
+        return
+    at, nbytes = memory.ctypes.data, -(-memory.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    if _libc().madvise(at, nbytes, _MADV_REMOVE):  # of shared memory; private memory refuses it
+        _libc().madvise(at, nbytes, mmap.MADV_DONTNEED)
 
 
 def huge_bytes(smaps: str, begin: int, end: int) -> int:
@@ -159,7 +195,7 @@ def _libc() -> Any:
     pointer, size, number = ct.c_void_p, ct.c_size_t, ct.c_int
     libc.mmap.argtypes, libc.mmap.restype = (pointer, size, number, number, number, ct.c_long), pointer
     libc.mremap.argtypes, libc.mremap.restype = (pointer, size, size, number, pointer), pointer
-    libc.mprotect.argtypes = (pointer, size, number)
+    libc.mprotect.argtypes = libc.madvise.argtypes = (pointer, size, number)
     return libc
 
 

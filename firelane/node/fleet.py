@@ -100,6 +100,11 @@ class Replica(Generic[LinkT]):
             await link.attach(early)
         self._tell_given_up()
 
+    async def start(self) -> None:
+        """Raises MachineError where the system makes no process."""
+        self._given_up = None
+        await self.supervisor.start()
+
     async def stop(self) -> None:
         """An engine that serves ends by itself when its connection does; one that still loads would not hear
         of it."""
@@ -147,9 +152,9 @@ class Fleet(Generic[LinkT]):
         ]
 
     async def start(self) -> None:
-        """Raises MachineError where the system makes no process."""
+        """Also after `stop`. Raises MachineError where the system makes no process."""
         for replica in self.replicas:
-            await replica.supervisor.start()
+            await replica.start()
 
     async def connect(self, engines: Engines[LinkT]) -> None:
         self._engines = engines

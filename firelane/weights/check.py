@@ -7,6 +7,8 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from firelane.errors import CacheError, FirelaneError
@@ -19,6 +21,8 @@ from firelane.weights.plan import PackedWeight
 from firelane.weights.source import is_source
 
 LEAST_PRIORITY = 19
+AFTER_WAKE_S = 2.0
+"""Until weights move again: the first tokens come first."""
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +40,12 @@ class WeightCheck(Protocol):
         """Until it has ended."""
         ...
 
+    def standby(self) -> None:
+        """Let go of the weights' pages, and read none of them before `wake`."""
+        ...
+
+    def wake(self) -> None: ...
+
     def close(self) -> None:
         """End it, if it still runs; idempotent."""
         ...
@@ -51,6 +61,12 @@ class NoCheck:
         return
 
     def wait(self) -> None:
+        return
+
+    def standby(self) -> None:
+        return
+
+    def wake(self) -> None:
         return
 
     def close(self) -> None:
@@ -75,8 +91,9 @@ class BackgroundCheck:
         self._weights, self._placed, self._checkpoint, self._pages = weights, placed, checkpoint, pages
         self._stopped, self._pace = threading.Event(), StepPace()
         self._failure = ""
-        self._thread = threading.Thread(target=self._run, name="check weights", daemon=True)
-        self._thread.start()
+        self._awake = threading.Event()
+        self._awake.set()
+        self._thread = self._mover = _started(self._run)
 
     def step_begins(self) -> None:
         if self._failure:
@@ -86,19 +103,36 @@ class BackgroundCheck:
     def step_ends(self) -> None:
         self._pace.step_ends()
 
+    def standby(self) -> None:
+        self._awake.clear()
+        if self._pages is not None:
+            self._pages.let_go()
+
+    def wake(self) -> None:
+        if self._awake.is_set():
+            return
+        self._awake.set()
+        if self._pages is not None and self._pages.take_back():
+            self._mover = _started(partial(self._move, after_s=AFTER_WAKE_S))
+
     def close(self) -> None:
         self._stopped.set()
+        self._awake.set()
         self._thread.join()
+        self._mover.join()
 
     def wait(self) -> None:
         """Until all is read."""
         self._thread.join()
 
-    def _run(self) -> None:
+    def _move(self, after_s: float = 0.0) -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
-        if self._pages is not None:
+        if self._pages is not None and not self._stopped.wait(after_s):
             self._pages.move(self._stopped.is_set)
+
+    def _run(self) -> None:
+        self._move()
         began_s = time.monotonic()
         try:
             failure = self._find()
@@ -120,6 +154,7 @@ class BackgroundCheck:
     def _is_over(self) -> bool:
         """Between two pieces of the work: whether to leave it."""
         self._pace.rest(self._stopped)
+        self._awake.wait()
         return self._stopped.is_set()
 
     def _find(self) -> str:
@@ -132,6 +167,12 @@ class BackgroundCheck:
             where = self._checkpoint.directory
             return f"{path}: was packed from other weights than {where} has now; removed, start again"
         return ""
+
+
+def _started(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="check weights", daemon=True)
+    thread.start()
+    return thread
 
 
 def _remove(weights: PackedWeights) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from firelane.native.pages import HUGE_PAGE_BYTES, MappedFile
@@ -22,6 +23,7 @@ class HugePages:
     def __init__(self, file: MappedFile, *, spare: Callable[[], int], asked: bool = False) -> None:
         """asked: the user wants them, and is told where they cannot be had."""
         self._file, self._spare, self._asked = file, spare, asked
+        self._turn, self._is_let_go, self._is_moved = threading.Lock(), False, False
 
     def move(self, stopped: Callable[[], bool] = lambda: False) -> float:
         """Returns the share of huge pages in the end; `stopped` ends it early."""
@@ -32,6 +34,7 @@ class HugePages:
             share = self._file.huge_share(0, self._file.nbytes)
             if share >= ENOUGH or stopped():
                 break
+        self._is_moved = not self._is_let_go
         log.debug("packed weights: %.0f%% in huge pages", 100 * share)
         if self._asked and share < ENOUGH and not stopped():
             log.warning(
@@ -41,26 +44,42 @@ class HugePages:
             )
         return share
 
+    def let_go(self) -> None:
+        """Of the weights' pages: nothing moves before `take_back`. From any thread."""
+        with self._turn:
+            self._is_let_go = True
+            if self._file.let_go():
+                self._is_moved = False
+
+    def take_back(self) -> bool:
+        """What was let go; returns whether `move` has something to do again."""
+        self._is_let_go = False
+        return not self._is_moved
+
     def _populate(self, start: int) -> bool:
-        return _done(self._file.populate, start, self._size(start))
+        return self._done(self._file.populate, start, self._size(start))
 
     def _collapse(self, start: int) -> bool:
-        return _done(self._file.collapse, start, self._size(start))
+        return self._done(self._file.collapse, start, self._size(start))
 
     def _copy(self, start: int) -> bool:
         """Memory without huge pages in it is not worth what the copies take: then the first is the last."""
         size = self._size(start)
         enough = self._file.nbytes - start <= self._spare()
-        return enough and _done(self._file.copy, start, size) and self._file.huge_share(start, size) >= ENOUGH
+        if not enough or not self._done(self._file.copy, start, size):
+            return False
+        return self._file.huge_share(start, size) >= ENOUGH
 
     def _size(self, start: int) -> int:
         return min(CHUNK_BYTES, self._file.nbytes - start)
 
-
-def _done(step: Callable[[int, int], None], start: int, nbytes: int) -> bool:
-    try:
-        step(start, nbytes)
-    except OSError as error:
-        log.debug("packed weights: no huge pages by %s: %s", step.__name__, error.strerror)
-        return False
-    return True
+    def _done(self, step: Callable[[int, int], None], start: int, nbytes: int) -> bool:
+        with self._turn:
+            if self._is_let_go:
+                return False
+            try:
+                step(start, nbytes)
+            except OSError as error:
+                log.debug("packed weights: no huge pages by %s: %s", step.__name__, error.strerror)
+                return False
+        return True

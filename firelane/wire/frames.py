@@ -1,9 +1,10 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain. Engine to gateway: Loading and Progress while it
-loads, Ready once, then one StepFrame per step, and Rejected for requests that it cannot take; all the time a
-Beat each second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a
-per-token one. docs/wire.md describes resumption, versions and the heartbeat.
+Gateway to engine: Submit (new requests), Abort, Drain, Sleep and Wake. Engine to gateway: Loading and
+Progress while it loads, Ready once, then one StepFrame per step, and Rejected for requests that it cannot
+take; Asleep and Awake; all the time a Beat each second. One StepFrame carries the new tokens of all sequences
+of a step: a per-step cost, not a per-token one. docs/wire.md describes resumption, versions and the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -95,6 +96,30 @@ class Drain(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
     timeout_s: float
 
 
+class Sleep(msgspec.Struct, frozen=True, array_like=True, tag="sleep"):
+    """Go to standby when nothing runs any more: the process stays, and gives its memory back. Answered with
+    Asleep. A Submit wakes the engine as a Wake does."""
+
+
+class Wake(msgspec.Struct, frozen=True, array_like=True, tag="wake"):
+    """Come back from standby. Answered with Awake, also by an engine that does not sleep."""
+
+
+class Asleep(msgspec.Struct, frozen=True, array_like=True, tag="asleep"):
+    """The engine is in standby. released_bytes: of KV cache, states, buffers and private copies of weights
+    that it gave back; resident_bytes: private memory that its processes still hold."""
+
+    released_bytes: int
+    resident_bytes: int
+    took_s: float
+
+
+class Awake(msgspec.Struct, frozen=True, array_like=True, tag="awake"):
+    """The engine serves again."""
+
+    took_s: float
+
+
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     """Load progress: `stage` is "pack", "compile", "load" …; done and total are in `unit`s."""
 
@@ -126,7 +151,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     """The engine serves. The figures describe what it can take. identity: a hash of all that decides about
     the tokens of a request; engines of equal identity can go on with each other's requests. states_bytes: of
     all recurrent states, snapshots among them; num_snapshots: how many of these there are. quantization: how
-    weights are quantised, "" where they are not."""
+    weights are quantised, "" where they are not. can_sleep: whether the engine knows standby."""
 
     protocol: int
     pid: int
@@ -145,6 +170,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     num_snapshots: int = 0
     kv_cache_dtype: str = "auto"
     quantization: str = ""
+    can_sleep: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -241,5 +267,5 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
     elsewhere: bool = False
 
 
-ToEngine = Submit | Abort | Drain
-FromEngine = Beat | Loading | Progress | Ready | Failed | StepFrame | Rejected
+ToEngine = Submit | Abort | Drain | Sleep | Wake
+FromEngine = Beat | Loading | Progress | Ready | Failed | StepFrame | Rejected | Asleep | Awake

@@ -145,6 +145,17 @@ class ExecutorContract:
             batch.step((1, position, 1, {position: SAMPLE}))
         assert executor.state.tokens[1, 8:12].tolist() == expected
 
+    def test_after_a_standby_tokens_are_the_same(self, executor, batch):
+        if not executor.can_sleep:
+            pytest.skip("this executor knows no standby")
+        expected = batch.generate(0, PROMPT, 5, seed=7)
+        for _ in range(2):
+            executor.standby()
+            executor.standby()
+            executor.wake()
+            executor.wake()
+            assert batch.generate(0, PROMPT, 5, seed=7) == expected
+
     def test_same_seed_same_tokens_in_any_slot_and_chunking(self, batch):
         expected = batch.generate(0, PROMPT, 5, seed=7)
         assert batch.generate(3, PROMPT, 5, seed=7) == expected

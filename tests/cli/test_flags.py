@@ -34,11 +34,18 @@ ACCESS = "--api-keys --allow-anonymous --allow-origin --prices --tls-cert --tls-
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
 STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
+SERVER = "--url --api-key"
 FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
+    "node": "CONFIG.toml --check --host --port --log-format",
+    "ps": SERVER,
+    "load": f"MODEL --timeout-s {SERVER}",
+    "sleep": f"MODEL --timeout-s {SERVER}",
+    "wake": f"MODEL --timeout-s {SERVER}",
+    "unload": f"MODEL --timeout-s {SERVER}",
     "keys new": "NAME",
     "keys hash": "",
     "chat": f"MODEL --url --system {ENGINE}",

@@ -12,6 +12,7 @@ import pytest
 from firelane.cli import build_parser, engine_options, gateway_options, serve
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
+from firelane.cli.node_plan import fixed_models
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service, raise_file_limit
 from firelane.cli.start_lines import cache_text, states_text
@@ -29,7 +30,8 @@ def options_of(tmp_path: Path, **changes: Any) -> EngineOptions:
 def service(tmp_path: Path) -> _Service:
     models = tuple(ModelConfig(model_dir=tmp_path, names=(name,)) for name in ("a", "b"))
     config = GatewayConfig(models=models, host="127.0.0.1", port=0, max_queue=1)
-    service = _Service(config, [options_of(tmp_path, models=2)] * 2, ProgressDisplay())
+    models = fixed_models(config, [options_of(tmp_path, models=2)] * 2)
+    service = _Service(config, models, ProgressDisplay())
     for model in service._models:
         model.replicas = SimpleNamespace(serving=[])  # pyright: ignore[reportAttributeAccessIssue]
     service._port.number = 1
@@ -58,7 +60,7 @@ def serve_all(service: _Service) -> None:
 
 
 def test_it_announces_when_all_models_are_ready(service, capsys) -> None:
-    first, second = service._models
+    first, second = list(service._models)
     first.on_ready("0", READY)
     assert "serving" not in capsys.readouterr().err
     second.on_ready("0", READY)
@@ -68,9 +70,9 @@ def test_it_announces_when_all_models_are_ready(service, capsys) -> None:
 
 
 def test_a_model_that_cannot_start_ends_the_server(service) -> None:
-    service._models[0].replicas.serving.append("link")
-    service._models[0].on_ready("0", READY)
-    service.on_given_up(service._models[1], FirelaneError("no such file"))
+    service._models["a"].replicas.serving.append("link")
+    service._models["a"].on_ready("0", READY)
+    service.on_given_up(service._models["b"], FirelaneError("no such file"))
     assert service._shutdown.has_begun
     assert str(service._failure) == "no such file"
 
@@ -212,4 +214,4 @@ def test_servers_of_one_name_keep_their_files_apart(tmp_path: Path, port: str, p
 def test_a_lone_model_is_waited_for(tmp_path: Path, words: list[str], models: int, waits: bool) -> None:
     arguments = build_parser().parse_args(["serve", *words])
     named = [ModelConfig(model_dir=tmp_path, names=(str(i),)) for i in range(models)]
-    assert serve._gateway_config(arguments, named, {}).wait is waits
+    assert serve.gateway_config(arguments, named, {}).wait is waits

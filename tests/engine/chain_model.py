@@ -289,5 +289,13 @@ class ChainExecutor:
         allowed = [t for t in onward if mask[t // 32] >> np.uint32(t % 32) & 1]
         return next((t for t in allowed if t not in banned), allowed[0] if allowed else 0)
 
+    can_sleep = True
+
+    def standby(self):
+        self.sleeps = True
+
+    def wake(self):
+        self.sleeps = False
+
     def release(self):
         pass

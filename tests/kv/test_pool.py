@@ -116,3 +116,16 @@ class PoolMachine(RuleBasedStateMachine):
 
 PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestPoolMachine = PoolMachine.TestCase
+
+
+def test_what_is_forgotten_is_blank_and_what_is_held_keeps_its_name():
+    pool = BlockPool(3)
+    held, idle = pool.take(), pool.take()
+    pool.publish(held, 0, b"held")
+    pool.publish(idle, 0, b"idle")
+    pool.release([idle])
+    pool.forget()
+    pool.check_integrity()
+    assert pool.find(0, [b"idle"], 1) == []
+    assert pool.find(0, [b"held"], 1) == [held]
+    assert pool.num_free == 2

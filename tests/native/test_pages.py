@@ -159,3 +159,28 @@ def test_a_system_that_is_not_linux(
         PageCache(file.fileno()).prepare(0, NBYTES)
     assert (mapped.array() == written).all()
     mapped.close()
+
+
+@LINUX
+def test_a_file_that_is_let_go_reads_the_same_at_the_same_place(
+    mapped: MappedFile, written: NDArray[np.uint8]
+) -> None:
+    array, address = mapped.array(), mapped.array().ctypes.data
+    assert not mapped.let_go()
+    mapped.copy(0, HUGE_PAGE_BYTES)
+    assert mapped.let_go()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    (at,) = [line for line in lines if line.startswith(f"{address:x}-")]
+    assert at.split()[1] == "r--s"
+    assert (array == written).all()
+
+
+@LINUX
+@pytest.mark.parametrize("flags", [mmap.MAP_PRIVATE, mmap.MAP_SHARED])
+def test_memory_that_is_given_back_is_zero(flags: int) -> None:
+    memory = np.frombuffer(mmap.mmap(-1, 10 * mmap.PAGESIZE, flags=flags | mmap.MAP_ANONYMOUS), np.uint8)
+    memory[:] = 7
+    pages.give_back(memory[: 9 * mmap.PAGESIZE + 1])
+    assert not memory.any()
+    memory[:] = 7
+    assert (memory == 7).all()

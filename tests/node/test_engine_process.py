@@ -12,14 +12,18 @@ import pytest
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
     Abort,
+    Asleep,
+    Awake,
     Beat,
     Drain,
     Failed,
     FromEngine,
     Ready,
     Rejected,
+    Sleep,
     StepFrame,
     Submit,
+    Wake,
 )
 from tests.node.engine_gateway import Gateway, engine_config, request
 
@@ -42,6 +46,30 @@ def test_serves_and_drains(config):
             assert (len(tokens), reason) == (6, "length")
             rejected = await gateway.next(Rejected)
             assert rejected is None or "draining" in rejected.message
+            await gateway.supervisor.stop(60.0)
+            assert gateway.exits == []
+
+    asyncio.run(scenario())
+
+
+def test_sleeps_when_nothing_runs_and_wakes_when_it_is_told_or_asked(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            assert (await gateway.connect()).can_sleep
+            gateway.send(Submit([request(1)]))
+            gateway.send(Sleep())
+            before, _ = await gateway.tokens_of(1)
+            assert (await gateway.next(Asleep)).resident_bytes > 0
+            gateway.send(Wake())
+            assert (await gateway.next(Awake)).took_s >= 0
+            gateway.send(Sleep())
+            await gateway.next(Asleep)
+            gateway.send(Submit([request(2)]))
+            await gateway.next(Awake)
+            after, reason = await gateway.tokens_of(2)
+            assert (after, reason) == (before, "length")
+            gateway.send(Sleep())
+            gateway.send(Drain(0.0))
             await gateway.supervisor.stop(60.0)
             assert gateway.exits == []
 

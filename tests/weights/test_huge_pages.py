@@ -33,6 +33,14 @@ class File:
     def copy(self, start: int, nbytes: int) -> None:
         self._step("copy", start, nbytes)
 
+    def let_go(self) -> bool:
+        """Copies alone are lost."""
+        self._step("let_go", 0, self.nbytes)
+        had_copies = "copy" in self.able and bool(self.huge)
+        if had_copies:
+            self.huge.clear()
+        return had_copies
+
     def huge_share(self, start: int, nbytes: int) -> float:
         chunks = range(start // CHUNK_BYTES, -(-(start + nbytes) // CHUNK_BYTES))
         return len(self.huge.intersection(chunks)) / len(chunks)
@@ -118,3 +126,23 @@ def test_it_is_stopped_at_any_time(after: int) -> None:
     file = File(able=("copy",))
     HugePages(file, spare=lambda: 1 << 40).move(lambda: len(file.steps) >= after)
     assert len(file.steps) == after
+
+
+def test_what_was_let_go_is_not_moved_before_it_is_taken_back() -> None:
+    file = File(able=("copy",))
+    pages = HugePages(file, spare=lambda: 1 << 40)
+    assert pages.move() == 1
+    pages.let_go()
+    assert (file.names[-1], file.huge) == ("let_go", set())
+    assert pages.move() == 0
+    assert file.names[-1] == "let_go"
+    assert pages.take_back()
+    assert pages.move() == 1
+
+
+def test_without_copies_nothing_has_to_move_again() -> None:
+    file = File(able=("collapse",))
+    pages = HugePages(file, spare=lambda: 0)
+    pages.move()
+    pages.let_go()
+    assert not pages.take_back()

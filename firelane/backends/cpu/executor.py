@@ -28,6 +28,7 @@ from firelane.backends.cpu.native import (
 from firelane.backends.cpu.page_pool import PagePool, SharedPages
 from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.errors import OutOfMemoryError
+from firelane.native.pages import give_back
 from firelane.weights.check import NoCheck, WeightCheck
 from firelane.weights.formats import GROUPINGS, Format
 
@@ -236,6 +237,19 @@ class CpuExecutor:
     def settle(self) -> None:
         """Wait until nothing works beside the steps: weights lie where they stay, and were checked."""
         self._check.wait()
+
+    @property
+    def can_sleep(self) -> bool:
+        """Alone: the other ranks of a group have memory of their own, which they are not told about."""
+        return self._link is None
+
+    def standby(self) -> None:
+        for memory in (self._pool.memory, self.states, self.arena, self._scratch):
+            give_back(memory)
+        self._check.standby()
+
+    def wake(self) -> None:
+        self._check.wake()
 
     def release(self) -> None:
         if self._handle is not None:

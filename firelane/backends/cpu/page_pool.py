@@ -33,10 +33,10 @@ class PagePool:
         num_pages, page_bytes = layout.limits.num_blocks, layout.page_bytes
         nbytes = num_pages * page_bytes
         if shared:
-            self._fd, memory = shared_zeroed(nbytes)
+            self._fd, self.memory = shared_zeroed(nbytes)
         else:
-            memory = zeroed(nbytes)
-        self.pages = memory[:nbytes].reshape(num_pages, page_bytes)
+            self.memory = zeroed(nbytes)
+        self.pages = self.memory[:nbytes].reshape(num_pages, page_bytes)
 
     @property
     def shared(self) -> SharedPages | None:

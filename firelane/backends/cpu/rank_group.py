@@ -339,6 +339,16 @@ class RankGroup:
     def settle(self) -> None:
         self._executor.settle()
 
+    @property
+    def can_sleep(self) -> bool:
+        return self._executor.can_sleep
+
+    def standby(self) -> None:
+        raise NotImplementedError("ranks do not sleep")
+
+    def wake(self) -> None:
+        """Ranks do not sleep."""
+
     def release(self) -> None:
         """Ends the ranks; idempotent."""
         self._executor.end_group()

@@ -174,6 +174,16 @@ class CudaExecutor:
         """Let wait() end with `why`: what steps in flight wait for will not come. Safe from any thread."""
         self._given_up = why
 
+    @property
+    def can_sleep(self) -> bool:
+        return False
+
+    def standby(self) -> None:
+        raise NotImplementedError("an engine on a GPU does not sleep")
+
+    def wake(self) -> None:
+        """An engine on a GPU does not sleep."""
+
     def release(self) -> None:
         """Memory that the device may still write is kept: after a failure the process has to end."""
         if not self._graphs:

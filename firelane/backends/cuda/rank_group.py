@@ -239,6 +239,16 @@ class RankGroup:
                 raise
             raise MachineError(f"the ranks of the model cannot exchange rows: {error}") from error
 
+    @property
+    def can_sleep(self) -> bool:
+        return False
+
+    def standby(self) -> None:
+        raise NotImplementedError("ranks do not sleep")
+
+    def wake(self) -> None:
+        """Ranks do not sleep."""
+
     def release(self) -> None:
         """Ends the ranks; idempotent."""
         self._leader.close()

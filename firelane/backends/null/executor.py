@@ -73,6 +73,7 @@ class NullExecutor:
     weights_bytes = 0
     kv_bytes = 0
     is_pipelined = False
+    can_sleep = True
 
     def __init__(
         self,
@@ -92,11 +93,13 @@ class NullExecutor:
         self._outputs = [StepOutputs.allocate(limits, hidden_width) for _ in range(max_in_flight + 1)]
         self._in_flight: deque[tuple[StepOutputs, float]] = deque()
         self._last_end_s = 0.0
+        self._sleeps = False
 
     def settle(self) -> None:
         """Nothing works beside the steps."""
 
     def submit(self, inputs: StepInputs) -> None:
+        assert not self._sleeps, "a step in standby"
         assert len(self._in_flight) < self.max_in_flight, "too many steps are in flight"
         outputs = self._outputs.pop(0)
         self._outputs.append(outputs)
@@ -112,6 +115,13 @@ class NullExecutor:
         if left_s > 0:
             time.sleep(left_s)
         return outputs
+
+    def standby(self) -> None:
+        assert not self._in_flight, "standby with a step in flight"
+        self._sleeps = True
+
+    def wake(self) -> None:
+        self._sleeps = False
 
     def release(self) -> None:
         self._in_flight.clear()

@@ -23,6 +23,8 @@ from firelane.wire.codec import encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
+    Asleep,
+    Awake,
     Beat,
     Drain,
     EngineStats,
@@ -34,8 +36,10 @@ from firelane.wire.frames import (
     Progress,
     Ready,
     Rejected,
+    Sleep,
     StepFrame,
     TokenLogprobs,
+    Wake,
 )
 
 log = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ log = logging.getLogger(__name__)
 class LinkState(enum.Enum):
     STARTING = "starting"
     READY = "ready"
+    STANDBY = "standby"
     DEAD = "dead"
 
 
@@ -52,6 +57,10 @@ class LinkOwner(Protocol):
 
     def on_ready(self, link: EngineLink, ready: Ready) -> str:
         """Why this engine cannot be used; "" where it can."""
+        ...
+
+    def on_awake(self, link: EngineLink) -> None:
+        """The engine is back from standby."""
         ...
 
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
@@ -94,6 +103,9 @@ class EngineLink:
         self.on_progress: Callable[[Progress], None] | None = None
         self.on_loading: Callable[[Loading], None] | None = None
         self.on_ready: Callable[[Ready], None] | None = None
+        self.on_asleep: Callable[[], None] | None = None
+        self.on_awake: Callable[[], None] | None = None
+        self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.has_served = False
         self.step_prompt_tokens = 0
@@ -131,7 +143,7 @@ class EngineLink:
             self._detach()
             self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
-        self.progress = self.ready = self.failed = None
+        self.progress = self.ready = self.failed = self.asleep = None
         self.has_served = False
         self._connection = await Connection.open(sock, self)
         self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
@@ -171,6 +183,18 @@ class EngineLink:
         """No new requests go here; those in flight go on."""
         if self.state is LinkState.READY:
             self.state, self.reason, self.ready = LinkState.DEAD, reason, None
+
+    def sleep(self) -> None:
+        """Have the engine go to standby when it has nothing left; new requests wait elsewhere."""
+        if self.state is LinkState.READY and self._connection is not None:
+            self.state, self.reason = LinkState.STANDBY, "the engine is in standby"
+            self._flush()
+            self._connection.write(encode(Sleep()))
+
+    def wake(self) -> None:
+        """Have it come back."""
+        if self.state is LinkState.STANDBY and self._connection is not None:
+            self._connection.write(encode(Wake()))
 
     def drain(self, timeout_s: float) -> None:
         """Ask the engine to end when it has nothing left, or at the latest after this time."""
@@ -234,6 +258,8 @@ class EngineLink:
             self._on_ready(frame)
         elif isinstance(frame, Rejected):
             self._on_rejected(frame)
+        elif isinstance(frame, Asleep | Awake):
+            self._on_standby(frame)
         else:
             self.failed, self.reason = frame, frame.message
 
@@ -255,6 +281,20 @@ class EngineLink:
     def serve(self, ready: Ready) -> None:
         """The owner has accepted the engine."""
         self.ready, self.state, self.reason = ready, LinkState.READY, ""
+
+    def _on_standby(self, frame: Asleep | Awake) -> None:
+        if self.state is not LinkState.STANDBY:
+            return
+        if isinstance(frame, Asleep):
+            self.asleep = frame
+            if self.on_asleep is not None:
+                self.on_asleep()
+            return
+        self.state, self.reason, self.asleep = LinkState.READY, "", None
+        if self.owner is not None:
+            self.owner.on_awake(self)
+        if self.on_awake is not None:
+            self.on_awake()
 
     def _on_rejected(self, frame: Rejected) -> None:
         flight = self._flights.pop(frame.id, None)
@@ -373,7 +413,7 @@ class EngineLink:
         """The connection is gone, and with it all that is in flight."""
         self._connection = None
         self._watch.end()
-        self.state, self.ready = LinkState.DEAD, None
+        self.state, self.ready, self.asleep = LinkState.DEAD, None, None
         self.reason = self.failed.message if self.failed else reason
         self._new.clear()
         self._aborts.clear()

@@ -111,7 +111,8 @@ class ReplicaSet:
     @property
     def state(self) -> LinkState:
         states = {link.state for link in self.links}
-        return next((s for s in (LinkState.READY, LinkState.STARTING) if s in states), LinkState.DEAD)
+        order = (LinkState.READY, LinkState.STARTING, LinkState.STANDBY)
+        return next((s for s in order if s in states), LinkState.DEAD)
 
     @property
     def reason(self) -> str:
@@ -144,6 +145,20 @@ class ReplicaSet:
         self._hurries = True
         self._wake()
 
+    def sleep(self) -> None:
+        """All engines that serve go to standby."""
+        for link in self.serving:
+            link.sleep()
+
+    def wake(self) -> None:
+        for link in self.links:
+            link.wake()
+
+    def drain(self) -> None:
+        """Nobody asks these engines any more: have them end by themselves."""
+        for link in self.links:
+            link.drain(0.0)
+
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -154,6 +169,11 @@ class ReplicaSet:
     def ready(self) -> Ready | None:
         """What the engines that serve can take together; None where there is none."""
         return self._sizes if self.serving else None
+
+    @property
+    def sizes(self) -> Ready | None:
+        """As `ready`, also in standby; those of the last engines where there are none."""
+        return self._sizes
 
     @property
     def takes(self) -> Ready | None:
@@ -263,11 +283,19 @@ class ReplicaSet:
         if self.events is not None:
             self.events.on_ready(ready)
         if link.state is LinkState.READY:
-            parked, self._parked = self._parked, {}
-            for flight in parked.values():
-                self._send(flight)
-            self._try_next()
+            self._send_parked()
         return ""
+
+    def on_awake(self, link: EngineLink) -> None:
+        del link
+        self._resize()
+        self._send_parked()
+
+    def _send_parked(self) -> None:
+        parked, self._parked = self._parked, {}
+        for flight in parked.values():
+            self._send(flight)
+        self._try_next()
 
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
         if self._on_trial is not None or self._suspects:

@@ -11,6 +11,7 @@ from firelane.gateway.handlers.conversations import Conversations
 from firelane.gateway.handlers.embeddings import Embeddings
 from firelane.gateway.handlers.files import Files
 from firelane.gateway.handlers.messages import Messages
+from firelane.gateway.handlers.node import NodeModels
 from firelane.gateway.handlers.ollama import Ollama
 from firelane.gateway.handlers.ollama_embeddings import OllamaEmbeddings
 from firelane.gateway.handlers.ollama_models import OllamaModelList
@@ -53,4 +54,5 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from Batches(services.batches, bodies, replies).routes()
     yield from Server(services).routes()
     yield from StatsReport(services).routes()
+    yield from NodeModels(services).routes()
     yield from Page(replies).routes()

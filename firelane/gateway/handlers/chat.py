@@ -32,7 +32,7 @@ class Chat:
 
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._decoder)
-        model = await self._models.find_loaded(request.model, exchange)
+        model = await self._models.find_loaded(request.model, exchange, streams=request.stream)
         draws = request.n or 1
         with model.reserve(exchange, draws, request.options) as reservation:
             room = model.text_room(exchange, "messages", request)

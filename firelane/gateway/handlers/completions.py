@@ -36,7 +36,7 @@ class Completions:
 
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._decoder)
-        model = await self._models.find_loaded(request.model, exchange)
+        model = await self._models.find_loaded(request.model, exchange, streams=request.stream)
         draws = max(request.n or 1, request.best_of or 1)
         sequences = len(request.prompts()) * draws
         with model.reserve(exchange, sequences, request.options) as reservation:

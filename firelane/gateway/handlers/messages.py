@@ -54,7 +54,7 @@ class Messages:
 
     async def create(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._requests)
-        model = await self._models.find_loaded(request.model, exchange)
+        model = await self._models.find_loaded(request.model, exchange, streams=request.stream)
         with model.reserve(exchange, 1) as reservation:
             fields = as_chat(request)
             room = model.text_room(exchange, "messages")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from firelane.api.completions import CompletionRequest
 from firelane.api.decode import BodyDecoder
+from firelane.api.node import keep_seconds
 from firelane.api.ollama import HINTS, OllamaChatRequest, OllamaGenerateRequest, OllamaRequest
 from firelane.api.ollama_answer import (
     OllamaAnswerMessage,
@@ -56,7 +58,11 @@ class Ollama:
     async def chat(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._chats)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
-        await model.until_loaded(exchange)
+        keep_s = keep_seconds(request.keep_alive)
+        if not request.messages and keep_s == 0 and model.residence.leaves:
+            self._put_away(exchange, model, request)
+            return
+        await model.until_loaded(exchange, keep_s=keep_s)
         if not request.messages:
             self._tell_loaded(exchange, model, request)
         else:
@@ -65,7 +71,11 @@ class Ollama:
     async def generate(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._generates)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
-        await model.until_loaded(exchange)
+        keep_s = keep_seconds(request.keep_alive)
+        if not request.prompt and keep_s == 0 and model.residence.leaves:
+            self._put_away(exchange, model, request)
+            return
+        await model.until_loaded(exchange, keep_s=keep_s)
         if not request.prompt:
             self._tell_loaded(exchange, model, request)
         elif request.raw or (model.prompts.template is None and not request.system):
@@ -116,19 +126,33 @@ class Ollama:
             )
             await start_generation(model, reservation, generation)
 
+    def _put_away(self, exchange: Exchange, model: ServedModel, request: OllamaRequest) -> None:
+        """The model leaves memory as soon as nobody uses it."""
+        model.residence.used(0.0)
+        self._tell(exchange, model, request, "unload")
+
     def _tell_loaded(self, exchange: Exchange, model: ServedModel, request: OllamaRequest) -> None:
         """Raises EngineDeadError."""
         model.serving()
+        self._tell(exchange, model, request, "load")
+
+    def _tell(
+        self,
+        exchange: Exchange,
+        model: ServedModel,
+        request: OllamaRequest,
+        reason: Literal["load", "unload"],
+    ) -> None:
         with model.reserve_text(exchange):
             created = rfc3339(time.time())
             if isinstance(request, OllamaChatRequest):
                 message = OllamaAnswerMessage(content="")
                 answer: OllamaChatAnswer | OllamaGenerateAnswer = OllamaChatAnswer(
-                    model=request.model, created_at=created, done=True, done_reason="load", message=message
+                    model=request.model, created_at=created, done=True, done_reason=reason, message=message
                 )
             else:
                 answer = OllamaGenerateAnswer(
-                    model=request.model, created_at=created, done=True, done_reason="load", response=""
+                    model=request.model, created_at=created, done=True, done_reason=reason, response=""
                 )
         self._replies.json(exchange, answer)
 

@@ -8,7 +8,8 @@ import msgspec
 
 from firelane.api.decode import BodyDecoder
 from firelane.api.embeddings import MAX_INPUTS
-from firelane.api.ollama import EMBED_HINTS, OllamaEmbeddingsRequest, OllamaEmbedRequest
+from firelane.api.node import keep_seconds
+from firelane.api.ollama import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from firelane.api.ollama_answer import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaError
 from firelane.errors import RequestError
 from firelane.gateway.answers.formats import encode_json
@@ -30,8 +31,8 @@ class OllamaEmbeddings:
         self._models = models
         self._bodies = bodies
         self._replies = replies
-        self._many: BodyDecoder[OllamaEmbedRequest] = BodyDecoder(OllamaEmbedRequest, EMBED_HINTS)
-        self._one: BodyDecoder[OllamaEmbeddingsRequest] = BodyDecoder(OllamaEmbeddingsRequest, EMBED_HINTS)
+        self._many: BodyDecoder[OllamaEmbedRequest] = BodyDecoder(OllamaEmbedRequest)
+        self._one: BodyDecoder[OllamaEmbeddingsRequest] = BodyDecoder(OllamaEmbeddingsRequest)
 
     def routes(self) -> Iterable[Route]:
         many = Doc(
@@ -53,7 +54,7 @@ class OllamaEmbeddings:
         request = await self._bodies.read(exchange, self._many)
         self._note(exchange, request)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
-        await model.until_loaded(exchange)
+        await model.until_loaded(exchange, keep_s=keep_seconds(request.keep_alive))
         ready, inputs, dimensions = model.serving(), request.inputs(), request.dimensions or None
         _check_inputs(inputs)
         check_dimensions(dimensions, ready.embedding_width)
@@ -69,7 +70,7 @@ class OllamaEmbeddings:
         request = await self._bodies.read(exchange, self._one)
         self._note(exchange, request)
         model = self._models.find_tagged(request.model, exchange.request.tenant)
-        await model.until_loaded(exchange)
+        await model.until_loaded(exchange, keep_s=keep_seconds(request.keep_alive))
         model.serving()
         if not request.prompt:
             with model.reserve_text(exchange):

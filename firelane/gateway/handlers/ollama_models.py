@@ -1,10 +1,11 @@
-"""Ollama's endpoints about models: which there are, what each can do. They are fixed when the
-server starts, so that nothing is pulled, made or deleted.
+"""Ollama's endpoints about models: which there are, which are in memory, what each can do. None is made or
+deleted here.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,7 +31,7 @@ from firelane.gateway.services import Services
 API_VERSION = "0.12.11"
 """Of Ollama, whose API these paths follow: clients compare it with what they need."""
 NEVER = "9999-12-31T23:59:59Z"
-"""When a model is put out of memory."""
+"""When a model leaves memory that stays there."""
 CHANGES = (
     *(("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
     ("DELETE", "/api/delete"),
@@ -41,6 +42,7 @@ CHANGES = (
 class OllamaModelList:
     def __init__(self, services: Services) -> None:
         self._models = services.models
+        self._control = services.control
         self._bodies = services.bodies
         self._replies = services.replies
         self._started = rfc3339(services.created)
@@ -89,13 +91,17 @@ class OllamaModelList:
                 size=ready.weights_bytes + ready.kv_bytes,
                 digest=_digest(model),
                 details=_details(model),
-                expires_at=NEVER,
+                expires_at=self._expiry(model),
                 context_length=ready.max_model_len,
             )
             for model, name in self._names(exchange)
             if (ready := model.engines.ready) is not None
         ]
         self._replies.json(exchange, OllamaRunningModels(models=models))
+
+    def _expiry(self, model: ServedModel) -> str:
+        keep_s = self._control.keep_s(model)
+        return NEVER if keep_s is None else rfc3339(time.time() + keep_s)
 
     def version(self, exchange: Exchange) -> None:
         self._replies.json(exchange, OllamaVersion(version=API_VERSION))

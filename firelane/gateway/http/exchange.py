@@ -71,7 +71,7 @@ class Request:
     path. `route`, `tenant` and `cors` are known before the body is read; `route` is None for a preflight.
     `body_limit`: bytes of the body, None: the server's. `sink`: where the body went, if not into `body`.
     `error`: the answer, where the head tells it already. `cors`: lines for whatever answers. `background`: to
-    be run only where nothing else wants to.
+    be run only where nothing else wants to. `streams_early`: its stream has begun before its model was there.
     """
 
     __slots__ = (
@@ -89,6 +89,7 @@ class Request:
         "query",
         "route",
         "sink",
+        "streams_early",
         "tenant",
         "version",
     )
@@ -110,6 +111,7 @@ class Request:
         self.tenant: Tenant = UNAUTHENTICATED
         self.sink: BodySink | None = None
         self.background = False
+        self.streams_early = False
 
 
 class Exchange(Protocol):

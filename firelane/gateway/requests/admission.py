@@ -92,7 +92,8 @@ class Reservation:
 class AdmissionController:
     """Counts the sequences of one model between admission and end. Room is what the engine runs at once plus
     `max_queue` waiting, none of them for longer than `max_age_s`. held: sequences of clients; background:
-    those of batches, which take no room from clients. draining: nothing is admitted any more.
+    those of batches, which take no room from clients. early_held: of `held` those that wait for the model
+    itself. draining: nothing is admitted any more.
 
     When all seats are taken, a named tenant may hold QUEUE_SHARE times what is then still free: one that
     floods the server fills most of the queue, and never the places that others need. (Choudhury and Hahne,
@@ -107,7 +108,7 @@ class AdmissionController:
         self.max_age_s = max_age_s
         self._line: dict[Waiting, float] = {}  # by arrival
         self._held_by: dict[str, int] = {}
-        self.held = self.background = 0
+        self.held = self.background = self.early_held = 0
 
     def reserve(
         self, exchange: Exchange, sequences: int, max_num_seqs: int, *, reject_if_busy: bool = False
@@ -145,10 +146,17 @@ class AdmissionController:
             raise EngineDeadError("the server is shutting down: try another one")
         place = Reservation(self, exchange, UNLIMITED, 1)
         self._take_room(1, 0, place.tenant)
+        self.early_held += 1
         try:
             yield
         finally:
+            self.early_held -= 1
             place.release()
+
+    @property
+    def is_busy(self) -> bool:
+        """There are requests, other than those that wait for the model itself."""
+        return self.held > self.early_held or self.background > 0
 
     def _take_room(self, sequences: int, max_num_seqs: int, tenant: str) -> None:
         room = self._check_size(sequences, max_num_seqs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import hashlib
 from collections.abc import Coroutine, Iterator, Sequence
@@ -17,6 +18,8 @@ from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
+from firelane.gateway.requests.residence import ALWAYS, Residence, rejects_cold
+from firelane.gateway.requests.wake_signs import WakeSigns
 from firelane.gateway.tenants.tenant import Tenant
 from firelane.text.assistant import Assistant
 from firelane.text.encoder import COUNTED_TOKENS, TextRoom
@@ -33,6 +36,7 @@ class ModelState(enum.Enum):
 
     STARTING = "loading"
     READY = "ready"
+    STANDBY = "standby"
     DRAINING = "draining"
     DOWN = "down"
 
@@ -40,6 +44,7 @@ class ModelState(enum.Enum):
 _STATES = {
     LinkState.STARTING: ModelState.STARTING,
     LinkState.READY: ModelState.READY,
+    LinkState.STANDBY: ModelState.STANDBY,
     LinkState.DEAD: ModelState.DOWN,
 }
 
@@ -61,6 +66,9 @@ class ServedModel:
     """Version of the program, a part of the fingerprint."""
     waits: bool = False
     """Requests that come while it loads wait for it."""
+    tenants: frozenset[str] | None = None
+    """Those that may use it; None: all."""
+    residence: Residence = ALWAYS
 
     @property
     def name(self) -> str:
@@ -108,14 +116,47 @@ class ServedModel:
             )
         return ready
 
-    async def until_loaded(self, exchange: Exchange) -> None:
-        """Wait while the first engine loads, where the server is to do that: a place in the queue is held
-        meanwhile. Raises QueueFullError, and QueueTimeoutError after `max_queue_age_s`.
+    @property
+    def status(self) -> str:
+        """State in words: that of its residence where it has one."""
+        own = "" if self.admission.draining else self.residence.state
+        return own or self.state.value
+
+    async def until_loaded(
+        self, exchange: Exchange, *, keep_s: float | None = None, streams: bool = False
+    ) -> None:
+        """Wait while the model comes to memory, or the first engine loads where the server is to do that: a
+        place in the queue is held meanwhile. keep_s: as in Residence.used. streams: the answer is a stream of
+        events. Raises QueueFullError, and QueueTimeoutError after its time; EngineDeadError where the model
+        does not come, or the client does not wait.
         """
+        residence = self.residence
+        while residence.is_cold and not exchange.gone:
+            await self._until_resident(exchange, streams)
+        residence.used(keep_s)
         loads = self.engines.takes is None and self.state is ModelState.STARTING
         if loads and self.waits and not exchange.request.background:
             with self.admission.early(exchange):
                 await _until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
+
+    def _tell_coming(self) -> str:
+        """What the model is doing while it comes to memory."""
+        progress = self.engines.progress
+        if self.engines.state is LinkState.STARTING and progress is not None:
+            return f"{self.name}: {self.reason}"
+        return f"{self.name}: {self.residence.state or self.state.value}"
+
+    async def _until_resident(self, exchange: Exchange, streams: bool) -> None:
+        residence, request = self.residence, exchange.request
+        if rejects_cold(request.headers):
+            raise EngineDeadError(
+                f"{self.name} is not in memory ({residence.state}), and the request does not wait for it",
+                retry_after_s=residence.left_s,
+            )
+        place = contextlib.nullcontext() if request.background else self.admission.early(exchange)
+        signs = WakeSigns(exchange, self._tell_coming) if streams else contextlib.nullcontext()
+        with place, signs:
+            await _until(residence.want(), exchange, residence.deadline_s)
 
     def text_room(self, exchange: Exchange, part: str, fields: SamplingFields | None = None) -> TextRoom:
         """Room for a request's texts. part: as in TextRoom. Raises EngineDeadError."""
@@ -148,6 +189,8 @@ class ServedModel:
 
     def open_to(self, tenant: Tenant, name: str) -> bool:
         """Whether a tenant may ask for the model by this name of it."""
+        if self.tenants is not None and tenant.name not in self.tenants:
+            return False
         return tenant.may_use(name) or tenant.may_use(self.aliases.get(name, name))
 
     def names_for(self, tenant: Tenant) -> list[str]:
@@ -167,19 +210,35 @@ async def _until(loaded: Coroutine[Any, Any, None], exchange: Exchange, most_s: 
     finally:
         exchange.on_gone = None
         waiting.cancel()
+    if done and not waiting.cancelled():
+        waiting.result()
     if not done:
         raise QueueTimeoutError(f"the model has not been loaded within {most_s:g} s: try again later")
 
 
 class Models:
-    """All models of a gateway, in the order of its configuration. Fixed once made. any_name: requests that
-    name no model that there is get the first one, too.
+    """All models of a gateway, in the order of its configuration. any_name: requests that name no model that
+    there is get the first one, too.
     """
 
     def __init__(self, models: Sequence[ServedModel], *, any_name: bool = False) -> None:
         self._models = tuple(models)
         self._any_name = any_name
-        self._by_name = {name: m for m in models for name in (*m.names, *m.aliases)}
+        self._by_name: dict[str, ServedModel] = {}
+        self.index()
+
+    def index(self) -> None:
+        """To be called when a model's names have changed."""
+        self._by_name = {name: m for m in self._models for name in (*m.names, *m.aliases)}
+
+    def add(self, model: ServedModel) -> None:
+        self._models = (*self._models, model)
+        self.index()
+
+    def remove(self, model: ServedModel) -> None:
+        """Requests that have begun go on."""
+        self._models = tuple(one for one in self._models if one is not model)
+        self.index()
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)
@@ -207,10 +266,12 @@ class Models:
             return self.default.name
         return name
 
-    async def find_loaded(self, name: str | None, exchange: Exchange) -> ServedModel:
+    async def find_loaded(
+        self, name: str | None, exchange: Exchange, *, streams: bool | None = False
+    ) -> ServedModel:
         """As `find`, for a request of `exchange` that needs an engine: waits where the model loads."""
         model = self.find(name, exchange.request.tenant)
-        await model.until_loaded(exchange)
+        await model.until_loaded(exchange, streams=streams is True)
         return model
 
     def find_tagged(self, name: str, tenant: Tenant) -> ServedModel:

@@ -1,0 +1,77 @@
+"""GET and POST /admin/models: the models of a node, and what becomes of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from firelane.errors import RequestError
+
+
+class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. state: as docs/node.md draws them; reason: of a quarantine, or of an engine that died.
+    held_bytes: of the node's budget; need_bytes: when it is ready. requests: admitted and not ended; waiting:
+    those that wait for the model itself. retry_s: until a quarantined model is tried again.
+    """
+
+    name: str
+    aliases: list[str]
+    state: str
+    reason: str
+    state_s: float
+    idle_s: float
+    priority: int
+    pinned: bool
+    held_bytes: int
+    need_bytes: int
+    requests: int
+    waiting: int
+    retry_s: float
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """budget_bytes: null where there is none."""
+
+    budget_bytes: int | None
+    used_bytes: int
+    models: list[NodeModelReport]
+
+
+class NodeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """timeout_s: how long requests may take to end, or the model to come."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    timeout_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+
+    def check(self) -> None:
+        """All that the types allow is allowed."""
+
+
+def keep_seconds(value: Any) -> float | None:
+    """Ollama's keep_alive: seconds, or a duration as Go writes it ("5m", "1h30m", "-1"); below 0: for ever.
+    None where there is none. Raises RequestError.
+    """
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and (seconds := _go_duration(value)) is not None:
+        return seconds
+    raise RequestError(
+        f'`keep_alive` is {value!r}: give seconds, or a duration such as "5m"', param="keep_alive"
+    )
+
+
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def _go_duration(text: str) -> float | None:
+    """None for what is no duration."""
+    if not re.fullmatch(r"-?(\d+(\.\d+)?(h|ms|m|s|us|ns)?)+", text):
+        return None
+    parts = re.findall(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns)?", text)
+    total = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+    return -total if text.startswith("-") else total

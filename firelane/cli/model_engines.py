@@ -1,0 +1,166 @@
+"""The engines of one model of a server: their processes, their links to the gateway, and what its node has to
+know of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from firelane.errors import FirelaneError
+from firelane.node.fleet import Fleet, Link
+from firelane.node.supervisor import EngineExit
+
+if TYPE_CHECKING:
+    from firelane.cli.engine_shares import EngineOptions
+    from firelane.cli.engines import GatewayEngines
+    from firelane.gateway.engines.link import EngineLink
+    from firelane.gateway.engines.replicas import ReplicaSet
+    from firelane.gateway.requests.models import ServedModel
+    from firelane.wire.frames import Loading, Progress, Ready
+
+log = logging.getLogger(__name__)
+LAST_FRAMES_S = 0.5
+
+
+class Server(Protocol):
+    """Whoever has the engines of all models."""
+
+    def on_progress(self, frame: Progress) -> None: ...
+    def on_loading(self, name: str, loading: Loading) -> None: ...
+    def on_ready(self, name: str, ready: Ready) -> None: ...
+    def on_exit(self, name: str) -> None: ...
+    def on_asleep(self, name: str) -> None: ...
+    def on_awake(self, name: str) -> None: ...
+    def on_given_up(self, model: ModelEngines, error: FirelaneError, *, was_killed: bool = False) -> None:
+        """One place of a model's engines stays empty. was_killed: by a signal."""
+        ...
+
+
+class ModelEngines:
+    """FleetEvents of the fleet of one model, and its node's Engines. served: once there is a gateway."""
+
+    def __init__(self, name: str, options: EngineOptions, server: Server) -> None:
+        self.name = name
+        self.options = options
+        self.fleet: Fleet[EngineLink] = Fleet(options.configs(), self)
+        self.replicas: ReplicaSet | None = None
+        self.served: ServedModel | None = None
+        self.has_served = False
+        self._server = server
+        self._ends: GatewayEngines | None = None
+        self._turn = asyncio.Lock()
+
+    def make_replicas(self) -> GatewayEngines:
+        """Once: those of a model that was away are there already."""
+        if self._ends is not None:
+            return self._ends
+        from firelane.cli.engines import GatewayEngines
+
+        server, name = self._server, self.name
+        engines = GatewayEngines(
+            self.options,
+            server.on_progress,
+            lambda loading: server.on_loading(name, loading),
+            self._on_asleep,
+            lambda: server.on_awake(name),
+        )
+        self._ends, self.replicas = engines, engines.replicas
+        return engines
+
+    # ---- as its node sees it
+
+    @property
+    def serves(self) -> bool:
+        return self.replicas is not None and bool(self.replicas.serving)
+
+    @property
+    def is_busy(self) -> bool:
+        if self.replicas is None or self.served is None:
+            return False
+        return self.replicas.in_flight > 0 or self.served.admission.is_busy
+
+    @property
+    def can_sleep(self) -> bool:
+        serving = self.replicas.serving if self.replicas is not None else []
+        return bool(serving) and all(link.ready is not None and link.ready.can_sleep for link in serving)
+
+    @property
+    def ready_bytes(self) -> int:
+        sizes = None if self.replicas is None else self.replicas.sizes
+        return 0 if sizes is None else sizes.weights_bytes + sizes.kv_bytes + sizes.states_bytes
+
+    @property
+    def standby_bytes(self) -> int:
+        links = [] if self.replicas is None else self.replicas.links
+        return sum(link.asleep.resident_bytes for link in links if link.asleep is not None)
+
+    async def start(self) -> None:
+        async with self._turn:
+            await self.fleet.start()
+
+    async def reconfigure(self, options: EngineOptions) -> None:
+        """Other engines from now on. There is none when this is called."""
+        async with self._turn:
+            self.options = options
+            if self._ends is not None:
+                for link in list(self._ends.replicas.links):
+                    self._ends.remove(link)
+            self.fleet = Fleet(options.configs(), self)
+            if self._ends is not None:
+                await self.fleet.connect(self._ends)
+
+    async def stop(self) -> None:
+        async with self._turn:
+            if self.replicas is not None:
+                self.replicas.drain()
+            await self.fleet.stop()
+
+    def sleep(self) -> None:
+        if self.replicas is not None:
+            self.replicas.sleep()
+
+    def wake(self) -> None:
+        if self.replicas is not None:
+            self.replicas.wake()
+
+    def _on_asleep(self) -> None:
+        """One of them: the last one counts."""
+        links = [] if self.replicas is None else self.replicas.links
+        if not self.serves and all(link.asleep is not None for link in links):
+            self._server.on_asleep(self.name)
+
+    # ---- what its fleet tells
+
+    def on_ready(self, replica: str, ready: Ready) -> None:
+        """The first one is told by the start's lines."""
+        level = logging.INFO if self.has_served or self.options.engine.log_format == "json" else logging.DEBUG
+        self.has_served = True
+        log.log(
+            level,
+            "engine_ready model=%s replica=%s pid=%d max_model_len=%d max_num_seqs=%d kv_tokens=%d "
+            "weights_bytes=%d load_s=%.2f",
+            *(self.name, replica, ready.pid, ready.max_model_len, ready.max_num_seqs),
+            *(ready.num_blocks * ready.block_size, ready.weights_bytes, ready.load_s),
+        )
+        self._server.on_ready(self.name, ready)
+
+    def on_exit(self, replica: str, ended: EngineExit) -> None:
+        if self.has_served:
+            log.warning(
+                "engine_exit model=%s replica=%s %s lived_s=%.1f; another one is started",
+                *(self.name, replica, ended, ended.lived_s),
+            )
+        self._server.on_exit(self.name)
+
+    def on_given_up(self, ended: EngineExit, link: Link) -> None:
+        """The process may be gone before its last frame, which tells why, has been read."""
+        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended, link)
+
+    def _explain(self, ended: EngineExit, link: Link) -> None:
+        failed = link.failed
+        error = FirelaneError(failed.message if failed is not None else f"{ended}; its last lines are above")
+        error.exit_code = failed.exit_code if failed is not None else ended.exit_code
+        was_killed = failed is None and ended.return_code < 0
+        self._server.on_given_up(self, error, was_killed=was_killed)

@@ -1,0 +1,53 @@
+"""Serve several models from one file, within one memory budget: models come when they are asked for.
+
+SIGHUP reads the file again; SIGINT or SIGTERM ends the node as they end `serve`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firelane.cli import options, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firelane.cli.node_plan import ModelSetup, NodePlan
+    from firelane.env import Environment
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="the node's models and settings")
+    parser.add_argument(
+        "--check", action="store_true", help="read the file, tell what it says, and serve nothing"
+    )
+    parser.add_argument("--host", help="in place of the file's")
+    parser.add_argument("--port", type=options.port, help="in place of the file's")
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="form of a log line (default: text)"
+    )
+
+
+def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.backends.cpu.memory import available_bytes
+    from firelane.cli.node_setup import NodeReader, resolver
+    from firelane.cli.service import serve as run_service
+
+    display = serve.display_for(arguments.log_format, environment)
+    resolve = resolver(display, environment.cache_dir)
+    given = {"host": arguments.host, "port": arguments.port, "log_format": arguments.log_format}
+    reader = NodeReader(arguments.config, environment, resolve, available_bytes, given)
+    setup = reader.read()
+    if arguments.check:
+        display.close()
+        print("\n".join(setup.lines()))
+        return 0
+    options.log_resolved("gateway", setup.gateway, as_json=arguments.log_format == "json")
+
+    def reread() -> tuple[NodePlan, Sequence[ModelSetup]]:
+        found = reader.read()
+        return found.plan, found.models
+
+    return run_service(setup.gateway, setup.models, display, setup.plan, reread)

@@ -1,0 +1,97 @@
+"""Requests of the command line to a running node."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from firelane import env
+from firelane.cli.options import GIB, positive_float
+from firelane.errors import FirelaneError, MachineError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+ANSWER_S = 30.0
+"""For the answer itself, beside what it may wait for."""
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default=DEFAULT_URL, help="the node's address (default: %(default)s)")
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="of a tenant with admin = true (default: OPENAI_API_KEY)"
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="one of the node's names")
+    parser.add_argument(
+        "--timeout-s",
+        type=positive_float,
+        default=30.0,
+        metavar="S",
+        help="how long requests may take to end, or the model to come (default: %(default)g)",
+    )
+    add_server(parser)
+
+
+def change(arguments: argparse.Namespace, action: str) -> int:
+    """Do something to a model, and print what it is then. Raises FirelaneError."""
+    body = {"model": arguments.model, "timeout_s": arguments.timeout_s}
+    path = f"/admin/models/{action}"
+    report = _ask(arguments, path, body, within_s=arguments.timeout_s + ANSWER_S)
+    print(f"{report['name']}: {report['state']}, {_gib(report['held_bytes'])} of memory")
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> list[str]:
+    """A table, a line each. Raises FirelaneError."""
+    found = _ask(arguments, "/admin/models", None, within_s=ANSWER_S)
+    rows = [("MODEL", "STATE", "MEMORY", "REQUESTS", "WAITING", "IDLE", "")]
+    rows += [
+        (
+            *(", ".join([one["name"], *one["aliases"]]), one["state"], _gib(one["held_bytes"])),
+            *(str(one["requests"]), str(one["waiting"]), f"{one['idle_s']:.0f} s"),
+            one["reason"] or ("pinned" if one["pinned"] else ""),
+        )
+        for one in found["models"]
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    budget = found["budget_bytes"]
+    of = "" if budget is None else f" of {_gib(budget)}"
+    return [*(line.rstrip() for line in lines), f"memory {_gib(found['used_bytes'])}{of}"]
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB"
+
+
+def _ask(
+    arguments: argparse.Namespace, path: str, body: dict[str, Any] | None, *, within_s: float
+) -> dict[str, Any]:
+    url = arguments.url.rstrip("/")
+    headers = {"content-type": "application/json"}
+    key = arguments.api_key or env.api_key()
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        request = urllib.request.Request(url + path, data, headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=within_s) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise FirelaneError(_message(error)) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise MachineError(f"{url}: no node answers there ({reason}): give --url") from error
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return json.load(error)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return f"status {error.code}"

@@ -1,0 +1,209 @@
+"""From the file of a node to what its server is made of: the gateway's config, engines, and their plan."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firelane.cli import engine_options, gateway_options, options, serve
+from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
+from firelane.cli.node_plan import ModelSetup, NodePlan
+from firelane.cli.option_table import OptionTable
+from firelane.cli.progress import Progress as Display
+from firelane.engine_config import EngineConfig
+from firelane.env import Environment
+from firelane.errors import FirelaneError, UsageError
+from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.node.config import ModelEntry, NodeConfig, read_config
+from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
+
+NOT_IN_A_NODE = ("--served-model-name", "--model", "--alias", "--any-model", "--wait")
+"""Options of `serve` that a node's file says in another way."""
+WHERE_LEFT_OUT: dict[str, Any] = {"any_model": False, "wait": None}
+NAME = "node"
+"""Of the directory of its files and batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSetup:
+    """gateway.models are those of `models`."""
+
+    gateway: GatewayConfig
+    plan: NodePlan
+    models: tuple[ModelSetup, ...]
+
+    def lines(self) -> list[str]:
+        """What a person wants to see of it."""
+        lines = [
+            f"{', '.join((*model.gateway.names, *dict(model.gateway.aliases)))}: "
+            f"{gib(model.policy.need_bytes)}{', pinned' * model.policy.pinned}"
+            for model in self.models
+        ]
+        total = sum(model.policy.need_bytes for model in self.models)
+        return [*lines, f"together {gib(total)}, budget {gib(self.plan.policy.budget_bytes or 0)}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    entry: ModelEntry
+    gateway: ModelConfig
+    engine: EngineConfig
+    options: argparse.Namespace
+    need: Need
+
+
+class NodeReader:
+    """Reads a node's file, again and again. resolve: the directory of a source. free_bytes: memory that can
+    be had. Raises UsageError, with line and key, for all that is wrong with the file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        environment: Environment,
+        resolve: Callable[[str | None], Path],
+        free_bytes: Callable[[], int],
+        given: dict[str, Any] | None = None,
+    ) -> None:
+        """given: options of the server that count in place of the file's, where they are not None."""
+        self._path, self._environment = path, environment
+        self._given = {key: value for key, value in (given or {}).items() if value is not None}
+        self._resolve, self._free_bytes = resolve, free_bytes
+        self._server = OptionTable(
+            serve.add_server,
+            gateway_options.add_access,
+            gateway_options.add_limits,
+            gateway_options.add_requests,
+            gateway_options.add_storage,
+            gateway_options.add_telemetry,
+            without=NOT_IN_A_NODE,
+        )
+        self._engine = OptionTable(options.add_engine, engine_options.add_replicas)
+        self._model = OptionTable(options.add_engine, engine_options.add_replicas, _add_formats)
+
+    def read(self) -> NodeSetup:
+        config = read_config(self._path, self._model.keys)
+        config.file.check_keys(("server",), self._server.keys)
+        config.file.check_keys(("engine",), self._engine.keys)
+        server = self._namespace(config)
+        budget = config.policy.budget_bytes or self._default_budget
+        models = [self._model_of(config, entry, server, budget) for entry in config.models]
+        _check_budget(config, models, budget)
+        number = len(models)
+        return NodeSetup(
+            gateway=self._gateway(config, server, models),
+            plan=NodePlan(policy=dataclasses.replace(config.policy, budget_bytes=budget)),
+            models=tuple(
+                ModelSetup(
+                    gateway=model.gateway,
+                    engines=engine_options.engine_options(model.options, model.engine, number, index),
+                    policy=dataclasses.replace(model.entry.policy, need_bytes=model.need.total),
+                )
+                for index, model in enumerate(models)
+            ),
+        )
+
+    @functools.cached_property
+    def _default_budget(self) -> int:
+        """Of the memory that is free before there is any model."""
+        return int(self._free_bytes() * BUDGET_SHARE)
+
+    def _namespace(self, config: NodeConfig) -> argparse.Namespace:
+        values = self._server.read(config.file, ("server",), config.server)
+        return argparse.Namespace(**{**self._server.defaults(), **WHERE_LEFT_OUT, **values, **self._given})
+
+    def _model_of(
+        self, config: NodeConfig, entry: ModelEntry, server: argparse.Namespace, budget: int
+    ) -> _Model:
+        from firelane.text.tokenizer_source import tokenizer_directory
+
+        file, at = config.file, ("models", entry.name)
+        shared = self._engine.read(file, ("engine",), config.engine)
+        values = {**self._model.defaults(), **shared, **self._model.read(file, at, entry.options)}
+        chosen = argparse.Namespace(**values)
+        if chosen.weights_pages == "auto":
+            chosen.weights_pages = "file"  # others want the memory, and the page cache is all of theirs
+        try:
+            directory = self._resolve(self._source(entry.source))
+            tokenizer_dir = tokenizer_directory(directory, self._environment.cache_dir)
+            engine = EngineConfig(
+                model_dir=directory,
+                cache_dir=self._environment.cache_dir,
+                tokenizer_dir=tokenizer_dir,
+                log_format=server.log_format,
+                **options.engine_settings(chosen),
+            )
+            engine = default_kv_bytes(engine, budget)
+            need = need_of(engine, chosen.replicas)
+        except FirelaneError as error:
+            raise file.error(at, str(error)) from error
+        gateway = ModelConfig(
+            model_dir=directory,
+            tokenizer_dir=tokenizer_dir,
+            names=(entry.name,),
+            aliases=tuple((alias, entry.name) for alias in entry.aliases),
+            chat_template=chosen.chat_template,
+            tool_parser=chosen.tool_parser,
+            reasoning_parser=chosen.reasoning_parser,
+            tenants=entry.tenants,
+        )
+        return _Model(entry=entry, gateway=gateway, engine=engine, options=chosen, need=need)
+
+    def _source(self, source: str | None) -> str | None:
+        """A directory of the file's own directory, too."""
+        beside = None if source is None else self._path.parent / source
+        return str(beside) if beside is not None and beside.exists() else source
+
+    def _gateway(self, config: NodeConfig, server: argparse.Namespace, models: list[_Model]) -> GatewayConfig:
+        try:
+            settings = gateway_options.gateway_settings(server)
+            settings |= gateway_options.storage_settings(
+                server, self._environment.cache_dir, NAME, server.port
+            )
+            return serve.gateway_config(server, [model.gateway for model in models], settings)
+        except UsageError as error:
+            raise config.file.error(("server",), str(error)) from error
+
+
+BUDGET_SHARE = 0.8
+"""Of the memory that is free at the start, where the file names no budget."""
+
+
+def _add_formats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--chat-template", type=Path)
+    parser.add_argument("--tool-parser", choices=(*TOOL_PARSERS, *TOOL_ALIASES), default="auto")
+    parser.add_argument(
+        "--reasoning-parser", choices=(*REASONING_PARSERS, *REASONING_ALIASES), default="auto"
+    )
+
+
+def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None:
+    """Raises UsageError for a model that never fits."""
+    pinned = sum(model.need.total for model in models if model.entry.policy.pinned)
+    first = sum(model.need.total for model in models if model.entry.policy.loads_first)
+    for model in models:
+        beside = pinned - model.need.total * model.entry.policy.pinned
+        if model.need.total + beside > budget:
+            others = f" beside {gib(beside)} of pinned models" if beside else ""
+            raise config.file.error(
+                ("models", model.entry.name),
+                f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "
+                "node.budget_gib, lower kv_cache_gib or max_model_len, or take smaller weights",
+            )
+    if first > budget:
+        raise config.file.error(
+            ("models",),
+            f"models that are pinned or loaded at the start need {gib(first)}, and the node has "
+            f"{gib(budget)}",
+        )
+
+
+def resolver(display: Display, cache_dir: Path) -> Callable[[str | None], Path]:
+    from firelane.sources.resolve import resolve
+
+    return lambda source: resolve(source, progress=display, cache_dir=cache_dir)

@@ -1,0 +1,76 @@
+"""Standby of an engine: the process stays, and the memory of its executor goes back."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+from firelane.contract import Executor
+from firelane.kv import KvCache
+from firelane.wire.frames import Asleep, Awake
+
+STATUS = Path("/proc/self/status")
+_PRIVATE = ("RssAnon:", "RssShmem:")
+
+
+class Standby(Protocol):
+    @property
+    def sleeps(self) -> bool: ...
+
+    def sleep(self) -> Asleep:
+        """While no sequence lives and no step runs."""
+        ...
+
+    def wake(self) -> Awake:
+        """Before the next step. Raises OutOfMemoryError."""
+        ...
+
+
+class NoStandby:
+    """Of an executor that does not sleep."""
+
+    sleeps = False
+
+    def sleep(self) -> Asleep:
+        return Asleep(0, private_bytes(), 0.0)
+
+    def wake(self) -> Awake:
+        return Awake(0.0)
+
+
+NO_STANDBY: Standby = NoStandby()
+
+
+class EngineStandby:
+    """Of an executor and the cache whose memory it holds: what later prompts could find there is forgotten.
+    Owns neither."""
+
+    def __init__(self, executor: Executor, kv: KvCache) -> None:
+        self._executor, self._kv = executor, kv
+        self.sleeps = False
+
+    def sleep(self) -> Asleep:
+        began_s, before = time.monotonic(), private_bytes()
+        if not self.sleeps:
+            self.sleeps = True
+            self._kv.forget()
+            self._executor.standby()
+        held = private_bytes()
+        return Asleep(max(0, before - held), held, time.monotonic() - began_s)
+
+    def wake(self) -> Awake:
+        began_s = time.monotonic()
+        if self.sleeps:
+            self._executor.wake()
+            self.sleeps = False
+        return Awake(time.monotonic() - began_s)
+
+
+def private_bytes(status: Path = STATUS) -> int:
+    """Memory of this process that no file backs; 0 where the system does not tell."""
+    try:
+        lines = [line.split() for line in status.read_text().splitlines()]
+    except OSError:
+        return 0
+    return sum(int(words[1]) << 10 for words in lines if words and words[0] in _PRIVATE)

@@ -1,0 +1,54 @@
+"""Control over which models are in memory, as the gateway's handlers see it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from firelane.api.node import NodeReport
+from firelane.errors import RequestError
+from firelane.gateway.requests.models import ServedModel
+
+
+class NodeControl(Protocol):
+    """Whoever owns the engines of all models. What is asked for has happened when a coroutine returns; each
+    raises EngineDeadError where it cannot be done within its time.
+    """
+
+    def report(self) -> NodeReport: ...
+
+    def keep_s(self, model: ServedModel) -> float | None:
+        """Seconds until the model leaves memory if nobody asks for it; None: it stays."""
+        ...
+
+    async def load(self, model: ServedModel, within_s: float) -> None: ...
+    async def sleep(self, model: ServedModel, within_s: float) -> None: ...
+    async def unload(self, model: ServedModel, within_s: float) -> None: ...
+
+
+class FixedModels:
+    """Of a gateway whose models are there from its start to its end."""
+
+    def report(self) -> NodeReport:
+        return NodeReport(budget_bytes=None, used_bytes=0, models=[])
+
+    def keep_s(self, model: ServedModel) -> float | None:
+        del model
+
+    async def load(self, model: ServedModel, within_s: float) -> None:
+        raise _fixed(model, within_s)
+
+    async def sleep(self, model: ServedModel, within_s: float) -> None:
+        raise _fixed(model, within_s)
+
+    async def unload(self, model: ServedModel, within_s: float) -> None:
+        raise _fixed(model, within_s)
+
+
+FIXED: NodeControl = FixedModels()
+
+
+def _fixed(model: ServedModel, within_s: float) -> RequestError:
+    del within_s
+    return RequestError(
+        f"the models of this server are fixed: {model.name} stays as it is", code="models_fixed"
+    )

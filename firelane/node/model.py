@@ -1,0 +1,175 @@
+"""One model of a node: its policy, its engines, its state, and what the choice of memory needs to know."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from firelane.node.memory import Holder
+from firelane.node.policy import ModelPolicy
+from firelane.node.states import HOLDS_MEMORY, Lifecycle, State
+
+FIRST_COST_S = 1.0
+"""To come back, of a model that never has."""
+
+
+class Engines(Protocol):
+    """All engines of one model. Events go to the node: ready, awake, asleep, died, given up."""
+
+    @property
+    def serves(self) -> bool: ...
+
+    @property
+    def is_busy(self) -> bool:
+        """There are requests, other than those that wait for the model."""
+        ...
+
+    @property
+    def can_sleep(self) -> bool:
+        """All know standby. Only known when they are ready."""
+        ...
+
+    @property
+    def ready_bytes(self) -> int:
+        """Memory of weights, KV cache and states, as the engines tell; 0 before they have."""
+        ...
+
+    @property
+    def standby_bytes(self) -> int: ...
+
+    async def start(self) -> None:
+        """Raises MachineError where the system makes no process."""
+        ...
+
+    async def stop(self) -> None:
+        """End all, also those that load; returns when the processes have gone. Idempotent."""
+        ...
+
+    def sleep(self) -> None: ...
+    def wake(self) -> None: ...
+
+
+class PackedMark(Protocol):
+    """What remembers that a model was loaded before, so that its weights and kernels lie in the cache."""
+
+    @property
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+
+
+class _NoMark:
+    is_set = False
+
+    def set(self) -> None:
+        self.is_set = True
+
+
+class NodeModel:
+    """Owned by a Node. waiting: requests that wait for it. keep_s: how long it stays without a request, where
+    the last one said so (below 0: for ever), in place of the policy's."""
+
+    def __init__(
+        self,
+        name: str,
+        engines: Engines,
+        policy: ModelPolicy | None = None,
+        *,
+        mark: PackedMark | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.engines, self.policy = name, engines, policy or ModelPolicy()
+        self._mark: PackedMark = mark or _NoMark()
+        self.lifecycle = Lifecycle(name, self.resting_state, clock=clock)
+        self.bringing: asyncio.Task[None] | None = None
+        self.waiting = self.failures = 0
+        self.last_used_s = self.ready_s = clock()
+        self.retry_at_s = 0.0
+        self.keep_s: float | None = None
+        self._is_yielding = False
+        self._cost_s = FIRST_COST_S
+        self._standby_bytes = 0
+
+    @property
+    def state(self) -> State:
+        return self.lifecycle.state
+
+    @property
+    def reason(self) -> str:
+        return self.lifecycle.reason
+
+    @property
+    def resting_state(self) -> State:
+        """Without an engine."""
+        return State.PACKED if self._mark.is_set else State.ON_DISK
+
+    def mark_with(self, mark: PackedMark) -> None:
+        """Of other options, with which it has no engine yet."""
+        self._mark = mark
+        if self.state in (State.ON_DISK, State.PACKED) and self.state is not self.resting_state:
+            self.lifecycle.move(self.resting_state)
+
+    @property
+    def serves(self) -> bool:
+        """Takes new requests."""
+        return self.state is State.READY and not self._is_yielding
+
+    @property
+    def left_s(self) -> float:
+        """Until it is likely to serve, when it is wanted now."""
+        return self._cost_s
+
+    @property
+    def need_bytes(self) -> int:
+        return self.engines.ready_bytes or self.policy.need_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the budget."""
+        if self.state in HOLDS_MEMORY:
+            return self.need_bytes
+        return self.engines.standby_bytes if self.state is State.STANDBY else 0
+
+    def became_ready(self, now_s: float) -> None:
+        self._cost_s = max(0.0, now_s - self.lifecycle.since_s)
+        self._mark.set()
+        self.failures = 0
+        self.ready_s = self.last_used_s = now_s
+        self.lifecycle.move(State.READY)
+
+    def fell_asleep(self) -> None:
+        self._standby_bytes = self.engines.standby_bytes
+        self.lifecycle.move(State.STANDBY)
+
+    def yields(self, yields: bool) -> None:
+        """Whether new requests wait, so that those in flight end and the memory goes to others."""
+        self._is_yielding = yields
+        self.lifecycle.tell()
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Nobody has used it for the time that it is kept."""
+        return not self.waiting and self.left_here_s(now_s) == 0
+
+    def left_here_s(self, now_s: float) -> float | None:
+        """Until it leaves memory if nobody asks for it; None: it stays."""
+        keep_s = self.policy.idle_s if self.keep_s is None else self.keep_s
+        if self.policy.pinned or keep_s is None or keep_s < 0:
+            return None
+        return max(0.0, self.last_used_s + keep_s - now_s)
+
+    def holder(self, now_s: float) -> Holder:
+        is_ready, engines = self.state is State.READY, self.engines
+        sleeps = is_ready and engines.can_sleep
+        return Holder(
+            name=self.name,
+            gives_bytes=self.held_bytes - (self._standby_bytes if sleeps else 0),
+            ends_bytes=self.held_bytes,
+            priority=self.policy.priority,
+            idle_s=now_s - self.last_used_s,
+            resident_s=now_s - self.ready_s,
+            cost_s=self._cost_s,
+            is_busy=engines.is_busy,
+            is_pinned=self.policy.pinned,
+            is_ready=is_ready,
+        )

@@ -1,0 +1,95 @@
+"""States of a model on a node, and the one owner of each model's state.
+
+    no engine        on disk, packed --load--> loading --> ready <--> (sleeping, standby, waking)
+    process without memory                                  standby
+    quarantined: engines that did not start are left alone for a while
+
+docs/node.md has the drawing; TRANSITIONS has every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class State(enum.Enum):
+    """packed: its weights and kernels lie in the cache, from an earlier load. quarantined: its engines did
+    not start, and are not tried for a while."""
+
+    ON_DISK = "on disk"
+    PACKED = "packed"
+    LOADING = "loading"
+    READY = "ready"
+    SLEEPING = "sleeping"
+    STANDBY = "standby"
+    WAKING = "waking"
+    STOPPING = "stopping"
+    QUARANTINED = "quarantined"
+
+
+_S = State
+TRANSITIONS: dict[State, frozenset[State]] = {
+    _S.ON_DISK: frozenset({_S.LOADING, _S.PACKED}),
+    _S.PACKED: frozenset({_S.LOADING, _S.ON_DISK}),
+    _S.LOADING: frozenset({_S.READY, _S.STOPPING, _S.QUARANTINED}),
+    _S.READY: frozenset({_S.SLEEPING, _S.STOPPING, _S.LOADING, _S.QUARANTINED}),
+    _S.SLEEPING: frozenset({_S.STANDBY, _S.STOPPING}),
+    _S.STANDBY: frozenset({_S.WAKING, _S.STOPPING}),
+    _S.WAKING: frozenset({_S.READY, _S.LOADING, _S.STOPPING, _S.QUARANTINED}),
+    _S.STOPPING: frozenset({_S.PACKED, _S.ON_DISK}),
+    _S.QUARANTINED: frozenset({_S.LOADING, _S.PACKED, _S.ON_DISK}),
+}
+HOLDS_MEMORY = frozenset({_S.LOADING, _S.READY, _S.SLEEPING, _S.WAKING, _S.STOPPING})
+"""States in which a model counts with all that it takes when it is ready."""
+COMES = frozenset({_S.LOADING, _S.WAKING})
+"""Ready soon, without anybody's doing."""
+COMES_WHEN_WANTED = frozenset({_S.ON_DISK, _S.PACKED, _S.STANDBY, _S.QUARANTINED})
+
+
+class Lifecycle:
+    """The state of one model. All methods belong to one event loop."""
+
+    def __init__(
+        self, name: str, state: State = State.ON_DISK, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name, self.state, self.reason = name, state, ""
+        self.since_s = clock()
+        self._clock = clock
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def move(self, state: State, reason: str = "") -> None:
+        """To another state, as TRANSITIONS allow it; a wrong step is a defect."""
+        assert state in TRANSITIONS[self.state], f"{self.name}: {self.state.value} -> {state.value}"
+        now_s = self._clock()
+        log.info(
+            "model_state model=%s state=%r before=%r for_s=%.1f%s",
+            *(self.name, state.value, self.state.value, now_s - self.since_s),
+            f" reason={reason!r}" if reason else "",
+        )
+        self.state, self.reason, self.since_s = state, reason, now_s
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake all that wait for a change."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changed(self) -> None:
+        """Return when the state has changed, or somebody has told so."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def leaves(self, state: State) -> State:
+        """Return when the model is in `state` no more; gives the state that it has then."""
+        while self.state is state:
+            await self.changed()
+        return self.state

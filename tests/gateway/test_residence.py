@@ -1,0 +1,165 @@
+"""Requests for a model that is not in memory: they wait, stream signs of life, or are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+from service import Service
+
+from firelane.errors import EngineDeadError
+from firelane.gateway.requests import wake_signs
+
+BODY = {"prompt": "say", "max_tokens": 20}
+HEADER = {"x-firelane-reject-if-cold": "true"}
+
+
+class Residence:
+    """Of a model that comes when the test says so."""
+
+    state, reason, left_s, deadline_s, leaves = "standby", "", 7, 60.0, True
+
+    def __init__(self) -> None:
+        self.is_cold = True
+        self.asked = threading.Event()
+        self.kept: list[float | None] = []
+        self.failure: EngineDeadError | None = None
+        self._ready = asyncio.Event()
+
+    def used(self, keep_s: float | None) -> None:
+        self.kept.append(keep_s)
+
+    async def want(self) -> None:
+        self.asked.set()
+        await self._ready.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def come(self) -> None:
+        self.is_cold = False
+        self._ready.set()
+
+    def fail(self, error: EngineDeadError) -> None:
+        self.failure = error
+        self._ready.set()
+
+
+@pytest.fixture
+def cold(service: Service) -> Iterator[Residence]:
+    residence = service.run(Residence)
+    service.model.residence = residence
+    yield residence
+    service.run(residence.come)
+
+
+def later(service: Service, cold: Residence, *step: object) -> threading.Thread:
+    """Do something once the request waits."""
+
+    def work() -> None:
+        assert cold.asked.wait(60)
+        service.run(*step)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_request_waits_for_its_model_in_the_queue(service, cold) -> None:
+    admission = service.model.admission
+    seen: list[tuple[int, int, bool]] = []
+
+    def come() -> None:
+        seen.append((admission.held, admission.early_held, admission.is_busy))
+        cold.come()
+
+    thread = later(service, cold, come)
+    answer = service.http.post("/v1/completions", json=BODY)
+    thread.join()
+    assert answer.json()["choices"][0]["text"] == "hello world"
+    assert seen == [(1, 1, False)]
+    assert cold.kept == [None]
+    assert (admission.held, admission.early_held) == (0, 0)
+
+
+def test_who_does_not_wait_is_told_when_to_come_again(service, cold) -> None:
+    answer = service.http.post("/v1/completions", json=BODY, headers=HEADER)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "7")
+    assert "is not in memory (standby)" in answer.json()["error"]["message"]
+    assert not cold.asked.is_set()
+    service.run(cold.come)
+    assert service.http.post("/v1/completions", json=BODY, headers=HEADER).status_code == 200
+
+
+def test_a_model_that_does_not_come_is_told_with_its_reason(service, cold) -> None:
+    thread = later(service, cold, cold.fail, EngineDeadError("no memory", retry_after_s=9))
+    answer = service.http.post("/v1/completions", json=BODY)
+    thread.join()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "9")
+    assert answer.json()["error"]["message"] == "no memory"
+
+
+def test_a_request_does_not_wait_for_ever(service, cold) -> None:
+    cold.deadline_s = 0.01
+    answer = service.http.post("/v1/completions", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake_signs, "SIGN_S", 0.001)
+
+
+def lines_of(service: Service, path: str, body: dict, step) -> list[str]:
+    """Lines of a stream, during which `step` happens after the first of them."""
+    found: list[str] = []
+    with service.http.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if not found:
+                service.run(step)
+            found.append(line)
+    return found
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_stream_shows_that_it_waits(service, cold) -> None:
+    lines = lines_of(service, "/v1/completions", BODY, cold.come)
+    assert lines[0] == ": waiting: toy: standby"
+    events = [line for line in lines if line.startswith("data: ")]
+    assert events[-1] == "data: [DONE]"
+    assert "".join(json.loads(e[6:])["choices"][0]["text"] for e in events[:-1]) == "hello world"
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_goes_wrong_after_a_sign_is_an_event(service, cold) -> None:
+    lines = lines_of(service, "/v1/completions", BODY, lambda: cold.fail(EngineDeadError("no memory")))
+    (event,) = [line for line in lines if line.startswith("data: ")]
+    assert '"message":"no memory"' in event
+
+
+@pytest.mark.usefixtures("eager")
+def test_such_an_event_is_in_the_form_of_its_api(service, cold) -> None:
+    body = {"model": service.model.name, "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]}
+    lines = lines_of(service, "/v1/messages", body, lambda: cold.fail(EngineDeadError("no memory")))
+    at = lines.index("event: error")
+    assert '"overloaded_error","message":"no memory"' in lines[at + 1]
+
+
+def test_keep_alive_says_how_long_the_model_stays(service, cold) -> None:
+    service.run(cold.come)
+    for value, seconds in (("5m", 300.0), (0, 0.0), ("-1", -1.0), ("1h30m", 5400.0), (2.5, 2.5)):
+        body = {"model": service.model.name, "prompt": "a", "keep_alive": value, "stream": False}
+        assert service.http.post("/api/generate", json=body).status_code == 200
+        assert cold.kept[-1] == seconds
+    body["keep_alive"] = "soon"
+    assert service.http.post("/api/generate", json=body).status_code == 400
+
+
+def test_an_empty_request_that_keeps_nothing_unloads(service, cold) -> None:
+    body = {"model": service.model.name, "keep_alive": 0, "stream": False}
+    assert service.http.post("/api/generate", json=body).json()["done_reason"] == "unload"
+    assert cold.kept == [0.0]
+    assert not cold.asked.is_set()

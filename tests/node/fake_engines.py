@@ -1,0 +1,89 @@
+"""Engines of a node that are no processes: they do as they are told, at once or when the test says so."""
+
+from __future__ import annotations
+
+from firelane.errors import MachineError
+from firelane.node.model import NodeModel
+from firelane.node.node import Node
+from firelane.node.policy import ModelPolicy, NodePolicy
+from firelane.node.states import State
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class FakeEngines:
+    """refuses: why a start fails. at_once: a start, a wake or a sleep is over when it has begun."""
+
+    def __init__(self, node: Node, *, ready_bytes: int = 0, can_sleep: bool = True) -> None:
+        self.node, self.ready_bytes, self.can_sleep = node, ready_bytes, can_sleep
+        self.standby_bytes = 1
+        self.requests = 0
+        self.serves = False
+        self.at_once = True
+        self.refuses = ""
+        self.calls: list[str] = []
+        self.model: NodeModel
+
+    @property
+    def is_busy(self) -> bool:
+        return self.requests > 0
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        if self.refuses:
+            raise MachineError(self.refuses)
+        if self.at_once:
+            self.become_ready()
+
+    def become_ready(self) -> None:
+        self.serves = True
+        self.node.on_ready(self.model)
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+        self.serves = False
+
+    def sleep(self) -> None:
+        assert not self.requests, "a model with requests is put to sleep"
+        self.calls.append("sleep")
+        self.serves = False
+        if self.at_once:
+            self.node.on_asleep(self.model)
+
+    def wake(self) -> None:
+        self.calls.append("wake")
+        if self.at_once:
+            self.awake()
+
+    def awake(self) -> None:
+        self.serves = True
+        self.node.on_awake(self.model)
+
+    def die(self) -> None:
+        self.serves = False
+        self.node.on_exit(self.model)
+
+
+class FakeNode(Node):
+    """Its models are of 10 bytes each, if a test does not say otherwise."""
+
+    def __init__(self, budget_bytes: int | None = None, **policy: float) -> None:
+        self.clock = Clock()
+        super().__init__(
+            NodePolicy(budget_bytes=budget_bytes, **{"min_residence_s": 0.0, **policy}), clock=self.clock
+        )
+
+    def make(self, name: str, *, ready_bytes: int = 10, can_sleep: bool = True, **policy) -> FakeEngines:
+        engines = FakeEngines(self, ready_bytes=ready_bytes, can_sleep=can_sleep)
+        engines.model = NodeModel(name, engines, ModelPolicy(**policy), clock=self.clock)
+        self.add(engines.model)
+        return engines
+
+    def states(self) -> dict[str, State]:
+        return {model.name: model.state for model in self}
