@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
-import urllib.error
-import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from firelane import env
 from firelane.cli.options import GIB, positive_float
 from firelane.errors import FirelaneError, MachineError
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 ANSWER_S = 30.0
@@ -73,6 +72,12 @@ def _ask(
     arguments: argparse.Namespace, path: str, body: dict[str, Any] | None, *, within_s: float
 ) -> dict[str, Any]:
     url = arguments.url.rstrip("/")
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    from firelane import env
+
     headers = {"content-type": "application/json"}
     key = arguments.api_key or env.api_key()
     if key:
@@ -90,7 +95,7 @@ def _ask(
         raise MachineError(f"{url}: no node answers there ({reason}): give --url") from error
 
 
-def _message(error: urllib.error.HTTPError) -> str:
+def _message(error: HTTPError) -> str:
     try:
         return json.load(error)["error"]["message"]
     except (ValueError, KeyError, TypeError):

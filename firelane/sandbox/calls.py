@@ -34,7 +34,7 @@ RINGS = "io_uring_enter io_uring_register io_uring_setup"
 """What is asked for through them passes no filter."""
 
 NEVER = (
-    *(Refused(call=name) for name in f"{OTHER_PROCESSES} {NAMESPACES} {SYSTEM} {FILE_RIGHTS}".split()),
+    *(Refused(call=name) for name in f"{OTHER_PROCESSES} {NAMESPACES} {SYSTEM}".split()),
     *(Refused(call=name, error=errno.ENOSYS) for name in RINGS.split()),
     # Arguments in memory cannot be looked at: the C library then takes clone, whose flags are a number.
     Refused(call="clone3", error=errno.ENOSYS),
@@ -46,4 +46,5 @@ NO_NETWORK = (
     # An unconnected socket sends to any name in the file system.
     Refused(call="socketpair", argument=1, mask=0xF, values=(DATAGRAM, RAW)),
 )
+NO_FILE_RIGHTS = tuple(Refused(call=name) for name in FILE_RIGHTS.split())
 NO_PROGRAMS = (Refused(call="execve"), Refused(call="execveat"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import firelane
 from firelane import env
 from firelane.sandbox import landlock, seccomp
-from firelane.sandbox.calls import NEVER, NO_NETWORK, NO_PROGRAMS
+from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
 from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, python_rules
 from firelane.sandbox.seccomp import Refused
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
@@ -39,7 +39,9 @@ def confine(
             landlock.restrict(machine, rules, network=network)
             _compile_python_to(cache_dir / PYTHON_CACHE)
         if seccomp.has_filters(machine):
-            seccomp.refuse(machine, NEVER if network else [*NEVER, *NO_NETWORK])
+            launched = compiler_launcher(settings) is not None  # a script may set rights of what it makes
+            files, links = () if launched else NO_FILE_RIGHTS, () if network else NO_NETWORK
+            seccomp.refuse(machine, [*NEVER, *files, *links])
     except OSError as error:
         log.warning("sandbox: not closed (%s)", error.strerror)
 
@@ -54,12 +56,12 @@ def confine_worker() -> None:
         if landlock.abi(machine):
             landlock.restrict(machine, python_rules())
         if seccomp.has_filters(machine):
-            seccomp.refuse(machine, [*NEVER, *NO_NETWORK, *NO_PROGRAMS])
+            seccomp.refuse(machine, [*NEVER, *NO_FILE_RIGHTS, *NO_NETWORK, *NO_PROGRAMS])
 
 
 def forbid_programs() -> None:
-    """No thread of this process starts a program from now on."""
-    _forbid(NO_PROGRAMS, "programs may still be started")
+    """No thread of this process starts a program, or changes rights of files, from now on."""
+    _forbid([*NO_PROGRAMS, *NO_FILE_RIGHTS], "programs may still be started")
 
 
 def forbid_network() -> None:

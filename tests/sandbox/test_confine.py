@@ -222,3 +222,33 @@ def test_who_reads_weights_from_a_store_has_the_network_until_then(tmp_path: Pat
         command = [sys.executable, "-c", STORES, str(listener.getsockname()[1]), str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["PermissionError"]
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from firelane import env
+from firelane.sandbox import confine
+
+script, made = Path(sys.argv[1]), Path(sys.argv[2])
+confine.confine(env.read({"FIRELANE_CXX": str(script)}), made.parent, [])
+made.chmod(0o755)
+confine.forbid_programs()
+try:
+    made.chmod(0o644)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@needs_filters
+def test_a_compiler_behind_a_script_sets_rights_of_what_it_makes(tmp_path: Path) -> None:
+    """Until there is nothing more to compile."""
+    script, made = tmp_path / "my-g++", tmp_path / "made.so"
+    script.write_text("#!/bin/sh\nexec g++ $*\n")
+    script.chmod(0o755)
+    made.touch()
+    command = [sys.executable, "-c", LAUNCHER, str(script), str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PermissionError"]
+    assert made.stat().st_mode & 0o777 == 0o755

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from firelane.sandbox.calls import NEVER, NO_NETWORK, NO_PROGRAMS
+from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
 from firelane.sandbox.seccomp import (
     ALLOW,
     AND,
@@ -21,7 +21,7 @@ from firelane.sandbox.seccomp import (
 )
 from firelane.sandbox.system import MACHINES, NUMBERS, Machine
 
-ALL = (*NEVER, *NO_NETWORK, *NO_PROGRAMS)
+ALL = (*NEVER, *NO_FILE_RIGHTS, *NO_NETWORK, *NO_PROGRAMS)
 STREAM, DATAGRAM, CLOEXEC = 1, 2, 0o2000000
 MOST_INSTRUCTIONS = 4096
 """That the kernel takes."""
