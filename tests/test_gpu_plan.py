@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -215,7 +216,8 @@ def test_a_call_keeps_what_it_found_after_each_step(
     g: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two calls on machines of their own, the second with what the first left."""
-    monkeypatch.setattr(g.check, "_detect", lambda: type("D", (), {"gpu": type("G", (), {"name": "H200"})}))
+    found = types.SimpleNamespace(gpu=types.SimpleNamespace(name="H200"), count=1)
+    monkeypatch.setattr(g.check, "_detect", lambda: found)
     note = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(parents=True, exist_ok=True); "
     note += "(p / 'cuda_a.md').write_text('# figures of a')"
     first = replace(step(g, "limits"), command=("-c", note, "{tables}"), needs=())

@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from firelane.models.config import ModelConfig
 from firelane.models.registry import load_program
 from firelane.program.values import Weight
 from tests.models.families import FAMILIES, config_of
@@ -32,7 +31,7 @@ def covering(families: Iterable[str] = FAMILIES) -> list[str]:
 
 def options_of(family: str) -> Options:
     """Ops of a family without names and sizes."""
-    program = load_program(ModelConfig(config_of(family, "float32")))
+    program = load_program(config_of(family, "float32"))
     return frozenset(_options(op) for op in program.ops)
 
 

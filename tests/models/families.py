@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -79,12 +80,12 @@ FAMILIES: dict[str, Callable[[], Config]] = {
 }
 
 
-def make_checkpoint(name: str, dtype: str, directory: Path, seed: int = 0) -> Path:
+def make_checkpoint(name: str, dtype: str, directory: Path, seed: int = 0, **changes: Any) -> Path:
     """Write family `name` with random weights in `dtype` (bfloat16, float32 or float16); returns the
-    directory.
+    directory. changes: of its config.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    config = config_of(name, dtype)
+    config = config_of(name, dtype) | changes
     (directory / "config.json").write_text(json.dumps(config, indent=2))
     write_safetensors(directory / "model.safetensors", random_tensors(config, seed), dtype)
     _write_tokenizer(directory)

@@ -1,5 +1,5 @@
-"""Every family on the CUDA backend, its kernels in the interpreter, against transformers on the same
-weights."""
+"""Families on the CUDA backend, its kernels in the interpreter, against transformers on the same weights:
+those that together have all that any has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from firelane.weights.checkpoint import Checkpoint
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
 from tests.backends.executor_contract import Batch
-from tests.models.families import FAMILIES, make_checkpoint
+from tests.models.covering import covering
+from tests.models.families import make_checkpoint
 from tests.models.test_exactness import oracle_logits
 from tests.models.toy_config import VOCAB_SIZE
 
@@ -35,7 +36,7 @@ def _lean():
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"), [*((family, "float32") for family in FAMILIES), ("llama3", "bfloat16")]
+    ("family", "dtype"), [*((family, "float32") for family in covering()), ("llama3", "bfloat16")]
 )
 def test_log_probabilities(family: str, dtype: str, tmp_path: Path) -> None:
     directory = make_checkpoint(family, dtype, tmp_path / family)

@@ -23,7 +23,11 @@ from tests.backends.cuda.lean import lean
 from tests.models.dense import dense_program
 
 SPEC = small_spec(
-    vocab_size=200, hidden_size=128, mlp_size=256, heads=HeadShape(heads=4, kv_heads=2, head_dim=32)
+    vocab_size=200,
+    hidden_size=128,
+    mlp_size=256,
+    heads=HeadShape(heads=4, kv_heads=2, head_dim=32),
+    windows=(0,),
 )
 STEPS = [
     [Chunk(0, 0, 21), Chunk(2, 0, 4)],

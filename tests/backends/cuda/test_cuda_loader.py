@@ -28,7 +28,8 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory) -> Path:
-    return make_checkpoint("llama3", "bfloat16", tmp_path_factory.mktemp("model") / "llama3")
+    directory = tmp_path_factory.mktemp("model") / "llama3"
+    return make_checkpoint("llama3", "bfloat16", directory, num_hidden_layers=1)
 
 
 def config_of(**changes) -> ExecutorConfig:
