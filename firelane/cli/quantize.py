@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of that text (default: %(default)s)",
     )
+    options.add_activation_dtype(parser)
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -135,5 +136,5 @@ def _evaluated(model_dir: Path, text: str, arguments: argparse.Namespace, enviro
     common: dict[str, Any] = {"max_num_seqs": 1, "kv_cache_bytes": 1 << 30, "prefix_cache": False}
     common |= {"cache_dir": environment.cache_dir, "threads": arguments.threads, "backend": "cpu"}
     original = EngineConfig(model_dir=model_dir, dtype="bf16", **common)
-    made = EngineConfig(model_dir=arguments.out, **common)
+    made = EngineConfig(model_dir=arguments.out, activation_dtype=arguments.activation_dtype, **common)
     return format_divergence(divergence(original, made, text, most_tokens=arguments.evaluate_tokens))

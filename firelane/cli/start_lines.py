@@ -33,7 +33,7 @@ class StartLines:
             self._say(
                 "memory",
                 f"context {ready.max_model_len:,} tokens; {cache_text(ready)}{states_text(ready)}; "
-                f"loaded in {ready.load_s:.2f} s",
+                f"{products_text(ready)}loaded in {ready.load_s:.2f} s",
             )
 
     def serving(self, names: Sequence[str], url: str, ready_s: float, note: str) -> None:
@@ -49,6 +49,11 @@ def cache_text(ready: Ready) -> str:
     size = f" in {size_text(ready.kv_bytes)}" if ready.kv_bytes else ""
     dtype = "" if ready.kv_cache_dtype == "auto" else f" of {ready.kv_cache_dtype}"
     return f"KV cache {tokens:,} tokens{size}{dtype}"
+
+
+def products_text(ready: Ready) -> str:
+    """Of an engine whose products are not those of its model's numbers."""
+    return "" if ready.activation_dtype == "bf16" else f"products of {ready.activation_dtype} activations; "
 
 
 def states_text(ready: Ready) -> str:

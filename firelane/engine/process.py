@@ -232,6 +232,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=quantization_of(config),
         can_sleep=executor.can_sleep,
+        activation_dtype=config.activation_dtype,
     )
 
 

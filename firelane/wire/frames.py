@@ -151,7 +151,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     """The engine serves. The figures describe what it can take. identity: a hash of all that decides about
     the tokens of a request; engines of equal identity can go on with each other's requests. states_bytes: of
     all recurrent states, snapshots among them; num_snapshots: how many of these there are. quantization: how
-    weights are quantised, "" where they are not. can_sleep: whether the engine knows standby."""
+    weights are quantised, "" where they are not. can_sleep: whether the engine knows standby.
+    activation_dtype: of products with integer codes."""
 
     protocol: int
     pid: int
@@ -171,6 +172,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     kv_cache_dtype: str = "auto"
     quantization: str = ""
     can_sleep: bool = False
+    activation_dtype: str = "bf16"
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

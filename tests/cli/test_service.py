@@ -15,7 +15,7 @@ from firelane.cli.engines import GatewayEngines
 from firelane.cli.node_plan import fixed_models
 from firelane.cli.progress import ProgressDisplay
 from firelane.cli.service import _Service, raise_file_limit
-from firelane.cli.start_lines import cache_text, states_text
+from firelane.cli.start_lines import cache_text, products_text, states_text
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
@@ -50,6 +50,7 @@ READY: Any = SimpleNamespace(
     states_bytes=0,
     num_snapshots=0,
     kv_cache_dtype="auto",
+    activation_dtype="bf16",
 )
 
 
@@ -196,6 +197,12 @@ def test_a_cache_of_another_dtype_is_named() -> None:
     ready: Any = SimpleNamespace(**vars(READY) | {"kv_cache_dtype": "int8"})
     assert cache_text(READY) == "KV cache 1,024 tokens in 3.0 MB"
     assert cache_text(ready) == "KV cache 1,024 tokens in 3.0 MB of int8"
+
+
+def test_products_of_rounded_inputs_are_told() -> None:
+    ready: Any = SimpleNamespace(**vars(READY) | {"activation_dtype": "int8"})
+    assert products_text(READY) == ""
+    assert products_text(ready) == "products of int8 activations; "
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     write_safetensors(tmp_path / "plain" / SINGLE, tensors)
     if request.param != "lossless":
         monkeypatch.setattr(drive_reader, "_is_cached", lambda _: request.param == "plain")
-        monkeypatch.setattr("firelane.weights.safetensors.DIRECT_BYTES", 1)
+        monkeypatch.setattr("firelane.weights.file_bytes.DIRECT_BYTES", 1)
         return tmp_path / "plain"
     pack(tmp_path / "plain", tmp_path / "packed", threads=1, rule=Rule(min_weights=16, chunk_bytes=512))
     return tmp_path / "packed"
