@@ -11,6 +11,7 @@ import pytest
 from service import Service
 
 from firelane.errors import EngineDeadError
+from firelane.gateway.engines.link import LinkState
 from firelane.gateway.requests import wake_signs
 
 BODY = {"prompt": "say", "max_tokens": 20}
@@ -53,6 +54,13 @@ def cold(service: Service) -> Iterator[Residence]:
     service.model.residence = residence
     yield residence
     service.run(residence.come)
+
+
+def test_a_model_that_may_leave_does_not_make_the_server_unhealthy(service: Service, cold: Residence) -> None:
+    service.run(service.engine.die)
+    service.wait_for(lambda: service.link.state is LinkState.DEAD)
+    assert service.http.get("/health").status_code == 200
+    assert service.http.get(f"/health?model={service.model.name}").status_code == 503
 
 
 def later(service: Service, cold: Residence, *step: object) -> threading.Thread:

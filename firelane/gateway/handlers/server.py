@@ -78,9 +78,13 @@ class Server:
         )
 
     def health(self, exchange: Exchange) -> None:
-        """Health of the model that the query names, else of the first that does not serve."""
+        """Health of the model that the query names, else of the first that should serve and does not: others
+        come to memory when they are asked for."""
         name = read_query(exchange.request.query, ("model",)).get("model")
-        models = self._models if name is None else [self._models.named(name)]
+        if name is not None:
+            models = [self._models.named(name)]
+        else:
+            models = [model for model in self._models if not model.residence.leaves]
         for model in models:
             if model.state is not ModelState.READY:
                 reason = model.reason if len(self._models) == 1 else f"{model.name}: {model.reason}"
