@@ -56,7 +56,8 @@ def cold(service: Service) -> Iterator[Residence]:
     service.run(residence.come)
 
 
-def test_a_model_that_may_leave_does_not_make_the_server_unhealthy(service: Service, cold: Residence) -> None:
+@pytest.mark.usefixtures("cold")
+def test_a_model_that_may_leave_does_not_make_the_server_unhealthy(service: Service) -> None:
     service.run(service.engine.die)
     service.wait_for(lambda: service.link.state is LinkState.DEAD)
     assert service.http.get("/health").status_code == 200
