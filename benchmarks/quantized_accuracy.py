@@ -1,6 +1,7 @@
 """Accuracy of each format of `firelane quantize` on one model: errors of weights, and of probabilities.
 
     python benchmarks/quantized_accuracy.py [MODEL] --text FILE [--tokens 2048] [--formats NAME ...]
+        [--activation-dtype int8]
 
 By format: bits of a quantised weight on disk, relative error of all matrices (root of the sum of squared
 errors over that of squared weights), KL divergence from bf16 in nats a token, share of places at which the
@@ -34,7 +35,7 @@ def bits_of(report: Report) -> float:
     return float(np.average([m.bits for m in report.matrices], weights=sizes))
 
 
-def rows_of(model: Path, name: str, text: str, tokens: int) -> list[list[str]]:
+def rows_of(model: Path, name: str, text: str, tokens: int, activations: str) -> list[list[str]]:
     """That of bf16, and that of the format."""
     common: dict[str, Any] = {"max_num_seqs": 1, "kv_cache_bytes": 1 << 30, "backend": "cpu"}
     common |= {"cache_dir": env.read().cache_dir, "prefix_cache": False}
@@ -42,7 +43,8 @@ def rows_of(model: Path, name: str, text: str, tokens: int) -> list[list[str]]:
         program = load_program(read_config(model), dtype=DType.BF16)
         report = quantize(program, model, Path(scratch, "out"), SCHEMES[name])
         plain = EngineConfig(model_dir=model, dtype="bf16", **common)
-        coded = EngineConfig(model_dir=Path(scratch, "out"), **common)
+        made = Path(scratch, "out")
+        coded = EngineConfig(model_dir=made, activation_dtype=activations, **common)
         found = divergence(plain, coded, text, most_tokens=tokens)
     before, after = (f"{perplexity:.3f}" for perplexity in found.perplexities)
     errors = [f"{report.relative_error:.2%}", f"{found.mean_kl:.5f}", f"{found.top1:.1%}", after]
@@ -57,9 +59,12 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", nargs="+")
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--formats", nargs="+", default=list(SCHEMES), choices=list(SCHEMES))
+    parser.add_argument("--activation-dtype", default="bf16", choices=("bf16", "int8"))
     arguments = parser.parse_args()
     text, model = "\n".join(path.read_text() for path in arguments.text), resolve(arguments.model)
-    pairs = [rows_of(model, name, text, arguments.tokens) for name in arguments.formats]
+    pairs = [
+        rows_of(model, name, text, arguments.tokens, arguments.activation_dtype) for name in arguments.formats
+    ]
     rows = [pairs[0][0], *(pair[1] for pair in pairs)]
     header = ["format", "bits", "relative error", "KL divergence", "most likely the same", "perplexity"]
     print(format_table(header, rows))
