@@ -21,7 +21,7 @@ from firelane.sandbox.system import this_machine
 from firelane.weights import checked_json
 
 log = logging.getLogger(__name__)
-GGUF_INDEX, STORE_INDEX = "gguf.json", "store.json"
+GGUF_INDEX, STORE_INDEX = "gguf.json", ".store.json"
 """In the directory of a model whose weights lie in GGUF files, or in an object store. Whoever reads them is
 not imported here: NumPy starts threads."""
 Settle = Callable[[], None]
