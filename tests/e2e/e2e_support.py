@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 MODEL = "firelane-embedded"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 
 def metric(url: str, name: str) -> float:
