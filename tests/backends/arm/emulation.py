@@ -217,6 +217,7 @@ def _image_of(machine: Machine) -> Image:
     coded = [memory for pair in executor._coded for memory in pair]
     fixed = [
         *executor._tables,
+        executor._parts,
         *coded,
         *executor._position_tables,
         *weights._packed.values(),
