@@ -87,10 +87,10 @@ def test_too_little_memory_is_said_with_figures(model_dir):
     with pytest.raises(OutOfMemoryError, match=r"the device has 0\.8 GiB free; the weights need 0\.0 GiB"):
         load(model_dir, device=HostDevice(memory_bytes=RESERVE_BYTES))
     with pytest.raises(OutOfMemoryError, match=r"KV cache has room for .* one sequence of 64"):
-        load(model_dir, kv_cache_bytes=1 << 12)
+        load(model_dir, kv_cache_bytes=1 << 11)
     roomy = HostDevice(memory_bytes=2 * GIB, warm=False)
     taken = 2 * GIB - load(model_dir, device=roomy).kv_bytes - roomy.free_bytes()
-    tight = HostDevice(memory_bytes=RESERVE_BYTES + taken + (64 << 10), warm=False)
+    tight = HostDevice(memory_bytes=RESERVE_BYTES + taken + (32 << 10), warm=False)
     with pytest.raises(OutOfMemoryError, match=r"--kv-cache-gib 2\.00: .* lower it"):
         load(model_dir, device=tight, kv_cache_bytes=2 * GIB)
 
