@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -81,7 +82,9 @@ class NodeModel:
     ) -> None:
         self.name, self.engines, self.policy = name, engines, policy or ModelPolicy()
         self._mark: PackedMark = mark or _NoMark()
-        self.lifecycle = Lifecycle(name, self.resting_state, clock=clock)
+        # That a model which stays has come is told by the start's lines.
+        level = logging.DEBUG if self.policy.pinned else logging.INFO
+        self.lifecycle = Lifecycle(name, self.resting_state, clock=clock, log_level=level)
         self.bringing: asyncio.Task[None] | None = None
         self.waiting = self.failures = 0
         self.last_used_s = self.ready_s = clock()

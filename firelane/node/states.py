@@ -56,18 +56,25 @@ class Lifecycle:
     """The state of one model. All methods belong to one event loop."""
 
     def __init__(
-        self, name: str, state: State = State.ON_DISK, *, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        state: State = State.ON_DISK,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        log_level: int = logging.INFO,
     ) -> None:
+        """log_level: of the line that each change is."""
         self.name, self.state, self.reason = name, state, ""
         self.since_s = clock()
-        self._clock = clock
+        self._clock, self._log_level = clock, log_level
         self._waiters: list[asyncio.Future[None]] = []
 
     def move(self, state: State, reason: str = "") -> None:
         """To another state, as TRANSITIONS allow it; a wrong step is a defect."""
         assert state in TRANSITIONS[self.state], f"{self.name}: {self.state.value} -> {state.value}"
         now_s = self._clock()
-        log.info(
+        log.log(
+            self._log_level,
             "model_state model=%s state=%r before=%r for_s=%.1f%s",
             *(self.name, state.value, self.state.value, now_s - self.since_s),
             f" reason={reason!r}" if reason else "",
