@@ -63,7 +63,8 @@ FLAGS = {
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",
     "verify": "PACKED --threads",
-    "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens",
+    "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens "
+    "--activation-dtype",
     "pull": "SOURCE",
     "rm": "SOURCE",
     "cache list": "",
