@@ -106,7 +106,7 @@ def config_of(arguments: argparse.Namespace, program: Program, **options: Any) -
 
 
 def pair(arguments: argparse.Namespace) -> tuple[tuple[str, Executor], tuple[str, Executor]]:
-    """What is compared, with its names."""
+    """The two sides of a comparison, with their names."""
     program = load_program(read_config(arguments.model), max_model_len=2 * PROMPT)
     config = config_of(arguments, program)
     alone = cpu.load(program, arguments.model, config, lambda *_: None)

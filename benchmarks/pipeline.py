@@ -41,7 +41,7 @@ EMBEDDED = Path(__file__).parents[1] / "firelane" / "models" / "embedded"
 
 
 class Channel:
-    """What an engine is asked, and how many tokens it has given."""
+    """Requests of an engine, and the count of tokens that it has given."""
 
     def __init__(self) -> None:
         self.asked: list[Submit | Abort] = []

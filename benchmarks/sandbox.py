@@ -1,4 +1,4 @@
-"""What the sandbox of engines costs: its set-up, and decoding with it over decoding without.
+"""Cost of the sandbox of engines: its set-up, and decoding with it over decoding without.
 
     python benchmarks/sandbox.py [MODEL] [--tokens 64] [--turns 15]
 

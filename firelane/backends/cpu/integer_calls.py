@@ -45,7 +45,7 @@ def integer_panels(op: Op, layout: Layout) -> str:
 
 
 def integer_rows(layout: Layout) -> str:
-    """Where the rounded inputs of an op lie."""
+    """The place of the rounded inputs of an op."""
     return f"c.at<std::uint8_t>({layout.integer_rows_index})"
 
 

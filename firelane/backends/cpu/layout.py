@@ -114,12 +114,12 @@ class Layout:
 
     @cached_property
     def sent(self) -> dict[Value, int]:
-        """What the next stage gets of each token, and the bytes a row of those before it."""
+        """Values of each token that the next stage gets, and the bytes a row of those before it."""
         return self._before([op.x for op in self.program.ops if isinstance(op, Send)])
 
     @cached_property
     def received(self) -> dict[Value, int]:
-        """What the stage before has sent: see there."""
+        """Values that the stage before has sent: see there."""
         return self._before([op.out for op in self.program.ops if isinstance(op, Receive)])
 
     def _before(self, values: list[Value]) -> dict[Value, int]:
