@@ -72,7 +72,7 @@ class Session:
                     self._act(text)
 
     def _next(self, may_interrupt: Callable[[bool], None]) -> str:
-        """What is typed next; nothing after Ctrl-C, and /exit at the end of the input."""
+        """The next line that is typed; nothing after Ctrl-C, and /exit at the end of the input."""
         try:
             may_interrupt(True)
             text = self._read().strip()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 CHANGE_S = 600.0
-"""How long requests of a model that is changed, or taken away, may take to end."""
+"""Time that requests of a model which is changed, or taken away, have to end."""
 
 
 class ModelSet:

@@ -53,7 +53,7 @@ class LinkSizes:
 
 
 def _exchanged(layout: Layout) -> LinkSizes:
-    """Those of one rank."""
+    """Figures of one rank."""
     limits = layout.limits
     rows = {Rows.TOKEN: limits.max_num_batched_tokens, Rows.OUTPUT: limits.max_output_rows}
     sizes = {op: layout.row_bytes(op.sent) * rows[op.sent.rows] for op in layout.meetings}

@@ -40,7 +40,7 @@ class GroupSizes:
 
 
 def limits_of(program: Program, limits: StepLimits) -> StepLimits:
-    """Those of one rank: it has as many pages and states as the group, however large they are here."""
+    """Limits of one rank: it has as many pages and states as the group, however large they are here."""
     return replace(limits, spans=program.spans, state_bytes=program.state_bytes)
 
 

@@ -187,7 +187,7 @@ class Driver:
         return number.value // 1000, number.value % 1000 // 10
 
     def count(self) -> int:
-        """How many devices there are. Raises DriverError."""
+        """Number of devices. Raises DriverError."""
         count = ctypes.c_int()
         self._check(self._cuda.cuDeviceGetCount(ctypes.byref(count)))
         return count.value

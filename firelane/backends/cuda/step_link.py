@@ -39,7 +39,7 @@ class StepLink:
                 array[:count] = getattr(inputs, name)[:count]
 
     def receive(self) -> StepInputs:
-        """Those that were handed out last; valid until the step has ended."""
+        """Inputs that were handed out last; valid until the step has ended."""
         for name, count in zip(COUNTS, self._counts.tolist(), strict=True):
             setattr(self._inputs, name, count)
         return self._inputs
