@@ -58,8 +58,8 @@ class ModelSet:
         return gateway
 
     async def apply(self, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
-        """What differs from now, with a line of the log for each difference. A model that cannot be changed
-        stays as it is.
+        """Changes to what is there now, with a line of the log for each. A model that cannot be changed stays
+        as it is.
         """
         async with self._turn:
             wanted = {model.name: model for model in models}

@@ -37,7 +37,7 @@ class ModelSetup:
         return _alone(self.engines) != _alone(other.engines)
 
     def difference(self, after: ModelSetup) -> str:
-        """What a reload changes, as words for the log."""
+        """Changes of a reload, as words for the log."""
         parts = [differing(self.policy, after.policy), differing(self.gateway, after.gateway)]
         if after.engines_differ(self):
             parts.append(f"{differing(self.engines.engine, after.engines.engine)} engines=restart".strip())

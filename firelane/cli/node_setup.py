@@ -38,7 +38,7 @@ class NodeSetup:
     models: tuple[ModelSetup, ...]
 
     def lines(self) -> list[str]:
-        """What a person wants to see of it."""
+        """Lines for people."""
         lines = [
             f"{', '.join((*model.gateway.names, *dict(model.gateway.aliases)))}: "
             f"{gib(model.policy.need_bytes)}{', pinned' * model.policy.pinned}"

@@ -173,7 +173,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
 
 
 def display_for(log_format: str, environment: Environment) -> ProgressDisplay | ProgressEvents:
-    """Where progress goes; the log is set up to leave it alone. Raises UsageError."""
+    """Display of progress; the log is set up to leave it alone. Raises UsageError."""
     from firelane.cli.progress import ProgressDisplay, ProgressEvents
     from firelane.telemetry import logs
 

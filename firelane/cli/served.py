@@ -25,7 +25,7 @@ def chosen(estimates: Sequence[Estimate], wanted: str, *, on_gpu: bool) -> tuple
 
 @cache
 def refusal(options: str) -> str:
-    """What serve says to options before it looks at a model; "" where it takes them."""
+    """Refusal of options by serve, before it looks at a model; "" where it takes them."""
     from firelane import backends
     from firelane.cli import build_parser
     from firelane.cli.options import engine_settings

@@ -188,7 +188,7 @@ class _Service:
                 self._reload = asyncio.ensure_future(self._reload_models(self._reread))
 
     async def _reload_models(self, reread: Reread) -> None:
-        """What is wrong with the file is told, and changes nothing."""
+        """Errors of the file are told, and change nothing."""
         try:
             plan, models = await asyncio.to_thread(reread)
         except FirelaneError as error:

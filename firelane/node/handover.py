@@ -51,12 +51,12 @@ class Owner(Protocol):
 
 
 def socket_path(directory: Path, host: str, port: int) -> Path:
-    """Where the server of this address can be asked."""
+    """Place at which the server of this address can be asked."""
     return directory / f"{host.replace('/', '_')}-{port}.sock"
 
 
 class HandoverPoint:
-    """Where successors ask. Owns the socket, from `open` to `close`."""
+    """Place where successors ask. Owns the socket, from `open` to `close`."""
 
     def __init__(self, path: Path, owner: Owner) -> None:
         self._path, self._owner = path, owner

@@ -35,7 +35,7 @@ class TomlFile:
             self._lines.setdefault(keys, number)
 
     def error(self, keys: Keys, message: str) -> UsageError:
-        """What is wrong with the value at `keys`."""
+        """Error in the value at `keys`."""
         return UsageError(f"{self.path}: {self._line(keys)}{dotted(keys)}: {message}")
 
     def table(self, *keys: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def engine_rules(
 
 
 def python_rules() -> Iterator[Rule]:
-    """What any program in Python may do."""
+    """Rules of any program in Python."""
     for name in (*SYSTEM, *_python()):
         yield Path(name), RUN
     for package in firelane.__path__:

@@ -31,7 +31,7 @@ class NodeCache:
         self._limit_bytes = limit_bytes
 
     def entries(self) -> list[Entry]:
-        """Those used longest ago first."""
+        """Entries, those used longest ago first."""
         models = list(models_in(self._models))
         url_of = {entry.directory: entry.source for entry in models}
         return sorted([*models, *packed_in(self._packed, url_of)], key=lambda entry: entry.used_s)

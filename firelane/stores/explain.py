@@ -31,7 +31,7 @@ PLACES = {
 
 @contextmanager
 def explained(address: Address, name: str = "") -> Generator[None]:
-    """What the client raises becomes a StoreError."""
+    """Errors of the client become a StoreError."""
     try:
         yield
     except FirelaneError:

@@ -1,4 +1,4 @@
-"""What a confined process can still do, tried out in one."""
+"""Rights of a confined process, tried out in one."""
 
 from __future__ import annotations
 

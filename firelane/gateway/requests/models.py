@@ -67,7 +67,7 @@ class ServedModel:
     waits: bool = False
     """Requests that come while it loads wait for it."""
     tenants: frozenset[str] | None = None
-    """Those that may use it; None: all."""
+    """Tenants that may use it; None: all."""
     residence: Residence = ALWAYS
 
     @property
@@ -140,7 +140,7 @@ class ServedModel:
                 await _until(self.engines.until_loaded(), exchange, self.admission.max_age_s)
 
     def _tell_coming(self) -> str:
-        """What the model is doing while it comes to memory."""
+        """Progress of the model while it comes to memory."""
         progress = self.engines.progress
         if self.engines.state is LinkState.STARTING and progress is not None:
             return f"{self.name}: {self.reason}"

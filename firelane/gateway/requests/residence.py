@@ -36,7 +36,7 @@ class Residence(Protocol):
 
     @property
     def deadline_s(self) -> float:
-        """How long a request waits at most."""
+        """Longest time that a request waits."""
         ...
 
     def used(self, keep_s: float | None) -> None:
