@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,12 @@ def _gpu_is_used() -> bool:
 
 
 @pytest.fixture(scope="session")
-def kernel_cache(pytestconfig: pytest.Config) -> Path:
-    """Compiled CPU kernels are kept in pytest's cache directory: a second run does not compile them again."""
-    return Path(pytestconfig.cache.mkdir("firelane-kernels"))
+def kernel_cache(pytestconfig: pytest.Config) -> Iterator[Path]:
+    """Compiled CPU kernels are kept in pytest's cache directory: a second run does not compile them again.
+    They are compiled whole: two parts would read all headers twice, and each core has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firelane.backends.cpu.compile.PARTS", 1)
+        yield Path(pytestconfig.cache.mkdir("firelane-kernels"))
 
 
 @pytest.fixture(scope="session")

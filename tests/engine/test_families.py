@@ -1,6 +1,10 @@
-"""Each family on the CPU backend through the engine, against transformers on the same weights: greedy
-tokens and top-5 log-probabilities; prompts from one token to past the window, all at once, in chunks, with
-a shared prefix."""
+"""Families on the CPU backend through the engine, against transformers on the same weights: greedy tokens and
+top-5 log-probabilities; prompts from one token to past the window, all at once, in chunks, with a shared
+prefix.
+
+Compiled are those families that together have each op with all its options, and each recipe of a weight, that
+any family has; that every family's program says what its model does is tested in models/test_exactness.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.kv.states import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
-from tests.models.families import FAMILIES, make_checkpoint
+from tests.models.covering import covering, options_and_recipes_of
+from tests.models.families import make_checkpoint
 from tests.models.oracle import load_oracle
 from tests.models.toy_config import VOCAB_SIZE, WINDOW
 
@@ -94,9 +99,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
     return cache(lambda name, dtype: make_checkpoint(name, dtype, base / f"{name}-{dtype}"))
 
 
-def oracle(directory: Path, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
+def run_oracle(model: torch.nn.Module, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
     """Log-probabilities after each token, from transformers in float32."""
-    model = load_oracle(directory)
     with torch.no_grad():
         logits = model(torch.tensor(tokens[None].astype(np.int64))).logits[0]
     return torch.log_softmax(logits, -1).numpy()
@@ -126,7 +130,7 @@ def check(answer: Answer, prompt: NDArray[np.int32], expected: NDArray[np.float3
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [
-        *((family, "float32") for family in FAMILIES),
+        *((family, "float32") for family in covering(options_of=options_and_recipes_of)),
         *((name, "bfloat16") for name in ("llama3", "qwen2_moe")),
     ],
 )
@@ -134,24 +138,9 @@ def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: st
     directory = checkpoints(family, dtype)
     answers = run(directory, kernel_cache, max_num_seqs=16, max_num_batched_tokens=48, block_size=16)
     assert answers[len(LENGTHS)].cached == 48  # the shared prefix, in whole blocks
-    differing = 0
+    differing, model = 0, load_oracle(directory)
     for i, prompt in enumerate(prompts()):
         tokens = np.concatenate([prompt, np.array(answers[i].tokens, np.int32)])
-        differing += check(answers[i], prompt, oracle(directory, tokens), BOUNDS[dtype])
+        differing += check(answers[i], prompt, run_oracle(model, tokens), BOUNDS[dtype])
     assert differing <= (0 if dtype == "float32" else 4)
     assert answers[len(LENGTHS) - 1].tokens == answers[len(LENGTHS) + 1].tokens
-
-
-@pytest.mark.parametrize(
-    ("family", "dtype"),
-    [("llama3", "bfloat16"), ("qwen3_moe", "float32"), ("qwen3_next", "bfloat16"), ("lfm2", "float32")],
-)
-def test_chunks_and_prefix_hits_do_not_change_a_bit(
-    checkpoints, kernel_cache: Path, family: str, dtype: str
-) -> None:
-    directory = checkpoints(family, dtype)
-    small = run(directory, kernel_cache, max_num_seqs=4, max_num_batched_tokens=19, block_size=16)
-    large = run(directory, kernel_cache, max_num_seqs=16, max_num_batched_tokens=256, block_size=16)
-    for i in small:
-        assert small[i].tokens == large[i].tokens
-        assert small[i].logprobs == large[i].logprobs

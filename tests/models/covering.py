@@ -1,20 +1,38 @@
-"""Families of which each has ops that none of the others has: what is slow is tested with them alone."""
+"""Families of which each has ops, or recipes of weights, that none of the others has: what is slow is tested
+with them alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from firelane.models.registry import load_program
+from firelane.program.program import Program
+from firelane.program.recipes import Piece
 from firelane.program.values import Weight
 from tests.models.families import FAMILIES, config_of
 
 Options = frozenset[Any]
 
 
-def covering(families: Iterable[str] = FAMILIES) -> list[str]:
+def options_of(family: str) -> Options:
+    """Ops of a family without names and sizes."""
+    return frozenset(_options(op) for op in _program(family).ops)
+
+
+def options_and_recipes_of(family: str) -> Options:
+    """And the ways in which its weights are made of tensors."""
+    weights = _program(family).weights
+    recipes = {_recipe(weight, piece) for weight in weights for piece in weight.pieces}
+    return options_of(family) | recipes
+
+
+def covering(
+    families: Iterable[str] = FAMILIES, options_of: Callable[[str], Options] = options_of
+) -> list[str]:
     """Some of `families` that have each kind of op with all the options that it has in any: that with the
     most first, until none has one more."""
     options = {family: options_of(family) for family in families}
@@ -29,10 +47,17 @@ def covering(families: Iterable[str] = FAMILIES) -> list[str]:
     return chosen
 
 
-def options_of(family: str) -> Options:
-    """Ops of a family without names and sizes."""
-    program = load_program(config_of(family, "float32"))
-    return frozenset(_options(op) for op in program.ops)
+@cache
+def _program(family: str) -> Program:
+    return load_program(config_of(family, "float32"))
+
+
+def _recipe(weight: Weight, piece: Piece) -> Any:
+    """Without names and sizes."""
+    taken = tuple(kept is not None for kept in piece.take)
+    cut = piece.rows is not None, piece.columns is not None
+    seen = bool(piece.view), piece.order, taken, cut, piece.plus
+    return weight.dtype, weight.layout, len(weight.pieces) > 1, bool(weight.others), *seen
 
 
 def _options(value: Any) -> Any:
