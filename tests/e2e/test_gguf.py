@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -40,9 +43,10 @@ def quantised(values: np.ndarray, kind: Kind) -> np.ndarray:
     return blocks.reshape(len(values), -1)
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A file of all types, and a directory of bf16 with what it stands for."""
+    tmp_path = tmp_path_factory.mktemp("gguf")
     config = toy_dense.llama2() | {
         "torch_dtype": "bfloat16", "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 512,
         "num_hidden_layers": 3,
@@ -72,24 +76,40 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "toy.gguf", twin
 
 
+@pytest.fixture(scope="module")
+def own_cache(kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the kernels of all workers."""
+    directory = tmp_path_factory.mktemp("cache")
+    (kernel_cache / "kernels").mkdir(exist_ok=True)
+    (directory / "kernels").symlink_to(kernel_cache / "kernels")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def llms(models: tuple[Path, Path], own_cache: Path) -> Iterator[list[LLM]]:
+    """That of the file and that of the directory. They keep no prefixes: each prompt is computed whole."""
+    with contextlib.ExitStack() as stack:
+        options: dict[str, Any] = {"max_num_seqs": 64, "cache_dir": own_cache, "prefix_cache": False}
+        yield [stack.enter_context(LLM(str(model), **options)) for model in models]
+
+
 @pytest.mark.parametrize("rows", [1, 7, 40])
-def test_same_tokens_as_the_dequantised_checkpoint(rows: int, models: tuple[Path, Path]) -> None:
+def test_same_tokens_as_the_dequantised_checkpoint(rows: int, llms: list[LLM]) -> None:
     """And the same log-probabilities, to the last bit: alone, and with so many beside."""
     params = SamplingParams(temperature=0, max_tokens=6, logprobs=3, ignore_eos=True)
     prompts = [PROMPT + "!" * i for i in range(rows)]
-    first, second = (LLM(str(model), max_num_seqs=64).generate(prompts, params) for model in models)
+    first, second = (llm.generate(prompts, params) for llm in llms)
     for one, other in zip(first, second, strict=True):
         assert one.outputs[0].token_ids == other.outputs[0].token_ids
         assert one.outputs[0].logprobs == other.outputs[0].logprobs
 
 
-def test_codes_are_kept(models: tuple[Path, Path]) -> None:
+def test_codes_are_kept(llms: list[LLM], own_cache: Path) -> None:
     """In memory matrices take what codes and scales take, not what bf16 takes; all of them do, also where one
     weight is made of tensors of several types."""
-    cache_dir = models[0].parent / "cache"
-    executor = LLM(str(models[0]), cache_dir=cache_dir)._executor
+    executor = llms[0]._executor
     assert isinstance(executor, CpuExecutor)
-    assert next(path.name for path in (cache_dir / "gguf").iterdir()).startswith("toy-")
+    assert next(path.name for path in (own_cache / "gguf").iterdir()).startswith("toy-")
     matrices = [w for w in executor.layout.program.weights if w.is_matrix]
     assert set(executor.layout.forms) == {w.name for w in matrices}
     assert all(format_.grouping for format_ in executor.layout.forms.values())
