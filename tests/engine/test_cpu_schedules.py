@@ -81,7 +81,7 @@ def random_requests(random: np.random.Generator, count: int) -> list[NewRequest]
 
 KINDS = [
     ("llama3", "bfloat16"),
-    ("qwen3_moe", "float32"),
+    ("qwen2_moe", "float32"),
     ("gpt_oss", "bfloat16"),
     ("llama4", "float32"),
     ("deepseek_v3", "bfloat16"),
@@ -89,7 +89,7 @@ KINDS = [
     ("lfm2", "float32"),
     ("gpt_oss", "bfloat16", "int8"),
 ]
-"""A family of each kind, and a dtype of the cache."""
+"""A family of each kind, and a dtype of the cache; where it can be, one that its neighbours compile."""
 SNAPSHOTS = 32
 
 

@@ -1,5 +1,6 @@
 """Embeddings of the CPU backend through the engine, against the last hidden state of transformers; the same
-bits in chunks, in company and with a prefix from the cache."""
+bits in chunks, in company and with a prefix from the cache. Families with and without a window, of those that
+other tests of engines compile."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def oracle(directory: Path, tokens: NDArray[np.int32]) -> F32:
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"), [("llama3", "float32"), ("llama3", "bfloat16"), ("mistral", "float32")]
+    ("family", "dtype"), [("llama_bias", "float32"), ("llama3", "bfloat16"), ("olmo3", "float32")]
 )
 def test_embeddings_against_transformers(checkpoints, kernel_cache: Path, family: str, dtype: str) -> None:
     directory = checkpoints(family, dtype)
