@@ -137,6 +137,7 @@ def kill_all(server: ServerProcess, replicas: int) -> None:
     wait_until(lambda: metric(server.url, "firelane:engine_deaths_total") >= deaths + replicas)
 
 
+@pytest.mark.parametrize("server", [2], indirect=True)
 def test_many_streams_survive_the_death_of_all_engines_at_once(
     server: ServerProcess, connect: Connect
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_rolling_restart_goes_unnoticed(server: ServerProcess, connect: Connec
     assert len(server.engine_pids) == len(before)
 
 
+@pytest.mark.parametrize("server", [1], indirect=True)
 def test_a_batch_goes_on(server: ServerProcess, connect: Connect, tmp_path: Path) -> None:
     client, replicas = connect(server), len(server.engine_pids)
     body = {"model": MODEL, "messages": CHAT, "max_tokens": 200}
