@@ -32,13 +32,6 @@ struct Int8Rows {
 // What a unit gives to the sums of M rows: `codes(j)` are the lanes of two registers.
 template <int UNIT, int LARGEST, int M, int LDX, class Lanes>
 FL_INLINE void dot_unit(const std::uint8_t* x, const Lanes& lanes, Dots<LARGEST, UNIT / 4> (&dots)[M][2]) {
-  using Unit = Int8Unit<UNIT>;
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-    std::int32_t raised;
-    std::memcpy(&raised, x + m * LDX + offsetof(Unit, raised), 4);
-    dots[m][0].sums = dots[m][1].sums = raised - IntLanes{};
-  }
   lanes([&](int j, int v, WordLanes codes) FL_LAMBDA {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
@@ -56,13 +49,15 @@ FL_INLINE void weigh_unit(const std::uint8_t* x, const Dots<LARGEST, UNIT / 4> (
   using Unit = Int8Unit<UNIT>;
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
+    std::int32_t raised;
     float scale, sum;
+    std::memcpy(&raised, x + m * LDX + offsetof(Unit, raised), 4);
     std::memcpy(&scale, x + m * LDX + offsetof(Unit, scale), 4);
     std::memcpy(&sum, x + m * LDX + offsetof(Unit, sum), 4);
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
       FloatLanes& to = register_of(sums[m], 2 * part + v);
-      to = to + scales[v] * (scale * __builtin_convertvector(dots[m][v].sums, FloatLanes));
+      to = to + scales[v] * (scale * __builtin_convertvector(dots[m][v].sums + raised, FloatLanes));
       if constexpr (MINIMA) to = to + least[v] * sum;
     }
   }
@@ -89,6 +84,7 @@ FL_KERNEL void unpacked_rows(const std::uint8_t* x, const UnpackedUnit<UNIT, MIN
       ahead.from += ahead.stride;
 #pragma GCC unroll 1
       for (int part = 0; part < kParts8; ++part) {
+        asm("" : "+r"(row));  // there are not registers enough to keep its inputs for the next part
         Dots<LARGEST, UNIT / 4> dots[M][2];
         const auto lanes = [&](const auto& use) FL_LAMBDA {
 #pragma GCC unroll 8

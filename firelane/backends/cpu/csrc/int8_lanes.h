@@ -22,8 +22,8 @@ struct Dots {
   IntLanes sums;
 
   // j: 0, 1, 2 ...
-  FL_INLINE void add(int, WordLanes codes, std::uint32_t row) {
-    sums = add_dots<LARGEST == kWideCodes>(sums, codes, row);
+  FL_INLINE void add(int j, WordLanes codes, std::uint32_t row) {
+    sums = add_dots<LARGEST == kWideCodes>(j == 0 ? IntLanes{} : sums, codes, row);
   }
 };
 
@@ -40,7 +40,12 @@ struct Dots<LARGEST, LANES> {
   FL_INLINE void add(int j, WordLanes codes, std::uint32_t row) {
     const ShortLanes more = products_of_two(codes, row);
     products = j % kTogether == 0 ? more : products + more;
-    if (j % kTogether == kTogether - 1 || j == LANES - 1) sums = sums + sums_of_two(products);
+    // Sums in another order would need a register for each product.
+    asm("" : "+x"(products));
+    if (j % kTogether == kTogether - 1 || j == LANES - 1) {
+      const IntLanes found = sums_of_two(products);
+      sums = j < kTogether ? found : sums + found;
+    }
   }
 };
 #endif

@@ -61,7 +61,9 @@ FL_INLINE IntLanes add_dots(IntLanes sums, WordLanes codes, std::uint32_t row) {
 #if defined(__AVXVNNI__)
   return (IntLanes)_mm256_dpbusd_avx_epi32((__m256i)sums, size, by);
 #else
-  return sums + (IntLanes)_mm256_madd_epi16(_mm256_maddubs_epi16(size, by), _mm256_set1_epi16(1));
+  sums = sums + (IntLanes)_mm256_madd_epi16(_mm256_maddubs_epi16(size, by), _mm256_set1_epi16(1));
+  asm("" : "+x"(sums));  // see Dots
+  return sums;
 #endif
 #elif defined(FIRELANE_NEON) && defined(__ARM_FEATURE_DOTPROD)
   return (IntLanes)vdotq_s32((int32x4_t)sums, (int8x16_t)codes, (int8x16_t)vdupq_n_u32(row));
