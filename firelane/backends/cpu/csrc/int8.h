@@ -30,39 +30,34 @@ struct Int8Rows {
 };
 
 // What a unit gives to the sums of M rows: `codes(j)` are the lanes of two registers.
-template <int UNIT, bool WIDE, int M, int LDX, class Lanes>
-FL_INLINE void dot_unit(const std::uint8_t* x, const Lanes& lanes, IntLanes (&dots)[M][2]) {
-  using Unit = Int8Unit<UNIT>;
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m) {
-    std::int32_t raised;
-    std::memcpy(&raised, x + m * LDX + offsetof(Unit, raised), 4);
-    dots[m][0] = dots[m][1] = raised - IntLanes{};
-  }
+template <int UNIT, int LARGEST, int M, int LDX, class Lanes>
+FL_INLINE void dot_unit(const std::uint8_t* x, const Lanes& lanes, Dots<LARGEST, UNIT / 4> (&dots)[M][2]) {
   lanes([&](int j, int v, WordLanes codes) FL_LAMBDA {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       std::uint32_t inputs;
       std::memcpy(&inputs, x + m * LDX + 4 * j, 4);
-      dots[m][v] = add_dots<WIDE>(dots[m][v], codes, inputs);
+      dots[m][v].add(j, codes, inputs);
     }
   });
 }
 
 // Adds to the sums of registers 2 part and 2 part + 1.
-template <int UNIT, bool MINIMA, int M, int LDX>
-FL_INLINE void weigh_unit(const std::uint8_t* x, const IntLanes (&dots)[M][2], const FloatLanes (&scales)[2],
+template <int UNIT, int LARGEST, bool MINIMA, int M, int LDX>
+FL_INLINE void weigh_unit(const std::uint8_t* x, const Dots<LARGEST, UNIT / 4> (&dots)[M][2], const FloatLanes (&scales)[2],
                           const FloatLanes (&least)[2], int part, f32x16 (*sums)[2]) {
   using Unit = Int8Unit<UNIT>;
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m) {
+    std::int32_t raised;
     float scale, sum;
+    std::memcpy(&raised, x + m * LDX + offsetof(Unit, raised), 4);
     std::memcpy(&scale, x + m * LDX + offsetof(Unit, scale), 4);
     std::memcpy(&sum, x + m * LDX + offsetof(Unit, sum), 4);
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
       FloatLanes& to = register_of(sums[m], 2 * part + v);
-      to = to + scales[v] * (scale * __builtin_convertvector(dots[m][v], FloatLanes));
+      to = to + scales[v] * (scale * __builtin_convertvector(dots[m][v].sums + raised, FloatLanes));
       if constexpr (MINIMA) to = to + least[v] * sum;
     }
   }
@@ -77,7 +72,7 @@ struct UnpackedUnit {
   float least[MINIMA ? 32 : 0];
 };
 
-template <int UNIT, bool WIDE, bool MINIMA, int M, class SEGMENTS, int LDX>
+template <int UNIT, int LARGEST, bool MINIMA, int M, class SEGMENTS, int LDX>
 FL_KERNEL void unpacked_rows(const std::uint8_t* x, const UnpackedUnit<UNIT, MINIMA>* units, Ahead ahead, Sums& sums) {
   f32x16 acc[M][2] = {};
   Tree<M, SEGMENTS> tree;
@@ -89,21 +84,22 @@ FL_KERNEL void unpacked_rows(const std::uint8_t* x, const UnpackedUnit<UNIT, MIN
       ahead.from += ahead.stride;
 #pragma GCC unroll 1
       for (int part = 0; part < kParts8; ++part) {
-        IntLanes dots[M][2];
+        asm("" : "+r"(row));  // there are not registers enough to keep its inputs for the next part
+        Dots<LARGEST, UNIT / 4> dots[M][2];
         const auto lanes = [&](const auto& use) FL_LAMBDA {
 #pragma GCC unroll 8
           for (int j = 0; j < UNIT / 4; ++j)
 #pragma GCC unroll 2
             for (int v = 0; v < 2; ++v) use(j, v, lanes_from<WordLanes>(unit.codes[part][j][v]));
         };
-        dot_unit<UNIT, WIDE, M, LDX>(row, lanes, dots);
+        dot_unit<UNIT, LARGEST, M, LDX>(row, lanes, dots);
         FloatLanes scales[2], least[2]{};
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
           scales[v] = lanes_from<FloatLanes>(unit.scales + (2 * part + v) * kRegisterLanes);
           if constexpr (MINIMA) least[v] = lanes_from<FloatLanes>(unit.least + (2 * part + v) * kRegisterLanes);
         }
-        weigh_unit<UNIT, MINIMA, M, LDX>(row, dots, scales, least, part, acc);
+        weigh_unit<UNIT, LARGEST, MINIMA, M, LDX>(row, dots, scales, least, part, acc);
       }
     }
     tree.close(i, acc);
@@ -124,7 +120,7 @@ FL_KERNEL void packed_rows(const std::uint8_t* x, const std::uint8_t* panel, Sum
     const std::uint8_t* row = x + u * sizeof(Int8Unit<UNIT>);
 #pragma GCC unroll 4
     for (int part = 0; part < kParts8; ++part) {
-      IntLanes dots[M][2];
+      Dots<Codes::kLargest, UNIT / 4> dots[M][2];
       const auto lanes = [&](const auto& use) FL_LAMBDA {
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
@@ -132,14 +128,14 @@ FL_KERNEL void packed_rows(const std::uint8_t* x, const std::uint8_t* panel, Sum
           Codes::template lanes<UNIT, FROM>(panel, first, 2 * part + v, give);
         }
       };
-      dot_unit<UNIT, Codes::kWide, M, LDX>(row, lanes, dots);
+      dot_unit<UNIT, Codes::kLargest, M, LDX>(row, lanes, dots);
       FloatLanes scales[2], least[2]{};
 #pragma GCC unroll 2
       for (int v = 0; v < 2; ++v) {
         scales[v] = Codes::number(panel, first, 0, 2 * part + v);
         if constexpr (Codes::kMinima) least[v] = Codes::number(panel, first, 1, 2 * part + v);
       }
-      weigh_unit<UNIT, Codes::kMinima, M, LDX>(row, dots, scales, least, part, acc);
+      weigh_unit<UNIT, Codes::kLargest, Codes::kMinima, M, LDX>(row, dots, scales, least, part, acc);
     }
     ++u;
     if constexpr (!in_blocks)
@@ -171,12 +167,12 @@ FL_INLINE void packed_any(int rows, const std::uint8_t* x, const std::uint8_t* p
   }
 }
 
-template <int UNIT, bool WIDE, bool MINIMA, class SEGMENTS, int LDX, int M>
+template <int UNIT, int LARGEST, bool MINIMA, class SEGMENTS, int LDX, int M>
 FL_INLINE void unpacked_any(int rows, const std::uint8_t* x, const UnpackedUnit<UNIT, MINIMA>* units, Ahead ahead,
                             Sums& sums) {
   if constexpr (M >= kInt8TileRows / 2) {
-    if (rows == M) return unpacked_rows<UNIT, WIDE, MINIMA, M, SEGMENTS, LDX>(x, units, ahead, sums);
-    unpacked_any<UNIT, WIDE, MINIMA, SEGMENTS, LDX, M - 1>(rows, x, units, ahead, sums);
+    if (rows == M) return unpacked_rows<UNIT, LARGEST, MINIMA, M, SEGMENTS, LDX>(x, units, ahead, sums);
+    unpacked_any<UNIT, LARGEST, MINIMA, SEGMENTS, LDX, M - 1>(rows, x, units, ahead, sums);
   }
 }
 
@@ -238,7 +234,7 @@ struct Int8Panels {
       Sums sums;
       const Range r = split(rows, i, tiles);
       const Ahead ahead = Ahead::share(next, next + kPanelBytes, i, tiles, kUnits);
-      unpacked_any<kUnit, Codes::kWide, Codes::kMinima, SEGMENTS, LDX, kInt8TileRows>(
+      unpacked_any<kUnit, Codes::kLargest, Codes::kMinima, SEGMENTS, LDX, kInt8TileRows>(
           r.end - r.begin, x + std::size_t(r.begin) * LDX, units, ahead, sums);
       store_rows(sums, r, p, store);
     }

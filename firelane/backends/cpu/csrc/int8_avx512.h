@@ -71,6 +71,20 @@ FL_INLINE WordLanes joined_words(WordLanes low, WordLanes high) {
 }
 #endif
 
+#if !defined(__AVX512VNNI__)
+#define FIRELANE_SHORT_SUMS 1
+
+typedef std::int16_t ShortLanes __attribute__((vector_size(64)));
+
+FL_INLINE ShortLanes products_of_two(WordLanes codes, std::uint32_t row) {
+  return (ShortLanes)_mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi32(int(row)));
+}
+
+FL_INLINE IntLanes sums_of_two(ShortLanes products) {
+  return (IntLanes)_mm512_madd_epi16((__m512i)products, _mm512_set1_epi16(1));
+}
+#endif
+
 // sums + the dot product of each lane's codes, raised, with four bytes of a row.
 template <bool WIDE>
 FL_INLINE IntLanes add_dots(IntLanes sums, WordLanes codes, std::uint32_t row) {
@@ -78,8 +92,8 @@ FL_INLINE IntLanes add_dots(IntLanes sums, WordLanes codes, std::uint32_t row) {
 #if defined(__AVX512VNNI__)
   return (IntLanes)_mm512_dpbusd_epi32((__m512i)sums, w, x);
 #else
+  static_assert(WIDE);
   const __m512i ones = _mm512_set1_epi16(1), low = _mm512_set1_epi8(15);
-  if constexpr (!WIDE) return sums + (IntLanes)_mm512_madd_epi16(_mm512_maddubs_epi16(w, x), ones);
   const __m512i parts[2] = {_mm512_and_si512(w, low), _mm512_and_si512(_mm512_srli_epi16(w, 4), low)};
   sums = sums + (IntLanes)_mm512_madd_epi16(_mm512_maddubs_epi16(parts[0], x), ones);
   return sums + (IntLanes)_mm512_madd_epi16(_mm512_maddubs_epi16(parts[1], x), _mm512_set1_epi16(16));

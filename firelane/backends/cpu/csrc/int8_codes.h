@@ -20,6 +20,8 @@ struct IntegerCodes : GroupedSpan<BITS, GROUP, MINIMA, HEADS, BOOK> {
   static constexpr int kRaised = kWide                 ? kWideRaised
                                  : BOOK == Book::kE2m1 ? 12
                                                        : Span::kOffset;
+  // What no lane is above.
+  static constexpr int kLargest = kWide ? kWideCodes : BOOK == Book::kE2m1 ? 24 : (1 << BITS) - 1;
   static constexpr bool kSlow = BITS != 4;  // to unpack
   static constexpr int kBlock = min(Span::kInputs, 32);  // inputs that are unpacked together
 

@@ -14,6 +14,42 @@ namespace firelane {
 constexpr int kRowRegisters8 = 32 / kRegisterLanes;
 constexpr int kParts8 = kRowRegisters8 / 2;  // of two registers each
 
+constexpr int kWideCodes = 255;  // of eight bits
+
+// Sums over LANES lanes of four codes, none above LARGEST, of dot products with four bytes of a row each.
+template <int LARGEST, int LANES>
+struct Dots {
+  IntLanes sums;
+
+  // j: 0, 1, 2 ...
+  FL_INLINE void add(int j, WordLanes codes, std::uint32_t row) {
+    sums = add_dots<LARGEST == kWideCodes>(j == 0 ? IntLanes{} : sums, codes, row);
+  }
+};
+
+#if defined(FIRELANE_SHORT_SUMS)
+// Sums of two products stay in sixteen bits as long as they fit.
+template <int LARGEST, int LANES>
+  requires(LARGEST < kWideCodes)
+struct Dots<LARGEST, LANES> {
+  static constexpr int kTogether = 32767 / (2 * 127 * LARGEST);
+
+  IntLanes sums;
+  ShortLanes products;
+
+  FL_INLINE void add(int j, WordLanes codes, std::uint32_t row) {
+    const ShortLanes more = products_of_two(codes, row);
+    products = j % kTogether == 0 ? more : products + more;
+    // Sums in another order would need a register for each product.
+    asm("" : "+x"(products));
+    if (j % kTogether == kTogether - 1 || j == LANES - 1) {
+      const IntLanes found = sums_of_two(products);
+      sums = j < kTogether ? found : sums + found;
+    }
+  }
+};
+#endif
+
 template <class Register, class T>
 FL_INLINE Register lanes_from(const T* p) {
   Register found;

@@ -38,13 +38,33 @@ FL_INLINE WordLanes bytes_of_table(const std::uint8_t* table, WordLanes places) 
 #endif
 }
 
+#if defined(FIRELANE_ISA_AVX2) && !defined(__AVXVNNI__)
+#define FIRELANE_SHORT_SUMS 1
+
+typedef std::int16_t ShortLanes __attribute__((vector_size(32)));
+
+FL_INLINE ShortLanes products_of_two(WordLanes codes, std::uint32_t row) {
+  return (ShortLanes)_mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(int(row)));
+}
+
+FL_INLINE IntLanes sums_of_two(ShortLanes products) {
+  return (IntLanes)_mm256_madd_epi16((__m256i)products, _mm256_set1_epi16(1));
+}
+#endif
+
 // sums + the dot product of each lane's codes with four bytes of a row; WIDE codes have signs.
 template <bool WIDE>
 FL_INLINE IntLanes add_dots(IntLanes sums, WordLanes codes, std::uint32_t row) {
 #if defined(FIRELANE_ISA_AVX2)
   const __m256i x = _mm256_set1_epi32(int(row)), w = (__m256i)codes;
   const __m256i size = WIDE ? _mm256_abs_epi8(w) : w, by = WIDE ? _mm256_sign_epi8(x, w) : x;
-  return sums + (IntLanes)_mm256_madd_epi16(_mm256_maddubs_epi16(size, by), _mm256_set1_epi16(1));
+#if defined(__AVXVNNI__)
+  return (IntLanes)_mm256_dpbusd_avx_epi32((__m256i)sums, size, by);
+#else
+  sums = sums + (IntLanes)_mm256_madd_epi16(_mm256_maddubs_epi16(size, by), _mm256_set1_epi16(1));
+  asm("" : "+x"(sums));  // see Dots
+  return sums;
+#endif
 #elif defined(FIRELANE_NEON) && defined(__ARM_FEATURE_DOTPROD)
   return (IntLanes)vdotq_s32((int32x4_t)sums, (int8x16_t)codes, (int8x16_t)vdupq_n_u32(row));
 #else
