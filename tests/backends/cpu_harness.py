@@ -31,7 +31,7 @@ from firelane.parallel.segments import segmented
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
-from firelane.program.values import DType, Weight
+from firelane.program.values import DType, Rows, Weight
 from firelane.weights import coded
 from firelane.weights.formats import Format, pack
 from firelane.weights.plan import plan
@@ -223,6 +223,15 @@ def fitted(sizes: StepLimits, program: Program) -> StepLimits:
     return replace(sizes, spans=spans, num_blocks=blocks, **states)
 
 
+def apart(layout: Layout) -> Placement:
+    """Every value in a place of its own."""
+    rows = {Rows.TOKEN: layout.limits.max_num_batched_tokens, Rows.OUTPUT: layout.limits.max_output_rows}
+    values = list(layout.value_index)
+    sizes = [-(-layout.row_bytes(v) * rows[v.rows] // 64) * 64 for v in values]
+    starts = np.cumsum([0, *sizes])
+    return Placement(offsets=dict(zip(values, starts[:-1].tolist(), strict=True)), nbytes=int(starts[-1]))
+
+
 def machine(
     spec: DenseSpec | Program,
     cache_dir: Path,
@@ -231,14 +240,15 @@ def machine(
     sizes: StepLimits | None = None,
     threads: int = 2,
     place: Callable[[Layout], Placement] | None = None,
-    form: Format | None = None,
+    form: Format | Callable[[Weight], Format] | None = None,
     decode_once_from: int = 2,
     shared_pages: bool = False,
 ) -> Machine:
-    """`form`: a coded form that all matrices get. Each cache group has `sizes.num_blocks` pages."""
+    """`form`: a coded form that all matrices get, or that of each. Each cache group has `sizes.num_blocks`
+    pages."""
     program = segmented(spec if isinstance(spec, Program) else dense_program(spec))
-    matrices = [w.name for w in program.weights if w.is_matrix and w.dtype is DType.BF16]
-    forms = dict.fromkeys(matrices, form) if form else {}
+    matrices = [w for w in program.weights if w.is_matrix and w.dtype is DType.BF16]
+    forms = {w.name: form(w) if callable(form) else form for w in matrices} if form else {}
     sizes = sizes or limits()
     sizes = fitted(sizes, program)
     layout = Layout(program=program, limits=sizes, isa=isa, forms=forms)

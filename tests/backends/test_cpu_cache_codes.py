@@ -13,8 +13,8 @@ from firelane.program.cache_codes import CacheCode
 from firelane.program.cache_rewrite import with_cache_code
 from firelane.program.reference import ReferenceExecutor
 from tests.backends.cache_pages import cached_rows
-from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec
-from tests.backends.test_cpu_ops import apart, check_step
+from tests.backends.cpu_harness import Chunk, Machine, apart, limits, machine, small_spec
+from tests.backends.test_cpu_ops import check_step
 from tests.models.dense import dense_program
 from tests.models.latents import LatentSpec, latent_program
 

@@ -19,8 +19,8 @@ from firelane.program.ops import HeadShape
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.values import DType
 from tests.backends.cache_pages import cached_rows
-from tests.backends.cpu_harness import Chunk, Machine, limits, machine, widen_bf16
-from tests.backends.test_cpu_ops import apart, check_step
+from tests.backends.cpu_harness import Chunk, Machine, apart, limits, machine, widen_bf16
+from tests.backends.test_cpu_ops import check_step
 from tests.models.latents import MANY, LatentSpec, latent_program
 
 CONTEXT = 1180  # three splits of 512

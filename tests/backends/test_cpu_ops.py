@@ -4,11 +4,16 @@ row counts.
 The program runs once with no two values sharing memory, so that every intermediate value can be read. Then
 each op's reference runs on the very inputs that the kernel had, and the outputs are compared: the bound is
 one op's error.
+
+Programs of one dtype are compiled as one, which shares between them what each would have of its own: the
+headers, the runtime, the sampler, kernels of equal shapes. Each op of each program still runs on each
+instruction set. Only the head of the last one gives hidden states and logits of the rows that ask for them
+alone; the heads of the others are products of all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +26,8 @@ from firelane.contract import Chunk as ChunkSpan
 from firelane.native.machine import cpu_identity, supported_isas
 from firelane.program.cache_codes import CacheCode
 from firelane.program.cache_rewrite import with_cache_code
-from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, LatentCache, Op, RopeAndCache, Sample
+from firelane.program.program import Program
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.reference_step import ReferenceStep
 from firelane.program.values import DType, Rows, Value
@@ -31,21 +36,24 @@ from tests.backends.cpu_harness import (
     HERE,
     Chunk,
     Machine,
+    apart,
     limits,
     machine,
     small_spec,
     widen_bf16,
     with_spans,
 )
-from tests.models.dense import dense_program
+from tests.models.dense import DenseSpec, dense_program
 from tests.models.experts import EXPERT_SPECS, EXPERT_SPECS_HERE, experts_program
+from tests.models.joined import joined
 from tests.models.latents import LATENT_SPECS, LATENT_SPECS_HERE, latent_program
 from tests.models.options import OPTIONS
 from tests.models.recurrent import RECURRENT_SPECS, RECURRENT_SPECS_HERE, recurrent_program
 
 WIDE = HeadShape(heads=4, kv_heads=1, head_dim=80)
 GROUPS = HeadShape(heads=6, kv_heads=2, head_dim=48)
-SPECS = {
+Spec = DenseSpec | Program
+SPECS: dict[str, Spec] = {
     "bf16": small_spec(
         heads=WIDE, windows=(0, 20), qk_norm=True, qkv_bias=True, output_bias=True, mlp_bias=True
     ),
@@ -57,33 +65,56 @@ SPECS = {
     "bf16-latent-fp8": with_cache_code(latent_program(LATENT_SPECS["bf16-latent"]), CacheCode.FP8),
 }
 # Without what the others have, other spans, more head widths with one query head per KV head or several, and
-# large blocks. On the best instruction set alone: each is a library to compile.
-SPECS_HERE = {
-    "bf16-plain": (small_spec(tied_embeddings=True), 16),
-    "bf16-chunks": (with_spans(dense_program(small_spec()), (ChunkSpan(24), Window(70))), 16),
-    "bf16-head-16": (small_spec(heads=HeadShape(heads=4, kv_heads=4, head_dim=16)), 128),
-    "bf16-head-64": (small_spec(heads=HeadShape(heads=3, kv_heads=1, head_dim=64), windows=(0, 20)), 128),
-    "bf16-head-128": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=128), qk_norm=True), 16),
-    "f32-head-256": (small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=256), dtype=DType.F32), 128),
-    **{name: (experts_program(spec), 16) for name, spec in EXPERT_SPECS_HERE.items()},
-    **{name: (recurrent_program(spec), 16) for name, spec in RECURRENT_SPECS_HERE.items()},
-    **{name: (latent_program(spec), 128) for name, spec in LATENT_SPECS_HERE.items()},
-    "bf16-fp8": (small_spec(heads=replace(GROUPS, code=CacheCode.FP8), windows=(0, 20)), 128),
-    "f32-int8": (small_spec(heads=replace(GROUPS, code=CacheCode.INT8), dtype=DType.F32, qk_norm=True), 16),
-    "f32-latent-int8": (
-        with_cache_code(latent_program(LATENT_SPECS_HERE["f32-latent-still"]), CacheCode.INT8),
-        64,
-    ),
+# large blocks: with the best instruction set alone. By the size of a block.
+SPECS_HERE: dict[int, dict[str, Spec]] = {
+    16: {
+        "bf16-plain": small_spec(tied_embeddings=True),
+        "bf16-chunks": with_spans(dense_program(small_spec()), (ChunkSpan(24), Window(70))),
+        "bf16-head-128": small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=128), qk_norm=True),
+        "f32-int8": small_spec(heads=replace(GROUPS, code=CacheCode.INT8), dtype=DType.F32, qk_norm=True),
+        **{name: experts_program(spec) for name, spec in EXPERT_SPECS_HERE.items()},
+        **{name: recurrent_program(spec) for name, spec in RECURRENT_SPECS_HERE.items()},
+        **{
+            f"{dtype.value}-{name}": make(dtype)
+            for name, make in OPTIONS.items()
+            for dtype in (DType.BF16, DType.F32)
+        },
+    },
+    64: {
+        "f32-latent-int8": with_cache_code(
+            latent_program(LATENT_SPECS_HERE["f32-latent-still"]), CacheCode.INT8
+        ),
+    },
+    128: {
+        "bf16-head-16": small_spec(heads=HeadShape(heads=4, kv_heads=4, head_dim=16)),
+        "bf16-head-64": small_spec(heads=HeadShape(heads=3, kv_heads=1, head_dim=64), windows=(0, 20)),
+        "bf16-fp8": small_spec(heads=replace(GROUPS, code=CacheCode.FP8), windows=(0, 20)),
+        "f32-head-256": small_spec(heads=HeadShape(heads=2, kv_heads=1, head_dim=256), dtype=DType.F32),
+        **{name: latent_program(spec) for name, spec in LATENT_SPECS_HERE.items()},
+    },
 }
-CASES = (
-    {f"{isa}/{s}": (isa, SPECS[s], 16) for isa in supported_isas(cpu_identity()) for s in SPECS}
-    | {f"{HERE}/{s}": (HERE, *SPECS_HERE[s]) for s in SPECS_HERE}
-    | {
-        f"{HERE}/{dtype.value}-{name}": (HERE, make(dtype), 16)
-        for name, make in OPTIONS.items()
-        for dtype in (DType.BF16, DType.F32)
-    }
-)
+DTYPES = ("bf16", "f32")
+
+
+def of_dtype(specs: Mapping[str, Spec], dtype: str) -> Program:
+    """All of `specs` in `dtype`, which their names begin with, as one program."""
+    chosen = {name: spec for name, spec in specs.items() if name.startswith(dtype)}
+    return joined(
+        {n: spec if isinstance(spec, Program) else dense_program(spec) for n, spec in chosen.items()}
+    )
+
+
+# By name: the instruction set, the program, the size of a block.
+CASES = {
+    f"{isa}/{dtype}": (isa, of_dtype(SPECS, dtype), 16)
+    for isa in supported_isas(cpu_identity())
+    for dtype in DTYPES
+} | {
+    f"{HERE}/{dtype}-more-{size}": (HERE, of_dtype(specs, dtype), size)
+    for size, specs in SPECS_HERE.items()
+    for dtype in DTYPES
+    if any(name.startswith(dtype) for name in specs)
+}
 STEPS = {
     "one-token": [[Chunk(0, 0, 1)]],
     "prompt-then-decode": [[Chunk(1, 0, 70)], [Chunk(1, 70, 1)]],
@@ -101,18 +132,9 @@ ATTENTION_BOUNDS = {**BOUNDS, DType.BF16: 2.0**-7}
 @pytest.fixture(scope="module", params=CASES)
 def driven(request: pytest.FixtureRequest, kernel_cache) -> Iterator[Machine]:
     isa, spec, block_size = CASES[request.param]
-    m = machine(spec, kernel_cache, isa=isa, sizes=limits(block_size=block_size), place=apart)
+    m = machine(spec, kernel_cache, isa=isa, sizes=limits(block_size=block_size, num_blocks=400), place=apart)
     yield m
     m.executor.release()
-
-
-def apart(layout) -> Placement:
-    """Every value in a place of its own."""
-    rows = {Rows.TOKEN: layout.limits.max_num_batched_tokens, Rows.OUTPUT: layout.limits.max_output_rows}
-    values = list(layout.value_index)
-    sizes = [-(-layout.row_bytes(v) * rows[v.rows] // 64) * 64 for v in values]
-    starts = np.cumsum([0, *sizes])
-    return Placement(offsets=dict(zip(values, starts[:-1].tolist(), strict=True)), nbytes=int(starts[-1]))
 
 
 def read(m: Machine, value: Value, rows: int) -> NDArray[np.float32]:
