@@ -7,7 +7,7 @@ the executor takes at the barrier after each op; ops of one kind and shape are o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.program.ops import Op
 from firelane.program.program import Program
-from firelane.program.values import StepShape
+from firelane.program.values import StepShape, Weight
 from firelane.weights.progress import Progress
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -64,8 +64,18 @@ def decode_shape(rows: int, context: int = CONTEXT_TOKENS) -> StepShape:
     return StepShape(tokens=rows, outputs=rows, attended=seen, context=seen, sequences=rows)
 
 
-def group_times(program: Program, rows: int, op_seconds: Sequence[float]) -> list[KernelTime]:
-    """`op_seconds[i]`: time of the program's op i in one step. In order of first appearance."""
+def as_in_checkpoint(weight: Weight) -> int:
+    return weight.nbytes
+
+
+def group_times(
+    program: Program,
+    rows: int,
+    op_seconds: Sequence[float],
+    stored: Callable[[Weight], int] = as_in_checkpoint,
+) -> list[KernelTime]:
+    """`op_seconds[i]`: time of the program's op i in one step; `stored`: bytes of a weight in memory. In order
+    of first appearance."""
     shape = decode_shape(rows)
     groups: dict[str, list[int]] = {}
     for index, op in enumerate(program.ops):
@@ -74,7 +84,10 @@ def group_times(program: Program, rows: int, op_seconds: Sequence[float]) -> lis
     for name, members in groups.items():
         seconds = max(float(sum(op_seconds[i] for i in members)), 1e-12)
         costs = [program.ops[i].cost(shape) for i in members]
-        moved = sum(c.weight_bytes + c.kv_bytes for c in costs)
+        moved = sum(
+            _form(program.ops[i], stored) * c.weight_bytes + c.kv_bytes
+            for i, c in zip(members, costs, strict=True)
+        )
         made.append(
             KernelTime(
                 op=name,
@@ -86,6 +99,11 @@ def group_times(program: Program, rows: int, op_seconds: Sequence[float]) -> lis
             )
         )
     return made
+
+
+def _form(op: Op, stored: Callable[[Weight], int]) -> float:
+    """Bytes of the op's weights in memory over those in the program's terms."""
+    return sum(map(stored, op.weights)) / max(sum(map(as_in_checkpoint, op.weights)), 1)
 
 
 def random_tokens(vocab_size: int, shape: tuple[int, ...]) -> NDArray[np.int32]:
@@ -124,7 +142,7 @@ def measure(executor: CpuExecutor, program: Program, rows: int) -> list[KernelTi
             executor.op_seconds[:] = 0
         executor.submit(inputs)
         executor.wait()
-    return group_times(program, rows, [s / TIMED_STEPS for s in executor.op_seconds[:-1]])
+    return group_times(program, rows, [s / TIMED_STEPS for s in executor.op_seconds[:-1]], executor.bytes_of)
 
 
 def run_kernels(

@@ -91,10 +91,12 @@ class PackedWeights:
     @property
     def nbytes(self) -> int:
         """Bytes that the weights take in memory, their padding and panel tables included."""
-        return sum(
-            place.nbytes + (0 if place.table is None else table_bytes(p))
-            for p, place in self._places.values()
-        )
+        return sum(self.bytes_of(name) for name in self._places)
+
+    def bytes_of(self, name: str) -> int:
+        """Bytes that a weight takes in memory."""
+        p, place = self._places[name]
+        return place.nbytes + (0 if place.table is None else table_bytes(p))
 
     def address(self, name: str) -> int:
         """Where the weight lies in this process's memory; aligned as layout.py says."""

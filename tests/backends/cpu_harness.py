@@ -103,6 +103,9 @@ class RandomWeights:
     def nbytes(self) -> int:
         return sum(p.nbytes for p in self._packed.values())
 
+    def bytes_of(self, name: str) -> int:
+        return self._packed[name].nbytes
+
     def address(self, name: str) -> int:
         return self._packed[name].ctypes.data
 

@@ -44,6 +44,15 @@ def test_groups_hold_all_ops_and_all_time(program: Program) -> None:
     assert flops == pytest.approx(program.cost(decode_shape(4)).flops)
 
 
+def test_bytes_are_those_in_memory(program: Program) -> None:
+    seconds = [1.0] * len(program.ops)
+    whole = {g.op: g.gbps for g in group_times(program, 1, seconds)}
+    codes = group_times(program, 1, seconds, stored=lambda weight: weight.nbytes // 4)
+    coded = {g.op: g.gbps for g in codes}
+    assert coded["GatedLinear 1408x256"] == pytest.approx(whole["GatedLinear 1408x256"] / 4)
+    assert coded["Attention"] == whole["Attention"]  # reads pages
+
+
 def test_description_names_kind_and_shape(program: Program) -> None:
     names = {describe(op) for op in program.ops}
     assert {"Embed 4096x256", "RMSNorm", "GatedLinear 1408x256", "Sample"} <= names

@@ -29,6 +29,7 @@ from firelane.backends.cpu.page_pool import PagePool, SharedPages
 from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.errors import OutOfMemoryError
 from firelane.native.pages import give_back
+from firelane.program.values import Weight
 from firelane.weights.check import NoCheck, WeightCheck
 from firelane.weights.formats import GROUPINGS, Format
 
@@ -42,10 +43,12 @@ Decoding 12 bits hides behind the products of a tile; 3-bit codes take more than
 
 
 class Weights(Protocol):
-    """Packed weights in memory (weights.loader.PackedWeights)."""
+    """Packed weights in memory (weights.packed.PackedWeights)."""
 
     @property
     def nbytes(self) -> int: ...
+
+    def bytes_of(self, name: str) -> int: ...
 
     def address(self, name: str) -> int: ...
 
@@ -176,6 +179,10 @@ class CpuExecutor:
     @property
     def weights_bytes(self) -> int:
         return self._weights.nbytes
+
+    def bytes_of(self, weight: Weight) -> int:
+        """Bytes that a weight of the program takes in memory, in its form."""
+        return self._weights.bytes_of(weight.name)
 
     @property
     def pages(self) -> NDArray[np.uint8]:
