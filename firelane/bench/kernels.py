@@ -74,8 +74,8 @@ def group_times(
     op_seconds: Sequence[float],
     stored: Callable[[Weight], int] = as_in_checkpoint,
 ) -> list[KernelTime]:
-    """`op_seconds[i]`: time of the program's op i in one step; `stored`: bytes of a weight in memory. In order
-    of first appearance."""
+    """`op_seconds[i]`: time of the program's op i in one step; `stored`: bytes of a weight in memory.
+    In order of first appearance."""
     shape = decode_shape(rows)
     groups: dict[str, list[int]] = {}
     for index, op in enumerate(program.ops):
