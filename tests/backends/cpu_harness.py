@@ -36,6 +36,7 @@ from firelane.weights import coded
 from firelane.weights.formats import Format, pack
 from firelane.weights.plan import plan
 from tests.models.dense import DenseSpec, dense_program
+from tests.models.joined import program_of
 
 HERE = choose_isa("", cpu_identity())
 
@@ -71,15 +72,18 @@ def widen_bf16(x: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 class RandomWeights:
     """Seeded weights, packed in memory; `values` holds them unpacked as float32. The same values whatever
-    their `forms`; some matrix weights are tiny, so that coded forms have escapes."""
+    their `forms`, and whatever their program is joined with; some matrix weights are tiny, so that coded
+    forms have escapes."""
 
     def __init__(self, program: Program, seed: int = 0, forms: Mapping[str, Format] | None = None) -> None:
-        rng = np.random.default_rng(seed)
+        generators: dict[str, np.random.Generator] = {}
         forms = forms or {}
         self._tables: dict[str, NDArray[np.uint64]] = {}
         self.values: dict[str, NDArray[np.float32]] = {}
         self._packed: dict[str, NDArray[Any]] = {}
         for placed in plan(program):
+            part = program_of(placed.weight.name)
+            rng = generators.setdefault(part, np.random.default_rng(seed))
             raw = self._draw(rng, placed.weight)
             bits = round_bf16(raw) if placed.weight.dtype is DType.BF16 else raw
             packed = pack(bits, placed.format, gated=placed.gated)

@@ -42,7 +42,7 @@ SPECS = {
 def in_turns(weight: Weight) -> Format:
     """Layers are alike, and take both forms in turns: each product is compiled with both at once. So do the
     two tables of "tied", which are looked up and multiplied."""
-    second = ".layers.1." in f".{weight.name}" or weight.name == "tied.embed"
+    second = "layers.1." in weight.name or weight.name == "tied/embed"
     return FORMS[second]
 
 

@@ -22,6 +22,11 @@ def joined(programs: Mapping[str, Program]) -> Program:
     return replace(program, ops=tuple(_ops(programs)), head=head)
 
 
+def program_of(weight: str) -> str:
+    """The program of `joined` that the weight of this name is of; "" in one that was not joined."""
+    return weight.rpartition("/")[0]
+
+
 def _ops(programs: Mapping[str, Program]) -> Iterator[Op]:
     for number, (name, program) in enumerate(programs.items()):
         is_last = number == len(programs) - 1
@@ -33,7 +38,7 @@ def _ops(programs: Mapping[str, Program]) -> Iterator[Op]:
 def _renamed(item: Any, name: str, first_layer: int) -> Any:
     """With the program's name before those of all values and weights, and its own layer numbers."""
     if isinstance(item, Value | Weight):
-        return replace(item, name=f"{name}.{item.name}")
+        return replace(item, name=f"{name}/{item.name}")
     if not is_dataclass(item) or isinstance(item, type):
         return item
     changes = {f.name: _renamed(getattr(item, f.name), name, first_layer) for f in fields(item) if f.init}
