@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.cli.model_engines import ModelEngines, Server
 from firelane.cli.node_plan import ModelSetup, NodePlan, PackedFile, differing
 from firelane.cli.residence import NodeResidence
@@ -28,7 +29,14 @@ CHANGE_S = 600.0
 class ModelSet:
     """Engines by the model's name. Models that were taken away keep their metrics, and get them back."""
 
-    def __init__(self, server: Server, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        plan: NodePlan,
+        models: Iterable[ModelSetup],
+        sharing: EngineSharing = NOT_SHARED,
+    ) -> None:
+        self._sharing = sharing
         self.node = Node(plan.policy)
         self.setups: dict[str, ModelSetup] = {}
         self._engines: dict[str, ModelEngines] = {}
@@ -87,7 +95,7 @@ class ModelSet:
     def _add(self, setup: ModelSetup) -> ModelEngines:
         engines = self._retired.pop(setup.name, None)
         if engines is None:
-            engines = ModelEngines(setup.name, setup.engines, self._server)
+            engines = ModelEngines(setup.name, setup.engines, self._server, self._sharing)
         self.setups[setup.name] = setup
         self._engines[setup.name] = engines
         mark = PackedFile(setup.engines)

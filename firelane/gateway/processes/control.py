@@ -1,0 +1,175 @@
+"""Messages between the process that owns a server and its gateway processes, file descriptors included."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from firelane.wire.codec import FrameReader, WireError, encode_any
+
+READ_BYTES = 1 << 16
+MOST_FDS = 64
+
+
+class Setup(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="setup"):
+    """A gateway process is to serve. index: its place, which a later one may take; number: its own, in its
+    requests' ids. config: of the gateway, as JSON. recovers: whether requests outlive their engine, by model.
+    created: Unix time of the server's start. With it come the shared counts and the sockets to listen on."""
+
+    index: int
+    number: int
+    places: int
+    config: bytes
+    recovers: dict[str, bool]
+    created: int
+
+
+class Engine(msgspec.Struct, frozen=True, array_like=True, tag="engine"):
+    """A connection to an engine, which comes with it. place: of the engine; the next one in it, too."""
+
+    place: int
+    model: str
+    replica: str
+
+
+class Retire(msgspec.Struct, frozen=True, array_like=True, tag="retire"):
+    """No new requests go to this engine; those there end, or are moved. Answered with Emptied."""
+
+    place: int
+
+
+class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove"):
+    """This engine is no more."""
+
+    place: int
+
+
+class Reload(msgspec.Struct, frozen=True, array_like=True, tag="reload"):
+    """Keys, prices and certificates are to be read again."""
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
+    """End: after timeout_s at the latest, or (None) when nothing is left of what was accepted."""
+
+    timeout_s: float | None
+
+
+class Listen(msgspec.Struct, frozen=True, array_like=True, tag="listen"):
+    """Accept connections, on the sockets that come with it; none: accept no more. Answered with Listening."""
+
+
+class Listening(msgspec.Struct, frozen=True, array_like=True, tag="listening"):
+    """The process has done so."""
+
+
+class Emptied(msgspec.Struct, frozen=True, array_like=True, tag="emptied"):
+    """It has no requests there any more."""
+
+    place: int
+
+
+class Relay(msgspec.Struct, frozen=True, array_like=True, tag="relay"):
+    """A connection, which comes with it, for one request that the owner is to answer."""
+
+
+class Fatal(msgspec.Struct, frozen=True, array_like=True, tag="fatal"):
+    """The process cannot serve."""
+
+    message: str
+    exit_code: int
+
+
+ToGateway = Setup | Engine | Retire | Remove | Reload | Stop | Listen
+ToOwner = Listening | Emptied | Relay | Fatal
+Message = ToGateway | ToOwner
+
+
+class _Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A message, and how many descriptors are its own."""
+
+    message: Message
+    fds: int
+
+
+class ControlChannel:
+    """One end, in an event loop. Owns the socket. on_message gets each message with its descriptors, which
+    are then its own; on_closed is called once, when the other end has gone."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_message: Callable[[Message, list[int]], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._sock, self._on_message, self._on_closed = sock, on_message, on_closed
+        self._reader: FrameReader[_Envelope] = FrameReader(_Envelope)
+        self._fds: deque[int] = deque()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._read)
+        self._open = True
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """The descriptors stay the caller's. What the other end is too slow for is kept."""
+        if not self._open:
+            return
+        self._unsent.append((encode_any(_Envelope(message, len(fds))), [os.dup(fd) for fd in fds]))
+        if len(self._unsent) == 1:
+            self._write()
+
+    def close(self) -> None:
+        """Idempotent; on_closed is not called."""
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        for fd in (*self._fds, *(fd for _, fds in self._unsent for fd in fds)):
+            os.close(fd)
+        self._fds.clear()
+        self._unsent.clear()
+        self._sock.close()
+
+    def _write(self) -> None:
+        while self._unsent:
+            data, fds = self._unsent[0]
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                sent = self._sock.sendmsg([data], control)
+            except BlockingIOError:
+                self._loop.add_writer(self._sock, self._write)
+                return
+            except OSError:
+                break  # the reader hears of it
+            for fd in fds:
+                os.close(fd)
+            self._unsent[0] = data[sent:], []
+            if sent == len(data):
+                self._unsent.popleft()
+        self._loop.remove_writer(self._sock)
+
+    def _read(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_FDS)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        self._fds += fds
+        try:
+            envelopes = self._reader.feed(data) if data else []
+        except WireError:
+            data, envelopes = b"", []
+        for envelope in envelopes:
+            own = [self._fds.popleft() for _ in range(envelope.fds)]
+            self._on_message(envelope.message, own)
+        if not data and self._open:
+            self.close()
+            self._on_closed()

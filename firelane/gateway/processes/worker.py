@@ -1,0 +1,181 @@
+"""A gateway process: accepts connections on its socket of the port, and has a connection of its own to each
+engine. Its owner sends both, and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from firelane.errors import FirelaneError
+from firelane.gateway.config import GatewayConfig
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.recovery import NoRecovery, Resume
+from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.http.relay import Relay
+from firelane.gateway.processes.config_text import from_text
+from firelane.gateway.processes.control import (
+    ControlChannel,
+    Emptied,
+    Engine,
+    Fatal,
+    Listen,
+    Listening,
+    Message,
+    Reload,
+    Remove,
+    Retire,
+    Setup,
+    Stop,
+)
+from firelane.gateway.processes.control import Relay as RelayMessage
+from firelane.gateway.server import HTTP, Gateway
+from firelane.gateway.share import Share
+from firelane.gateway.tenants.counts import SharedCounts
+from firelane.wire.numbers import first_id
+
+log = logging.getLogger(__name__)
+FINISH_S = 5.0
+"""How long requests of an engine that is replaced may go on there, before they are moved."""
+MOVED_TOGETHER = 2
+POLL_S = 0.01
+
+
+class GatewayProcess:
+    """All that such a process does, from its owner's first message to the last. on_serving: called when all
+    that lives as long as the process has been made."""
+
+    def __init__(self, sock: socket.socket, on_serving: Callable[[], None] = lambda: None) -> None:
+        self._messages: asyncio.Queue[tuple[Message, list[int]] | None] = asyncio.Queue()
+        self._control = ControlChannel(
+            sock,
+            lambda message, fds: self._messages.put_nowait((message, fds)),
+            lambda: self._messages.put_nowait(None),
+        )
+        self._on_serving = on_serving
+        self._gateway: Gateway | None = None
+        self._models: dict[str, ReplicaSet] = {}
+        self._links: dict[int, tuple[ReplicaSet, EngineLink]] = {}
+        self._is_listening = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Returns the exit code, when the owner says so or has gone."""
+        try:
+            while (received := await self._messages.get()) is not None:
+                message, fds = received
+                if isinstance(message, Stop):
+                    self._spawn(self._stop(message.timeout_s))
+                else:
+                    await self._act(message, fds)
+        except FirelaneError as error:
+            self._control.send(Fatal(str(error), error.exit_code))
+            return error.exit_code
+        finally:
+            self._control.close()
+        return 0
+
+    async def _act(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Setup):
+            self._set_up(message, fds)
+        elif isinstance(message, Engine):
+            await self._attach(message, socket.socket(fileno=fds[0]))
+        elif isinstance(message, Listen):
+            await self._listen([socket.socket(fileno=fd) for fd in fds])
+        elif isinstance(message, Retire):
+            self._retire(message.place)
+        elif isinstance(message, Remove):
+            self._remove(message.place)
+        elif isinstance(message, Reload) and self._gateway is not None:
+            self._gateway.reload()
+
+    def _set_up(self, setup: Setup, fds: list[int]) -> None:
+        """Raises TokenizerError and UsageError."""
+        config = replace(
+            from_text(setup.config, GatewayConfig), data_dir=None, metrics_port=None, run_dir=None
+        )
+        for model in config.models:
+            recovery = Resume() if setup.recovers[model.names[0]] else NoRecovery()
+            first = first_id(setup.number)
+            self._models[model.names[0]] = ReplicaSet(recovery=recovery, first_id=first)
+        share = Share(
+            counts=SharedCounts(fds[0], setup.index, setup.places),
+            relay=Relay(self._connect),
+            created=setup.created,
+        )
+        self._gateway = Gateway(config, list(self._models.values()), self._on_fatal, share=share)
+        self._on_serving()
+
+    def _on_fatal(self, error: FirelaneError) -> None:
+        self._control.send(Fatal(str(error), error.exit_code))
+
+    def _connect(self) -> socket.socket:
+        """A connection to the owner, for one request."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._control.send(RelayMessage(), [theirs.fileno()])
+        ours.setblocking(False)
+        return ours
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        gateway = self._gateway
+        assert gateway is not None
+        if self._is_listening:
+            for sock in (await gateway.release())[HTTP]:
+                sock.close()
+        if sockets and self._is_listening:
+            await gateway.resume({HTTP: sockets})
+        elif sockets:
+            await gateway.start({HTTP: sockets})
+        self._is_listening = bool(sockets)
+        self._control.send(Listening())
+
+    async def _attach(self, engine: Engine, sock: socket.socket) -> None:
+        if engine.place not in self._links:
+            replicas, link = self._models[engine.model], EngineLink(name=engine.replica)
+            replicas.add(link)
+            self._links[engine.place] = replicas, link
+        await self._links[engine.place][1].attach(sock)
+
+    def _retire(self, place: int) -> None:
+        if place not in self._links:
+            self._control.send(Emptied(place))
+            return
+        replicas, link = self._links[place]
+        replicas.retire(link, "the engine is replaced")
+        self._spawn(self._empty(place, replicas, link))
+
+    async def _empty(self, place: int, replicas: ReplicaSet, link: EngineLink) -> None:
+        """Requests end, or are moved a few at a time, each time when those before have a token again."""
+        loop = asyncio.get_running_loop()
+        finish_at_s = loop.time() + FINISH_S
+        while link.in_flight:
+            if loop.time() >= finish_at_s and not replicas.unheard:
+                replicas.move(link, MOVED_TOGETHER)
+            await asyncio.sleep(POLL_S)
+        self._remove(place)
+        self._control.send(Emptied(place))
+
+    def _remove(self, place: int) -> None:
+        found = self._links.pop(place, None)
+        if found is not None:
+            replicas, link = found
+            replicas.remove(link)
+
+    async def _stop(self, timeout_s: float | None) -> None:
+        gateway = self._gateway
+        if gateway is not None:
+            await (gateway.retire() if timeout_s is None else gateway.drain(timeout_s))
+            log.debug("gateway_ends pid=%d requests=%d", os.getpid(), gateway.in_flight)
+            await gateway.close()
+        self._messages.put_nowait(None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
