@@ -50,6 +50,7 @@ class GatewayEngines:
         link.on_asleep, link.on_awake = self._on_asleep, self._on_awake
         sharing, place = self._sharing, self._sharing.place()
         self._places[link] = place
+        link.is_shared = sharing.is_shared
         if sharing.is_shared:
             link.on_door = lambda door: sharing.add(place, self._model, name, door)
         self.replicas.add(link)

@@ -142,6 +142,7 @@ class Gateway:
             version=firelane.__version__,
             now_s=now_s,
             created=self._share.created or int(time.time()),
+            refresh=self._share.refresh,
         )
 
     def _admission(self, model: ModelConfig, tenants: Tenants, usage: UsageLog) -> AdmissionController:

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from firelane.telemetry.metrics import Dump
 from firelane.wire.codec import FrameReader, WireError, encode_any
 
 READ_BYTES = 1 << 16
 MOST_FDS = 64
+POLL_S = 0.005
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="setup"):
@@ -64,6 +66,19 @@ class Listen(msgspec.Struct, frozen=True, array_like=True, tag="listen"):
     """Accept connections, on the sockets that come with it; none: accept no more. Answered with Listening."""
 
 
+class Collect(msgspec.Struct, frozen=True, array_like=True, tag="collect"):
+    """The process is to send its metrics. Answered with Figures of this turn."""
+
+    turn: int
+
+
+class Figures(msgspec.Struct, frozen=True, array_like=True, tag="figures"):
+    """Metrics of the process, as Registry.dump gives them. turn: of the Collect that it answers."""
+
+    turn: int
+    dump: Dump
+
+
 class Listening(msgspec.Struct, frozen=True, array_like=True, tag="listening"):
     """The process has done so."""
 
@@ -85,8 +100,8 @@ class Fatal(msgspec.Struct, frozen=True, array_like=True, tag="fatal"):
     exit_code: int
 
 
-ToGateway = Setup | Engine | Retire | Remove | Reload | Stop | Listen
-ToOwner = Listening | Emptied | Relay | Fatal
+ToGateway = Setup | Engine | Retire | Remove | Reload | Stop | Listen | Collect
+ToOwner = Listening | Emptied | Relay | Fatal | Figures
 Message = ToGateway | ToOwner
 
 
@@ -123,6 +138,12 @@ class ControlChannel:
         self._unsent.append((encode_any(_Envelope(message, len(fds))), [os.dup(fd) for fd in fds]))
         if len(self._unsent) == 1:
             self._write()
+
+    async def flush(self, timeout_s: float) -> None:
+        """Return when all has been sent, or the time is over."""
+        ends_s = self._loop.time() + timeout_s
+        while self._open and self._unsent and self._loop.time() < ends_s:
+            await asyncio.sleep(POLL_S)
 
     def close(self) -> None:
         """Idempotent; on_closed is not called."""

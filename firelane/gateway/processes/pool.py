@@ -23,10 +23,12 @@ from firelane.errors import FirelaneError, MachineError
 from firelane.gateway.config import GatewayConfig
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import (
+    Collect,
     ControlChannel,
     Emptied,
     Engine,
     Fatal,
+    Figures,
     Listen,
     Listening,
     Message,
@@ -45,6 +47,7 @@ from firelane.gateway.tenants.counts import SharedCounts
 from firelane.wire.numbers import NUMBER_BYTES
 
 log = logging.getLogger(__name__)
+REFRESH_S = 1.0
 END_S = 2.0
 """For a process to end by itself beyond the time that its requests have."""
 YOUNG_S = 1.0
@@ -65,6 +68,7 @@ class _Process:
     began_s: float
     listening: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    told: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(eq=False)
@@ -100,7 +104,7 @@ class GatewayPool:
         self._sockets: list[socket.socket] = []
         self._gateway: Gateway | None = None
         self._next_number = 1
-        self._young = 0
+        self._young = self._turn = 0
         self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -146,6 +150,9 @@ class GatewayPool:
         process.control.close()
         process.ended.set()
         process.listening.set()
+        process.told.set()
+        if self._gateway is not None:
+            self._gateway.services.metrics.registry.end(process.index)
         self.counts.give_back(process.index)
         for place in self._places.values():
             place.held_by.discard(process.index)
@@ -184,10 +191,28 @@ class GatewayPool:
         elif isinstance(message, Emptied):
             if message.place in self._places:
                 self._places[message.place].held_by.discard(index)
+        elif isinstance(message, Figures):
+            self._on_figures(process, message)
         elif isinstance(message, Fatal):
             error = FirelaneError(message.message)
             error.exit_code = message.exit_code
             self._on_fatal(error)
+
+    def _on_figures(self, process: _Process, message: Figures) -> None:
+        if self._gateway is not None:
+            self._gateway.services.metrics.registry.absorb(process.index, message.dump)
+        if message.turn == self._turn:
+            process.told.set()
+
+    async def refresh(self) -> None:
+        """Have the metrics of all processes here. One that does not answer in time is counted as it was."""
+        processes, self._turn = list(self._processes.values()), self._turn + 1
+        for process in processes:
+            process.told.clear()
+            process.control.send(Collect(self._turn))
+        waits = (process.told.wait() for process in processes if not process.ended.is_set())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), REFRESH_S)
 
     def _answer(self, sock: socket.socket) -> None:
         if self._gateway is None:
@@ -248,12 +273,17 @@ class GatewayPool:
 
     def share(self) -> Share:
         """The part of this process."""
-        return Share(counts=self.counts, created=self._created)
+        return Share(counts=self.counts, created=self._created, refresh=self.refresh)
 
     def front(self, gateway: Gateway) -> GatewayPool:
         """The server of all processes. gateway: that of this one."""
         self._gateway = gateway
+        gateway.services.metrics.registry.pids = self._pids
         return self
+
+    def _pids(self) -> list[int]:
+        running = (process for process in self._processes.values() if not process.ended.is_set())
+        return [os.getpid(), *(process.child.pid for process in running)]
 
     @property
     def _own(self) -> Gateway:

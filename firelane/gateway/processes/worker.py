@@ -20,10 +20,12 @@ from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.http.relay import Relay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (
+    Collect,
     ControlChannel,
     Emptied,
     Engine,
     Fatal,
+    Figures,
     Listen,
     Listening,
     Message,
@@ -37,6 +39,7 @@ from firelane.gateway.processes.control import Relay as RelayMessage
 from firelane.gateway.server import HTTP, Gateway
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.counts import SharedCounts
+from firelane.telemetry.metrics import Dump
 from firelane.wire.numbers import first_id
 
 log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ FINISH_S = 5.0
 """How long requests of an engine that is replaced may go on there, before they are moved."""
 MOVED_TOGETHER = 2
 POLL_S = 0.01
+REPORT_S = 1.0
+LAST_WORDS_S = 1.0
 
 
 class GatewayProcess:
@@ -62,6 +67,8 @@ class GatewayProcess:
         self._models: dict[str, ReplicaSet] = {}
         self._links: dict[int, tuple[ReplicaSet, EngineLink]] = {}
         self._is_listening = False
+        self._reported: Dump = []
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -77,6 +84,9 @@ class GatewayProcess:
             self._control.send(Fatal(str(error), error.exit_code))
             return error.exit_code
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._control.flush(LAST_WORDS_S)
             self._control.close()
         return 0
 
@@ -93,6 +103,8 @@ class GatewayProcess:
             self._remove(message.place)
         elif isinstance(message, Reload) and self._gateway is not None:
             self._gateway.reload()
+        elif isinstance(message, Collect):
+            self._report(message.turn)
 
     def _set_up(self, setup: Setup, fds: list[int]) -> None:
         """Raises TokenizerError and UsageError."""
@@ -109,7 +121,21 @@ class GatewayProcess:
             created=setup.created,
         )
         self._gateway = Gateway(config, list(self._models.values()), self._on_fatal, share=share)
+        self._report_again()
         self._on_serving()
+
+    def _report(self, turn: int = 0) -> None:
+        """Figures of the metrics, where there are new ones or they are asked for."""
+        if self._gateway is not None:
+            dump = self._gateway.services.metrics.registry.dump()
+            if turn or dump != self._reported:
+                self._control.send(Figures(turn, dump))
+                self._reported = dump
+
+    def _report_again(self) -> None:
+        """What is not asked for is told all the same: a process may be killed before it is."""
+        self._report()
+        self._timer = asyncio.get_running_loop().call_later(REPORT_S, self._report_again)
 
     def _on_fatal(self, error: FirelaneError) -> None:
         self._control.send(Fatal(str(error), error.exit_code))
@@ -138,6 +164,7 @@ class GatewayProcess:
     async def _attach(self, engine: Engine, sock: socket.socket) -> None:
         if engine.place not in self._links:
             replicas, link = self._models[engine.model], EngineLink(name=engine.replica)
+            link.is_shared = True
             replicas.add(link)
             self._links[engine.place] = replicas, link
         await self._links[engine.place][1].attach(sock)
@@ -173,6 +200,7 @@ class GatewayProcess:
             await (gateway.retire() if timeout_s is None else gateway.drain(timeout_s))
             log.debug("gateway_ends pid=%d requests=%d", os.getpid(), gateway.in_flight)
             await gateway.close()
+            self._report()
         self._messages.put_nowait(None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
