@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import socket
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from firelane.cli.node_plan import ModelSetup
+    from firelane.gateway.requests.models import Models
 
 
 class EngineSharing(Protocol):
@@ -24,6 +28,16 @@ class EngineSharing(Protocol):
         ...
 
     def remove(self, place: int) -> None: ...
+    def follow(self, models: Models) -> None:
+        """They are told of these, which have their residences now."""
+        ...
+
+    def add_model(self, setup: ModelSetup) -> None:
+        """One more, which has its residence."""
+        ...
+
+    def change_model(self, setup: ModelSetup) -> None: ...
+    def remove_model(self, name: str) -> None: ...
 
 
 class NotShared:
@@ -46,6 +60,18 @@ class NotShared:
         return False
 
     def remove(self, place: int) -> None:
+        pass
+
+    def follow(self, models: Models) -> None:
+        pass
+
+    def add_model(self, setup: ModelSetup) -> None:
+        pass
+
+    def change_model(self, setup: ModelSetup) -> None:
+        pass
+
+    def remove_model(self, name: str) -> None:
         pass
 
 

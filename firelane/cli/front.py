@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from firelane.cli.node_plan import ModelSetup
     from firelane.gateway.config import GatewayConfig
     from firelane.gateway.processes.pool import GatewayPool
+    from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway, Sockets
     from firelane.gateway.share import Share
 
@@ -124,16 +125,28 @@ class SeveralProcesses:
         return self._next_place
 
     def add(self, place: int, model: str, replica: str, door: socket.socket) -> None:
-        self._pool.add_engine(place, model, replica, door)
+        self._pool.engines.add(place, model, replica, door)
 
     def retire(self, place: int) -> None:
-        self._pool.retire_engine(place)
+        self._pool.engines.retire(place)
 
     def is_held(self, place: int) -> bool:
-        return self._pool.is_held(place)
+        return self._pool.engines.is_held(place)
 
     def remove(self, place: int) -> None:
-        self._pool.remove_engine(place)
+        self._pool.engines.remove(place)
+
+    def add_model(self, setup: ModelSetup) -> None:
+        self._pool.models.add(setup.gateway, recovers=setup.engines.recovery)
+
+    def change_model(self, setup: ModelSetup) -> None:
+        self._pool.models.change(setup.gateway, recovers=setup.engines.recovery)
+
+    def remove_model(self, name: str) -> None:
+        self._pool.models.remove(name)
+
+    def follow(self, models: Models) -> None:
+        self._pool.models.follow(models)
 
 
 def make_front(

@@ -63,6 +63,7 @@ class ModelSet:
         for engines, end in zip(self, ends, strict=True):
             self._place(engines)
             await engines.fleet.connect(end)
+        self._sharing.follow(gateway.services.models)
         return gateway
 
     async def apply(self, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
@@ -111,6 +112,7 @@ class ModelSet:
             end = engines.make_replicas()
             self._gateway.add_model(setup.gateway, end.replicas, engines.served)
             self._place(engines)
+            self._sharing.add_model(setup)
             await (engines.reconfigure(setup.engines) if was_here else engines.fleet.connect(end))
         except FirelaneError:
             self._forget(setup.name)
@@ -122,6 +124,7 @@ class ModelSet:
         """New requests get 404 at once; those in flight may end."""
         assert self._gateway is not None
         self._gateway.services.models.remove(self._gateway.services.models.named(name))
+        self._sharing.remove_model(name)
         await self.node.unload(self.node[name], CHANGE_S)
         self._retired[name] = self._engines[name]
         self._forget(name)
@@ -144,6 +147,7 @@ class ModelSet:
                 self.node[name].mark_with(PackedFile(setup.engines))
             if setup.gateway != before.gateway and self._gateway is not None:
                 self._gateway.change_model(name, setup.gateway)
+                self._sharing.change_model(setup)
         except FirelaneError as error:
             log.error("reload_failed model=%s error=%r", name, str(error))
             self.setups[name] = before

@@ -52,6 +52,55 @@ class Remove(msgspec.Struct, frozen=True, array_like=True, tag="remove"):
     place: int
 
 
+class Model(msgspec.Struct, frozen=True, array_like=True, tag="model"):
+    """A model is served from now on, or in another way. config: as JSON. recovers: its requests outlive their
+    engine."""
+
+    config: bytes
+    recovers: bool
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
+    """A model is not served any more."""
+
+    model: str
+
+
+class Resident(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="resident"):
+    """Where a model is: see gateway.requests.residence."""
+
+    model: str
+    is_cold: bool = False
+    state: str = ""
+    reason: str = ""
+    left_s: int = 1
+    leaves: bool = False
+    deadline_s: float = 0.0
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """To the Want of this turn: the model serves, or why not."""
+
+    turn: int
+    model: str
+    error: str
+    retry_after_s: int | None
+
+
+class Want(msgspec.Struct, frozen=True, array_like=True, tag="want"):
+    """A request waits for a model."""
+
+    turn: int
+    model: str
+
+
+class Used(msgspec.Struct, frozen=True, array_like=True, tag="used"):
+    """Requests come for a model. keep_s: as in Residence.used."""
+
+    model: str
+    keep_s: float | None
+
+
 class Reload(msgspec.Struct, frozen=True, array_like=True, tag="reload"):
     """Keys, prices and certificates are to be read again."""
 
@@ -100,8 +149,10 @@ class Fatal(msgspec.Struct, frozen=True, array_like=True, tag="fatal"):
     exit_code: int
 
 
-ToGateway = Setup | Engine | Retire | Remove | Reload | Stop | Listen | Collect
-ToOwner = Listening | Emptied | Relay | Fatal | Figures
+ToGateway = (
+    Setup | Engine | Retire | Remove | Model | Gone | Resident | Answer | Reload | Stop | Listen | Collect
+)
+ToOwner = Listening | Emptied | Relay | Fatal | Figures | Want | Used
 Message = ToGateway | ToOwner
 
 

@@ -15,18 +15,18 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from firelane.errors import FirelaneError, MachineError
 from firelane.gateway.config import GatewayConfig
+from firelane.gateway.processes.child import Child, exited
 from firelane.gateway.processes.config_text import to_text
 from firelane.gateway.processes.control import (
     Collect,
     ControlChannel,
     Emptied,
-    Engine,
     Fatal,
     Figures,
     Listen,
@@ -34,17 +34,18 @@ from firelane.gateway.processes.control import (
     Message,
     Relay,
     Reload,
-    Remove,
-    Retire,
     Setup,
     Stop,
     ToGateway,
+    Used,
+    Want,
 )
+from firelane.gateway.processes.places import EnginePlaces
+from firelane.gateway.processes.served import ServedModels
 from firelane.gateway.processes.sockets import listening_sockets, share_out
 from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets, listen_error
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.counts import SharedCounts
-from firelane.wire.numbers import NUMBER_BYTES
 
 log = logging.getLogger(__name__)
 REFRESH_S = 1.0
@@ -57,29 +58,6 @@ MOST_YOUNG = 5
 """Deaths in a row of such, after which the server ends."""
 Start = Callable[[int, int], "subprocess.Popen[bytes]"]
 """Starts a process at a place, with this end of its connection."""
-
-
-@dataclass(eq=False)
-class _Process:
-    index: int
-    number: int
-    child: subprocess.Popen[bytes]
-    control: ControlChannel
-    began_s: float
-    listening: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    told: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass(eq=False)
-class _Place:
-    """An engine's place. held_by: processes that still have requests there, once it is retired."""
-
-    model: str
-    replica: str
-    door: socket.socket | None = None
-    retired: bool = False
-    held_by: set[int] = field(default_factory=set[int])
 
 
 class GatewayPool:
@@ -96,11 +74,14 @@ class GatewayPool:
         """recovers: whether requests outlive their engine, by model."""
         self.counts = SharedCounts.make(config.gateways + 1)
         self.port = config.port
-        self._config, self._recovers = config, dict(recovers)
+        self._config = config
         self._start, self._on_fatal = start, on_fatal
         self._created = int(time.time())
-        self._processes: dict[int, _Process] = {}
-        self._places: dict[int, _Place] = {}
+        self._processes: dict[int, Child] = {}
+        self.engines = EnginePlaces(self._running)
+        self.models = ServedModels(
+            self._running, [(model, recovers[model.names[0]]) for model in config.models]
+        )
         self._sockets: list[socket.socket] = []
         self._gateway: Gateway | None = None
         self._next_number = 1
@@ -128,25 +109,27 @@ class GatewayPool:
             on_error.pop_all()
         number, self._next_number = self._next_number, self._next_number + 1
         control = ControlChannel(ours, partial(self._on_message, index), lambda: None)
-        process = _Process(index, number, child, control, time.monotonic())
+        process = Child(index, number, child, control, time.monotonic())
         self._processes[index] = process
+        known = list(self.models.configs.values())
+        models = tuple(model for model, _ in known)
         setup = Setup(
             index=index,
             number=number,
             places=self._config.gateways + 1,
-            config=to_text(self._config),
-            recovers=self._recovers,
+            config=to_text(replace(self._config, models=models)),
+            recovers={model.names[0]: recovers for model, recovers in known},
             created=self._created,
         )
         control.send(setup, [self.counts.fd])
-        for place in self._places:
-            self._connect(process, place)
+        self.models.tell(process)
+        self.engines.connect(process)
         if self._sockets:
             self._give_sockets(process)
         self._spawn(self._watch(process))
 
-    async def _watch(self, process: _Process) -> None:
-        code = await _exited(process.child)
+    async def _watch(self, process: Child) -> None:
+        code = await exited(process.child)
         process.control.close()
         process.ended.set()
         process.listening.set()
@@ -154,8 +137,7 @@ class GatewayPool:
         if self._gateway is not None:
             self._gateway.services.metrics.registry.end(process.index)
         self.counts.give_back(process.index)
-        for place in self._places.values():
-            place.held_by.discard(process.index)
+        self.engines.ended(process.index)
         if self._ending or self._processes.get(process.index) is not process:
             return
         lived_s = time.monotonic() - process.began_s
@@ -189,8 +171,11 @@ class GatewayPool:
         elif isinstance(message, Listening):
             process.listening.set()
         elif isinstance(message, Emptied):
-            if message.place in self._places:
-                self._places[message.place].held_by.discard(index)
+            self.engines.emptied(message.place, index)
+        elif isinstance(message, Want):
+            self.models.want(process, message)
+        elif isinstance(message, Used):
+            self.models.used(message)
         elif isinstance(message, Figures):
             self._on_figures(process, message)
         elif isinstance(message, Fatal):
@@ -198,7 +183,7 @@ class GatewayPool:
             error.exit_code = message.exit_code
             self._on_fatal(error)
 
-    def _on_figures(self, process: _Process, message: Figures) -> None:
+    def _on_figures(self, process: Child, message: Figures) -> None:
         if self._gateway is not None:
             self._gateway.services.metrics.registry.absorb(process.index, message.dump)
         if message.turn == self._turn:
@@ -225,50 +210,6 @@ class GatewayPool:
         for process in self._processes.values():
             process.control.send(message)
 
-    # ---- engines
-
-    def add_engine(self, place: int, model: str, replica: str, door: socket.socket) -> None:
-        """A new engine is in this place. Owns the door."""
-        known = self._places.setdefault(place, _Place(model, replica))
-        if known.door is not None:
-            known.door.close()
-        door.setblocking(False)
-        known.door = door
-        for process in self._processes.values():
-            self._connect(process, place)
-
-    def retire_engine(self, place: int) -> None:
-        """No new requests go there: see `is_held`."""
-        known = self._places.get(place)
-        if known is not None:
-            known.retired, known.held_by = (
-                True,
-                {p.index for p in self._processes.values() if not p.ended.is_set()},
-            )
-            self._send(Retire(place))
-
-    def is_held(self, place: int) -> bool:
-        """There are requests of a retired engine."""
-        return place in self._places and bool(self._places[place].held_by)
-
-    def remove_engine(self, place: int) -> None:
-        known = self._places.pop(place, None)
-        if known is not None:
-            self._send(Remove(place))
-            if known.door is not None:
-                known.door.close()
-
-    def _connect(self, process: _Process, place: int) -> None:
-        """One that has gone meanwhile is no error: another one comes."""
-        known = self._places[place]
-        if known.door is None or known.retired or process.ended.is_set():
-            return
-        ours, theirs = socket.socketpair()
-        with ours, theirs, contextlib.suppress(OSError):
-            number = process.number.to_bytes(NUMBER_BYTES, "little")
-            socket.send_fds(known.door, [number], [theirs.fileno()])
-            process.control.send(Engine(place, known.model, known.replica), [ours.fileno()])
-
     # ---- the server
 
     def share(self) -> Share:
@@ -281,9 +222,11 @@ class GatewayPool:
         gateway.services.metrics.registry.pids = self._pids
         return self
 
+    def _running(self) -> list[Child]:
+        return [process for process in self._processes.values() if not process.ended.is_set()]
+
     def _pids(self) -> list[int]:
-        running = (process for process in self._processes.values() if not process.ended.is_set())
-        return [os.getpid(), *(process.child.pid for process in running)]
+        return [os.getpid(), *(process.child.pid for process in self._running())]
 
     @property
     def _own(self) -> Gateway:
@@ -308,7 +251,7 @@ class GatewayPool:
             self._give_sockets(process)
         await asyncio.gather(*(process.listening.wait() for process in processes))
 
-    def _give_sockets(self, process: _Process) -> None:
+    def _give_sockets(self, process: Child) -> None:
         """None: it accepts no more."""
         shares = share_out(self._sockets, self._config.gateways) if self._sockets else []
         own = shares[process.index - 1] if shares else []
@@ -368,8 +311,8 @@ class GatewayPool:
             await self._gateway.close()
         for sock in self._sockets:
             sock.close()
-        for place in list(self._places):
-            self.remove_engine(place)
+        self.models.close()
+        self.engines.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -378,18 +321,3 @@ class GatewayPool:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _exited(process: subprocess.Popen[bytes]) -> int:
-    """The return code, without a thread where the system has process file descriptors."""
-    if not hasattr(os, "pidfd_open"):
-        return await asyncio.to_thread(process.wait)
-    loop, fd = asyncio.get_running_loop(), os.pidfd_open(process.pid)
-    ended = asyncio.Event()
-    loop.add_reader(fd, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(fd)
-        os.close(fd)
-    return process.wait()

@@ -13,29 +13,35 @@ from dataclasses import replace
 from typing import Any
 
 from firelane.errors import FirelaneError
-from firelane.gateway.config import GatewayConfig
+from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.http.relay import Relay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (
+    Answer,
     Collect,
     ControlChannel,
     Emptied,
     Engine,
     Fatal,
     Figures,
+    Gone,
     Listen,
     Listening,
     Message,
+    Model,
     Reload,
     Remove,
+    Resident,
     Retire,
     Setup,
     Stop,
 )
 from firelane.gateway.processes.control import Relay as RelayMessage
+from firelane.gateway.processes.remote_residence import RemoteResidence
+from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.server import HTTP, Gateway
 from firelane.gateway.share import Share
 from firelane.gateway.tenants.counts import SharedCounts
@@ -65,6 +71,9 @@ class GatewayProcess:
         self._on_serving = on_serving
         self._gateway: Gateway | None = None
         self._models: dict[str, ReplicaSet] = {}
+        self._served: dict[str, ServedModel] = {}
+        self._residences: dict[str, RemoteResidence] = {}
+        self._number = 0
         self._links: dict[int, tuple[ReplicaSet, EngineLink]] = {}
         self._is_listening = False
         self._reported: Dump = []
@@ -105,24 +114,68 @@ class GatewayProcess:
             self._gateway.reload()
         elif isinstance(message, Collect):
             self._report(message.turn)
+        else:
+            self._act_on_model(message)
+
+    def _act_on_model(self, message: Message) -> None:
+        if isinstance(message, Model):
+            self._put_model(message)
+        elif isinstance(message, Gone):
+            self._remove_model(message.model)
+        elif isinstance(message, Resident) and message.model in self._residences:
+            self._residences[message.model].update(message)
+        elif isinstance(message, Answer) and message.model in self._residences:
+            self._residences[message.model].answered(message)
 
     def _set_up(self, setup: Setup, fds: list[int]) -> None:
         """Raises TokenizerError and UsageError."""
         config = replace(
             from_text(setup.config, GatewayConfig), data_dir=None, metrics_port=None, run_dir=None
         )
+        self._number = setup.number
         for model in config.models:
-            recovery = Resume() if setup.recovers[model.names[0]] else NoRecovery()
-            first = first_id(setup.number)
-            self._models[model.names[0]] = ReplicaSet(recovery=recovery, first_id=first)
+            self._make_engines(model.names[0], recovers=setup.recovers[model.names[0]])
         share = Share(
             counts=SharedCounts(fds[0], setup.index, setup.places),
             relay=Relay(self._connect),
             created=setup.created,
         )
         self._gateway = Gateway(config, list(self._models.values()), self._on_fatal, share=share)
+        for model in self._gateway.services.models:
+            self._place(model)
         self._report_again()
         self._on_serving()
+
+    def _make_engines(self, name: str, *, recovers: bool) -> ReplicaSet:
+        recovery = Resume() if recovers else NoRecovery()
+        made = self._models[name] = ReplicaSet(recovery=recovery, first_id=first_id(self._number))
+        return made
+
+    def _place(self, model: ServedModel) -> None:
+        self._served[model.name] = model
+        own = RemoteResidence(model.name, model.engines, self._control.send)
+        self._residences[model.name] = model.residence = own
+
+    def _put_model(self, message: Model) -> None:
+        """A model that was here before keeps its metrics."""
+        assert self._gateway is not None
+        config = from_text(message.config, ModelConfig)
+        name, before = config.names[0], self._served.get(config.names[0])
+        try:
+            if before is not None and before in self._gateway.services.models:
+                self._gateway.change_model(name, config)
+            elif before is not None:
+                self._gateway.add_model(config, before.engines, before)
+            else:
+                engines = self._make_engines(name, recovers=message.recovers)
+                self._place(self._gateway.add_model(config, engines))
+        except FirelaneError as error:
+            log.error("model_not_served model=%s error=%r", name, str(error))
+
+    def _remove_model(self, name: str) -> None:
+        """Requests that have begun go on."""
+        if self._gateway is not None and name in self._served:
+            self._gateway.services.models.remove(self._served[name])
 
     def _report(self, turn: int = 0) -> None:
         """Figures of the metrics, where there are new ones or they are asked for."""
