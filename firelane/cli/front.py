@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from firelane.gateway.requests.models import Models
     from firelane.gateway.server import Gateway, Sockets
     from firelane.gateway.share import Share
+
+
+log = logging.getLogger(__name__)
 
 
 class ServerFront(Protocol):
@@ -97,6 +102,12 @@ class SeveralProcesses:
         self._pool: GatewayPool
 
     def launch(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        if self._config.gateways > cores:
+            log.warning(
+                "gateways=%d: this machine has %d cores, and more processes than those only take memory",
+                *(self._config.gateways, cores),
+            )
         from firelane.cli.gateway_process import start
         from firelane.gateway.processes.pool import GatewayPool
 

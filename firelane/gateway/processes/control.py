@@ -227,11 +227,17 @@ class ControlChannel:
                 self._unsent.popleft()
         self._loop.remove_writer(self._sock)
 
-    def _read(self) -> None:
+    def read_rest(self) -> None:
+        """What the other end, which has gone, still said."""
+        while self._open and self._read():
+            pass
+
+    def _read(self) -> bool:
+        """False where nothing is there."""
         try:
             data, fds, _, _ = socket.recv_fds(self._sock, READ_BYTES, MOST_FDS)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data, fds = b"", []
         self._fds += fds
@@ -245,3 +251,4 @@ class ControlChannel:
         if not data and self._open:
             self.close()
             self._on_closed()
+        return True

@@ -111,25 +111,29 @@ class GatewayPool:
         control = ControlChannel(ours, partial(self._on_message, index), lambda: None)
         process = Child(index, number, child, control, time.monotonic())
         self._processes[index] = process
-        known = list(self.models.configs.values())
-        models = tuple(model for model, _ in known)
-        setup = Setup(
-            index=index,
-            number=number,
-            places=self._config.gateways + 1,
-            config=to_text(replace(self._config, models=models)),
-            recovers={model.names[0]: recovers for model, recovers in known},
-            created=self._created,
-        )
-        control.send(setup, [self.counts.fd])
+        control.send(self._setup(process), [self.counts.fd])
         self.models.tell(process)
         self.engines.connect(process)
         if self._sockets:
             self._give_sockets(process)
         self._spawn(self._watch(process))
 
+    def _setup(self, process: Child) -> Setup:
+        config, known = self._config, list(self.models.configs.values())
+        most = -(-config.max_connections // config.gateways)
+        models = tuple(model for model, _ in known)
+        return Setup(
+            index=process.index,
+            number=process.number,
+            places=config.gateways + 1,
+            config=to_text(replace(config, models=models, max_connections=most)),
+            recovers={model.names[0]: recovers for model, recovers in known},
+            created=self._created,
+        )
+
     async def _watch(self, process: Child) -> None:
         code = await exited(process.child)
+        process.control.read_rest()
         process.control.close()
         process.ended.set()
         process.listening.set()
