@@ -1,7 +1,7 @@
 """Several gateway processes on one port: tokens a second and processor time a token of N = 1 and N = 2, in
 turns, and how evenly connections fall on the processes.
 
-    python benchmarks/gateways.py tokens [--streams 200] [--tokens 400] [--turns 5] [--baseline DIR]
+    python benchmarks/gateways.py tokens [--tokens 400] [--rounds 1] [--words 40] [--turns 5]
     python benchmarks/gateways.py accept [--streams 200] [--turns 10]
 
 `tokens`: servers on the null backend, whose engine takes processor time on the same cores as the gateways and
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -32,7 +33,7 @@ from http_servers import drive_requests
 from firelane.bench.server import ServerProcess, cpu_seconds, descendants
 from firelane.gateway.processes.sockets import listening_sockets
 
-PROMPT = "the quick brown fox jumps over the lazy dog and "
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and"]
 GATEWAYS = 2
 
 
@@ -79,14 +80,26 @@ def _is_gateway(pid: int) -> bool:
         return False
 
 
-def run(server: Server, streams: int, tokens: int) -> Found:
-    body = json.dumps(
-        {"prompt": PROMPT * 4, "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0}
-    )
+async def drive(server: Server, streams: int, body: bytes, rounds: int) -> int:
+    """Chunks that came, of all rounds."""
+    chunks = 0
+    for _ in range(rounds):
+        chunks += await drive_requests(server.port, streams, b"/v1/completions", body)
+    return chunks
+
+
+def run(server: Server, args: argparse.Namespace, tokens: int) -> Found:
+    body = {
+        "prompt": " ".join(itertools.islice(itertools.cycle(WORDS), args.words)),
+        "max_tokens": tokens,
+        "stream": True,
+    }
+    text = json.dumps(body | {"ignore_eos": True, "temperature": 0}).encode()
+    streams = args.streams * args.rounds
     groups = (server.gateways, server.owner, server.engines, [os.getpid()])
     before = [sum(map(cpu_seconds, group)) for group in groups]
     began_s = time.perf_counter()
-    chunks = uvloop.run(drive_requests(server.port, streams, b"/v1/completions", body.encode()))
+    chunks = uvloop.run(drive(server, args.streams, text, args.rounds))
     took_s = time.perf_counter() - began_s
     assert chunks >= 0.9 * streams * tokens, chunks  # half a character makes no event
     used = [sum(map(cpu_seconds, group)) - early for group, early in zip(groups, before, strict=True)]
@@ -107,9 +120,12 @@ def measure_tokens(args: argparse.Namespace) -> None:
     servers = [Server(name, number, args.streams, checkout) for name, number, checkout in kinds]
     try:
         for server in servers:
-            run(server, args.streams, 20)
-        turns = [[run(server, args.streams, args.tokens) for server in servers] for _ in range(args.turns)]
-        print(f"{args.streams} streams of {args.tokens} tokens, {args.turns} turns; medians")
+            run(server, args, 20)
+        turns = [[run(server, args, args.tokens) for server in servers] for _ in range(args.turns)]
+        print(
+            f"{args.rounds} x {args.streams} streams of {args.tokens} tokens, prompts of {args.words} words, "
+            f"{args.turns} turns; medians"
+        )
         print("| | tokens/s | gateways, us a token | owner | engine | load generator |")
         print("|---|---|---|---|---|---|")
         for server, found in zip(servers, zip(*turns, strict=True), strict=True):
@@ -200,6 +216,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=1, help="of all streams, one after the other")
+    parser.add_argument("--words", type=int, default=40, help="of a prompt")
     parser.add_argument("--baseline", type=Path, metavar="DIR")
     args = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")

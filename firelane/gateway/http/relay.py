@@ -8,13 +8,15 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import cast
 
 import httptools
 
 from firelane.errors import EngineDeadError
 from firelane.gateway.http.exchange import EVENT_STREAM, BodySink, Exchange, Request, Route
 
-READ_BYTES = 64 << 10
+MOST_BYTES = 256 << 10
+"""Of an answer that its client is too slow for."""
 HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"upgrade", b"expect", b"te"}
 )
@@ -72,7 +74,7 @@ class RelayedRequest:
         self._connect, self._request = connect, request
         self._pieces: list[bytes] = []
         self._pumping: asyncio.Task[None] | None = None
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._upstream: _Upstream | None = None
         self._has_body = self._abandoned = False
 
     def write(self, data: bytes) -> asyncio.Future[None] | None:
@@ -86,8 +88,8 @@ class RelayedRequest:
 
     def abandon(self) -> None:
         self._abandoned = True
-        if self._streams is not None:
-            self._streams[1].close()
+        if self._upstream is not None:
+            self._upstream.close()
 
     async def answer(self, exchange: Exchange) -> None:
         """Raises OSError and HttpParserError where the other process fails."""
@@ -96,22 +98,23 @@ class RelayedRequest:
         if self._has_body:
             self._pieces.append(b"0\r\n\r\n")
         await self._pump()
-        if self._streams is None:
+        if self._upstream is None:
             raise ConnectionResetError(GONE)
-        await _Answer(exchange).read(self._streams[0])
+        await _Answer(exchange).read(self._upstream)
 
     async def _pump(self) -> None:
         """What fails here fails again where the answer is read."""
         with contextlib.suppress(OSError):
-            if self._streams is None:
-                self._streams = await asyncio.open_unix_connection(sock=self._connect())
-                self._streams[1].write(self._head())
-            writer = self._streams[1]
+            upstream = self._upstream
+            if upstream is None:
+                loop = asyncio.get_running_loop()
+                _, upstream = await loop.create_unix_connection(_Upstream, sock=self._connect())
+                self._upstream = upstream
+                await upstream.write(self._head())
             while self._pieces:
-                writer.write(self._pieces.pop(0))
-                await writer.drain()
+                await upstream.write(self._pieces.pop(0))
             if self._abandoned:
-                writer.close()
+                upstream.close()
 
     def _head(self) -> bytes:
         """A HEAD goes as GET: the length of what is not sent is told by the answer that would be."""
@@ -127,6 +130,59 @@ class RelayedRequest:
         return b"\r\n".join([*lines, b"connection: close", b"", b""])
 
 
+class _Upstream(asyncio.Protocol):
+    """A connection to the other process. Once that answers, nobody reads the rest of the body: it goes
+    nowhere, so that a refusal that comes early is not lost with the connection."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._data = bytearray()
+        self._closed = False
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        self._news.set()
+        self._room.set()
+        if len(self._data) > MOST_BYTES:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed = True
+        self._news.set()
+        self._room.set()
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    async def write(self, data: bytes) -> None:
+        """Return when there is room for more."""
+        if not (self._closed or self._data):
+            self._transport.write(data)
+            await self._room.wait()
+
+    async def read(self) -> bytes:
+        """What has come; b"" at the end."""
+        while not (self._data or self._closed):
+            self._news.clear()
+            await self._news.wait()
+        data = bytes(self._data)
+        self._data.clear()
+        if not self._closed:
+            self._transport.resume_reading()
+        return data
+
+    def close(self) -> None:
+        self._transport.close()
+
+
 class _Answer:
     """The answer on its way back; called by its parser."""
 
@@ -138,9 +194,9 @@ class _Answer:
         self._body = bytearray()
         self._complete = False
 
-    async def read(self, reader: asyncio.StreamReader) -> None:
+    async def read(self, upstream: _Upstream) -> None:
         while not self._complete and not self._exchange.gone:
-            data = await reader.read(READ_BYTES)
+            data = await upstream.read()
             if not data:
                 raise ConnectionResetError(GONE)
             self._parser.feed_data(data)
