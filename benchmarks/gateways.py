@@ -76,7 +76,7 @@ class Server:
 def _is_gateway(pid: int) -> bool:
     try:
         return b"firelane.cli.gateway_process\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

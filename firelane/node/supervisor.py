@@ -165,22 +165,22 @@ class EngineSupervisor:
 
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
-        (ours, theirs), (door, inner) = socket.socketpair(), socket.socketpair()
-        with contextlib.ExitStack() as on_error, theirs, inner:
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as handed, theirs:
             on_error.enter_context(ours)
-            on_error.enter_context(door)
             command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
             passed = [theirs.fileno()]
+            door = None
             if self._on_door is not None:
-                command.append(str(inner.fileno()))
-                passed.append(inner.fileno())
+                door, inner = socket.socketpair()
+                on_error.enter_context(door)
+                passed.append(handed.enter_context(inner).fileno())
+                command.append(f"door={inner.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
             self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
             on_error.pop_all()
-        if self._on_door is not None:
+        if self._on_door is not None and door is not None:
             self._on_door(door)
-        else:
-            door.close()
         self._ended.clear()
         self._has_served, self._ready_s = False, None
         return ours

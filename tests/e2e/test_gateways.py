@@ -39,7 +39,7 @@ def gateways(server: ServerProcess) -> list[int]:
     for pid in descendants(server.process.pid):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
         if b"firelane.cli.gateway_process\0" in command:
             found.append(pid)
