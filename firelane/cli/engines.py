@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firelane.cli.engine_shares import EngineOptions
+from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
@@ -22,7 +23,12 @@ class GatewayEngines:
         on_loading: Callable[[Loading], None],
         on_asleep: Callable[[], None] = lambda: None,
         on_awake: Callable[[], None] = lambda: None,
+        *,
+        model: str = "",
+        sharing: EngineSharing = NOT_SHARED,
     ) -> None:
+        self._model, self._sharing = model, sharing
+        self._places: dict[EngineLink, int] = {}
         self.replicas = ReplicaSet(recovery=Resume() if options.recovery else NoRecovery())
         self._deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
@@ -42,14 +48,24 @@ class GatewayEngines:
         link = EngineLink(name=name, watch=Heartbeat(self._deadlines))
         link.on_progress, link.on_loading = self._on_progress, self._on_loading
         link.on_asleep, link.on_awake = self._on_asleep, self._on_awake
+        sharing, place = self._sharing, self._sharing.place()
+        self._places[link] = place
+        link.is_shared = sharing.is_shared
+        if sharing.is_shared:
+            link.on_door = lambda door: sharing.add(place, self._model, name, door)
         self.replicas.add(link)
         return link
 
     def remove(self, link: EngineLink) -> None:
+        self._sharing.remove(self._places.pop(link))
         self.replicas.remove(link)
 
     def retire(self, link: EngineLink, reason: str) -> None:
+        self._sharing.retire(self._places[link])
         self.replicas.retire(link, reason)
 
     def move(self, link: EngineLink, count: int) -> int:
         return self.replicas.move(link, count)
+
+    def is_held(self, link: EngineLink) -> bool:
+        return self._sharing.is_held(self._places[link])

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.errors import FirelaneError
 from firelane.node.fleet import Fleet, Link
 from firelane.node.supervisor import EngineExit
@@ -41,10 +42,13 @@ class Server(Protocol):
 class ModelEngines:
     """FleetEvents of the fleet of one model, and its node's Engines. served: once there is a gateway."""
 
-    def __init__(self, name: str, options: EngineOptions, server: Server) -> None:
+    def __init__(
+        self, name: str, options: EngineOptions, server: Server, sharing: EngineSharing = NOT_SHARED
+    ) -> None:
         self.name = name
         self.options = options
-        self.fleet: Fleet[EngineLink] = Fleet(options.configs(), self)
+        self._sharing = sharing
+        self.fleet: Fleet[EngineLink] = Fleet(options.configs(), self, is_shared=sharing.is_shared)
         self.replicas: ReplicaSet | None = None
         self.served: ServedModel | None = None
         self.has_served = False
@@ -65,6 +69,8 @@ class ModelEngines:
             lambda loading: server.on_loading(name, loading),
             self._on_asleep,
             lambda: server.on_awake(name),
+            model=name,
+            sharing=self._sharing,
         )
         self._ends, self.replicas = engines, engines.replicas
         return engines
@@ -107,7 +113,7 @@ class ModelEngines:
             if self._ends is not None:
                 for link in list(self._ends.replicas.links):
                     self._ends.remove(link)
-            self.fleet = Fleet(options.configs(), self)
+            self.fleet = Fleet(options.configs(), self, is_shared=self._sharing.is_shared)
             if self._ends is not None:
                 await self.fleet.connect(self._ends)
 

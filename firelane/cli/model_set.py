@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.cli.model_engines import ModelEngines, Server
 from firelane.cli.node_plan import ModelSetup, NodePlan, PackedFile, differing
 from firelane.cli.residence import NodeResidence
@@ -28,7 +29,14 @@ CHANGE_S = 600.0
 class ModelSet:
     """Engines by the model's name. Models that were taken away keep their metrics, and get them back."""
 
-    def __init__(self, server: Server, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        plan: NodePlan,
+        models: Iterable[ModelSetup],
+        sharing: EngineSharing = NOT_SHARED,
+    ) -> None:
+        self._sharing = sharing
         self.node = Node(plan.policy)
         self.setups: dict[str, ModelSetup] = {}
         self._engines: dict[str, ModelEngines] = {}
@@ -55,6 +63,7 @@ class ModelSet:
         for engines, end in zip(self, ends, strict=True):
             self._place(engines)
             await engines.fleet.connect(end)
+        self._sharing.follow(gateway.services.models)
         return gateway
 
     async def apply(self, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
@@ -87,7 +96,7 @@ class ModelSet:
     def _add(self, setup: ModelSetup) -> ModelEngines:
         engines = self._retired.pop(setup.name, None)
         if engines is None:
-            engines = ModelEngines(setup.name, setup.engines, self._server)
+            engines = ModelEngines(setup.name, setup.engines, self._server, self._sharing)
         self.setups[setup.name] = setup
         self._engines[setup.name] = engines
         mark = PackedFile(setup.engines)
@@ -103,6 +112,7 @@ class ModelSet:
             end = engines.make_replicas()
             self._gateway.add_model(setup.gateway, end.replicas, engines.served)
             self._place(engines)
+            self._sharing.add_model(setup)
             await (engines.reconfigure(setup.engines) if was_here else engines.fleet.connect(end))
         except FirelaneError:
             self._forget(setup.name)
@@ -114,6 +124,7 @@ class ModelSet:
         """New requests get 404 at once; those in flight may end."""
         assert self._gateway is not None
         self._gateway.services.models.remove(self._gateway.services.models.named(name))
+        self._sharing.remove_model(name)
         await self.node.unload(self.node[name], CHANGE_S)
         self._retired[name] = self._engines[name]
         self._forget(name)
@@ -136,6 +147,7 @@ class ModelSet:
                 self.node[name].mark_with(PackedFile(setup.engines))
             if setup.gateway != before.gateway and self._gateway is not None:
                 self._gateway.change_model(name, setup.gateway)
+                self._sharing.change_model(setup)
         except FirelaneError as error:
             log.error("reload_failed model=%s error=%r", name, str(error))
             self.setups[name] = before

@@ -11,8 +11,8 @@ from firelane.node.handover import HandoverPoint, Predecessor, Sockets, socket_p
 from firelane.node.shutdown import Shutdown
 
 if TYPE_CHECKING:
+    from firelane.cli.front import ServerFront
     from firelane.gateway.config import GatewayConfig
-    from firelane.gateway.server import Gateway
 
 
 class Port:
@@ -21,7 +21,7 @@ class Port:
     def __init__(self, config: GatewayConfig, shutdown: Shutdown) -> None:
         self.number: int | None = None
         self._config, self._shutdown = config, shutdown
-        self._gateway: Gateway | None = None
+        self._gateway: ServerFront | None = None
         self._handover: HandoverPoint | None = None
         place = self._place(config.port)
         self._predecessor = place if config.take_over and place is not None and place.exists() else None
@@ -31,7 +31,7 @@ class Port:
         """Another server has it at the start: `take_over` follows, in the place of `listen`."""
         return self._predecessor is not None
 
-    async def listen(self, gateway: Gateway, sockets: Sockets | None = None) -> None:
+    async def listen(self, gateway: ServerFront, sockets: Sockets | None = None) -> None:
         """On `sockets`, else on those that systemd passes, else on a port of its own."""
         await gateway.start(sockets or {"http": systemd.passed_sockets()})
         self._gateway, self.number = gateway, gateway.port
@@ -40,7 +40,7 @@ class Port:
             self._handover = HandoverPoint(place, self)
             self._handover.open()
 
-    async def take_over(self, gateway: Gateway, ready: asyncio.Event) -> None:
+    async def take_over(self, gateway: ServerFront, ready: asyncio.Event) -> None:
         """Once all models are ready: until then the other server has all requests."""
         assert self._predecessor is not None
         await self._shutdown.begun_or(ready)

@@ -46,3 +46,6 @@ class NodeResidence:
 
     async def want(self) -> None:
         await self._node.want(self._model)
+
+    async def changed(self) -> None:
+        await self._model.lifecycle.changed()

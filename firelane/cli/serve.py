@@ -47,6 +47,13 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         help="default: %(default)s; 0 takes a free one",
     )
     server.add_argument(
+        "--gateways",
+        type=options.positive_int,
+        default=1,
+        metavar="N",
+        help="gateway processes that share the port (default: %(default)s)",
+    )
+    server.add_argument(
         "--served-model-name",
         nargs="+",
         metavar="NAME",
@@ -196,6 +203,7 @@ def gateway_config(
         models=tuple(models),
         host=arguments.host,
         port=arguments.port,
+        gateways=arguments.gateways,
         max_queue=arguments.max_queue,
         max_stored_responses=arguments.max_stored_responses,
         wait=len(models) == 1 if arguments.wait is None else arguments.wait,

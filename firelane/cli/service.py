@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import logging
-import resource
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from firelane import env
+from firelane.cli import process_setup
+from firelane.cli.front import Front, ServerFront, make_front
 from firelane.cli.model_engines import ModelEngines
 from firelane.cli.model_set import ModelSet
 from firelane.cli.node_plan import FIXED, ModelSetup, NodePlan
 from firelane.cli.port import Port
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.start_lines import StartLines
-from firelane.errors import FirelaneError, UsageError
+from firelane.errors import FirelaneError
 from firelane.gateway.config import is_loopback
 from firelane.node import systemd
 from firelane.node.shutdown import Shutdown
 from firelane.telemetry.logs import event
-from firelane.text.heap import map_large_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,12 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Display = ProgressDisplay | ProgressEvents
 SWEEP_S = 1.0
-FEWEST_FILES = 256
-"""Descriptors without which a server does not start."""
-GC_ALLOCATIONS = 50_000
-"""Between two collections, in place of the library's 700: requests leave no cycles behind."""
-SWITCH_S = 0.001
-"""After which a thread that decodes or renders lets the event loop on, in place of 0.005."""
 
 
 def serve(
@@ -59,35 +49,9 @@ def serve(
     """
     import uvloop
 
-    raise_file_limit()
-    map_large_blocks()
-    env.set_for_server()
-    sys.setswitchinterval(SWITCH_S)
+    process_setup.set_up()
     uvloop.run(_Service(config, models, display, plan, reread).run())
     return 0
-
-
-def configure_gc() -> None:
-    """Called when all that lives as long as the server has been made: no collection looks at it again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
-
-
-def raise_file_limit() -> None:
-    """Each connection takes a descriptor: open as many as the system lets this process have. Raises
-    UsageError where these are too few to serve.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    if soft != resource.RLIM_INFINITY and soft < FEWEST_FILES:
-        raise UsageError(
-            f"this process may open {soft} files, and a server needs at least {FEWEST_FILES}: "
-            "raise the limit (ulimit -n)"
-        )
 
 
 class _Service:
@@ -105,9 +69,11 @@ class _Service:
         self._config, self._display = config, display
         self._lines = StartLines(display) if isinstance(display, ProgressDisplay) else None
         self._began_s = time.perf_counter()
-        self._models = ModelSet(self, plan, models)
+        log_format = "text" if isinstance(display, ProgressDisplay) else "json"
+        self._front: Front = make_front(config, models, self._fail, log_format)
+        self._models = ModelSet(self, plan, models, self._front.engines)
         self._node, self._plan, self._reread = self._models.node, plan, reread
-        self._gateway: Gateway | None = None
+        self._gateway: ServerFront | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._served = False
         self._all_ready = asyncio.Event()
@@ -125,6 +91,7 @@ class _Service:
         gateway = None
         try:
             await self._node.start()
+            self._front.launch()
             gateway = await self._start_gateway()
             self._sweep()
             await self._shutdown.wait()
@@ -141,32 +108,34 @@ class _Service:
                 self._sweeper.cancel()
             await self._node.close()
             stopping = [model.fleet.stop() for model in self._models]
-            closing = gateway.close() if gateway is not None else asyncio.sleep(0)
-            await asyncio.gather(*stopping, closing)
+            await asyncio.gather(*stopping, self._front.close())
         if self._failure is not None:
             raise self._failure
 
-    async def _start_gateway(self) -> Gateway:
+    async def _start_gateway(self) -> ServerFront:
         from firelane.cli.node_control import Control
         from firelane.gateway.server import Gateway
 
         def make(replicas: list[ReplicaSet]) -> Gateway:
             control = Control(self._node, self._models.__getitem__)
-            self._gateway = Gateway(self._config, replicas, self._fail, control)
-            return self._gateway
+            gateway = Gateway(self._config, replicas, self._fail, control, self._front.share())
+            self._gateway = self._front.serve(gateway)
+            return gateway
 
-        gateway = await self._models.connect(make, self._listen)
-        configure_gc()
+        await self._models.connect(make, self._listen)
+        process_setup.configure_gc()
         if self._has_all:
             self._all_ready.set()
+        assert self._gateway is not None
         if self._port.is_taken_over:
-            await self._port.take_over(gateway, self._all_ready)
+            await self._port.take_over(self._gateway, self._all_ready)
         self._announce_once()
-        return gateway
+        return self._gateway
 
-    async def _listen(self, gateway: Gateway) -> None:
+    async def _listen(self, _: Gateway) -> None:
+        assert self._gateway is not None
         if not self._port.is_taken_over:
-            await self._port.listen(gateway)
+            await self._port.listen(self._gateway)
 
     def _announce_once(self) -> None:
         if self._has_all and not self._served and self._port.number is not None:

@@ -1,5 +1,5 @@
-"""python -m firelane.engine FD CONFIG: serve frames on an inherited socket; CONFIG is an EngineConfig as
-JSON."""
+"""python -m firelane.engine FD CONFIG [door=FD]: serve frames on an inherited socket; CONFIG is an
+EngineConfig as JSON; door: a further socket, over which connections of further gateways come."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from firelane.telemetry import logs
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2:
-        print("usage: python -m firelane.engine FD CONFIG (started by `firelane serve`)", file=sys.stderr)
+    if len(arguments) not in (2, 3):
+        print(
+            "usage: python -m firelane.engine FD CONFIG [door=FD] (started by `firelane serve`)",
+            file=sys.stderr,
+        )
         return 2
     config = EngineConfig.from_json(arguments[1])
     end_with_parent()
@@ -27,7 +30,9 @@ def main(arguments: list[str]) -> int:
     rights = rights_of(config)
     from firelane.engine.process import run  # now: those threads are as confined
 
-    return run(socket.socket(fileno=int(arguments[0])), config, rights)
+    further = dict(argument.split("=", 1) for argument in arguments[2:])
+    door = socket.socket(fileno=int(further["door"])) if "door" in further else None
+    return run(socket.socket(fileno=int(arguments[0])), config, rights, door)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import time
 from typing import TypeGuard
 
 from firelane.contract import Executor, ProgressCallback
+from firelane.engine.channels import Channels, FrameChannel
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.heartbeat import Heartbeat, Pulse
@@ -51,8 +52,10 @@ class SocketChannel:
     """The core's channel over a socket. Knows when the engine has to end, and turns requests away from then
     on."""
 
-    def __init__(self, channel: Channel[ToEngine], pulse: Pulse) -> None:
+    def __init__(self, channel: FrameChannel, pulse: Pulse, *, is_shared: bool = False) -> None:
+        """is_shared: requests come from others than who decides about standby."""
         self._channel = channel
+        self._is_shared = is_shared
         self._pulse = pulse
         self._deadline_s: float | None = None
         self._terminated = False
@@ -120,7 +123,13 @@ class SocketChannel:
         return True
 
     def _wake(self, *, is_asked: bool) -> None:
-        """A request that comes to an engine in standby wakes it, too."""
+        """A request that comes to an engine in standby wakes it, too: for as long as it runs, where it is not
+        of those who know of the standby."""
+        if self._is_shared and not is_asked:
+            if self.standby.sleeps:
+                self.standby.wake()
+                self.is_to_sleep = True
+            return
         self.is_to_sleep = False
         if is_asked or self.standby.sleeps:
             self.send(self.standby.wake())
@@ -129,12 +138,15 @@ class SocketChannel:
         self._deadline_s = time.monotonic() + max(0.0, timeout_s)
 
 
-def run(sock: socket.socket, config: EngineConfig, rights: Rights = ALL_RIGHTS) -> int:
+def run(
+    sock: socket.socket, config: EngineConfig, rights: Rights = ALL_RIGHTS, door: socket.socket | None = None
+) -> int:
     """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
-    socket."""
-    channel: Channel[ToEngine] = Channel(sock, ToEngine)
+    sockets. door: through which connections of further gateways come."""
+    first: Channel[ToEngine] = Channel(sock, ToEngine)
+    channel = first if door is None else Channels(first, door)
     pulse = Pulse()
-    served = SocketChannel(channel, pulse)
+    served = SocketChannel(channel, pulse, is_shared=door is not None)
     heartbeat = Heartbeat(channel, pulse, served.gateway_gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, served.terminate)
@@ -153,7 +165,7 @@ def run(sock: socket.socket, config: EngineConfig, rights: Rights = ALL_RIGHTS) 
 
 
 def _load_and_serve(
-    channel: Channel[ToEngine], served: SocketChannel, pulse: Pulse, config: EngineConfig, rights: Rights
+    channel: FrameChannel, served: SocketChannel, pulse: Pulse, config: EngineConfig, rights: Rights
 ) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
@@ -201,7 +213,7 @@ def _serve(core: EngineCore, served: SocketChannel) -> None:
         raise
 
 
-def _progress_to(channel: Channel[ToEngine], pulse: Pulse) -> ProgressCallback:
+def _progress_to(channel: FrameChannel, pulse: Pulse) -> ProgressCallback:
     """Reports come from the threads that compile and pack, and may meet the frame that tells a failure."""
 
     def report(stage: str, done: float, total: float, unit: str) -> None:
@@ -236,7 +248,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
     )
 
 
-def _fail(channel: Channel[ToEngine], message: str, exit_code: int) -> int:
+def _fail(channel: FrameChannel, message: str, exit_code: int) -> int:
     with contextlib.suppress(ConnectionClosedError):
         channel.send(Failed(message, exit_code))
         channel.flush(LAST_FLUSH_S)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from firelane.errors import UsageError
 
+MOST_GATEWAYS = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
@@ -89,7 +91,7 @@ class GatewayConfig:
     lone model answers whatever name a request gives. tls: of the port; None: it speaks plain HTTP.
     run_dir: where successors ask servers of this user for their ports; None: nowhere. take_over: the port
     from the server that has it now, once all models are ready; without one this makes no difference.
-    drain_s: how long requests may go on after the first signal.
+    drain_s: how long requests may go on after the first signal. gateways: processes that serve the port.
     """
 
     models: tuple[ModelConfig, ...]
@@ -113,6 +115,7 @@ class GatewayConfig:
     run_dir: Path | None = None
     take_over: bool = False
     drain_s: float = 10.0
+    gateways: int = 1
     limits: HttpLimits = field(default_factory=HttpLimits)
     files: FileLimits = field(default_factory=FileLimits)
 
@@ -127,6 +130,8 @@ class GatewayConfig:
             raise UsageError("--any-model is for one model: leave it out, or serve one")
         if self.max_queue < 0:
             raise UsageError(f"--max-queue is {self.max_queue}: use 0 or more")
+        if not 1 <= self.gateways <= MOST_GATEWAYS:
+            raise UsageError(f"--gateways is {self.gateways}: use 1 to {MOST_GATEWAYS}")
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port is {self.port}: use 0 to 65535")
 

@@ -21,8 +21,10 @@ from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
+from firelane.gateway.files.upload import FORM_BYTES
 from firelane.gateway.handlers.all import all_routes
 from firelane.gateway.http.connections import ConnectionSet, connection_limit
+from firelane.gateway.http.exchange import Route
 from firelane.gateway.http.listener import Listener
 from firelane.gateway.http.origins import OriginPolicy, origin_policy
 from firelane.gateway.http.protocol import Connection
@@ -36,8 +38,9 @@ from firelane.gateway.requests.models import Models, ServedModel
 from firelane.gateway.requests.response_turn import Kept
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.services import Services
+from firelane.gateway.share import Share
 from firelane.gateway.tenants.prices import Prices
-from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth
+from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
 from firelane.telemetry.metrics import Registry
 from firelane.telemetry.tracer import make_traces
 from firelane.text.assistant import Assistant
@@ -67,11 +70,14 @@ class Gateway:
         engines: Sequence[ReplicaSet],
         on_fatal: Callable[[FirelaneError], None] | None = None,
         control: NodeControl = FIXED,
+        share: Share | None = None,
     ) -> None:
         """engines: one for each of config.models. on_fatal: called when an engine that became ready does not
-        suit its model's tokenizer. control: of which models are in memory. Reads the models' small files,
-        keys and prices; raises TokenizerError and UsageError. Needs a running event loop.
+        suit its model's tokenizer. control: of which models are in memory. share: its part in a server of
+        several processes. Reads the models' small files, keys and prices; raises TokenizerError and
+        UsageError. Needs a running event loop.
         """
+        self._share = share or Share()
         self._config = config
         self._on_fatal = on_fatal
         self._control = control
@@ -80,7 +86,7 @@ class Gateway:
         self._traces = make_traces(config.otlp_endpoint, time.monotonic)
         self.services = self._make_services(engines)
         services = self.services
-        routes, origins = list(all_routes(services)), _origins(config)
+        routes, origins = self._routes(), _origins(config)
         self.app = App(services.tenants, services.usage, services.metrics, routes, origins)
         self.metrics = MetricsServer(services, routes, origins, config.limits)
         self._connections = ConnectionSet(
@@ -91,6 +97,7 @@ class Gateway:
             connection_limit(config.max_connections),
             services.metrics.answered,
         )
+        self._relayed = ConnectionSet(self.app.handle, config.limits, services.now_s, self.app.accept)
         self._add_gauges(self._registry)
         self._tls = None if config.tls is None else Tls(config.tls)
         self._listener = Listener(lambda: Connection(self._connections), self._tls)
@@ -101,19 +108,20 @@ class Gateway:
             if model.engines.ready is not None:
                 events.on_ready(model.engines.ready)
 
+    def _routes(self) -> list[Route]:
+        routes, relay = all_routes(self.services), self._share.relay
+        most = max(self._config.limits.body_bytes, self._config.files.upload_bytes + FORM_BYTES)
+        return list(routes if relay is None else relay.routes(routes, most))
+
     def _make_services(self, engines: Sequence[ReplicaSet]) -> Services:
         config, now_s = self._config, time.monotonic
-        tenants = NoAuth() if config.api_keys is None else ApiKeyAuth(config.api_keys, now_s)
+        counts = self._share.counts
+        tenants = NoAuth() if config.api_keys is None else ApiKeyAuth(config.api_keys, now_s, counts)
         usage = UsageLog(self._registry, Prices(config.prices), now_s, self._traces)
         usage.log_prompts = config.log_prompts
         metrics = ServerMetrics(self._registry)
         models = [
-            self._make_model(
-                model,
-                own,
-                metrics,
-                AdmissionController(tenants, usage, config.max_queue, config.max_queue_age_s),
-            )
+            self._make_model(model, own, metrics, self._admission(model, tenants, usage))
             for model, own in zip(config.models, engines, strict=True)
         ]
         data = DataDir(config.data_dir)
@@ -133,8 +141,14 @@ class Gateway:
             control=self._control,
             version=firelane.__version__,
             now_s=now_s,
-            created=int(time.time()),
+            created=self._share.created or int(time.time()),
+            refresh=self._share.refresh,
         )
+
+    def _admission(self, model: ModelConfig, tenants: Tenants, usage: UsageLog) -> AdmissionController:
+        config, counts = self._config, self._share.counts
+        limits = config.max_queue, config.max_queue_age_s
+        return AdmissionController(tenants, usage, *limits, model=model.names[0], counts=counts)
 
     def _make_model(
         self, config: ModelConfig, engines: ReplicaSet, metrics: ServerMetrics, admission: AdmissionController
@@ -164,9 +178,7 @@ class Gateway:
         """
         services = self.services
         if before is None:
-            admission = AdmissionController(
-                services.tenants, services.usage, self._config.max_queue, self._config.max_queue_age_s
-            )
+            admission = self._admission(config, services.tenants, services.usage)
             before = self._make_model(config, engines, services.metrics, admission)
             engines.events = _EngineEvents(before, self._fail)
         else:
@@ -199,12 +211,22 @@ class Gateway:
         try:
             await self._listener.start(config.host, config.port, given.get(HTTP, ()))
         except OSError as error:
-            raise _listen_error(error, config.host, config.port, "--port") from error
+            raise listen_error(error, config.host, config.port, "--port") from error
         self.port = self._listener.port
-        await self._start_metrics(given.get(METRICS, ()))
-        await self._start_batches()
-        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        await self.start_inside(given.get(METRICS, ()))
         log.debug("listening host=%s port=%d tls=%s", config.host, self.port, self._tls is not None)
+
+    async def start_inside(self, metrics: Sequence[socket.socket] = ()) -> None:
+        """What a server has beside its port. metrics: sockets of that port. Raises as `start`."""
+        if self._share.relay is None:
+            await self._start_metrics(metrics)
+            await self._start_batches()
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    async def answer_relayed(self, sock: socket.socket) -> None:
+        """Serve a connection of another process of this server, which a request comes over. Owns it."""
+        await self._loop.connect_accepted_socket(lambda: Connection(self._relayed), sock)
 
     async def _start_batches(self) -> None:
         runner = BatchRunner(
@@ -221,10 +243,11 @@ class Gateway:
         try:
             await self.metrics.start(config.host, config.metrics_port, sockets)
         except OSError as error:
-            raise _listen_error(error, config.host, config.metrics_port, "--metrics-port") from error
+            raise listen_error(error, config.host, config.metrics_port, "--metrics-port") from error
 
     def _sweep(self) -> None:
         self._connections.sweep()
+        self._relayed.sweep()
         self.metrics.sweep()
         if self._tls is not None:
             self._tls.reload_if_changed()
@@ -243,8 +266,8 @@ class Gateway:
 
     @property
     def in_flight(self) -> int:
-        """Sequences admitted and not ended."""
-        return sum(model.admission.held for model in self.services.models)
+        """Sequences admitted by this process and not ended."""
+        return sum(model.admission.own_held for model in self.services.models)
 
     async def release(self) -> Sockets:
         """Copies of the sockets that it listens on, for a successor. It accepts nothing from them any more,
@@ -258,14 +281,13 @@ class Gateway:
     async def resume(self, sockets: Sockets) -> None:
         """Listen again on what `release` gave: there is no successor."""
         await self._listener.start(self._config.host, self.port, sockets[HTTP])
-        await self._start_metrics(sockets[METRICS])
-        await self._start_batches()
+        await self.start_inside(sockets.get(METRICS, ()))
 
     async def retire(self) -> None:
         """Return when nothing is in flight, and no connection open, after `release`. A connection is answered
         once more, and closed when it has been idle for RETIRED_IDLE_S."""
         self._connections.retire(RETIRED_IDLE_S)
-        while self.in_flight or len(self._connections):
+        while self.in_flight or len(self._connections) or len(self._relayed):
             await asyncio.sleep(POLL_S)
 
     async def drain(self, timeout_s: float) -> bool:
@@ -305,6 +327,7 @@ class Gateway:
         await asyncio.sleep(POLL_S)  # the last writes leave
         await self._settle(LAST_WRITES_S)
         self._connections.abort_all()
+        self._relayed.abort_all()
         self.metrics.close()
         await asyncio.to_thread(self._traces.close)
         await self._listener.wait_closed()
@@ -356,7 +379,7 @@ def _set_up(model: ServedModel, config: ModelConfig) -> None:
     old.close()
 
 
-def _listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:
+def listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE or "address already in use" in str(error):
         return AddressInUseError(f"{where} is taken by another process: choose another {option}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from firelane.gateway.batches.service import Batches
@@ -20,7 +20,7 @@ from firelane.gateway.tenants.registry import Tenants
 @dataclass(frozen=True, kw_only=True)
 class Services:
     """Owned by the Gateway. now_s: the monotonic clock, which frames are stamped with. created: Unix time of
-    the start.
+    the start. refresh: has the metrics of a server's other processes brought up to date.
     """
 
     models: Models
@@ -36,3 +36,4 @@ class Services:
     version: str
     now_s: Callable[[], float]
     created: int
+    refresh: Callable[[], Awaitable[None]]

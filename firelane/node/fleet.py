@@ -31,6 +31,9 @@ class Link(Protocol):
     on_hang: Callable[[str], None] | None
     is_stopped: Callable[[], bool]
     on_ready: Callable[[Ready], None] | None
+    on_door: Callable[[socket.socket], None] | None
+    """Gets the socket over which other gateways' connections go to each new engine of this place. None: there
+    are no other gateways."""
     failed: Failed | None
     has_served: bool
 
@@ -61,6 +64,9 @@ class Engines(Protocol[LinkT]):
     def remove(self, link: LinkT) -> None: ...
     def retire(self, link: LinkT, reason: str) -> None: ...
     def move(self, link: LinkT, count: int) -> int: ...
+    def is_held(self, link: LinkT) -> bool:
+        """Other gateways have requests there."""
+        ...
 
 
 class FleetEvents(Protocol):
@@ -72,22 +78,30 @@ class FleetEvents(Protocol):
 
 
 class Replica(Generic[LinkT]):
-    """One engine's place. The first engine's socket comes before there is a link."""
+    """One engine's place. The first engine's sockets come before there is a link."""
 
     def __init__(
-        self, name: str, config: EngineConfig, events: FleetEvents, before_restart: BeforeRestart
+        self,
+        name: str,
+        config: EngineConfig,
+        events: FleetEvents,
+        before_restart: BeforeRestart,
+        *,
+        has_door: bool = False,
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
         self._given_up: EngineExit | None = None
         self._events = events
         self._early: socket.socket | None = None
+        self._early_door: socket.socket | None = None
         self.supervisor = EngineSupervisor(
             config,
             self._take_socket,
             on_exit=self._on_exit,
             on_given_up=self._on_given_up,
             before_restart=before_restart,
+            on_door=self._take_door if has_door else None,
         )
 
     async def connect(self, link: LinkT) -> None:
@@ -95,6 +109,9 @@ class Replica(Generic[LinkT]):
         link.on_hang = lambda _: self.supervisor.kill()
         link.is_stopped = self.supervisor.is_stopped
         link.on_ready = self._on_ready
+        door, self._early_door = self._early_door, None
+        if door is not None:
+            self._take_door(door)
         early, self._early = self._early, None
         if early is not None:
             await link.attach(early)
@@ -116,6 +133,14 @@ class Replica(Generic[LinkT]):
             self._early = sock
         else:
             await self.link.attach(sock)
+
+    def _take_door(self, door: socket.socket) -> None:
+        if self.link is None:
+            self._early_door = door
+        elif self.link.on_door is not None:
+            self.link.on_door(door)
+        else:
+            door.close()
 
     def _on_ready(self, ready: Ready) -> None:
         self.supervisor.mark_ready()
@@ -141,14 +166,18 @@ class Replica(Generic[LinkT]):
 
 
 class Fleet(Generic[LinkT]):
-    """Owns the replicas. Started first, connected when there is a gateway."""
+    """Owns the replicas. Started first, connected when there is a gateway. is_shared: engines serve several
+    gateways."""
 
-    def __init__(self, configs: Sequence[EngineConfig], events: FleetEvents) -> None:
+    def __init__(
+        self, configs: Sequence[EngineConfig], events: FleetEvents, *, is_shared: bool = False
+    ) -> None:
         self._events = events
         self._engines: Engines[LinkT] | None = None
-        self._restarting = False
+        self._restarting, self._is_shared = False, is_shared
         self.replicas: list[Replica[LinkT]] = [
-            Replica(str(i), config, events, self._calm) for i, config in enumerate(configs)
+            Replica(str(i), config, events, self._calm, has_door=is_shared)
+            for i, config in enumerate(configs)
         ]
 
     async def start(self) -> None:
@@ -191,7 +220,9 @@ class Fleet(Generic[LinkT]):
 
     async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
         old = self.replicas[place]
-        new: Replica[LinkT] = Replica(old.name, old.config, self._events, self._calm)
+        new: Replica[LinkT] = Replica(
+            old.name, old.config, self._events, self._calm, has_door=self._is_shared
+        )
         if not await self._bring_up(new, engines):
             return False
         self.replicas[place] = new
@@ -223,7 +254,7 @@ class Fleet(Generic[LinkT]):
         """Requests end, or are moved a few at a time, each time when those before have a token again."""
         loop = asyncio.get_running_loop()
         finish_at_s = loop.time() + FINISH_S
-        while link.in_flight:
+        while link.in_flight or engines.is_held(link):
             if loop.time() >= finish_at_s and not engines.unheard:
                 engines.move(link, MOVED_TOGETHER)
             await asyncio.sleep(POLL_S)

@@ -21,6 +21,7 @@ from firelane.errors import MachineError
 
 log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
+OnDoor = Callable[[socket.socket], None]
 OnGivenUp = Callable[["EngineExit"], None]
 BeforeRestart = Callable[[], Awaitable[None]]
 
@@ -62,7 +63,8 @@ class EngineSupervisor:
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
-    before_restart: waited for before another engine is started in the place of one that died.
+    before_restart: waited for before another engine is started in the place of one that died. on_door: gets,
+    before on_socket, the socket over which connections of further gateways are passed to the new engine.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class EngineSupervisor:
         on_exit: Callable[[EngineExit], None] | None = None,
         on_given_up: OnGivenUp | None = None,
         before_restart: BeforeRestart | None = None,
+        on_door: OnDoor | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
         self._config = config
@@ -80,6 +83,7 @@ class EngineSupervisor:
         self._on_exit = on_exit
         self._on_given_up = on_given_up
         self._before_restart = before_restart
+        self._on_door = on_door
         self._policy = policy or RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
@@ -162,12 +166,21 @@ class EngineSupervisor:
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
         ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as on_error, theirs:
+        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as handed, theirs:
             on_error.enter_context(ours)
             command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
+            passed = [theirs.fileno()]
+            door = None
+            if self._on_door is not None:
+                door, inner = socket.socketpair()
+                on_error.enter_context(door)
+                passed.append(handed.enter_context(inner).fileno())
+                command.append(f"door={inner.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
+            self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
             on_error.pop_all()
+        if self._on_door is not None and door is not None:
+            self._on_door(door)
         self._ended.clear()
         self._has_served, self._ready_s = False, None
         return ours

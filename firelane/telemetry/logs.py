@@ -9,10 +9,12 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class Event:
@@ -49,9 +51,9 @@ def event(logger: logging.Logger, name: str, fields: Mapping[str, Any]) -> None:
 class LineFormatter(logging.Formatter):
     """Never more than one line an event, except for tracebacks."""
 
-    def __init__(self, rank: int | None = None) -> None:
-        of_rank = "" if rank is None else f"rank={rank} "
-        form = f"%(asctime)s %(levelname)s %(name)s {of_rank}%(message)s"
+    def __init__(self, which: Mapping[str, int] = NOTHING) -> None:
+        of = "".join(f"{name}={number} " for name, number in which.items())
+        form = f"%(asctime)s %(levelname)s %(name)s {of}%(message)s"
         super().__init__(form, datefmt="%Y-%m-%dT%H:%M:%S%z")
         self._second, self._time = 0, ""
 
@@ -69,16 +71,16 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One object a line: time (Unix, seconds), level, logger, and event with its fields or message."""
 
-    def __init__(self, rank: int | None = None) -> None:
+    def __init__(self, which: Mapping[str, int] = NOTHING) -> None:
         super().__init__()
-        self._rank: dict[str, int] = {} if rank is None else {"rank": rank}
+        self._which = which
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": round(record.created, 6),
             "level": record.levelname.lower(),
             "logger": record.name,
-            **self._rank,
+            **self._which,
         }
         message: Any = record.msg
         if isinstance(message, Event):
@@ -97,12 +99,10 @@ class LogStream(Protocol):
     def flush(self) -> None: ...
 
 
-def set_up(
-    level: str, form: str = "text", stream: LogStream | None = None, *, rank: int | None = None
-) -> None:
-    """Send the logs of `firelane` to a stream, standard error by default; `rank`: named in each line of a
-    process that is one of several of an engine. Raises ValueError on an unknown level or format. May be
-    called again.
+def set_up(level: str, form: str = "text", stream: LogStream | None = None, **which: int | None) -> None:
+    """Send the logs of `firelane` to a stream, standard error by default; `which`: named in each line, as
+    rank=1 of a process that is one of several of an engine. Raises ValueError on an unknown level or format.
+    May be called again.
     """
     for what, value, known in (("level", level, LEVELS), ("format", form, FORMATS)):
         if value not in known:
@@ -113,7 +113,8 @@ def set_up(
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(rank) if form == "json" else LineFormatter(rank))
+    known = {name: number for name, number in which.items() if number is not None}
+    handler.setFormatter(JsonFormatter(known) if form == "json" else LineFormatter(known))
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
     logger.propagate = False

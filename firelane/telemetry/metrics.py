@@ -1,11 +1,13 @@
 """Metric instruments that are cheap to write and are read only when scraped.
 
 An instrument belongs to one thread (an event loop); there are no locks. prometheus_client renders them, and
-is imported at the first scrape.
+is imported at the first scrape. Where a server has several processes, one of them is told the figures of the
+others (`Registry.absorb`), and shows the sums.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
@@ -14,15 +16,34 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 Labels = dict[str, str]
+Figures = dict[str, float]
+"""Values of an instrument, each under a name that tells it from the instrument's others."""
+Dump = list[tuple[str, list[str], Figures]]
+"""Figures of all instruments of a process: name, values of the constant labels, figures."""
+SEPARATOR = "\0"
+SUM = "sum"
+GONE = -1
+"""In place of a process: all that have ended."""
+OF_ONE = ("process_start_time_seconds", "process_max_fds")
+"""Figures of processes that no sum is made of."""
 
 
 class Instrument(Protocol):
     """One time series, or one for each value of a label. labels: constant ones, which tell it from other
-    instruments of the same name.
+    instruments of the same name. others: sums of the figures of other processes. grows: its figures outlive
+    their process.
     """
 
     name: str
     labels: Labels
+    others: Figures
+
+    @property
+    def grows(self) -> bool: ...
+
+    def figures(self) -> Figures:
+        """Of this process; none where they are the same in every process."""
+        ...
 
     def family(self) -> Any:
         """An empty prometheus_client metric family of this name and these labels."""
@@ -39,14 +60,25 @@ class Counter:
     def __init__(self, name: str, text: str, label: str | None = None, labels: Labels | None = None) -> None:
         self.name, self.text, self.label = name, text, label
         self.labels = labels or {}
-        self.values: dict[str, float] = {} if label else {"": 0.0}
+        self.values: Figures = {} if label else {"": 0.0}
+        self.others: Figures = {}
+
+    grows = True
 
     def add(self, amount: float = 1.0, value: str = "") -> None:
         self.values[value] = self.values.get(value, 0.0) + amount
 
+    def figures(self) -> Figures:
+        return dict(self.values)
+
+    @property
+    def sums(self) -> Figures:
+        """Of all processes."""
+        return _added(self.values, self.others)
+
     @property
     def total(self) -> int:
-        return int(sum(self.values.values()))
+        return int(sum(self.sums.values()))
 
     def family(self) -> Any:
         from prometheus_client.core import CounterMetricFamily
@@ -55,7 +87,7 @@ class Counter:
         return CounterMetricFamily(self.name, self.text, labels=[*self.labels, *extra])
 
     def fill(self, family: Any) -> None:
-        for value, count in self.values.items():
+        for value, count in self.sums.items():
             family.add_metric([*self.labels.values(), *([value] if self.label else [])], count)
 
 
@@ -66,6 +98,12 @@ class Table:
         self.name, self.text, self._names = name, text, names
         self.labels = labels or {}
         self.values: dict[tuple[str, ...], int] = {}
+        self.others: Figures = {}
+
+    grows = True
+
+    def figures(self) -> Figures:
+        return {SEPARATOR.join(values): count for values, count in self.values.items()}
 
     def add(self, *values: str) -> None:
         self.values[values] = self.values.get(values, 0) + 1
@@ -76,8 +114,8 @@ class Table:
         return CounterMetricFamily(self.name, self.text, labels=[*self.labels, *self._names])
 
     def fill(self, family: Any) -> None:
-        for values, count in self.values.items():
-            family.add_metric([*self.labels.values(), *values], count)
+        for values, count in _added(self.figures(), self.others).items():
+            family.add_metric([*self.labels.values(), *values.split(SEPARATOR)], count)
 
 
 class Facts:
@@ -93,6 +131,12 @@ class Facts:
     ) -> None:
         """names: of the labels that `read` gives."""
         self.name, self.text, self._names, self._read, self.labels = name, text, names, read, labels
+        self.others: Figures = {}
+
+    grows = False
+
+    def figures(self) -> Figures:
+        return {}
 
     def family(self) -> Any:
         from prometheus_client.core import GaugeMetricFamily
@@ -106,7 +150,7 @@ class Facts:
 
 class Gauge:
     """A value that is read from its owner at the scrape; with `label`, one for each value of that label.
-    monotonic: shown as a counter."""
+    monotonic: shown as a counter. common: every process of a server has the same."""
 
     def __init__(
         self,
@@ -117,10 +161,24 @@ class Gauge:
         *,
         label: str | None = None,
         monotonic: bool = False,
+        common: bool = False,
     ) -> None:
         self.name, self.text, self._read, self._monotonic = name, text, read, monotonic
+        self._common = common
+        self.others: Figures = {}
         self.label = label
         self.labels = labels or {}
+
+    @property
+    def grows(self) -> bool:
+        return self._monotonic
+
+    def figures(self) -> Figures:
+        return {} if self._common else self._own()
+
+    def _own(self) -> Figures:
+        read = self._read()
+        return dict(read) if isinstance(read, Mapping) else {"": read}
 
     def family(self) -> Any:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -129,12 +187,8 @@ class Gauge:
         return kind(self.name, self.text, labels=[*self.labels, *([self.label] if self.label else [])])
 
     def fill(self, family: Any) -> None:
-        read, labels = self._read(), list(self.labels.values())
-        if isinstance(read, Mapping):
-            for value, level in read.items():
-                family.add_metric([*labels, value], level)
-        else:
-            family.add_metric(labels, read)
+        for value, level in _added(self._own(), self.others).items():
+            family.add_metric([*self.labels.values(), *([value] if self.label else [])], level)
 
 
 class Histogram:
@@ -146,6 +200,21 @@ class Histogram:
         self.bounds = sorted(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
+        self.others: Figures = {}
+
+    grows = True
+
+    def figures(self) -> Figures:
+        return {SUM: self.sum, **{str(place): count for place, count in enumerate(self.counts) if count}}
+
+    @property
+    def all_counts(self) -> list[int]:
+        """Of all processes."""
+        return [count + int(self.others.get(str(place), 0)) for place, count in enumerate(self.counts)]
+
+    @property
+    def all_sum(self) -> float:
+        return self.sum + self.others.get(SUM, 0.0)
 
     def observe(self, value: float, times: int = 1) -> None:
         """`times` observations of the same value."""
@@ -159,16 +228,25 @@ class Histogram:
 
     def fill(self, family: Any) -> None:
         total, buckets = 0, list[tuple[str, float]]()
-        for bound, count in zip([*map(repr, self.bounds), "+Inf"], self.counts, strict=True):
+        for bound, count in zip([*map(repr, self.bounds), "+Inf"], self.all_counts, strict=True):
             total += count
             buckets.append((bound, total))
-        family.add_metric(list(self.labels.values()), buckets, self.sum)
+        family.add_metric(list(self.labels.values()), buckets, self.all_sum)
+
+
+def _added(own: Figures, others: Figures) -> Figures:
+    if not others:
+        return own
+    return own | {name: own.get(name, 0.0) + figure for name, figure in others.items()}
 
 
 class Registry:
-    """The instruments of one process. Instruments of one name differ in their constant labels."""
+    """The instruments of one process. Instruments of one name differ in their constant labels. pids: of all
+    processes of the server."""
 
     def __init__(self) -> None:
+        self.pids: Callable[[], Iterable[int]] = lambda: (os.getpid(),)
+        self._dumps: dict[int, dict[tuple[str, ...], Figures]] = {}
         self._labels: Labels = {}
         self._instruments: dict[str, list[Any]] = {}
         self._rendering: Any = None
@@ -190,12 +268,20 @@ class Registry:
     ) -> Facts:
         return self._add(Facts(name, text, names, read, self._labels))
 
-    def gauge(self, name: str, text: str, read: Callable[[], float], *, monotonic: bool = False) -> Gauge:
-        return self._add(Gauge(name, text, read, self._labels, monotonic=monotonic))
+    def gauge(
+        self,
+        name: str,
+        text: str,
+        read: Callable[[], float],
+        *,
+        monotonic: bool = False,
+        common: bool = False,
+    ) -> Gauge:
+        return self._add(Gauge(name, text, read, self._labels, monotonic=monotonic, common=common))
 
     def gauges(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]) -> Gauge:
-        """One for each value of `label`."""
-        return self._add(Gauge(name, text, read, self._labels, label=label))
+        """One for each value of `label`; every process of a server has the same."""
+        return self._add(Gauge(name, text, read, self._labels, label=label, common=True))
 
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
         return self._add(Histogram(name, text, bounds, self._labels))
@@ -207,6 +293,33 @@ class Registry:
         known.append(instrument)
         return instrument
 
+    # ---- several processes
+
+    def dump(self) -> Dump:
+        """For the process that shows the sums."""
+        every = (instrument for known in self._instruments.values() for instrument in known)
+        return [(one.name, list(one.labels.values()), one.figures()) for one in every]
+
+    def absorb(self, process: int, dump: Dump) -> None:
+        """Figures of another process, in place of those that it sent before."""
+        self._dumps[process] = {(name, *labels): figures for name, labels, figures in dump}
+        self._add_up()
+
+    def end(self, process: int) -> None:
+        """It is no more: what it counted stays."""
+        last, gone = self._dumps.pop(process, {}), self._dumps.setdefault(GONE, {})
+        for key, figures in last.items():
+            gone[key] = _added(gone.get(key, {}), figures)
+        self._add_up()
+
+    def _add_up(self) -> None:
+        for known in self._instruments.values():
+            for one in known:
+                one.others, key = {}, (one.name, *one.labels.values())
+                for process, dump in self._dumps.items():
+                    if one.grows or process != GONE:
+                        one.others = _added(dump.get(key, {}), one.others)
+
     def collect(self) -> Iterator[Any]:
         for instruments in self._instruments.values():
             family = instruments[0].family()
@@ -215,14 +328,33 @@ class Registry:
             yield family
 
     def render(self) -> bytes:
-        """All values in the Prometheus text format, with the process's own CPU time, memory and
-        descriptors.
+        """All values in the Prometheus text format, with the CPU time, memory and descriptors of the
+        processes.
         """
-        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import generate_latest
 
         if self._rendering is None:
             self._rendering = CollectorRegistry()
             self._rendering.register(self)
-            ProcessCollector(registry=self._rendering)
+            self._rendering.register(ProcessSums(self))
         return generate_latest(self._rendering)
+
+
+class ProcessSums:
+    """What the system tells of the processes of a server: the sums, and of OF_ONE that of this one."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client import ProcessCollector
+
+        sums: dict[str, Any] = {}
+        for pid in (os.getpid(), *(pid for pid in self._registry.pids() if pid != os.getpid())):
+            for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():
+                known = sums.setdefault(family.name, family)
+                if known is not family and family.name not in OF_ONE:
+                    (one,), (other,) = known.samples, family.samples
+                    known.samples = [one._replace(value=one.value + other.value)]
+        yield from sums.values()

@@ -22,6 +22,11 @@ class WireError(FirelaneError):
 
 def encode(frame: ToEngine | FromEngine) -> bytes:
     """One frame, ready to be written to a socket."""
+    return encode_any(frame)
+
+
+def encode_any(frame: msgspec.Struct) -> bytes:
+    """As `encode`, of a frame that others than engines understand."""
     buffer = bytearray(256)
     _encoder.encode_into(frame, buffer, LENGTH_BYTES)
     buffer[:LENGTH_BYTES] = (len(buffer) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little")

@@ -34,6 +34,18 @@ class Channel(Generic[FrameT]):
         self._sending = threading.RLock()  # guards _unsent
         self._max_unsent_bytes = max_unsent_bytes
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return len(self._unsent)
+
+    def push(self) -> None:
+        """Send what is unsent, as far as the socket takes it. Raises ConnectionClosedError."""
+        self._flush()
+
     def send(self, frame: ToEngine | FromEngine) -> None:
         """Raises ConnectionClosedError."""
         with self._sending:

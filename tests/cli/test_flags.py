@@ -37,7 +37,7 @@ TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline --no-sandbox "
-    "--host --port --take-over --drain-timeout "
+    "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",

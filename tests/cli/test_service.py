@@ -13,8 +13,9 @@ from firelane.cli import build_parser, engine_options, gateway_options, serve
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.node_plan import fixed_models
+from firelane.cli.process_setup import raise_file_limit
 from firelane.cli.progress import ProgressDisplay
-from firelane.cli.service import _Service, raise_file_limit
+from firelane.cli.service import _Service
 from firelane.cli.start_lines import cache_text, products_text, states_text
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, UsageError

@@ -43,17 +43,20 @@ def status(url: str, path: str = "/health") -> int:
 class RawRequest:
     """A completion request over a socket of its own: sent when made, answered when the server does."""
 
-    def __init__(self, url: str, max_tokens: int = 4) -> None:
+    def __init__(self, url: str, max_tokens: int = 4, *, key: str = "") -> None:
         parts = urlsplit(url)
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         body = json.dumps({"prompt": [50, 51, 52], "max_tokens": max_tokens, "ignore_eos": True})
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"} | ({"x-api-key": key} if key else {})
         self._connection.request("POST", "/v1/completions", body, headers)
         # A later connection's answer: the server has read the request above.
         status(url)
 
     def result(self) -> tuple[int, dict[str, Any]]:
-        """Status and body."""
+        """Status and body; 0 where the connection broke."""
         with contextlib.closing(self._connection):
-            answer = self._connection.getresponse()
+            try:
+                answer = self._connection.getresponse()
+            except ConnectionError:
+                return 0, {}
             return answer.status, json.loads(answer.read())

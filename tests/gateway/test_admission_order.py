@@ -10,6 +10,7 @@ import pytest
 from batch_support import hold, hurry, results, start, wait
 
 from firelane.gateway.engines.link import LinkState
+from firelane.gateway.requests.admission import HELD
 from firelane.gateway.tenants.keyfile import hashed
 from firelane.text.template import ChatTemplate
 from firelane.text.tokenizer import Tokenizer
@@ -98,10 +99,10 @@ def test_requests_without_an_engine_have_a_quota_too(make_service, tmp_path, wor
 @pytest.mark.parametrize("path", REQUESTS)
 def test_queue_full(make_service, work, path):
     service = make_service(max_queue=0)
-    service.model.admission.held = service.engine.max_num_seqs
+    service.model.admission.record.own[HELD] = service.engine.max_num_seqs
     assert post(service, path, REQUESTS[path]).status_code == 429
     assert work == []
-    service.model.admission.held = 0
+    service.model.admission.record.own[HELD] = 0
 
 
 @pytest.mark.parametrize("path", REQUESTS)
@@ -127,13 +128,13 @@ def test_no_engine(service, work, path, state):
 def test_lines_of_batches_wait_for_idle_seats_unrendered(make_service, tmp_path, monkeypatch, work):
     hurry(monkeypatch)
     service = make_service(data_dir=tmp_path)
-    service.model.admission.held = service.engine.max_num_seqs
+    service.model.admission.record.own[HELD] = service.engine.max_num_seqs
     line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": CHAT}
     batch = start(service, [line], url=line["url"])
     wait(service, batch, "in_progress")
     service.call(asyncio.sleep(0))
     assert work == []
-    service.model.admission.held = 0
+    service.model.admission.record.own[HELD] = 0
     done = wait(service, batch)
     assert len(results(service, done.output_file_id)) == 1
     assert work.count("encode") == 1

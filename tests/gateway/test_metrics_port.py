@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 from service import PATIENCE_S
 
-from firelane.gateway.server import _listen_error
+from firelane.gateway.server import listen_error
 from firelane.gateway.tenants.keyfile import hashed
 
 
@@ -31,7 +31,7 @@ def test_it_needs_no_key_and_has_no_more(make_service, tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_told_by_its_option() -> None:
     taken = OSError(errno.EADDRINUSE, "address already in use")
-    assert "choose another --metrics-port" in str(_listen_error(taken, "127.0.0.1", 1, "--metrics-port"))
+    assert "choose another --metrics-port" in str(listen_error(taken, "127.0.0.1", 1, "--metrics-port"))
 
 
 def test_what_boards_of_others_ask(service) -> None:

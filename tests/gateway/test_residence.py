@@ -33,6 +33,9 @@ class Residence:
     def used(self, keep_s: float | None) -> None:
         self.kept.append(keep_s)
 
+    async def changed(self) -> None:
+        pass
+
     async def want(self) -> None:
         self.asked.set()
         await self._ready.wait()

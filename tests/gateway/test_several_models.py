@@ -16,6 +16,7 @@ from firelane.errors import UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.requests.admission import HELD
 from firelane.gateway.server import Gateway
 from firelane.gateway.tenants.keyfile import hashed
 from tests.text.toy_model import byte_tokenizer, write_model
@@ -177,10 +178,10 @@ def test_one_model_that_is_down_does_not_stop_the_other(two):
 def test_room_is_counted_by_model(make_two):
     two = make_two(max_queue=0)
     models = two.gateway.services.models
-    models.default.admission.held = 8
+    models.default.admission.record.own[HELD] = 8
     assert two.http.post("/v1/completions", json={"model": "big", "prompt": "a"}).status_code == 429
     assert two.http.post("/v1/completions", json={"model": "small", "prompt": "a"}).status_code == 200
-    models.default.admission.held = 0
+    models.default.admission.record.own[HELD] = 0
 
 
 def test_metrics_and_stats_tell_models_apart(two):
@@ -231,7 +232,7 @@ def test_lines_of_a_batch_take_the_idle_seats_of_their_model(make_two, tmp_path,
     hurry(monkeypatch)
     two = make_two(data_dir=tmp_path)
     big = two.gateway.services.models.default
-    big.admission.held = two.engines["big"].max_num_seqs
+    big.admission.record.own[HELD] = two.engines["big"].max_num_seqs
     url = "/v1/chat/completions"
 
     def batch(model, tenant_file):
@@ -245,7 +246,7 @@ def test_lines_of_a_batch_take_the_idle_seats_of_their_model(make_two, tmp_path,
     big_batch = batch("big", "b")
     wait(two, big_batch, "in_progress")
     assert two.engines["big"].submitted == []
-    big.admission.held = 0
+    big.admission.record.own[HELD] = 0
     done = wait(two, big_batch)
     assert done.request_counts.completed == 2
     assert len(two.engines["big"].submitted) == 2

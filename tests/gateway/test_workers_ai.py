@@ -13,6 +13,7 @@ from firelane.api.workers_ai import RunRequest
 from firelane.gateway.answers.formats import ChoiceResult
 from firelane.gateway.answers.workers_format import PADDED_BYTES, WorkersFormat
 from firelane.gateway.engines.link import LinkState
+from firelane.gateway.requests.admission import HELD
 from firelane.gateway.requests.workers_chat import as_chat
 from firelane.gateway.tenants.keyfile import hashed
 from firelane.text.deltas import CallArguments, CallStart, Reasoning, ToolCall
@@ -129,20 +130,20 @@ def test_reject_if_busy(workers, way):
     workers.engine.max_num_seqs = 1
     path = RUN + "?rejectIfBusy=true" if way == "query" else RUN
     body = ASK | ({"options": {"rejectIfBusy": True}} if way == "options" else {})
-    workers.model.admission.held = workers.link.ready.max_num_seqs
+    workers.model.admission.record.own[HELD] = workers.link.ready.max_num_seqs
     answer = run(workers, path, **body)
     assert "rejectIfBusy" in failure(answer, 429, 3040)
     assert answer.headers["retry-after"] == "1"
-    workers.model.admission.held = 0
+    workers.model.admission.record.own[HELD] = 0
     workers.engine.held = False
     assert run(workers, path, **body).status_code == 200
 
 
 def test_rejects_if_busy_at_openais_path(workers):
-    workers.model.admission.held = workers.link.ready.max_num_seqs
+    workers.model.admission.record.own[HELD] = workers.link.ready.max_num_seqs
     body = ASK | {"options": {"rejectIfBusy": True}}
     answer = workers.http.post("/client/v4/accounts/acc/ai/v1/chat/completions", json=body)
-    workers.model.admission.held = 0
+    workers.model.admission.record.own[HELD] = 0
     assert answer.status_code == 429
 
 

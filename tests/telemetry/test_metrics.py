@@ -84,3 +84,49 @@ def test_instruments_of_one_name_differ_in_their_labels():
 
 def test_process_metrics_are_there():
     assert any(name == "process_cpu_seconds_total" for name, *_ in samples(Registry()))
+
+
+def several() -> tuple[Registry, dict[str, object]]:
+    """One process's instruments."""
+    registry = Registry()
+    level = {"a": 1.0}
+    return registry, {
+        "count": registry.counter("c", "C.", "kind"),
+        "table": registry.table("t", "T.", "one", "two"),
+        "histogram": registry.histogram("h", "H.", [1.0, 2.0]),
+        "level": level,
+        "gauge": registry.gauge("g", "G.", lambda: level["a"]),
+        "common": registry.gauge("same", "S.", lambda: 7.0, common=True),
+        "growing": registry.gauge("grows", "G.", lambda: 2.0, monotonic=True),
+    }
+
+
+def test_figures_of_other_processes_are_added() -> None:
+    (one, mine), (two, others) = several(), several()
+    for own in (mine, others):
+        own["count"].add(2, "x")
+        own["table"].add("p", "q")
+        own["histogram"].observe(1.5, 3)
+    others["count"].add(1, "y")
+    for _ in range(2):  # the second time in place of the first
+        one.absorb(4, two.dump())
+    assert mine["count"].sums == {"x": 4.0, "y": 1.0}
+    assert (mine["count"].total, others["count"].total) == (5, 3)
+    assert mine["histogram"].all_counts == [0, 6, 0]
+    assert mine["histogram"].all_sum == 9.0
+    page = one.render().decode()
+    for line in ('t_total{one="p",two="q"} 2.0', "g 2.0", "same 7.0", "grows_total 4.0", "h_count 6.0"):
+        assert line in page.splitlines()
+
+
+def test_what_a_process_counted_outlives_it_and_its_levels_do_not() -> None:
+    (one, mine), (two, others) = several(), several()
+    others["count"].add(2, "x")
+    others["histogram"].observe(0.5)
+    for process in (1, 2):
+        one.absorb(process, two.dump())
+        one.end(process)
+    assert mine["count"].sums == {"x": 4.0}
+    assert mine["histogram"].all_counts == [2, 0, 0]
+    assert "g 1.0" in one.render().decode().splitlines()
+    assert "grows_total 6.0" in one.render().decode().splitlines()

@@ -83,7 +83,7 @@ class EngineLink:
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
     kill the process; `is_stopped()` tells whether the system does not run it. A request that has left an
     engine never comes back to the same process: tokens that are still on their way from there cannot be taken
-    for those of its next life.
+    for those of its next life. is_shared: other gateways have connections to it, too.
     """
 
     def __init__(
@@ -103,11 +103,12 @@ class EngineLink:
         self.on_progress: Callable[[Progress], None] | None = None
         self.on_loading: Callable[[Loading], None] | None = None
         self.on_ready: Callable[[Ready], None] | None = None
+        self.on_door: Callable[[socket.socket], None] | None = None
         self.on_asleep: Callable[[], None] | None = None
         self.on_awake: Callable[[], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
-        self.has_served = False
+        self.has_served = self.is_shared = False
         self.step_prompt_tokens = 0
         self.load = Load()
         self.load_clock = LoadClock()
@@ -128,8 +129,10 @@ class EngineLink:
 
     @property
     def tokens_ahead(self) -> int:
-        """Work of this engine: prompt tokens that it has to compute, and a token for each request."""
-        return self.load.prompt_tokens(self._flights) + len(self._flights)
+        """Work of this engine: prompt tokens that it has to compute, and a token for each request, also of
+        other gateways, as far as the engine has told."""
+        own, told = len(self._flights), self.stats.running + self.stats.waiting
+        return self.load.prompt_tokens(self._flights) + (max(own, told) if self.is_shared else own)
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._flights
@@ -306,7 +309,7 @@ class EngineLink:
     def _on_step(self, frame: StepFrame) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
         flights = self._flights
-        self.step_prompt_tokens = max(0, frame.stats.prompt_tokens - self.stats.prompt_tokens)
+        self.step_prompt_tokens = 0
         self.stats = frame.stats
         self.has_served = True
         if frame.counts:
@@ -341,6 +344,7 @@ class EngineLink:
             flight = self._flights.get(started.id)
             if flight is not None:
                 flight.running = True
+                self.step_prompt_tokens += len(flight.request.prompt) // 4
                 first, flight.told = not flight.told, True
                 if first:
                     at_s = now_s - started.age_s

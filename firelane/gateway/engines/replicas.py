@@ -53,14 +53,16 @@ class ReplicaSet:
         recovery: Recovery | None = None,
         *,
         parked_s: float = PARKED_S,
+        first_id: int = 1,
     ) -> None:
-        """parked_s: how long a request may be without an engine. recovery: None = requests fail with it."""
+        """parked_s: how long a request may be without an engine. recovery: None = requests fail with it.
+        first_id: of its requests; see wire.numbers."""
         self.links: list[EngineLink] = []
         self.events: EngineEvents | None = None
         self.deaths = self.resumed = 0
         self._recovery: Recovery = recovery or NoRecovery()
         self._parked_s = parked_s
-        self._next_id = 1
+        self._next_id = first_id
         self._identity: str | None = None
         self._sizes: Ready | None = None
         self._before = EngineStats()  # counters of engines that have gone

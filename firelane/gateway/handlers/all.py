@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from firelane.gateway.handlers.batches import Batches
 from firelane.gateway.handlers.chat import Chat
@@ -27,6 +28,9 @@ from firelane.gateway.handlers.workers_ai import WorkersAi, openai_routes
 from firelane.gateway.http.exchange import Route
 from firelane.gateway.services import Services
 
+OF_THE_SERVER = frozenset({"/health", "/ping", "/metrics", "/api/ps"})
+"""Paths that tell of all processes, beside those that hold state."""
+
 
 def all_routes(services: Services) -> Iterable[Route]:
     routes = list(_own_routes(services))
@@ -42,17 +46,23 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from Messages(models, bodies, replies).routes()
     yield from Ollama(models, bodies, replies).routes()
     yield from OllamaEmbeddings(models, bodies, replies).routes()
-    yield from OllamaModelList(services).routes()
-    yield from Responses(models, bodies, services.kept, replies).routes()
-    yield from Conversations(bodies, services.kept.conversations, replies).routes()
+    yield from _owned(OllamaModelList(services).routes(), OF_THE_SERVER)
+    yield from _owned(Responses(models, bodies, services.kept, replies).routes())
+    yield from _owned(Conversations(bodies, services.kept.conversations, replies).routes())
     yield from WorkersAi(models, bodies).routes()
     yield from Tokens(models, bodies, replies).routes()
     yield from Render(models, bodies, replies).routes()
     yield from Embeddings(models, bodies).routes()
     yield from Scores(models, bodies).routes()
-    yield from Files(services.files, replies, services.metrics).routes()
-    yield from Batches(services.batches, bodies, replies).routes()
-    yield from Server(services).routes()
-    yield from StatsReport(services).routes()
-    yield from NodeModels(services).routes()
+    yield from _owned(Files(services.files, replies, services.metrics).routes())
+    yield from _owned(Batches(services.batches, bodies, replies).routes())
+    yield from _owned(Server(services).routes(), OF_THE_SERVER)
+    yield from _owned(StatsReport(services).routes())
+    yield from _owned(NodeModels(services).routes())
     yield from Page(replies).routes()
+
+
+def _owned(routes: Iterable[Route], patterns: frozenset[str] | None = None) -> Iterator[Route]:
+    """Routes that one process answers for all; with `patterns` only those."""
+    for route in routes:
+        yield replace(route, owned=patterns is None or route.pattern in patterns)

@@ -23,7 +23,7 @@ class Server:
     def __init__(self, services: Services) -> None:
         self._models = services.models
         self._replies = services.replies
-        self._metrics = services.metrics
+        self._metrics, self._refresh = services.metrics, services.refresh
         self._created = services.created
         self._version = services.version
 
@@ -96,7 +96,8 @@ class Server:
     def version(self, exchange: Exchange) -> None:
         self._replies.json(exchange, VersionReport(version=self._version))
 
-    def metrics(self, exchange: Exchange) -> None:
+    async def metrics(self, exchange: Exchange) -> None:
+        await self._refresh()
         exchange.respond(200, self._metrics.registry.render(), content_type=CONTENT_TYPE)
 
 

@@ -110,7 +110,8 @@ class StatsReport:
         doc = Doc(summary="State and counters of a model and the server", answer=Stats, query=ModelQuery)
         yield Route("GET", "/stats", self.stats, admin=True, doc=doc)
 
-    def stats(self, exchange: Exchange) -> None:
+    async def stats(self, exchange: Exchange) -> None:
+        await self._services.refresh()
         name = read_query(exchange.request.query, ("model",)).get("model")
         model = self._services.models.find(name, exchange.request.tenant)
         exchange.respond(200, msgspec.json.encode(self._report(model)), headers=NO_STORE)
@@ -157,7 +158,7 @@ class StatsReport:
         return [
             TenantUsage(
                 name=tenant,
-                cost=counters.cost.values.get(tenant, 0.0),
+                cost=counters.cost.sums.get(tenant, 0.0),
                 **{name: values.get(tenant, 0) for name, values in counts.items()},
             )
             for tenant in names
@@ -183,8 +184,8 @@ def _engine(model: ServedModel) -> EngineState:
 
 
 def _whole(counter: Counter) -> dict[str, int]:
-    return {label: int(count) for label, count in counter.values.items()}
+    return {label: int(count) for label, count in counter.sums.items()}
 
 
 def _snapshot(histogram: Histogram) -> HistogramSnapshot:
-    return HistogramSnapshot(bounds_s=histogram.bounds, counts=histogram.counts, sum_s=histogram.sum)
+    return HistogramSnapshot(bounds_s=histogram.bounds, counts=histogram.all_counts, sum_s=histogram.all_sum)

@@ -189,7 +189,8 @@ class Route:
     engine. Both may raise. public: needs no key. admin: needs a tenant's that
     may see all of the server. prepare: sees each exchange first, errors of the dispatch included.
     open_body: where the body of a request goes, by its head; without it, or
-    with None, into memory.
+    with None, into memory. owned: answered by the process that owns the server's state, where there are
+    several.
     """
 
     method: str
@@ -200,3 +201,4 @@ class Route:
     doc: Doc | None = None
     prepare: Callable[[Exchange], None] | None = None
     open_body: Callable[[Request], BodySink | None] | None = None
+    owned: bool = False

@@ -13,10 +13,13 @@ from typing import Protocol
 from firelane.errors import EngineDeadError, FirelaneError, QueueFullError, QueueTimeoutError, RequestError
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.usage_log import Outcome, UsageLog
+from firelane.gateway.tenants.counts import Counts, LocalCounts, Record
 from firelane.gateway.tenants.quota import UNLIMITED, TenantQuota
 from firelane.gateway.tenants.registry import Tenants
 
 QUEUE_SHARE = 8
+HELD, EARLY, BACKGROUND = 0, 2, 3
+"""Figures of a process in the record of a model. (One that is killed gives back figure 1 to a bucket.)"""
 
 
 class Waiting(Protocol):
@@ -85,30 +88,57 @@ class Reservation:
         was_open, self._open = self._open, False
         if was_open:
             self._controller.release(self)
-            self._quota.end(self._held_tokens - used_tokens)
+            self._quota.end(self._held_tokens, used_tokens)
         return was_open
 
 
 class AdmissionController:
     """Counts the sequences of one model between admission and end. Room is what the engine runs at once plus
-    `max_queue` waiting, none of them for longer than `max_age_s`. held: sequences of clients; background:
-    those of batches, which take no room from clients. early_held: of `held` those that wait for the model
-    itself. draining: nothing is admitted any more.
+    `max_queue` waiting, none of them for longer than `max_age_s`. held: sequences of clients, whichever
+    process of the server has them; background: those of batches, which take no room from clients. early_held:
+    of `held` those that wait for the model itself. draining: nothing is admitted any more.
 
     When all seats are taken, a named tenant may hold QUEUE_SHARE times what is then still free: one that
     floods the server fills most of the queue, and never the places that others need. (Choudhury and Hahne,
     "Dynamic queue length thresholds for shared-memory packet switches", 1998.)
     """
 
-    def __init__(self, tenants: Tenants, usage: UsageLog, max_queue: int, max_age_s: float) -> None:
+    def __init__(
+        self,
+        tenants: Tenants,
+        usage: UsageLog,
+        max_queue: int,
+        max_age_s: float,
+        *,
+        model: str = "",
+        counts: Counts | None = None,
+    ) -> None:
+        """counts: shared with other processes, by the model's name."""
         self.usage = usage
+        self._counts, self._model = counts or LocalCounts(), model
+        self.record = self._counts.record(f"model {model}")
         self.draining = False
         self._tenants = tenants
         self._max_queue = max_queue
         self.max_age_s = max_age_s
         self._line: dict[Waiting, float] = {}  # by arrival
-        self._held_by: dict[str, int] = {}
-        self.held = self.background = self.early_held = 0
+
+    @property
+    def held(self) -> int:
+        return int(self.record.total(HELD))
+
+    @property
+    def own_held(self) -> int:
+        """Of `held` those of this process."""
+        return int(self.record.own[HELD])
+
+    @property
+    def background(self) -> int:
+        return int(self.record.total(BACKGROUND))
+
+    @property
+    def early_held(self) -> int:
+        return int(self.record.total(EARLY))
 
     def reserve(
         self, exchange: Exchange, sequences: int, max_num_seqs: int, *, reject_if_busy: bool = False
@@ -146,11 +176,11 @@ class AdmissionController:
             raise EngineDeadError("the server is shutting down: try another one")
         place = Reservation(self, exchange, UNLIMITED, 1)
         self._take_room(1, 0, place.tenant)
-        self.early_held += 1
+        self.record.own[EARLY] += 1
         try:
             yield
         finally:
-            self.early_held -= 1
+            self.record.own[EARLY] -= 1
             place.release()
 
     @property
@@ -160,17 +190,25 @@ class AdmissionController:
 
     def _take_room(self, sequences: int, max_num_seqs: int, tenant: str) -> None:
         room = self._check_size(sequences, max_num_seqs)
-        held, own = self.held + sequences, self._held_by.get(tenant, 0) + sequences
-        if held > room:
-            raise QueueFullError(f"the queue is full ({self._max_queue} waiting requests): try again later")
-        if tenant and max_num_seqs < held and QUEUE_SHARE * (room - held) < own and own > sequences:
-            raise QueueFullError(
-                f"tenant {tenant} has {own - sequences} sequences here, and what is free is for others: "
-                "try again later"
-            )
-        self.held = held
-        if tenant and sequences:
-            self._held_by[tenant] = own
+        mine = self._of_tenant(tenant) if tenant and sequences else None
+        with self.record.turn():
+            held = self.held + sequences
+            if held > room:
+                raise QueueFullError(
+                    f"the queue is full ({self._max_queue} waiting requests): try again later"
+                )
+            own = sequences if mine is None else int(mine.total(HELD)) + sequences
+            if mine is not None and max_num_seqs < held and QUEUE_SHARE * (room - held) < own > sequences:
+                raise QueueFullError(
+                    f"tenant {tenant} has {own - sequences} sequences here, and what is free is for others: "
+                    "try again later"
+                )
+            self.record.own[HELD] += sequences
+            if mine is not None:
+                mine.own[HELD] += sequences
+
+    def _of_tenant(self, tenant: str) -> Record:
+        return self._counts.record(f"model {self._model} tenant {tenant}")
 
     def _check_size(self, sequences: int, max_num_seqs: int) -> int:
         room = max_num_seqs + self._max_queue
@@ -184,18 +222,16 @@ class AdmissionController:
         self._check_size(sequences, max_num_seqs)
         if self.held + self.background >= max_num_seqs:
             raise QueueFullError("no seat is idle: background work has to wait")
-        self.background += sequences
+        self.record.own[BACKGROUND] += sequences
 
     def release(self, reservation: Reservation) -> None:
         """The room of a reservation that ends (called by it)."""
         if reservation.background:
-            self.background -= reservation.sequences
+            self.record.own[BACKGROUND] -= reservation.sequences
             return
-        self.held -= reservation.sequences
+        self.record.own[HELD] -= reservation.sequences
         if reservation.tenant and reservation.sequences:
-            own = self._held_by.pop(reservation.tenant) - reservation.sequences
-            if own:
-                self._held_by[reservation.tenant] = own
+            self._of_tenant(reservation.tenant).own[HELD] -= reservation.sequences
 
     def joined(self, request: Waiting, now_s: float) -> None:
         """The request is in the engine's queue since `now_s`."""

@@ -190,10 +190,17 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
         snapshot_usage,
     )
     registry.gauge("firelane:sequences_in_flight", "Submitted and not ended.", lambda: engines.in_flight)
-    registry.gauge("firelane:engine_up", "1 when an engine serves.", lambda: float(engines.ready is not None))
-    registry.gauge("firelane:replicas_up", "Engines that serve.", lambda: len(engines.serving))
+    registry.gauge(
+        "firelane:engine_up",
+        "1 when an engine serves.",
+        lambda: float(engines.ready is not None),
+        common=True,
+    )
+    registry.gauge("firelane:replicas_up", "Engines that serve.", lambda: len(engines.serving), common=True)
     registry.gauge("firelane:sequences_parked", "Sequences that wait for an engine.", lambda: engines.parked)
-    registry.gauge("firelane:engine_deaths", "Engines that ended.", lambda: engines.deaths, monotonic=True)
+    registry.gauge(
+        "firelane:engine_deaths", "Engines that ended.", lambda: engines.deaths, monotonic=True, common=True
+    )
     registry.gauge(
         "firelane:sequences_resumed",
         "Sequences that lost their engine.",
@@ -226,7 +233,7 @@ def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
     """Counters that live in the engines, kept growing over their restarts."""
 
     def counter(name: str, text: str, field: str) -> None:
-        registry.gauge(name, text, lambda: getattr(engines.stats, field), monotonic=True)
+        registry.gauge(name, text, lambda: getattr(engines.stats, field), monotonic=True, common=True)
 
     counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", "prefix_queries")
     counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", "prefix_hits")

@@ -4,6 +4,7 @@ away.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 REJECT_COLD = b"x-firelane-reject-if-cold"
@@ -48,6 +49,10 @@ class Residence(Protocol):
         """Return when the model serves. Raises EngineDeadError where it will not soon."""
         ...
 
+    async def changed(self) -> None:
+        """Return when anything of this is another than before."""
+        ...
+
 
 class AlwaysResident:
     """Of a model that is in memory for as long as the gateway serves."""
@@ -62,6 +67,9 @@ class AlwaysResident:
 
     async def want(self) -> None:
         return
+
+    async def changed(self) -> None:
+        await asyncio.get_running_loop().create_future()
 
 
 ALWAYS: Residence = AlwaysResident()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from typing import Protocol
 
 from firelane.errors import RateLimitError
 from firelane.gateway.tenants.buckets import TokenBucket
+from firelane.gateway.tenants.counts import LocalRecord, Record
 from firelane.gateway.tenants.tenant import Tenant
 
 Clock = Callable[[], float]
+REQUESTS, TOKENS = 0, 2
+"""Places of the buckets among a record's common figures."""
+RUNNING, HELD_TOKENS = 0, 1
+"""Figures of a process. HELD_TOKENS go back to the bucket of tokens where it is killed (see counts)."""
 
 
 class TenantQuota(Protocol):
@@ -24,7 +29,7 @@ class TenantQuota(Protocol):
         """Hold what the request may need at most; returns how much is held. Raises RateLimitError."""
         ...
 
-    def end(self, returned_tokens: int) -> None:
+    def end(self, held_tokens: int, used_tokens: int = 0) -> None:
         """An admitted request has ended, or did not start: what it held and did not use goes back."""
         ...
 
@@ -42,7 +47,7 @@ class Unlimited:
     def take_tokens(self, prompt: int, output: int) -> int:  # noqa: ARG002
         return 0
 
-    def end(self, returned_tokens: int) -> None:
+    def end(self, held_tokens: int, used_tokens: int = 0) -> None:
         pass
 
     def headers(self) -> bytes:
@@ -53,12 +58,16 @@ UNLIMITED = Unlimited()
 
 
 class Quota:
-    """The TenantQuota of one tenant, over all its keys. Outlives a reload of the key file."""
+    """The TenantQuota of one tenant, over all its keys. Outlives a reload of the key file.
 
-    def __init__(self, tenant: Tenant, now_s: Clock) -> None:
+    record: of what is used, which other processes may use, too: buckets among its common figures, and of its
+    own figures the requests that run and the tokens that they hold.
+    """
+
+    def __init__(self, tenant: Tenant, now_s: Clock, record: Record | None = None) -> None:
         self._now_s = now_s
         self._name = tenant.label
-        self._running = 0
+        self._record = record or LocalRecord()
         self._max_concurrent: int | None = None
         self._requests: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
@@ -68,17 +77,21 @@ class Quota:
         """Other limits from now on."""
         now_s = self._now_s()
         self._max_concurrent = tenant.max_concurrent
-        self._requests = _resized(self._requests, tenant.requests_per_minute, now_s)
-        self._tokens = _resized(self._tokens, tenant.tokens_per_minute, now_s)
+        common = self._record.common
+        with self._record.turn():
+            self._requests = _resized(self._requests, tenant.requests_per_minute, now_s, common, REQUESTS)
+            self._tokens = _resized(self._tokens, tenant.tokens_per_minute, now_s, common, TOKENS)
 
     def admit(self) -> None:
-        if self._max_concurrent is not None and self._running >= self._max_concurrent:
-            raise RateLimitError(
-                f"tenant {self._name}: {self._max_concurrent} requests are in flight, which is all it may "
-                "have: wait for one to end"
-            )
-        self._take(self._requests, 1, "requests")
-        self._running += 1
+        most, record = self._max_concurrent, self._record
+        with record.turn():
+            if most is not None and record.total(RUNNING) >= most:
+                raise RateLimitError(
+                    f"tenant {self._name}: {most} requests are in flight, which is all it may have: wait for "
+                    "one to end"
+                )
+            self._take(self._requests, 1, "requests")
+            record.own[RUNNING] += 1
 
     def _take(self, bucket: TokenBucket | None, amount: int, what: str) -> None:
         if bucket is None or amount == 0:
@@ -105,24 +118,36 @@ class Quota:
                 retry_after_s=60,
             )
         amount = min(prompt + output, bucket.per_minute)
-        self._take(bucket, amount, "tokens")
+        with self._record.turn():
+            self._take(bucket, amount, "tokens")
+            self._record.own[HELD_TOKENS] += amount
         return amount
 
-    def end(self, returned_tokens: int) -> None:
-        self._running -= 1
-        if self._tokens is not None:
-            self._tokens.add(returned_tokens, self._now_s())
+    def end(self, held_tokens: int, used_tokens: int = 0) -> None:
+        own = self._record.own
+        with self._record.turn():
+            own[RUNNING] -= 1
+            own[HELD_TOKENS] -= held_tokens
+            if self._tokens is not None:
+                self._tokens.add(held_tokens - used_tokens, self._now_s())
 
     def headers(self) -> bytes:
-        now_s = self._now_s()
-        return _lines(b"requests", self._requests, now_s) + _lines(b"tokens", self._tokens, now_s)
+        with self._record.turn():
+            now_s = self._now_s()
+            return _lines(b"requests", self._requests, now_s) + _lines(b"tokens", self._tokens, now_s)
 
 
-def _resized(bucket: TokenBucket | None, per_minute: int | None, now_s: float) -> TokenBucket | None:
+def _resized(
+    bucket: TokenBucket | None,
+    per_minute: int | None,
+    now_s: float,
+    common: MutableSequence[float],
+    at: int,
+) -> TokenBucket | None:
     if per_minute is None:
         return None
     if bucket is None:
-        return TokenBucket(per_minute, now_s)
+        return TokenBucket(per_minute, now_s, common, at)
     bucket.resize(per_minute, now_s)
     return bucket
 

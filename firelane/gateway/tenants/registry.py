@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from firelane.errors import AuthenticationError, UsageError
+from firelane.gateway.tenants.counts import Counts, LocalCounts
 from firelane.gateway.tenants.keyfile import read_key_file
 from firelane.gateway.tenants.quota import UNLIMITED, Quota, TenantQuota
 from firelane.gateway.tenants.tenant import ANONYMOUS_ADMIN, Tenant, salt_of
@@ -55,8 +56,9 @@ class NoAuth:
 class ApiKeyAuth:
     """Authentication by the keys of a file. Quotas belong to names and live as long as the server."""
 
-    def __init__(self, path: Path, now_s: Callable[[], float]) -> None:
-        """Raises UsageError on a file that cannot be used."""
+    def __init__(self, path: Path, now_s: Callable[[], float], counts: Counts | None = None) -> None:
+        """counts: shared with other processes. Raises UsageError on a file that cannot be used."""
+        self._counts = counts or LocalCounts()
         self._path = path
         self._now_s = now_s
         self._ring = read_key_file(path)
@@ -79,7 +81,8 @@ class ApiKeyAuth:
     def quota(self, tenant: Tenant) -> TenantQuota:
         quota = self._quotas.get(tenant.name)
         if quota is None:
-            quota = self._quotas[tenant.name] = Quota(tenant, self._now_s)
+            record = self._counts.record(f"tenant {tenant.name}")
+            quota = self._quotas[tenant.name] = Quota(tenant, self._now_s, record)
         return quota
 
     def reload(self) -> None:

@@ -9,6 +9,7 @@ from messages_support import TOOL, ask, events, refused, told, turns
 from taught_model import CALL, prompt
 
 from firelane.gateway.engines.link import LinkState
+from firelane.gateway.requests.admission import HELD
 from firelane.gateway.tenants.keyfile import hashed
 
 USED = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bern"}}
@@ -290,9 +291,9 @@ def test_a_full_queue_and_a_dead_engine_are_overload(service):
     service.model.admission.draining = True
     refused(ask(service), 529, "overloaded_error")
     service.model.admission.draining = False
-    service.model.admission.held = 10_000
+    service.model.admission.record.own[HELD] = 10_000
     refused(ask(service), 529, "overloaded_error")
-    service.model.admission.held = 0
+    service.model.admission.record.own[HELD] = 0
     service.run(service.engine.die)
     service.wait_for(lambda: service.link.state is LinkState.DEAD)
     refused(ask(service), 529, "overloaded_error")

@@ -78,7 +78,7 @@ def test_unused_tokens_go_back():
     with pytest.raises(RateLimitError, match="100 tokens a minute"):
         quota.take_tokens(10, 10)
     quota.end(0)
-    quota.end(held - 40)
+    quota.end(held, 40)
     assert b"x-ratelimit-remaining-tokens: 60\r\n" in quota.headers()
 
 
@@ -102,7 +102,7 @@ def test_whatever_the_order_nothing_is_lost(acts):
                 held.append(0)
                 held[-1] = quota.take_tokens(prompt, output)
         elif act == 1 and held:
-            quota.end(held.pop() - prompt)
+            quota.end(held.pop(), prompt)
             used += prompt
         elif act == 2:
             quota.update(Tenant(name="acme", tokens_per_minute=1000, max_concurrent=4))
@@ -119,7 +119,7 @@ def test_whatever_the_order_nothing_is_lost(acts):
 def test_a_silent_max_tokens_may_want_more_than_the_bucket_holds():
     quota, _ = make(tokens_per_minute=100)
     quota.admit()
-    quota.end(quota.take_tokens(10, 100_000) - 150)
+    quota.end(quota.take_tokens(10, 100_000), 150)
     assert b"remaining-tokens: 0\r\n" in quota.headers()
     quota.admit()
     with pytest.raises(RateLimitError, match="make it shorter"):

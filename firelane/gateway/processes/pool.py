@@ -1,0 +1,327 @@
+"""All gateway processes of a server, as their owner sees them: started, given their sockets and engines,
+started again when they die, ended.
+
+The owner keeps the listening sockets and the doors of the engines, and has a gateway of its own, which
+accepts no connection: it answers what the others relay, as it has the state that cannot be shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from firelane.errors import FirelaneError, MachineError
+from firelane.gateway.config import GatewayConfig
+from firelane.gateway.processes.child import Child, exited
+from firelane.gateway.processes.config_text import to_text
+from firelane.gateway.processes.control import (
+    Collect,
+    ControlChannel,
+    Emptied,
+    Fatal,
+    Figures,
+    Listen,
+    Listening,
+    Message,
+    Relay,
+    Reload,
+    Setup,
+    Stop,
+    ToGateway,
+    Used,
+    Want,
+)
+from firelane.gateway.processes.places import EnginePlaces
+from firelane.gateway.processes.served import ServedModels
+from firelane.gateway.processes.sockets import listening_sockets, share_out
+from firelane.gateway.server import HTTP, METRICS, Gateway, Sockets, listen_error
+from firelane.gateway.share import Share
+from firelane.gateway.tenants.counts import SharedCounts
+
+log = logging.getLogger(__name__)
+REFRESH_S = 1.0
+END_S = 2.0
+"""For a process to end by itself beyond the time that its requests have."""
+YOUNG_S = 1.0
+"""A process that lives shorter was of no use: the next one comes after a pause."""
+PAUSE_S = 1.0
+MOST_YOUNG = 5
+"""Deaths in a row of such, after which the server ends."""
+Start = Callable[[int, int], "subprocess.Popen[bytes]"]
+"""Starts a process at a place, with this end of its connection."""
+
+
+class GatewayPool:
+    """Owns the processes, the listening sockets and what is counted together. All methods belong to one
+    event loop."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        recovers: Mapping[str, bool],
+        start: Start,
+        on_fatal: Callable[[FirelaneError], None],
+    ) -> None:
+        """recovers: whether requests outlive their engine, by model."""
+        self.counts = SharedCounts.make(config.gateways + 1)
+        self.port = config.port
+        self._config = config
+        self._start, self._on_fatal = start, on_fatal
+        self._created = int(time.time())
+        self._processes: dict[int, Child] = {}
+        self.engines = EnginePlaces(self._running)
+        self.models = ServedModels(
+            self._running, [(model, recovers[model.names[0]]) for model in config.models]
+        )
+        self._sockets: list[socket.socket] = []
+        self._gateway: Gateway | None = None
+        self._next_number = 1
+        self._young = self._turn = 0
+        self._ending = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- processes
+
+    def launch(self) -> None:
+        """Start all; they wait for engines and sockets. Raises MachineError."""
+        for index in range(1, self._config.gateways + 1):
+            try:
+                self._launch(index)
+            except OSError as error:
+                raise MachineError(
+                    f"no process for a gateway ({error}): free memory, or raise ulimits"
+                ) from error
+
+    def _launch(self, index: int) -> None:
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as on_error, theirs:
+            on_error.enter_context(ours)
+            child = self._start(theirs.fileno(), index)
+            on_error.pop_all()
+        number, self._next_number = self._next_number, self._next_number + 1
+        control = ControlChannel(ours, partial(self._on_message, index), lambda: None)
+        process = Child(index, number, child, control, time.monotonic())
+        self._processes[index] = process
+        control.send(self._setup(process), [self.counts.fd])
+        self.models.tell(process)
+        self.engines.connect(process)
+        if self._sockets:
+            self._give_sockets(process)
+        self._spawn(self._watch(process))
+
+    def _setup(self, process: Child) -> Setup:
+        config, known = self._config, list(self.models.configs.values())
+        most = -(-config.max_connections // config.gateways)
+        models = tuple(model for model, _ in known)
+        return Setup(
+            index=process.index,
+            number=process.number,
+            places=config.gateways + 1,
+            config=to_text(replace(config, models=models, max_connections=most)),
+            recovers={model.names[0]: recovers for model, recovers in known},
+            created=self._created,
+        )
+
+    async def _watch(self, process: Child) -> None:
+        code = await exited(process.child)
+        process.control.read_rest()
+        process.control.close()
+        process.ended.set()
+        process.listening.set()
+        process.told.set()
+        if self._gateway is not None:
+            self._gateway.services.metrics.registry.end(process.index)
+        self.counts.give_back(process.index)
+        self.engines.ended(process.index)
+        if self._ending or self._processes.get(process.index) is not process:
+            return
+        lived_s = time.monotonic() - process.began_s
+        log.warning(
+            "gateway_exit index=%d pid=%d code=%d lived_s=%.1f; another one is started",
+            *(process.index, process.child.pid, code, lived_s),
+        )
+        await self._start_again(process.index, lived_s)
+
+    async def _start_again(self, index: int, lived_s: float) -> None:
+        self._young = self._young + 1 if lived_s < YOUNG_S else 0
+        if self._young >= MOST_YOUNG:
+            self._on_fatal(
+                FirelaneError("gateway processes end as soon as they start; their lines are above")
+            )
+            return
+        if self._young:
+            await asyncio.sleep(PAUSE_S)
+        while not self._ending:
+            try:
+                self._launch(index)
+                return
+            except OSError as error:
+                log.error("gateway_not_started error=%r retry_s=%g", str(error), PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
+
+    def _on_message(self, index: int, message: Message, fds: list[int]) -> None:
+        process = self._processes[index]
+        if isinstance(message, Relay):
+            self._answer(socket.socket(fileno=fds[0]))
+        elif isinstance(message, Listening):
+            process.listening.set()
+        elif isinstance(message, Emptied):
+            self.engines.emptied(message.place, index)
+        elif isinstance(message, Want):
+            self.models.want(process, message)
+        elif isinstance(message, Used):
+            self.models.used(message)
+        elif isinstance(message, Figures):
+            self._on_figures(process, message)
+        elif isinstance(message, Fatal):
+            error = FirelaneError(message.message)
+            error.exit_code = message.exit_code
+            self._on_fatal(error)
+
+    def _on_figures(self, process: Child, message: Figures) -> None:
+        if self._gateway is not None:
+            self._gateway.services.metrics.registry.absorb(process.index, message.dump)
+        if message.turn == self._turn:
+            process.told.set()
+
+    async def refresh(self) -> None:
+        """Have the metrics of all processes here. One that does not answer in time is counted as it was."""
+        processes, self._turn = list(self._processes.values()), self._turn + 1
+        for process in processes:
+            process.told.clear()
+            process.control.send(Collect(self._turn))
+        waits = (process.told.wait() for process in processes if not process.ended.is_set())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), REFRESH_S)
+
+    def _answer(self, sock: socket.socket) -> None:
+        if self._gateway is None:
+            sock.close()
+        else:
+            sock.setblocking(False)
+            self._spawn(self._gateway.answer_relayed(sock))
+
+    def _send(self, message: ToGateway) -> None:
+        for process in self._processes.values():
+            process.control.send(message)
+
+    # ---- the server
+
+    def share(self) -> Share:
+        """The part of this process."""
+        return Share(counts=self.counts, created=self._created, refresh=self.refresh)
+
+    def front(self, gateway: Gateway) -> GatewayPool:
+        """The server of all processes. gateway: that of this one."""
+        self._gateway = gateway
+        gateway.services.metrics.registry.pids = self._pids
+        return self
+
+    def _running(self) -> list[Child]:
+        return [process for process in self._processes.values() if not process.ended.is_set()]
+
+    def _pids(self) -> list[int]:
+        return [os.getpid(), *(process.child.pid for process in self._running())]
+
+    @property
+    def _own(self) -> Gateway:
+        assert self._gateway is not None
+        return self._gateway
+
+    async def start(self, sockets: Sockets | None = None) -> None:
+        """As Gateway.start: returns when all processes listen."""
+        config, given = self._config, sockets or {}
+        try:
+            own = list(given.get(HTTP, ())) or listening_sockets(config.host, config.port, config.gateways)
+        except OSError as error:
+            raise listen_error(error, config.host, config.port, "--port") from error
+        self._sockets = own
+        self.port = own[0].getsockname()[1]
+        await self._own.start_inside(given.get(METRICS, ()))
+        await self._listen()
+
+    async def _listen(self) -> None:
+        processes = list(self._processes.values())
+        for process in processes:
+            self._give_sockets(process)
+        await asyncio.gather(*(process.listening.wait() for process in processes))
+
+    def _give_sockets(self, process: Child) -> None:
+        """None: it accepts no more."""
+        shares = share_out(self._sockets, self._config.gateways) if self._sockets else []
+        own = shares[process.index - 1] if shares else []
+        process.listening.clear()
+        process.control.send(Listen(), [sock.fileno() for sock in own])
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences admitted and not ended, of all processes."""
+        return sum(model.admission.held for model in self._own.services.models)
+
+    def reload(self) -> None:
+        self._own.reload()
+        self._send(Reload())
+
+    async def release(self) -> Sockets:
+        """As Gateway.release."""
+        sockets, self._sockets = self._sockets, []
+        await self._listen()
+        inner = await self._own.release()
+        return {HTTP: sockets, METRICS: inner[METRICS]}
+
+    async def resume(self, sockets: Sockets) -> None:
+        self._sockets = list(sockets[HTTP])
+        await self._own.start_inside(sockets[METRICS])
+        await self._listen()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """As Gateway.drain."""
+        ended = await asyncio.gather(self._end(timeout_s), self._own.drain(timeout_s))
+        return ended[1]
+
+    async def retire(self) -> None:
+        """As Gateway.retire."""
+        await asyncio.gather(self._end(None), self._own.retire())
+
+    async def _end(self, timeout_s: float | None) -> None:
+        """All processes, which have this time for their requests (None: as much as they take)."""
+        self._ending = True
+        self._send(Stop(timeout_s))
+        ends = asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
+        try:
+            await asyncio.wait_for(ends, None if timeout_s is None else timeout_s + END_S)
+        except TimeoutError:
+            self._kill()
+
+    def _kill(self) -> None:
+        for process in self._processes.values():
+            if not process.ended.is_set():
+                process.child.kill()
+
+    async def close(self) -> None:
+        """End at once, as Gateway.close; of the gateway, too."""
+        await self._end(0.0)
+        await asyncio.gather(*(process.ended.wait() for process in self._processes.values()))
+        if self._gateway is not None:
+            await self._gateway.close()
+        for sock in self._sockets:
+            sock.close()
+        self.models.close()
+        self.engines.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
