@@ -14,7 +14,8 @@ from firelane.errors import RequestError
 class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):
     """One model. state: as docs/node.md draws them; reason: of a quarantine, or of an engine that died.
     held_bytes: of the node's budget; need_bytes: when it is ready. requests: admitted and not ended; waiting:
-    those that wait for the model itself. retry_s: until a quarantined model is tried again.
+    those that wait for the model itself. retry_s: until a quarantined model is tried again. pulled_bytes, of
+    pull_bytes: of the last pull, 0 where it does not know.
     """
 
     name: str
@@ -25,6 +26,8 @@ class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
     priority: int
     pinned: bool
+    pulled_bytes: int
+    pull_bytes: int
     held_bytes: int
     need_bytes: int
     requests: int

@@ -4,10 +4,14 @@ is read again."""
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import httpx
 import pytest
 
 from firelane.bench.server import ServerProcess
+from firelane.sources.resolve import EMBEDDED
 
 PATIENCE_S = 60.0
 FILE = """
@@ -68,7 +73,7 @@ class NodeProcess:
 
 
 def _environ(path: Path) -> dict[str, str]:
-    return os.environ | {"FIRELANE_CACHE_DIR": str(path.parent / "cache")}
+    return os.environ | {"FIRELANE_CACHE_DIR": str(path.parent / "cache"), "FIRELANE_ALLOW_HTTP": "1"}
 
 
 @pytest.fixture
@@ -77,12 +82,12 @@ def start(tmp_path: Path) -> Iterator[Callable[[], NodeProcess]]:
     path.write_text(FILE)
     with contextlib.ExitStack() as held:
 
-        def make() -> NodeProcess:
+        def make(path: Path) -> NodeProcess:
             node = NodeProcess(path)
             held.callback(node.close)
             return node
 
-        yield make
+        yield functools.partial(make, path=path)
 
 
 def test_a_node_from_its_start_to_its_end(start) -> None:
@@ -133,3 +138,102 @@ def test_a_node_that_is_killed_starts_again_and_serves(start) -> None:
     again = start()
     assert again.states() == {"a": "packed", "b": "packed"}
     assert again.text("a") == text
+
+
+class _Store(ThreadingHTTPServer):
+    """A web server with the carried model, which gives nothing before it is opened."""
+
+    def __init__(self) -> None:
+        self.opened, self.asked = threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", 0), _File)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, *_args: Any) -> None:
+        """A client that is killed goes away in the middle of an answer."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _File(BaseHTTPRequestHandler):
+    """One file, or a range of it."""
+
+    server: _Store
+
+    def do_GET(self) -> None:
+        self.server.asked.set()
+        self.server.opened.wait(PATIENCE_S)
+        self.wfile.write(self._head())
+
+    def do_HEAD(self) -> None:
+        self._head()
+
+    def _head(self) -> bytes:
+        path = EMBEDDED / self.path.strip("/")
+        if not path.is_file():
+            self.send_error(404)
+            return b""
+        data, wanted = path.read_bytes(), self.headers.get("range")
+        first, last = 0, len(data) - 1
+        if wanted is not None:
+            first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+        self.send_response(200 if wanted is None else 206)
+        self.send_header("etag", '"1"')
+        self.send_header("last-modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        if wanted is not None:
+            self.send_header("content-range", f"bytes {first}-{last}/{len(data)}")
+        part = data[first : last + 1]
+        self.send_header("content-length", str(len(part)))
+        self.end_headers()
+        return part
+
+    def log_message(self, *_args: Any) -> None: ...
+
+
+@pytest.fixture
+def store() -> Iterator[_Store]:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    with _Store() as made:
+        yield made
+        made.opened.set()
+        made.shutdown()
+
+
+def test_a_model_of_a_store_comes_and_goes_and_the_node_dies_while_it_comes(start, store: _Store) -> None:
+    path = start.keywords["path"]
+    path.write_text(f'{FILE}[models.c]\nsource = "{store.url}"\n')
+    node = start()
+    assert node.states() == {"a": "on disk", "b": "on disk", "c": "absent"}
+    cold = node.ask("c", **{"x-firelane-reject-if-cold": "true"})
+    assert "not in memory (absent)" in cold.json()["error"]["message"]
+    assert node.http.post("/tokenize", json={"model": "c", "prompt": "x"}).status_code == 503
+    tags = node.http.get("/api/tags").json()["models"]
+    assert "c:latest" in [model["name"] for model in tags]
+    with node.http.stream("POST", "/api/pull", json={"model": "c"}) as answer:
+        assert json.loads(next(answer.iter_lines())) == {"status": "pulling manifest"}
+        assert store.asked.wait(PATIENCE_S)
+    assert node.states()["c"] == "pulling"
+    fetching = _children(node.server.process.pid, "firelane.sources")
+    assert fetching
+    node.server.process.kill()
+    node.server.process.wait()
+    node.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in fetching))
+
+    store.opened.set()
+    again = start()
+    assert again.states()["c"] == "absent"
+    assert again.text("c")
+    assert again.states()["c"] == "ready"
+    used = again.http.post("/admin/models/remove", json={"model": "c"})
+    assert (used.status_code, "unload it first" in used.text) == (400, True)
+    again.change("unload", "c")
+    assert again.change("pull", "c")["state"] == "packed"
+    assert again.change("remove", "c")["state"] == "absent"
+    assert again.text("c")
+
+
+def _children(pid: int, module: str) -> list[int]:
+    """Processes that it has started, which run a module."""
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in found if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes()]

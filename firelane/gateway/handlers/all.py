@@ -14,6 +14,7 @@ from firelane.gateway.handlers.messages import Messages
 from firelane.gateway.handlers.node import NodeModels
 from firelane.gateway.handlers.ollama import Ollama
 from firelane.gateway.handlers.ollama_embeddings import OllamaEmbeddings
+from firelane.gateway.handlers.ollama_files import OllamaFiles
 from firelane.gateway.handlers.ollama_models import OllamaModelList
 from firelane.gateway.handlers.openapi import OpenApi
 from firelane.gateway.handlers.page import Page
@@ -43,6 +44,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from Ollama(models, bodies, replies).routes()
     yield from OllamaEmbeddings(models, bodies, replies).routes()
     yield from OllamaModelList(services).routes()
+    yield from OllamaFiles(services).routes()
     yield from Responses(models, bodies, services.kept, replies).routes()
     yield from Conversations(bodies, services.kept.conversations, replies).routes()
     yield from WorkersAi(models, bodies).routes()
