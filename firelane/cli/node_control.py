@@ -13,6 +13,7 @@ from firelane.errors import EngineDeadError, FirelaneError, RequestError
 from firelane.gateway.requests.models import ServedModel
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
+from firelane.node.states import State
 
 
 class Control:
@@ -64,6 +65,7 @@ class Control:
             name=model.name,
             aliases=[] if served is None else list(served.aliases),
             state=model.state.value,
+            doing=_doing(model, served),
             reason=model.reason,
             state_s=round(now_s - model.lifecycle.since_s, 3),
             idle_s=round(now_s - model.last_used_s, 3),
@@ -75,8 +77,19 @@ class Control:
             need_bytes=model.need_bytes,
             requests=0 if admission is None else admission.held - admission.early_held + admission.background,
             waiting=model.waiting,
+            wakes=model.wakes,
+            evictions=model.evictions,
+            failures=model.failed,
             retry_s=max(0.0, round(model.retry_at_s - now_s, 1)),
         )
+
+
+def _doing(model: NodeModel, served: ServedModel | None) -> str:
+    """How far a model is that comes; "" of others."""
+    if model.state is State.PULLING and model.pulled[1]:
+        done, total = (nbytes / 1e6 for nbytes in model.pulled)
+        return f"{done:.0f} of {total:.0f} MB"
+    return served.reason if model.state is State.LOADING and served is not None else ""
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.control import FIXED, NodeControl
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.node_metrics import add_node_metrics
 from firelane.gateway.requests.response_turn import Kept
 from firelane.gateway.requests.text_side import read_text_side
 from firelane.gateway.requests.usage_log import UsageLog
@@ -89,6 +90,7 @@ class Gateway:
             services.metrics.answered,
         )
         self._add_gauges(self._registry)
+        add_node_metrics(self._registry, control)
         self._tls = None if config.tls is None else Tls(config.tls)
         self._listener = Listener(lambda: Connection(self._connections), self._tls)
         self._sweeper: asyncio.TimerHandle | None = None

@@ -107,7 +107,8 @@ class _LocalFiles:
 class NodeModel:
     """Owned by a Node. files_work: what is done with its files. pulled: bytes of bytes, while they
     come. waiting: requests that wait for it. keep_s: how long it stays without a request, where the last one
-    said so (below 0: for ever), in place of the policy's."""
+    said so (below 0: for ever), in place of the policy's. failures: in a row. wakes, evictions, failed: times
+    that it came, left for another one, and did not come."""
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class NodeModel:
         self.files_work: asyncio.Task[FirelaneError | None] | None = None
         self.pulled = (0, 0)
         self.waiting = self.failures = 0
+        self.wakes = self.evictions = self.failed = 0
         self.last_used_s = self.ready_s = clock()
         self.retry_at_s = 0.0
         self.keep_s: float | None = None
@@ -195,6 +197,7 @@ class NodeModel:
         self._cost_s = max(0.0, now_s - self.lifecycle.since_s)
         self._mark.set()
         self.failures = 0
+        self.wakes += 1
         self.ready_s = self.last_used_s = now_s
         self.lifecycle.move(State.READY)
 

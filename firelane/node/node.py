@@ -227,6 +227,8 @@ class Node:
                 holders = self._holders(model)
                 found = eviction(holders, missing, self.policy.min_residence_s)
                 if found is not None:
+                    for name in found.names:
+                        self[name].evictions += 1
                     await asyncio.gather(
                         *(self._put_away(self[name], ends=found.ends) for name in found.names)
                     )
@@ -296,6 +298,7 @@ class Node:
 
     def _quarantine(self, model: NodeModel, reason: str) -> None:
         model.failures += 1
+        model.failed += 1
         wait_s = min(self.policy.max_retry_s, self.policy.retry_s * 2 ** (model.failures - 1))
         model.retry_at_s = self._clock() + wait_s
         model.files.look()

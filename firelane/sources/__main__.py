@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from firelane import env
-from firelane.child_process import end_with_parent
+from firelane.child_process import end_with_parent, has_parent
 from firelane.errors import FirelaneError
 from firelane.sources import hub_cache
 from firelane.sources.fetch import Report
@@ -26,6 +26,8 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m firelane.sources SOURCE CACHE_DIR [whole]", file=sys.stderr)
         return 2
     end_with_parent()
+    if not has_parent(sys.stdout.fileno()):
+        return 1
     logs.set_up(env.read().log_level)
     source = Source(arguments[0], Path(arguments[1]))
     try:

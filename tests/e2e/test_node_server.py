@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def store() -> Iterator[_Store]:
         made.shutdown()
 
 
-def test_a_model_of_a_store_comes_and_goes_and_the_node_dies_while_it_comes(start, store: _Store) -> None:
+def test_a_model_of_a_store_comes_and_goes(start, store: _Store) -> None:
     path = start.keywords["path"]
     path.write_text(f'{FILE}[models.c]\nsource = "{store.url}"\n')
     node = start()
@@ -214,23 +215,106 @@ def test_a_model_of_a_store_comes_and_goes_and_the_node_dies_while_it_comes(star
         assert json.loads(next(answer.iter_lines())) == {"status": "pulling manifest"}
         assert store.asked.wait(PATIENCE_S)
     assert node.states()["c"] == "pulling"
-    fetching = _children(node.server.process.pid, "firelane.sources")
-    assert fetching
-    node.server.process.kill()
-    node.server.process.wait()
-    node.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in fetching))
+    store.opened.set()
+    assert node.text("c")
+    assert node.states()["c"] == "ready"
+    used = node.http.post("/admin/models/remove", json={"model": "c"})
+    assert (used.status_code, "unload it first" in used.text) == (400, True)
+    node.change("unload", "c")
+    assert node.change("pull", "c")["state"] == "packed"
+    assert node.change("remove", "c")["state"] == "absent"
+    assert node.text("c")
 
+
+EVERY_STATE = """
+[node]
+budget_gib = 0.3
+min_residence_s = 0.0
+[engine]
+backend = "null"
+max_num_seqs = 2
+kv_cache_gib = 0.02
+[models.ready]
+[models.standby]
+[models.sleeping]
+[models.waking]
+[models.loading]
+[models.pulling]
+"""
+
+
+class _Held:
+    """A node with a model in each state: engines that are stopped do nothing that they are told. asked:
+    requests that wait for these models, whatever becomes of them."""
+
+    def __init__(self, node: NodeProcess, asked: ThreadPoolExecutor) -> None:
+        self.node, self._asked = node, asked
+        self.pids: set[int] = set()
+
+    def hold_all(self) -> None:
+        for name in ("ready", "standby", "sleeping", "waking"):
+            pid = self._loaded(name)
+            if name in ("standby", "waking"):
+                self.node.change("sleep", name)
+            if name in ("sleeping", "waking"):
+                os.kill(pid, signal.SIGSTOP)
+        self._ask("/admin/models/sleep", {"model": "sleeping"})
+        for name in ("waking", "pulling"):
+            self._ask("/v1/completions", {"model": name, "prompt": "x", "max_tokens": 1})
+        self._stop_while_it_loads()
+        self.node.wait_for(lambda: all(name == state for name, state in self.node.states().items()))
+        self.pids |= set(_children(self.node.server.process.pid, "firelane.sources"))
+
+    def _engines(self) -> list[int]:
+        return _children(self.node.server.process.pid, "firelane.engine")
+
+    def _loaded(self, name: str) -> int:
+        self.node.text(name)
+        (pid,) = set(self._engines()) - self.pids
+        self.pids.add(pid)
+        return pid
+
+    def _stop_while_it_loads(self) -> None:
+        """Once more where it was ready before."""
+        while self.node.states()["loading"] != "loading":
+            self._ask("/v1/completions", {"model": "loading", "prompt": "x", "max_tokens": 1})
+            self.node.wait_for(lambda: bool(set(self._engines()) - self.pids))
+            (pid,) = set(self._engines()) - self.pids
+            os.kill(pid, signal.SIGSTOP)
+            if self.node.states()["loading"] != "loading":
+                os.kill(pid, signal.SIGCONT)
+                self.node.change("unload", "loading")
+        self.pids.add(pid)
+
+    def _ask(self, path: str, body: dict[str, Any]) -> None:
+        def work() -> None:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.post(self.node.server.url + path, json=body, timeout=PATIENCE_S, trust_env=False)
+
+        self._asked.submit(work)
+
+
+def test_a_node_that_is_killed_leaves_nothing_whatever_its_models_do(start, store: _Store) -> None:
+    path = start.keywords["path"]
+    path.write_text(f'{EVERY_STATE}source = "{store.url}"\n')
+    with ThreadPoolExecutor() as asked:
+        held = _Held(start(), asked)
+        held.hold_all()
+        assert len(held.pids) == 6
+        held.node.server.process.kill()
+        held.node.server.process.wait()
+    for pid in held.pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)  # one that was stopped before it could ask to be killed
+    held.node.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in held.pids))
     store.opened.set()
     again = start()
-    assert again.states()["c"] == "absent"
-    assert again.text("c")
-    assert again.states()["c"] == "ready"
-    used = again.http.post("/admin/models/remove", json={"model": "c"})
-    assert (used.status_code, "unload it first" in used.text) == (400, True)
-    again.change("unload", "c")
-    assert again.change("pull", "c")["state"] == "packed"
-    assert again.change("remove", "c")["state"] == "absent"
-    assert again.text("c")
+    assert again.states() == dict.fromkeys(("ready", "standby", "sleeping", "waking"), "packed") | {
+        "loading": again.states()["loading"],
+        "pulling": "absent",
+    }
+    texts = {again.text(name) for name in again.states()}
+    assert len(texts) == 1
 
 
 def _children(pid: int, module: str) -> list[int]:
