@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 from firelane.child_process import has_parent
 
@@ -25,13 +26,13 @@ def test_the_other_end_of_a_socket_or_a_pipe_tells() -> None:
 
 
 def test_what_is_no_pipe_has_nobody_to_lose() -> None:
-    with open(os.devnull, "wb") as nowhere:
+    with Path(os.devnull).open("wb") as nowhere:
         assert has_parent(nowhere.fileno())
 
 
 def test_a_fetch_without_its_parent_ends_at_once() -> None:
     read, write = os.pipe()
     os.close(read)
-    with open(write, "wb") as nobody:
+    with os.fdopen(write, "wb") as nobody:
         command = [sys.executable, "-m", "firelane.sources", "owner/name", "/nowhere"]
         assert subprocess.run(command, stdout=nobody, timeout=60).returncode == 1
