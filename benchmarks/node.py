@@ -125,8 +125,10 @@ async def cold(model: str) -> None:
             kept = resident_share(path)
             token_s = await first_token_s(client, "m")
             ratios.append(token_s / drive_s)
-            what = f"{nbytes / 1e9:.2f} GB: drive {drive_s:.2f} s, first token {token_s:.2f} s, {resident_share(path):.0%} read"
-            print(f"{what} ({kept:.0%} were in memory), {ratios[-1]:.2f}x")
+            print(
+                f"{nbytes / 1e9:.2f} GB, {kept:.0%} of it in memory: drive {drive_s:.2f} s, "
+                f"first token {token_s:.2f} s, {ratios[-1]:.2f}x"
+            )
     print(f"first token over the drive: median {statistics.median(ratios):.2f}x")
 
 
