@@ -2,6 +2,7 @@
 beside other models, and traffic over more models than there is memory for, with engines that are killed.
 
     python benchmarks/node.py wake MODEL      first token warm and from standby, and the memory of the engine
+    python benchmarks/node.py cold MODEL      first token from standby, weights on the drive alone (root)
     python benchmarks/node.py cost            CPU time of the gateway a streamed token: 1 model, 12 models
     python benchmarks/node.py traffic         12 models, memory for 3, Zipf's law, kills
 """
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
+import mmap
 import os
 import random
 import signal
@@ -18,10 +21,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 
 from firelane.bench.server import ServerProcess
 
@@ -29,16 +34,21 @@ PROMPT = "The quick brown fox jumps over the lazy dog and"
 WAKES, LONG_TOKENS = 12, 5000
 COST_TOKENS, COST_STREAMS, COST_TURNS = 1000, 16, 9
 LARGE_BYTES = 2 << 20
+OBJECTS_IN_HEAP = {"PYTHONMALLOC": "malloc"}
+MADV_PAGEOUT, PROCESS_MADVISE = 21, 440
+COLD_TURNS, READ_BYTES, READERS = 5, 8 << 20, 4
 MODELS, FIT = 12, 3
 
 
 @asynccontextmanager
-async def node(text: str) -> AsyncIterator[tuple[ServerProcess, httpx.AsyncClient]]:
-    """A running node of this file."""
+async def node(
+    text: str, environ: dict[str, str] | None = None
+) -> AsyncIterator[tuple[ServerProcess, httpx.AsyncClient]]:
+    """A running node of this file. environ: beside this process's."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "node.toml"
         path.write_text(text)
-        with ServerProcess([str(path)], command="node") as server:
+        with ServerProcess([str(path)], command="node", environ=os.environ | (environ or {})) as server:
             async with httpx.AsyncClient(base_url=server.url, timeout=600, trust_env=False) as client:
                 yield server, client
 
@@ -63,7 +73,8 @@ async def first_token_s(
 
 
 def buffer_bytes(pid: int) -> int:
-    """Memory behind the large mappings that no file backs: KV cache, states and buffers, not the heap."""
+    """Memory behind the large mappings that no file backs: KV cache, states and buffers, not the heap. The
+    interpreter's objects are in mappings of their own, which look the same, but for OBJECTS_IN_HEAP."""
     found, counts = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         words = line.split()
@@ -81,7 +92,7 @@ def milliseconds(values: list[float]) -> str:
 
 async def wake(model: str) -> None:
     text = f'[node]\nmin_residence_s = 0\n[models.m]\nsource = "{model}"\nload = "start"\nkv_cache_gib = 2\n'
-    async with node(text) as (server, client):
+    async with node(text, OBJECTS_IN_HEAP) as (server, client):
         (pid,) = server.engine_pids
         warm = [await first_token_s(client, "m") for _ in range(WAKES)]
         cold: list[float] = []
@@ -96,6 +107,70 @@ async def wake(model: str) -> None:
     print(f"first token, from standby: {milliseconds(cold)}")
     print(f"KV cache and buffers after a prompt of {LONG_TOKENS} words: {used / 2**20:.1f} MiB of memory,")
     print(f"in standby {left / 2**20:.1f} MiB: {1 - left / used:.1%} given back")
+
+
+async def cold(model: str) -> None:
+    """Each turn: the drive's time for the packed weights, read by some threads, and then the first token,
+    both with no page of them in memory."""
+    text = f'[node]\nmin_residence_s = 0\n[models.m]\nsource = "{model}"\nload = "start"\nkv_cache_gib = 1\n'
+    ratios: list[float] = []
+    async with node(text) as (server, client):
+        (pid,) = server.engine_pids
+        for _ in range(COLD_TURNS):
+            await first_token_s(client, "m")
+            (await client.post("/admin/models/sleep", json={"model": "m"})).raise_for_status()
+            path, nbytes = evict(pid)
+            drive_s = read_s(path)
+            evict(pid)
+            kept = resident_share(path)
+            token_s = await first_token_s(client, "m")
+            ratios.append(token_s / drive_s)
+            print(
+                f"{nbytes / 1e9:.2f} GB, {kept:.0%} of it in memory: drive {drive_s:.2f} s, "
+                f"first token {token_s:.2f} s, {ratios[-1]:.2f}x"
+            )
+    print(f"first token over the drive: median {statistics.median(ratios):.2f}x")
+
+
+def evict(pid: int) -> tuple[Path, int]:
+    """Take the pages of an engine's packed weights out of its memory and out of the page cache. Raises
+    OSError."""
+    libc, pidfd, path, nbytes = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid), Path(), 0
+    try:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            words = line.split()
+            if not words[-1].endswith(".weights"):
+                continue
+            path = Path(words[-1])
+            first, last = (int(one, 16) for one in words[0].split("-"))
+            nbytes += last - first
+            part = (ctypes.c_size_t * 2)(first, last - first)
+            if libc.syscall(PROCESS_MADVISE, pidfd, part, 1, MADV_PAGEOUT, 0) < 0:
+                raise OSError(ctypes.get_errno(), "process_madvise")
+    finally:
+        os.close(pidfd)
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path, nbytes
+
+
+def resident_share(path: Path) -> float:
+    """Of the file's pages, those that are in memory."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        found = np.zeros(-(-len(memory) // mmap.PAGESIZE), np.uint8)
+        at, nbytes = np.frombuffer(memory, np.uint8).ctypes.data, ctypes.c_size_t(len(memory))
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.mincore(ctypes.c_void_p(at), nbytes, ctypes.c_void_p(found.ctypes.data))
+    if failed:
+        raise OSError(ctypes.get_errno(), "mincore")
+    return float((found & 1).mean())
+
+
+def read_s(path: Path) -> float:
+    with path.open("rb") as file, ThreadPoolExecutor(READERS) as pool:
+        size, began_s = path.stat().st_size, time.perf_counter()
+        list(pool.map(lambda at: len(os.pread(file.fileno(), READ_BYTES, at)), range(0, size, READ_BYTES)))
+        return time.perf_counter() - began_s
 
 
 def cpu_s(pid: int) -> float:
@@ -173,13 +248,15 @@ async def state_of(client: httpx.AsyncClient, name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("wake", "cost", "traffic"))
+    parser.add_argument("what", choices=("wake", "cold", "cost", "traffic"))
     parser.add_argument("model", nargs="?", default="")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--clients", type=int, default=4)
     arguments = parser.parse_args()
     if arguments.what == "wake":
         asyncio.run(wake(str(Path(arguments.model).resolve())))
+    elif arguments.what == "cold":
+        asyncio.run(cold(str(Path(arguments.model).resolve())))
     elif arguments.what == "cost":
         asyncio.run(cost())
     else:

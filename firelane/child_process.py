@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import select
 import signal
 import sys
 
@@ -17,6 +18,14 @@ def end_with_parent() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def has_parent(fd: int) -> bool:
+    """Whether somebody still holds the other end of a pipe or socket. Asked once after end_with_parent():
+    a parent that ended before that call has this process killed by nobody."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP if sys.platform == "linux" else 0)
+    return not any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 def limit_memory(address_bytes: int) -> None:

@@ -112,6 +112,31 @@ def test_readme_examples_run(server: ServerProcess, name: str) -> None:
         assert shown["model"] == got["model"]
 
 
+def test_the_node_of_the_readme_has_its_models(tmp_path: Path) -> None:
+    """Its file is taken as it is, but for the backend, and for the time that a model stays at least."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    text = (ROOT / "README.md").read_text()
+    blocks = dict(re.findall(r"<!-- node: (\w+) -->\n```\w*\n(.*?)```", text, re.DOTALL))
+    config = tmp_path / "node.toml"
+    file = blocks["file"].replace("[node]", "[node]\nmin_residence_s = 0")
+    config.write_text(file.replace("[engine]", '[engine]\nbackend = "null"'))
+    with ServerProcess([str(config)], command="node") as node:
+        ask = blocks["ask"].replace("http://127.0.0.1:8000", node.url)
+        ask = ask.replace("firelane ps", f"{sys.executable} -m firelane ps --url {node.url}")
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"text":') == 3
+    shown, got = (_states(table) for table in (blocks["states"], done.stdout[done.stdout.index("MODEL") :]))
+    assert shown == got
+
+
+def _states(table: str) -> list[tuple[str, str]]:
+    """Names and states of `firelane ps`."""
+    rows = [re.split(r"\s{2,}", line) for line in table.strip().splitlines()[1:-1]]
+    return [(row[0], row[1]) for row in rows]
+
+
 def test_model_example_is_the_file() -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "adding-a-model.md").read_text(), re.DOTALL)
     assert block is not None

@@ -10,26 +10,40 @@ from msgspec import Meta
 
 from firelane.errors import RequestError
 
+STATES = (
+    *("absent", "pulling", "on disk", "packed", "loading", "ready"),
+    *("sleeping", "standby", "waking", "stopping", "quarantined"),
+)
+"""As docs/node.md draws them."""
+
 
 class NodeModelReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. state: as docs/node.md draws them; reason: of a quarantine, or of an engine that died.
-    held_bytes: of the node's budget; need_bytes: when it is ready. requests: admitted and not ended; waiting:
-    those that wait for the model itself. retry_s: until a quarantined model is tried again.
+    """One model. state: one of STATES. doing: how far it is, while it comes; reason: of a quarantine, or of
+    an engine that died. held_bytes: of the node's budget; need_bytes: when it is ready. requests: admitted
+    and not ended; waiting: those that wait for the model itself. retry_s: until a quarantined model is tried
+    again. pulled_bytes, of pull_bytes: of the last pull, 0 where it does not know. wakes: times that it came
+    to memory; evictions: that it left for another model; failures: that it did not come.
     """
 
     name: str
     aliases: list[str]
     state: str
+    doing: str
     reason: str
     state_s: float
     idle_s: float
     priority: int
     pinned: bool
+    pulled_bytes: int
+    pull_bytes: int
     held_bytes: int
     need_bytes: int
     requests: int
     waiting: int
     retry_s: float
+    wakes: int
+    evictions: int
+    failures: int
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from firelane.errors import RequestError
 ROLES = ("system", "user", "assistant", "tool")
 HINTS = ("shift", "truncate")
 """Fields without which the answer is right all the same."""
+PULL_HINTS = ("insecure", "username", "password")
 SHOW_HINTS = ("verbose",)
 OPTION_HINTS = (
     *("draft_num_predict", "embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch"),
@@ -244,8 +245,40 @@ class OllamaShowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
     def check(self) -> None:
         """Raises RequestError."""
-        if not (self.model or self.name):
-            raise RequestError("`model` is missing", param="model", code="missing_parameter")
+        _check_named(self.model or self.name)
+
+
+class OllamaPullRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """name: the older name of `model`. Models come from where the server's configuration says: what concerns
+    Ollama's registry changes nothing.
+    """
+
+    model: str | None = None
+    name: str | None = None
+    stream: bool | None = None
+    insecure: Any = None
+    username: Any = None
+    password: Any = None
+
+    def check(self) -> None:
+        """Raises RequestError."""
+        _check_named(self.model or self.name)
+
+
+class OllamaDeleteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """name: the older name of `model`."""
+
+    model: str | None = None
+    name: str | None = None
+
+    def check(self) -> None:
+        """Raises RequestError."""
+        _check_named(self.model or self.name)
+
+
+def _check_named(name: str | None) -> None:
+    if not name:
+        raise RequestError("`model` is missing", param="model", code="missing_parameter")
 
 
 def _unsupported(name: str, prefix: str = "") -> RequestError:

@@ -124,6 +124,15 @@ class OllamaRunningModels(msgspec.Struct, frozen=True, kw_only=True):
     models: list[OllamaRunning]
 
 
+class OllamaPulling(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of /api/pull. digest: of what is fetched; total, completed: its bytes."""
+
+    status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
+
+
 class OllamaShown(msgspec.Struct, frozen=True, kw_only=True):
     """parameters: the sampling values of requests that name none, a line each. template: Jinja."""
 

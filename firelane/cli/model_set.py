@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.cli.model_engines import ModelEngines, Server
+from firelane.cli.model_files import SourceFiles
 from firelane.cli.node_plan import ModelSetup, NodePlan, PackedFile, differing
 from firelane.cli.residence import NodeResidence
 from firelane.errors import FirelaneError
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
+from firelane.node.states import RESTS
 
 if TYPE_CHECKING:
     from firelane.gateway.engines.replicas import ReplicaSet
@@ -43,7 +45,7 @@ class ModelSet:
         self._retired: dict[str, ModelEngines] = {}
         self._server, self._plan = server, plan
         self._gateway: Gateway | None = None
-        self._turn = asyncio.Lock()
+        self._turn, self._connected = asyncio.Lock(), asyncio.Event()
         for model in models:
             self._add(model)
 
@@ -64,6 +66,7 @@ class ModelSet:
             self._place(engines)
             await engines.fleet.connect(end)
         self._sharing.follow(gateway.services.models)
+        self._connected.set()
         return gateway
 
     async def apply(self, plan: NodePlan, models: Iterable[ModelSetup]) -> None:
@@ -80,7 +83,7 @@ class ModelSet:
             for name, setup in wanted.items():
                 if name not in self.setups:
                     await self._logged("model_added", name, lambda _, setup=setup: self._add_late(setup))
-                elif setup != self.setups[name]:
+                else:
                     await self._change(setup)
 
     async def _logged(self, what: str, name: str, work: Callable[[str], object]) -> None:
@@ -99,9 +102,27 @@ class ModelSet:
             engines = ModelEngines(setup.name, setup.engines, self._server, self._sharing)
         self.setups[setup.name] = setup
         self._engines[setup.name] = engines
+        name = setup.name
+        files = SourceFiles(
+            lambda: self.setups[name], lambda: self._arrive(name), lambda: self._user_beside(name)
+        )
         mark = PackedFile(setup.engines)
-        self.node.add(NodeModel(setup.name, engines, setup.policy, mark=mark))
+        self.node.add(NodeModel(name, engines, setup.policy, mark=mark, files=files))
         return engines
+
+    async def _arrive(self, name: str) -> None:
+        """A model's files have come: from now on it is what they say. Raises FirelaneError."""
+        await self._connected.wait()
+        async with self._turn:
+            when_here = self.setups[name].when_here
+            if when_here is not None:
+                await self._become(await asyncio.to_thread(when_here))
+
+    def _user_beside(self, name: str) -> str:
+        """Another model of the same source that is in memory; "" of none."""
+        source = self.setups[name].source
+        others = [one for one in self.setups if one != name and self.setups[one].source == source]
+        return next((one for one in others if self.node[one].state not in RESTS), "")
 
     async def _add_late(self, setup: ModelSetup) -> None:
         """Raises TokenizerError and what else is wrong with the model's files."""
@@ -135,24 +156,32 @@ class ModelSet:
 
     async def _change(self, setup: ModelSetup) -> None:
         name, before = setup.name, self.setups[setup.name]
-        self.setups[name] = setup
         if not (difference := before.difference(setup)):
+            self.setups[name] = setup
             return
         log.info("model_changed model=%s %s", name, difference)
-        self.node[name].policy = setup.policy
         try:
-            if setup.engines_differ(before):
+            if setup.engines_differ(before) or setup.source != before.source:
                 await self.node.unload(self.node[name], CHANGE_S)
-                await self._engines[name].reconfigure(setup.engines)
-                self.node[name].mark_with(PackedFile(setup.engines))
-            if setup.gateway != before.gateway and self._gateway is not None:
-                self._gateway.change_model(name, setup.gateway)
-                self._sharing.change_model(setup)
+            await self._become(setup)
         except FirelaneError as error:
             log.error("reload_failed model=%s error=%r", name, str(error))
-            self.setups[name] = before
         if setup.policy.loads_first:
             self.node.bring(self.node[name])
+
+    async def _become(self, setup: ModelSetup) -> None:
+        """Another setup of a model, which has no engine where its engines differ. Raises FirelaneError, and
+        leaves it as it was."""
+        name, before = setup.name, self.setups[setup.name]
+        model = self.node[name]
+        if setup.gateway != before.gateway and self._gateway is not None:
+            self._gateway.change_model(name, setup.gateway)
+            self._sharing.change_model(setup)
+        self.setups[name], model.policy = setup, setup.policy
+        model.files.look()
+        if setup.engines_differ(before):
+            await self._engines[name].reconfigure(setup.engines)
+            model.mark_with(PackedFile(setup.engines))
 
     def _place(self, engines: ModelEngines) -> None:
         assert self._gateway is not None

@@ -32,13 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.backends.cpu.memory import available_bytes
-    from firelane.cli.node_setup import NodeReader, resolver
+    from firelane.cli.node_setup import NodeReader
     from firelane.cli.service import serve as run_service
 
     display = serve.display_for(arguments.log_format, environment)
-    resolve = resolver(display, environment.cache_dir)
     given = {"host": arguments.host, "port": arguments.port, "log_format": arguments.log_format}
-    reader = NodeReader(arguments.config, environment, resolve, available_bytes, given)
+    reader = NodeReader(arguments.config, environment, available_bytes, given)
     setup = reader.read()
     if arguments.check:
         display.close()

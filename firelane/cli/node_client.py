@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import GIB, positive_float
 from firelane.errors import FirelaneError, MachineError
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
     from urllib.error import HTTPError
+
+    from firelane.cli.progress import Progress
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 ANSWER_S = 30.0
 """For the answer itself, beside what it may wait for."""
+PULL_S = 3600.0
+"""Between two lines about a pull, which are told when something has come."""
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help="the node's address (default: %(default)s)")
+    _add_key(parser)
+
+
+def add_optional_server(parser: argparse.ArgumentParser) -> None:
+    """Of commands that need no node."""
+    parser.add_argument("--url", help="the address of a node, whose model of that name is meant")
+    _add_key(parser)
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-key", metavar="KEY", help="of a tenant with admin = true (default: OPENAI_API_KEY)"
     )
@@ -43,6 +60,23 @@ def change(arguments: argparse.Namespace, action: str) -> int:
     report = _ask(arguments, path, body, within_s=arguments.timeout_s + ANSWER_S)
     print(f"{report['name']}: {report['state']}, {_gib(report['held_bytes'])} of memory")
     return 0
+
+
+def pull(arguments: argparse.Namespace, progress: Progress) -> None:
+    """Have a node fetch the files of its model. Raises FirelaneError."""
+    with _opened(arguments, "/api/pull", {"model": arguments.source}, within_s=PULL_S) as lines:
+        for line in lines:
+            told = json.loads(line)
+            if "error" in told:
+                raise FirelaneError(told["error"])
+            if "total" in told:
+                progress("pull", told["completed"], told["total"], "B")
+
+
+def remove(arguments: argparse.Namespace) -> str:
+    """Have a node remove the files of its model; returns what the model is then. Raises FirelaneError."""
+    body = {"model": arguments.source}
+    return _ask(arguments, "/admin/models/remove", body, within_s=PULL_S)["state"]
 
 
 def report(arguments: argparse.Namespace) -> list[str]:
@@ -71,6 +105,15 @@ def _gib(nbytes: int) -> str:
 def _ask(
     arguments: argparse.Namespace, path: str, body: dict[str, Any] | None, *, within_s: float
 ) -> dict[str, Any]:
+    with _opened(arguments, path, body, within_s=within_s) as answer:
+        return json.load(answer)
+
+
+@contextmanager
+def _opened(
+    arguments: argparse.Namespace, path: str, body: dict[str, Any] | None, *, within_s: float
+) -> Generator[HTTPResponse]:
+    """An answer. within_s: between two of its bytes. Raises FirelaneError."""
     url = arguments.url.rstrip("/")
     import http.client
     import urllib.error
@@ -87,7 +130,7 @@ def _ask(
         request = urllib.request.Request(url + path, data, headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=within_s) as answer:
-            return json.load(answer)
+            yield answer
     except urllib.error.HTTPError as error:
         raise FirelaneError(_message(error)) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -97,6 +140,7 @@ def _ask(
 
 def _message(error: HTTPError) -> str:
     try:
-        return json.load(error)["error"]["message"]
+        said = json.load(error)["error"]
+        return said if isinstance(said, str) else said["message"]
     except (ValueError, KeyError, TypeError):
         return f"status {error.code}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,20 +18,33 @@ from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.node.policy import ModelPolicy, NodePolicy
 from firelane.storage import cache_directory
 
+if TYPE_CHECKING:
+    from firelane.sources.locate import Source
+
 DIRECTORY = "packed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSetup:
-    """One model: as the gateway knows it, its engines, and when it is in memory."""
+    """One model: as the gateway knows it, its engines, and when it is in memory. source: of a model of a
+    node; None of others, which are always here. when_here: what it is when its files have come; raises
+    UsageError.
+    """
 
     gateway: ModelConfig
     engines: EngineOptions
     policy: ModelPolicy
+    source: Source | None = None
+    when_here: Callable[[], ModelSetup] | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
         return self.gateway.names[0]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it was made of the model's files; else nothing but names and policy is known."""
+        return self.gateway.model_dir is not None
 
     def engines_differ(self, other: ModelSetup) -> bool:
         """Whether its engines have to be started anew. How many other models there are is no reason."""
@@ -39,6 +53,8 @@ class ModelSetup:
     def difference(self, after: ModelSetup) -> str:
         """Changes of a reload, as words for the log."""
         parts = [differing(self.policy, after.policy), differing(self.gateway, after.gateway)]
+        if after.source != self.source and after.source is not None:
+            parts.append(f"source={after.source.text}")
         if after.engines_differ(self):
             parts.append(f"{differing(self.engines.engine, after.engines.engine)} engines=restart".strip())
         return " ".join(part for part in parts if part)
@@ -93,6 +109,10 @@ class PackedFile:
             self._path.touch()
         except (OSError, CacheError):
             return
+
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     @property
     def _path(self) -> Path:

@@ -14,12 +14,12 @@ from firelane.cli import engine_options, gateway_options, options, serve
 from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
 from firelane.cli.node_plan import ModelSetup, NodePlan
 from firelane.cli.option_table import OptionTable
-from firelane.cli.progress import Progress as Display
 from firelane.engine_config import EngineConfig
 from firelane.env import Environment
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.node.config import ModelEntry, NodeConfig, read_config
+from firelane.sources.locate import Source
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
 NOT_IN_A_NODE = ("--served-model-name", "--model", "--alias", "--any-model", "--wait")
@@ -41,7 +41,8 @@ class NodeSetup:
         """Lines for people."""
         lines = [
             f"{', '.join((*model.gateway.names, *dict(model.gateway.aliases)))}: "
-            f"{gib(model.policy.need_bytes)}{', pinned' * model.policy.pinned}"
+            f"{gib(model.policy.need_bytes) if model.is_here else 'absent, pulled when it is asked for'}"
+            f"{', pinned' * model.policy.pinned}"
             for model in self.models
         ]
         total = sum(model.policy.need_bytes for model in self.models)
@@ -50,30 +51,36 @@ class NodeSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
+    """need: None of a model whose files are not here."""
+
     entry: ModelEntry
+    source: Source
     gateway: ModelConfig
     engine: EngineConfig
     options: argparse.Namespace
-    need: Need
+    need: Need | None
+
+    @property
+    def need_bytes(self) -> int:
+        return 0 if self.need is None else self.need.total
 
 
 class NodeReader:
-    """Reads a node's file, again and again. resolve: the directory of a source. free_bytes: memory that can
-    be had. Raises UsageError, with line and key, for all that is wrong with the file.
+    """Reads a node's file, again and again. free_bytes: memory that can be had. Raises UsageError, with line
+    and key, for all that is wrong with the file.
     """
 
     def __init__(
         self,
         path: Path,
         environment: Environment,
-        resolve: Callable[[str | None], Path],
         free_bytes: Callable[[], int],
         given: dict[str, Any] | None = None,
     ) -> None:
         """given: options of the server that count in place of the file's, where they are not None."""
         self._path, self._environment = path, environment
         self._given = {key: value for key, value in (given or {}).items() if value is not None}
-        self._resolve, self._free_bytes = resolve, free_bytes
+        self._free_bytes = free_bytes
         self._server = OptionTable(
             serve.add_server,
             gateway_options.add_access,
@@ -94,18 +101,26 @@ class NodeReader:
         budget = config.policy.budget_bytes or self._default_budget
         models = [self._model_of(config, entry, server, budget) for entry in config.models]
         _check_budget(config, models, budget)
-        number = len(models)
+
+        def made(model: _Model, index: int) -> ModelSetup:
+            return ModelSetup(
+                gateway=model.gateway,
+                engines=engine_options.engine_options(model.options, model.engine, len(models), index),
+                policy=dataclasses.replace(model.entry.policy, need_bytes=model.need_bytes),
+                source=model.source,
+                when_here=functools.partial(when_here, model.entry, index),
+            )
+
+        def when_here(entry: ModelEntry, index: int) -> ModelSetup:
+            model = self._model_of(config, entry, server, budget)
+            others = [one for one in models if one.entry.name != entry.name]
+            _check_fits(config, model, [*others, model], budget)
+            return made(model, index)
+
         return NodeSetup(
             gateway=self._gateway(config, server, models),
             plan=NodePlan(policy=dataclasses.replace(config.policy, budget_bytes=budget)),
-            models=tuple(
-                ModelSetup(
-                    gateway=model.gateway,
-                    engines=engine_options.engine_options(model.options, model.engine, number, index),
-                    policy=dataclasses.replace(model.entry.policy, need_bytes=model.need.total),
-                )
-                for index, model in enumerate(models)
-            ),
+            models=tuple(made(model, index) for index, model in enumerate(models)),
         )
 
     @functools.cached_property
@@ -120,31 +135,20 @@ class NodeReader:
     def _model_of(
         self, config: NodeConfig, entry: ModelEntry, server: argparse.Namespace, budget: int
     ) -> _Model:
-        from firelane.text.tokenizer_source import tokenizer_directory
-
-        file, at = config.file, ("models", entry.name)
-        shared = self._engine.read(file, ("engine",), config.engine)
-        values = {**self._model.defaults(), **shared, **self._model.read(file, at, entry.options)}
-        chosen = argparse.Namespace(**values)
-        if chosen.weights_pages == "auto":
-            chosen.weights_pages = "file"  # others want the memory, and the page cache is all of theirs
+        chosen = self._options(config, entry)
+        source = Source(self._source(entry.source), self._environment.cache_dir)
         try:
-            directory = self._resolve(self._source(entry.source))
-            tokenizer_dir = tokenizer_directory(directory, self._environment.cache_dir)
-            engine = EngineConfig(
-                model_dir=directory,
-                cache_dir=self._environment.cache_dir,
-                tokenizer_dir=tokenizer_dir,
-                log_format=server.log_format,
-                **options.engine_settings(chosen),
-            )
-            engine = default_kv_bytes(engine, budget)
-            need = need_of(engine, chosen.replicas)
+            directory = source.locate()
+            engine = self._engine_of(directory, chosen, server)
+            need = None
+            if directory is not None:
+                engine = default_kv_bytes(engine, budget)
+                need = need_of(engine, chosen.replicas)
         except FirelaneError as error:
-            raise file.error(at, str(error)) from error
+            raise config.file.error(("models", entry.name), str(error)) from error
         gateway = ModelConfig(
             model_dir=directory,
-            tokenizer_dir=tokenizer_dir,
+            tokenizer_dir=engine.tokenizer_dir,
             names=(entry.name,),
             aliases=tuple((alias, entry.name) for alias in entry.aliases),
             chat_template=chosen.chat_template,
@@ -152,7 +156,31 @@ class NodeReader:
             reasoning_parser=chosen.reasoning_parser,
             tenants=entry.tenants,
         )
-        return _Model(entry=entry, gateway=gateway, engine=engine, options=chosen, need=need)
+        return _Model(entry=entry, source=source, gateway=gateway, engine=engine, options=chosen, need=need)
+
+    def _options(self, config: NodeConfig, entry: ModelEntry) -> argparse.Namespace:
+        """Options of one model's engines: its own, those of all, and defaults."""
+        file, at = config.file, ("models", entry.name)
+        shared = self._engine.read(file, ("engine",), config.engine)
+        values = {**self._model.defaults(), **shared, **self._model.read(file, at, entry.options)}
+        chosen = argparse.Namespace(**values)
+        if chosen.weights_pages == "auto":
+            chosen.weights_pages = "file"  # others want the memory, and the page cache is all of theirs
+        return chosen
+
+    def _engine_of(
+        self, directory: Path | None, chosen: argparse.Namespace, server: argparse.Namespace
+    ) -> EngineConfig:
+        from firelane.text.tokenizer_source import tokenizer_directory
+
+        cache_dir = self._environment.cache_dir
+        return EngineConfig(
+            model_dir=directory or Path(),
+            cache_dir=cache_dir,
+            tokenizer_dir=None if directory is None else tokenizer_directory(directory, cache_dir),
+            log_format=server.log_format,
+            **options.engine_settings(chosen),
+        )
 
     def _source(self, source: str | None) -> str | None:
         """A directory of the file's own directory, too."""
@@ -184,17 +212,9 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
 
 def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None:
     """Raises UsageError for a model that never fits."""
-    pinned = sum(model.need.total for model in models if model.entry.policy.pinned)
-    first = sum(model.need.total for model in models if model.entry.policy.loads_first)
     for model in models:
-        beside = pinned - model.need.total * model.entry.policy.pinned
-        if model.need.total + beside > budget:
-            others = f" beside {gib(beside)} of pinned models" if beside else ""
-            raise config.file.error(
-                ("models", model.entry.name),
-                f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "
-                "node.budget_gib, lower kv_cache_gib or max_model_len, or take smaller weights",
-            )
+        _check_fits(config, model, models, budget)
+    first = sum(model.need_bytes for model in models if model.entry.policy.loads_first)
     if first > budget:
         raise config.file.error(
             ("models",),
@@ -203,7 +223,13 @@ def _check_budget(config: NodeConfig, models: list[_Model], budget: int) -> None
         )
 
 
-def resolver(display: Display, cache_dir: Path) -> Callable[[str | None], Path]:
-    from firelane.sources.resolve import resolve
-
-    return lambda source: resolve(source, progress=display, cache_dir=cache_dir)
+def _check_fits(config: NodeConfig, model: _Model, models: list[_Model], budget: int) -> None:
+    """Raises UsageError for a model that does not fit beside those that are pinned."""
+    beside = sum(one.need_bytes for one in models if one.entry.policy.pinned and one is not model)
+    if model.need_bytes + beside > budget:
+        others = f" beside {gib(beside)} of pinned models" if beside else ""
+        raise config.file.error(
+            ("models", model.entry.name),
+            f"it needs {model.need}, and the node has {gib(budget)}{others}: raise "
+            "node.budget_gib, lower kv_cache_gib or max_model_len, or take smaller weights",
+        )

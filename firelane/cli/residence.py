@@ -22,8 +22,11 @@ class NodeResidence:
 
     @property
     def state(self) -> str:
-        state = self._model.state
-        return "" if state in (State.READY, State.LOADING) else state.value
+        model = self._model
+        if model.state is State.PULLING and model.pulled[1]:
+            done, total = (nbytes / 1e6 for nbytes in model.pulled)
+            return f"{model.state.value} {done:.0f} of {total:.0f} MB"
+        return "" if model.state in (State.READY, State.LOADING) else model.state.value
 
     @property
     def reason(self) -> str:

@@ -164,6 +164,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     options.log_resolved("gateway", config, as_json=as_json)
     engines: list[EngineOptions] = []
     for index, model in enumerate(models):
+        assert model.model_dir is not None
         engine = EngineConfig(
             model_dir=model.model_dir,
             cache_dir=environment.cache_dir,

@@ -8,7 +8,7 @@ import socket
 import sys
 
 from firelane import env
-from firelane.child_process import end_with_parent
+from firelane.child_process import end_with_parent, has_parent
 from firelane.engine_config import EngineConfig
 from firelane.telemetry import logs
 
@@ -22,6 +22,8 @@ def main(arguments: list[str]) -> int:
         return 2
     config = EngineConfig.from_json(arguments[1])
     end_with_parent()
+    if not has_parent(int(arguments[0])):
+        return 1
     if config.cores is not None:
         os.sched_setaffinity(0, config.cores)
     logs.set_up(env.read().log_level, config.log_format)

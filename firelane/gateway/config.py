@@ -60,13 +60,13 @@ class TlsFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """One served model. model_dir: where tokenizer.json and the chat template lie. names: all are accepted,
-    the first is reported. aliases: further names that requests may give, each with the name that it means.
-    tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the model's own.
-    tenants: those that may use it; None: all.
+    """One served model. model_dir: where tokenizer.json and the chat template lie; None: nowhere yet. names:
+    all are accepted, the first is reported. aliases: further names that requests may give, each with the name
+    that it means. tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the
+    model's own. tenants: those that may use it; None: all.
     """
 
-    model_dir: Path
+    model_dir: Path | None
     names: tuple[str, ...]
     tokenizer_dir: Path | None = None
     aliases: tuple[tuple[str, str], ...] = ()

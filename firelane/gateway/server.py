@@ -35,7 +35,9 @@ from firelane.gateway.requests.admission import AdmissionController
 from firelane.gateway.requests.control import FIXED, NodeControl
 from firelane.gateway.requests.metrics import ModelMetrics, ServerMetrics
 from firelane.gateway.requests.models import Models, ServedModel
+from firelane.gateway.requests.node_metrics import add_node_metrics
 from firelane.gateway.requests.response_turn import Kept
+from firelane.gateway.requests.text_side import read_text_side
 from firelane.gateway.requests.usage_log import UsageLog
 from firelane.gateway.services import Services
 from firelane.gateway.share import Share
@@ -43,10 +45,6 @@ from firelane.gateway.tenants.prices import Prices
 from firelane.gateway.tenants.registry import ApiKeyAuth, NoAuth, Tenants
 from firelane.telemetry.metrics import Registry
 from firelane.telemetry.tracer import make_traces
-from firelane.text.assistant import Assistant
-from firelane.text.model_files import read_model_files
-from firelane.text.prompt import PromptBuilder
-from firelane.text.tokenizer import load_tokenizer
 from firelane.wire.frames import Ready, StepFrame
 
 log = logging.getLogger(__name__)
@@ -99,6 +97,7 @@ class Gateway:
         )
         self._relayed = ConnectionSet(self.app.handle, config.limits, services.now_s, self.app.accept)
         self._add_gauges(self._registry)
+        add_node_metrics(self._registry, control)
         self._tls = None if config.tls is None else Tls(config.tls)
         self._listener = Listener(lambda: Connection(self._connections), self._tls)
         self._sweeper: asyncio.TimerHandle | None = None
@@ -153,15 +152,13 @@ class Gateway:
     def _make_model(
         self, config: ModelConfig, engines: ReplicaSet, metrics: ServerMetrics, admission: AdmissionController
     ) -> ServedModel:
-        prompts = _read_model(config)
+        text = read_text_side(config)
         admission.usage.model(config.names[0])
         labelled = self._registry.labelled(model_name=config.names[0])
-        tools, reasoning = config.tool_parser, config.reasoning_parser
         return ServedModel(
             names=config.names,
             aliases=dict(config.aliases),
-            prompts=prompts,
-            assistant=Assistant(prompts, tool_parser=tools, reasoning_parser=reasoning),
+            text=text,
             engines=engines,
             admission=admission,
             metrics=ModelMetrics(labelled, engines, metrics),
@@ -322,7 +319,8 @@ class Gateway:
         self.services.bodies.trimmer.close()
         for model in self.services.models:
             model.engines.close()
-            model.prompts.close()
+            if model.text is not None:
+                model.text.prompts.close()
         self._connections.close_idle()
         await asyncio.sleep(POLL_S)  # the last writes leave
         await self._settle(LAST_WRITES_S)
@@ -358,25 +356,13 @@ def _origins(config: GatewayConfig) -> OriginPolicy:
     return origin_policy(config.allow_origins, keyless=keyless, loopback=is_loopback(config.host))
 
 
-def _read_model(config: ModelConfig) -> PromptBuilder:
-    tokenizer, files = (
-        load_tokenizer(config.tokenizer_dir or config.model_dir),
-        read_model_files(config.model_dir, config.chat_template),
-    )
-    tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
-    return PromptBuilder(tokenizer, files)
-
-
 def _set_up(model: ServedModel, config: ModelConfig) -> None:
     """The text side anew, for requests that come from now on."""
-    prompts = _read_model(config)
-    model.prompts, old = prompts, model.prompts
-    model.assistant = Assistant(
-        prompts, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser
-    )
+    model.text, old = read_text_side(config), model.text
     model.aliases = dict(config.aliases)
     model.tenants = None if config.tenants is None else frozenset(config.tenants)
-    old.close()
+    if old is not None:
+        old.prompts.close()
 
 
 def listen_error(error: OSError, host: str, port: int, option: str) -> FirelaneError:

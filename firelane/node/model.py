@@ -8,12 +8,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from firelane.errors import FirelaneError
 from firelane.node.memory import Holder
 from firelane.node.policy import ModelPolicy
-from firelane.node.states import HOLDS_MEMORY, Lifecycle, State
+from firelane.node.states import COMES_WHEN_WANTED, HOLDS_MEMORY, RESTS, Lifecycle, State
 
 FIRST_COST_S = 1.0
 """To come back, of a model that never has."""
+
+
+OnProgress = Callable[[int, int], None]
+"""Bytes that are here, of bytes."""
 
 
 class Engines(Protocol):
@@ -67,9 +72,43 @@ class _NoMark:
         self.is_set = True
 
 
+class ModelFiles(Protocol):
+    """Files of one model's source, and what was made of them."""
+
+    @property
+    def are_here(self) -> bool: ...
+
+    def look(self) -> None:
+        """See anew whether they are."""
+        ...
+
+    async def pull(self, on_progress: OnProgress, *, whole: bool) -> None:
+        """Return when they are here, and the model's engines have been told. whole: with weights that else
+        stay in a store until they are packed. A pull that is cancelled, or killed, goes on where it was with
+        the next. Raises FirelaneError."""
+        ...
+
+    async def remove(self) -> int:
+        """Take away all of them that was fetched or made; returns how many bytes. Raises FirelaneError."""
+        ...
+
+
+class _LocalFiles:
+    are_here = True
+
+    def look(self) -> None: ...
+
+    async def pull(self, on_progress: OnProgress, *, whole: bool) -> None: ...
+
+    async def remove(self) -> int:
+        return 0
+
+
 class NodeModel:
-    """Owned by a Node. waiting: requests that wait for it. keep_s: how long it stays without a request, where
-    the last one said so (below 0: for ever), in place of the policy's."""
+    """Owned by a Node. files_work: what is done with its files. pulled: bytes of bytes, while they
+    come. waiting: requests that wait for it. keep_s: how long it stays without a request, where the last one
+    said so (below 0: for ever), in place of the policy's. failures: in a row. wakes, evictions, failed: times
+    that it came, left for another one, and did not come."""
 
     def __init__(
         self,
@@ -78,15 +117,20 @@ class NodeModel:
         policy: ModelPolicy | None = None,
         *,
         mark: PackedMark | None = None,
+        files: ModelFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name, self.engines, self.policy = name, engines, policy or ModelPolicy()
         self._mark: PackedMark = mark or _NoMark()
+        self.files: ModelFiles = files or _LocalFiles()
         # That a model which stays has come is told by the start's lines.
         level = logging.DEBUG if self.policy.pinned else logging.INFO
         self.lifecycle = Lifecycle(name, self.resting_state, clock=clock, log_level=level)
         self.bringing: asyncio.Task[None] | None = None
+        self.files_work: asyncio.Task[FirelaneError | None] | None = None
+        self.pulled = (0, 0)
         self.waiting = self.failures = 0
+        self.wakes = self.evictions = self.failed = 0
         self.last_used_s = self.ready_s = clock()
         self.retry_at_s = 0.0
         self.keep_s: float | None = None
@@ -105,18 +149,33 @@ class NodeModel:
     @property
     def resting_state(self) -> State:
         """Without an engine."""
+        if not self.files.are_here:
+            return State.ABSENT
         return State.PACKED if self._mark.is_set else State.ON_DISK
 
     def mark_with(self, mark: PackedMark) -> None:
         """Of other options, with which it has no engine yet."""
         self._mark = mark
-        if self.state in (State.ON_DISK, State.PACKED) and self.state is not self.resting_state:
-            self.lifecycle.move(self.resting_state)
+        self.settle()
+
+    def settle(self, reason: str = "") -> None:
+        """To the state that its files are in, where it rests or they came."""
+        found = self.resting_state
+        if self.state is State.PULLING or (self.state in RESTS and self.state is not found):
+            self.lifecycle.move(found, reason)
+
+    def note_pulled(self, done: int, total: int) -> None:
+        self.pulled = (done, total)
 
     @property
     def serves(self) -> bool:
         """Takes new requests."""
         return self.state is State.READY and not self._is_yielding
+
+    @property
+    def can_come(self) -> bool:
+        """It has what an engine needs, and none that comes already."""
+        return self.state is State.STANDBY or (self.state in COMES_WHEN_WANTED and self.files.are_here)
 
     @property
     def left_s(self) -> float:
@@ -138,6 +197,7 @@ class NodeModel:
         self._cost_s = max(0.0, now_s - self.lifecycle.since_s)
         self._mark.set()
         self.failures = 0
+        self.wakes += 1
         self.ready_s = self.last_used_s = now_s
         self.lifecycle.move(State.READY)
 

@@ -11,15 +11,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from firelane.errors import EngineDeadError, FirelaneError
 from firelane.node.memory import Holder, eviction, yielder
 from firelane.node.model import NodeModel
 from firelane.node.policy import NodePolicy
+from firelane.node.pulls import Pulls
 from firelane.node.states import COMES, COMES_WHEN_WANTED, HOLDS_MEMORY, State
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 KILLED_STARTS = 3
 """Loads in a row that may end by a signal before the model is left alone."""
 POLL_S = 0.02
@@ -39,6 +41,7 @@ class Node:
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self.pulls = Pulls(self._spawn)
 
     def __iter__(self) -> Iterator[NodeModel]:
         return iter(self._models.values())
@@ -62,7 +65,9 @@ class Node:
     async def start(self) -> None:
         """Load what is to be there from the start. Raises MachineError where the system makes no process."""
         for model in self:
-            if model.policy.loads_first:
+            if model.policy.loads_first and model.state is State.ABSENT:
+                self.bring(model)
+            elif model.policy.loads_first:
                 model.lifecycle.move(State.LOADING)
                 await model.engines.start()
 
@@ -101,7 +106,9 @@ class Node:
             await self._empty(model, within_s, self._put_away)
 
     async def unload(self, model: NodeModel, within_s: float) -> None:
-        """End a model's engines, as `sleep`; the next request loads it again."""
+        """End a model's engines, as `sleep`, or its pull; the next request loads it again."""
+        if model.state is State.PULLING:
+            await self.pulls.stop(model)
         if model.state in (State.LOADING, State.WAKING, State.STANDBY):
             await self._stop(model)
         elif model.state is State.READY:
@@ -184,8 +191,10 @@ class Node:
 
     async def _bring(self, model: NodeModel) -> None:
         try:
+            if model.state is not State.STANDBY:
+                await self.pulls.have(model)
             async with self._turn:
-                if not await self._make_room(model) or model.state not in COMES_WHEN_WANTED:
+                if not await self._make_room(model) or not model.can_come:
                     return
                 sleeps = model.state is State.STANDBY
                 model.lifecycle.move(State.WAKING if sleeps else State.LOADING)
@@ -218,6 +227,8 @@ class Node:
                 holders = self._holders(model)
                 found = eviction(holders, missing, self.policy.min_residence_s)
                 if found is not None:
+                    for name in found.names:
+                        self[name].evictions += 1
                     await asyncio.gather(
                         *(self._put_away(self[name], ends=found.ends) for name in found.names)
                     )
@@ -287,12 +298,14 @@ class Node:
 
     def _quarantine(self, model: NodeModel, reason: str) -> None:
         model.failures += 1
+        model.failed += 1
         wait_s = min(self.policy.max_retry_s, self.policy.retry_s * 2 ** (model.failures - 1))
         model.retry_at_s = self._clock() + wait_s
+        model.files.look()
         log.error("model_quarantined model=%s retry_s=%g error=%r", model.name, wait_s, reason)
         model.lifecycle.move(State.QUARANTINED, reason)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

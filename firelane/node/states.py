@@ -1,5 +1,6 @@
 """States of a model on a node, and the one owner of each model's state.
 
+    no files         absent --pull--> pulling --> on disk, or packed
     no engine        on disk, packed --load--> loading --> ready <--> (sleeping, standby, waking)
     process without memory                                  standby
     quarantined: engines that did not start are left alone for a while
@@ -19,9 +20,12 @@ log = logging.getLogger(__name__)
 
 
 class State(enum.Enum):
-    """packed: its weights and kernels lie in the cache, from an earlier load. quarantined: its engines did
-    not start, and are not tried for a while."""
+    """absent: the files of its source are not on this machine. packed: its weights and kernels lie in the
+    cache, from an earlier load. quarantined: its files did not come, or its engines did not start, and
+    neither is tried for a while."""
 
+    ABSENT = "absent"
+    PULLING = "pulling"
     ON_DISK = "on disk"
     PACKED = "packed"
     LOADING = "loading"
@@ -34,22 +38,26 @@ class State(enum.Enum):
 
 
 _S = State
+RESTS = frozenset({_S.ABSENT, _S.ON_DISK, _S.PACKED})
+"""No engine, and no work on it."""
 TRANSITIONS: dict[State, frozenset[State]] = {
-    _S.ON_DISK: frozenset({_S.LOADING, _S.PACKED}),
-    _S.PACKED: frozenset({_S.LOADING, _S.ON_DISK}),
+    _S.ABSENT: frozenset({_S.PULLING, _S.ON_DISK, _S.PACKED, _S.QUARANTINED}),
+    _S.PULLING: RESTS,
+    _S.ON_DISK: frozenset({_S.LOADING, _S.PULLING, _S.PACKED, _S.ABSENT}),
+    _S.PACKED: frozenset({_S.LOADING, _S.PULLING, _S.ON_DISK, _S.ABSENT}),
     _S.LOADING: frozenset({_S.READY, _S.STOPPING, _S.QUARANTINED}),
     _S.READY: frozenset({_S.SLEEPING, _S.STOPPING, _S.LOADING, _S.QUARANTINED}),
     _S.SLEEPING: frozenset({_S.STANDBY, _S.STOPPING}),
     _S.STANDBY: frozenset({_S.WAKING, _S.STOPPING}),
     _S.WAKING: frozenset({_S.READY, _S.LOADING, _S.STOPPING, _S.QUARANTINED}),
-    _S.STOPPING: frozenset({_S.PACKED, _S.ON_DISK}),
-    _S.QUARANTINED: frozenset({_S.LOADING, _S.PACKED, _S.ON_DISK}),
+    _S.STOPPING: RESTS,
+    _S.QUARANTINED: frozenset({_S.LOADING, _S.PULLING}) | RESTS,
 }
 HOLDS_MEMORY = frozenset({_S.LOADING, _S.READY, _S.SLEEPING, _S.WAKING, _S.STOPPING})
 """States in which a model counts with all that it takes when it is ready."""
 COMES = frozenset({_S.LOADING, _S.WAKING})
 """Ready soon, without anybody's doing."""
-COMES_WHEN_WANTED = frozenset({_S.ON_DISK, _S.PACKED, _S.STANDBY, _S.QUARANTINED})
+COMES_WHEN_WANTED = RESTS | {_S.STANDBY, _S.QUARANTINED}
 
 
 class Lifecycle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 WEIGHTS = ["model.safetensors", "model-*.safetensors"]
@@ -30,6 +31,11 @@ def is_small(name: str) -> bool:
 
 def are_weights(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in WEIGHTS)
+
+
+def of_a_model(names: Iterable[str]) -> list[str]:
+    """Those of all files of a repository that are fetched."""
+    return [name for name in names if is_small(name) or are_weights(name)]
 
 
 def gguf_parts(name: str) -> list[str]:

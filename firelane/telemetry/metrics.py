@@ -148,6 +148,35 @@ class Facts:
             family.add_metric([*self.labels.values(), *(facts[name] for name in self._names)], 1)
 
 
+class Levels:
+    """Values that are read from their owner at the scrape, one for each set of labels. monotonic: shown as
+    counters."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        names: tuple[str, ...],
+        read: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
+        *,
+        monotonic: bool,
+    ) -> None:
+        """names: of the labels whose values `read` gives."""
+        self.name, self.text, self._names, self._read = name, text, names, read
+        self.labels: Labels = {}
+        self._monotonic = monotonic
+
+    def family(self) -> Any:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        kind = CounterMetricFamily if self._monotonic else GaugeMetricFamily
+        return kind(self.name, self.text, labels=list(self._names))
+
+    def fill(self, family: Any) -> None:
+        for values, level in self._read():
+            family.add_metric(list(values), level)
+
+
 class Gauge:
     """A value that is read from its owner at the scrape; with `label`, one for each value of that label.
     monotonic: shown as a counter. common: every process of a server has the same."""
@@ -282,6 +311,17 @@ class Registry:
     def gauges(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]) -> Gauge:
         """One for each value of `label`; every process of a server has the same."""
         return self._add(Gauge(name, text, read, self._labels, label=label, common=True))
+
+    def levels(
+        self,
+        name: str,
+        text: str,
+        names: tuple[str, ...],
+        read: Callable[[], Iterable[tuple[tuple[str, ...], float]]],
+        *,
+        monotonic: bool = False,
+    ) -> Levels:
+        return self._add(Levels(name, text, names, read, monotonic=monotonic))
 
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
         return self._add(Histogram(name, text, bounds, self._labels))

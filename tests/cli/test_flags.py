@@ -65,8 +65,8 @@ FLAGS = {
     "verify": "PACKED --threads",
     "quantize": "MODEL OUT --format --keep --threads --report --evaluate --evaluate-tokens "
     "--activation-dtype",
-    "pull": "SOURCE",
-    "rm": "SOURCE",
+    "pull": f"SOURCE {SERVER}",
+    "rm": f"SOURCE {SERVER}",
     "cache list": "",
     "doctor": "--json --save --verify",
     "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "

@@ -152,6 +152,34 @@ def test_what_goes_wrong_after_a_sign_is_an_event(service, cold) -> None:
     assert '"message":"no memory"' in event
 
 
+STREAMS = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 20},
+    "/v1/responses": {"input": "a"},
+    "/client/v4/accounts/a/ai/run/toy": {"prompt": "a"},
+    "/client/v4/accounts/a/ai/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+}
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("path", STREAMS)
+def test_streams_of_each_api_show_that_they_wait(service, cold, path: str) -> None:
+    body = {**STREAMS[path], **({} if "/run/" in path else {"model": "toy"})}
+    lines = lines_of(service, path, body, cold.come)
+    assert lines[0] == ": waiting: toy: standby"
+    assert len([line for line in lines if line.startswith("data: ")]) > 2
+    assert "event: error" not in lines
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("path", [path for path in STREAMS if "messages" not in path])
+def test_what_goes_wrong_is_told_in_each(service, cold, path: str) -> None:
+    body = {**STREAMS[path], **({} if "/run/" in path else {"model": "toy"})}
+    lines = lines_of(service, path, body, lambda: cold.fail(EngineDeadError("no memory")))
+    (event,) = [line for line in lines if line.startswith("data: ")]
+    assert "no memory" in event
+
+
 @pytest.mark.usefixtures("eager")
 def test_such_an_event_is_in_the_form_of_its_api(service, cold) -> None:
     body = {"model": service.model.name, "max_tokens": 5, "messages": [{"role": "user", "content": "a"}]}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from firelane.errors import MachineError
+import asyncio
+from collections.abc import Callable
+
+from firelane.errors import FirelaneError, MachineError
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.policy import ModelPolicy, NodePolicy
@@ -70,6 +73,35 @@ class FakeEngines:
         self.node.on_exit(self.model)
 
 
+class FakeFiles:
+    """Files of a source that has to be pulled. waits: a pull ends when the test says so. refuses: why it
+    fails."""
+
+    def __init__(self, *, are_here: bool = False) -> None:
+        self.are_here = are_here
+        self.refuses = ""
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.calls: list[str] = []
+
+    def look(self) -> None: ...
+
+    async def pull(self, on_progress: Callable[[int, int], None], *, whole: bool) -> None:
+        self.calls.append("pull whole" if whole else "pull")
+        on_progress(5, 10)
+        await self.goes_on.wait()
+        if self.refuses:
+            raise FirelaneError(self.refuses)
+        self.are_here = True
+
+    async def remove(self) -> int:
+        self.calls.append("remove")
+        if self.refuses:
+            raise FirelaneError(self.refuses)
+        self.are_here = False
+        return 10
+
+
 class FakeNode(Node):
     """Its models are of 10 bytes each, if a test does not say otherwise."""
 
@@ -79,9 +111,17 @@ class FakeNode(Node):
             NodePolicy(budget_bytes=budget_bytes, **{"min_residence_s": 0.0, **policy}), clock=self.clock
         )
 
-    def make(self, name: str, *, ready_bytes: int = 10, can_sleep: bool = True, **policy) -> FakeEngines:
+    def make(
+        self,
+        name: str,
+        *,
+        ready_bytes: int = 10,
+        can_sleep: bool = True,
+        files: FakeFiles | None = None,
+        **policy,
+    ) -> FakeEngines:
         engines = FakeEngines(self, ready_bytes=ready_bytes, can_sleep=can_sleep)
-        engines.model = NodeModel(name, engines, ModelPolicy(**policy), clock=self.clock)
+        engines.model = NodeModel(name, engines, ModelPolicy(**policy), files=files, clock=self.clock)
         self.add(engines.model)
         return engines
 

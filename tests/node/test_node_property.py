@@ -11,17 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firelane.errors import EngineDeadError
+from firelane.errors import EngineDeadError, FirelaneError
 from firelane.node import node as node_module
 from firelane.node.states import TRANSITIONS, Lifecycle, State
-from tests.node.fake_engines import FakeEngines, FakeNode
+from tests.node.fake_engines import FakeEngines, FakeFiles, FakeNode
 
 NAMES = ("a", "b", "c", "d", "e")
 BUDGET = 32
 TURNS = 12
 OPS = st.tuples(
     st.sampled_from(
-        ("ask", "ask", "ask", "end", "die", "wait", "sweep", "sleep", "unload", "refuse", "finish", "slow")
+        (
+            *("ask", "ask", "ask", "end", "die", "wait", "sweep", "sleep", "unload", "refuse", "finish"),
+            *("slow", "pull", "remove", "offline"),
+        )
     ),
     st.sampled_from(NAMES),
 )
@@ -32,8 +35,11 @@ class Traffic:
 
     def __init__(self) -> None:
         self.node = FakeNode(BUDGET, min_residence_s=1.0, patience_s=1.0, retry_s=1.0, max_retry_s=4.0)
+        self.files = {name: FakeFiles(are_here=index % 2 == 0) for index, name in enumerate(NAMES)}
         self.engines = {
-            name: self.node.make(name, ready_bytes=10, priority=index % 2, idle_s=20.0)
+            name: self.node.make(
+                name, ready_bytes=10, files=self.files[name], priority=index % 2, idle_s=20.0
+            )
             for index, name in enumerate(NAMES)
         }
         self.tasks: list[asyncio.Task[Any]] = []
@@ -63,6 +69,10 @@ class Traffic:
             self._spawn(self._quietly(getattr(node, op)(model, 0.0)))
         elif op == "refuse":
             engines.refuses = "" if engines.refuses else "no process"
+        elif op in ("pull", "remove"):
+            self._spawn(self._quietly(getattr(node.pulls, op)(model)))
+        elif op == "offline":
+            self.files[name].refuses = "" if self.files[name].refuses else "no network"
         elif op == "slow":
             engines.at_once = not engines.at_once
         elif op == "finish":
@@ -88,12 +98,16 @@ class Traffic:
         for engines in self.engines.values():
             state = engines.model.state
             assert not (engines.requests and state in (State.SLEEPING, State.STANDBY, State.STOPPING))
+            in_memory = state in (State.LOADING, State.READY, State.SLEEPING, State.STANDBY, State.WAKING)
+            assert not in_memory or engines.model.files.are_here
 
     async def calm(self) -> None:
         """All requests end, and all engines do what they are told."""
         for engines in self.engines.values():
             engines.refuses, engines.at_once = "", True
-        under_way = (State.LOADING, State.WAKING, State.SLEEPING)
+        for files in self.files.values():
+            files.refuses = ""
+        under_way = (State.LOADING, State.WAKING, State.SLEEPING, State.PULLING)
         while any(not task.done() for task in self.tasks) or any(m.state in under_way for m in self.node):
             for engines in self.engines.values():
                 engines.requests = 0
@@ -104,7 +118,7 @@ class Traffic:
             engines.requests = 0
 
     async def _quietly(self, work: Any) -> None:
-        with contextlib.suppress(EngineDeadError):
+        with contextlib.suppress(FirelaneError):
             await work
 
     def _spawn(self, work: Any) -> None:

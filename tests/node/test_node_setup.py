@@ -11,14 +11,14 @@ from firelane.cli.node_plan import PackedFile
 from firelane.cli.node_setup import NodeReader
 from firelane.env import Environment
 from firelane.errors import UsageError
-from firelane.sources.resolve import EMBEDDED, resolve
+from firelane.sources.resolve import EMBEDDED
 
 
 def reader(tmp_path: Path, text: str, **given) -> NodeReader:
     path = tmp_path / "node.toml"
     path.write_text(text)
     environment = Environment(cache_dir=tmp_path / "cache")
-    return NodeReader(path, environment, resolve, lambda: 10 * GIB, given)
+    return NodeReader(path, environment, lambda: 10 * GIB, given)
 
 
 def test_options_go_to_gateway_and_engines_as_those_of_serve_do(tmp_path: Path) -> None:

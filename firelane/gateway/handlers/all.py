@@ -15,6 +15,7 @@ from firelane.gateway.handlers.messages import Messages
 from firelane.gateway.handlers.node import NodeModels
 from firelane.gateway.handlers.ollama import Ollama
 from firelane.gateway.handlers.ollama_embeddings import OllamaEmbeddings
+from firelane.gateway.handlers.ollama_files import OllamaFiles
 from firelane.gateway.handlers.ollama_models import OllamaModelList
 from firelane.gateway.handlers.openapi import OpenApi
 from firelane.gateway.handlers.page import Page
@@ -47,6 +48,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from Ollama(models, bodies, replies).routes()
     yield from OllamaEmbeddings(models, bodies, replies).routes()
     yield from _owned(OllamaModelList(services).routes(), OF_THE_SERVER)
+    yield from _owned(OllamaFiles(services).routes())
     yield from _owned(Responses(models, bodies, services.kept, replies).routes())
     yield from _owned(Conversations(bodies, services.kept.conversations, replies).routes())
     yield from WorkersAi(models, bodies).routes()

@@ -27,6 +27,8 @@ class NodeModels:
             ("wake", self.load, "Have a model come back from standby"),
             ("sleep", self.sleep, "Put a model to standby"),
             ("unload", self.unload, "End a model's engines"),
+            ("pull", self.pull, "Fetch a model's files"),
+            ("remove", self.remove, "Remove a model's files"),
         ):
             doc = Doc(summary=what, body=NodeRequest, answer=NodeModelReport)
             yield Route("POST", f"/admin/models/{path}", handle, admin=True, doc=doc)
@@ -47,6 +49,16 @@ class NodeModels:
     async def unload(self, exchange: Exchange) -> None:
         model, request = await self._asked(exchange)
         await self._control.unload(model, request.timeout_s)
+        self._tell(exchange, model)
+
+    async def pull(self, exchange: Exchange) -> None:
+        model, _ = await self._asked(exchange)
+        await self._control.pull(model)
+        self._tell(exchange, model)
+
+    async def remove(self, exchange: Exchange) -> None:
+        model, _ = await self._asked(exchange)
+        await self._control.remove(model)
         self._tell(exchange, model)
 
     async def _asked(self, exchange: Exchange) -> tuple[ServedModel, NodeRequest]:

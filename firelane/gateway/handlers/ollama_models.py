@@ -1,5 +1,5 @@
-"""Ollama's endpoints about models: which there are, which are in memory, what each can do. None is made or
-deleted here.
+"""Ollama's endpoints about models: which there are, which are in memory, what each can do. None is made
+here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ API_VERSION = "0.12.11"
 NEVER = "9999-12-31T23:59:59Z"
 """When a model leaves memory that stays there."""
 CHANGES = (
-    *(("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
-    ("DELETE", "/api/delete"),
+    *(("POST", "/api/push"), ("POST", "/api/create"), ("POST", "/api/copy")),
     *(("HEAD", "/api/blobs/{digest}"), ("POST", "/api/blobs/{digest}")),
 )
 
@@ -76,7 +75,7 @@ class OllamaModelList:
                 model=name,
                 modified_at=self._started,
                 size=0 if model.engines.ready is None else model.engines.ready.weights_bytes,
-                digest=_digest(model),
+                digest=digest(model),
                 details=_details(model),
             )
             for model, name in self._names(exchange)
@@ -89,13 +88,13 @@ class OllamaModelList:
                 name=name,
                 model=name,
                 size=ready.weights_bytes + ready.kv_bytes,
-                digest=_digest(model),
+                digest=digest(model),
                 details=_details(model),
                 expires_at=self._expiry(model),
                 context_length=ready.max_model_len,
             )
             for model, name in self._names(exchange)
-            if (ready := model.engines.ready) is not None
+            if (ready := model.engines.ready) is not None and model.engines.serving
         ]
         self._replies.json(exchange, OllamaRunningModels(models=models))
 
@@ -134,12 +133,12 @@ class OllamaModelList:
         return [(model, tagged(name)) for model in self._models for name in model.names_for(tenant)]
 
 
-def _digest(model: ServedModel) -> str:
+def digest(model: ServedModel) -> str:
     return hashlib.sha256(f"{model.name}\0{model.version}".encode()).hexdigest()
 
 
 def _details(model: ServedModel) -> OllamaDetails:
-    family = model.prompts.files.model_type
+    family = "" if model.text is None else model.prompts.files.model_type
     return OllamaDetails(family=family, families=[family] if family else [])
 
 

@@ -95,6 +95,8 @@ class Responses:
 
     async def create(self, exchange: Exchange) -> None:
         request, turn, model = await self._begin(exchange)
+        streams = request.stream is True and not request.background
+        await model.until_loaded(exchange, streams=streams)
         answer = initial_answer(request, model.name, self._kept)
         if request.background:
             await self._create_in_background(exchange, request, turn, model, answer)
@@ -177,7 +179,6 @@ class Responses:
         model: ServedModel,
         format: ResponsesFormat,
     ) -> None:
-        await model.until_loaded(exchange)
         with model.reserve(exchange, 1, request.options) as reservation:
             room = model.text_room(exchange, "input")
             chat, rendered, prompt = await _fitting(model, request, turn, room)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from firelane.api.models import ModelQuery
+from firelane.api.node import NodeReport
 from firelane.api.paging import read_query
 from firelane.gateway.http.exchange import Doc, Exchange, Route
 from firelane.gateway.requests.models import ServedModel
@@ -79,8 +80,9 @@ class TenantUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one model, and of the server. models: the reported names of all. now_s: the clock of this
-    answer, to take differences by. started: Unix time; a new one means that all counters began again.
+    """State of one model, and of the server. models: the reported names of all. node: which are in memory.
+    now_s: the clock of this answer, to take differences by. started: Unix time; a new one means that all
+    counters began again.
     """
 
     version: str
@@ -99,6 +101,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     ttft: HistogramSnapshot
     itl: HistogramSnapshot
     tenants: list[TenantUsage]
+    node: NodeReport
 
 
 class StatsReport:
@@ -141,6 +144,7 @@ class StatsReport:
             ttft=_snapshot(metrics.ttft),
             itl=_snapshot(metrics.itl),
             tenants=self._tenants(model),
+            node=services.control.report(),
         )
 
     def _tenants(self, model: ServedModel) -> list[TenantUsage]:

@@ -43,7 +43,7 @@ class WorkersAi:
         request = await self._bodies.read(exchange, self._decoder)
         if _rejects_if_busy(exchange.request.query):
             request.options = RunOptions(reject_if_busy=True)
-        model = await self._models.find_loaded(_name(exchange), exchange)
+        model = await self._models.find_loaded(_name(exchange), exchange, streams=request.stream)
         with model.reserve(exchange, 1, request.options) as reservation:
             make = _raw_generation if request.raw else _generation
             await start_generation(model, reservation, await make(model, request, exchange))

@@ -3,6 +3,7 @@
 import { Chart } from "./chart.js";
 import { byId, el, setText } from "./dom.js";
 import { bytes, count, duration, figure, NOTHING, percent, seconds } from "./format.js";
+import { modelMemory, modelTable, tenantTable } from "./tables.js";
 
 // Of the last minute where anything happened in it, else since the start.
 const recent = (one, name) => (one[name].p50 === null ? one[`${name}Ever`] : one[name]);
@@ -105,23 +106,6 @@ function server(stats) {
   ];
 }
 
-const COLUMNS = [
-  ["Tenant", (tenant) => tenant.name],
-  ["Requests", (tenant) => count(tenant.requests)],
-  ["Rejected", (tenant) => count(tenant.rejected)],
-  ["Prompt tokens", (tenant) => count(tenant.prompt_tokens)],
-  ["Cached", (tenant) => count(tenant.cached_tokens)],
-  ["Output tokens", (tenant) => count(tenant.generated_tokens)],
-  ["Cost", (tenant) => figure(tenant.cost)],
-];
-
-function tenantTable(tenants) {
-  const head = el("tr", {}, ...COLUMNS.map(([title]) => el("th", { scope: "col" }, title)));
-  const rows = tenants.map((tenant) => el("tr", {}, ...COLUMNS.map(([, of], i) =>
-    (i ? el("td", {}, of(tenant)) : el("th", { scope: "row" }, of(tenant))))));
-  return el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows));
-}
-
 export class Dashboard {
   constructor() {
     this.charts = CHARTS.map((chart) => new Chart(chart));
@@ -149,6 +133,13 @@ export class Dashboard {
     const tenants = JSON.stringify(stats.tenants);
     if (tenants !== this.tenants) this._tenants(stats.tenants);
     this.tenants = tenants;
+    this._models(stats.node);
+  }
+
+  _models(node) {
+    byId("models-panel").hidden = !node.models.length;
+    setText(byId("models-memory"), modelMemory(node));
+    byId("models").replaceChildren(modelTable(node.models));
   }
 
   _tenants(tenants) {

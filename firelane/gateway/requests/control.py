@@ -24,6 +24,18 @@ class NodeControl(Protocol):
     async def sleep(self, model: ServedModel, within_s: float) -> None: ...
     async def unload(self, model: ServedModel, within_s: float) -> None: ...
 
+    async def pull(self, model: ServedModel) -> None:
+        """Return when the model's files are here."""
+        ...
+
+    def pulled(self, model: ServedModel) -> tuple[int, int]:
+        """Bytes that a pull under way has fetched, of bytes; (0, 0) where it does not know them yet."""
+        ...
+
+    async def remove(self, model: ServedModel) -> int:
+        """Take the model's files away; returns how many bytes. Raises RequestError where it is in memory."""
+        ...
+
 
 class FixedModels:
     """Of a gateway whose models are there from its start to its end."""
@@ -42,6 +54,16 @@ class FixedModels:
 
     async def unload(self, model: ServedModel, within_s: float) -> None:
         raise _fixed(model, within_s)
+
+    async def pull(self, model: ServedModel) -> None:
+        """Its files are here."""
+
+    def pulled(self, model: ServedModel) -> tuple[int, int]:
+        del model
+        return 0, 0
+
+    async def remove(self, model: ServedModel) -> int:
+        raise _fixed(model, 0.0)
 
 
 FIXED: NodeControl = FixedModels()

@@ -19,6 +19,7 @@ from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
 from firelane.gateway.requests.residence import ALWAYS, Residence, rejects_cold
+from firelane.gateway.requests.text_side import TextSide
 from firelane.gateway.requests.wake_signs import WakeSigns
 from firelane.gateway.tenants.tenant import Tenant
 from firelane.text.assistant import Assistant
@@ -57,8 +58,8 @@ class ServedModel:
     """Served names; the first is reported."""
     aliases: dict[str, str]
     """Further names, to the served names that they mean."""
-    prompts: PromptBuilder
-    assistant: Assistant
+    text: TextSide | None
+    """None while its files are not here."""
     engines: ReplicaSet
     admission: AdmissionController
     metrics: ModelMetrics
@@ -73,6 +74,26 @@ class ServedModel:
     @property
     def name(self) -> str:
         return self.names[0]
+
+    @property
+    def prompts(self) -> PromptBuilder:
+        """Raises EngineDeadError while the model's files are not here."""
+        return self._text.prompts
+
+    @property
+    def assistant(self) -> Assistant:
+        """As `prompts`."""
+        return self._text.assistant
+
+    @property
+    def _text(self) -> TextSide:
+        if self.text is None:
+            raise EngineDeadError(
+                f"{self.name} is {self.status}: its files come with the first request that needs an engine, "
+                "or with `firelane pull`",
+                retry_after_s=self.residence.left_s,
+            )
+        return self.text
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -100,6 +100,44 @@ def test_a_hidden_page_asks_nothing(visit: Open) -> None:
     second()
 
 
+def node_model(name: str, state: str, **fields: Any) -> dict[str, Any]:
+    """A model as a node reports it."""
+    nothing = dict.fromkeys(
+        ["held_bytes", "need_bytes", "requests", "waiting", "wakes", "evictions", "failures"], 0
+    )
+    times = {"state_s": 65.0, "idle_s": 5.0, "retry_s": 0.0, "pulled_bytes": 0, "pull_bytes": 0}
+    rest = {"aliases": [], "doing": "", "reason": "", "priority": 0, "pinned": False}
+    return {"name": name, "state": state, **nothing, **times, **rest, **fields}
+
+
+def test_models_of_a_node(visit: Open, server: ServerProcess) -> None:
+    models = [
+        node_model("chat", "ready", aliases=["small"], held_bytes=3 << 30, wakes=2, evictions=1),
+        node_model("code", "pulling", doing="512 of 2081 MB", waiting=4),
+        node_model("old", "quarantined", reason="the weights are damaged", failures=3),
+    ]
+    answer = {
+        **stats_of(server),
+        "node": {"budget_bytes": 4 << 30, "used_bytes": 3 << 30, "models": models},
+    }
+
+    def prepare(page: Any) -> None:
+        page.route(re.compile(r"/stats(\?|$)"), lambda route: route.fulfill(json=answer))
+
+    tab = visit(prepare=prepare)
+    tab.page.click("a[data-view=dashboard]")
+    rows = tab.page.locator("#models tbody tr")
+    wait_until(lambda: rows.count() == 3)
+    assert tab.page.text_content("#models-memory") == "3 GiB of memory, of 4 GiB"
+    assert tab.texts("#models tbody th") == ["chat, small", "code", "old"]
+    assert tab.texts("#models .state") == ["ready", "pulling", "quarantined"]
+    assert tab.texts("#models .doing") == [" 512 of 2081 MB", " the weights are damaged"]
+    cells = rows.first.locator("td").all_text_contents()
+    assert cells == ["ready", "1 min 5 s", "3 GiB", "5 s ago", "0", "0", "2", "1", "0"]
+    answer["node"]["models"] = []
+    wait_until(lambda: tab.page.locator("#models-panel").is_hidden())
+
+
 def test_while_the_model_loads(visit: Open, server: ServerProcess) -> None:
     loading = {"stage": "compile", "done": 3, "total": 12, "unit": ""}
     unknown = dict.fromkeys(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import numpy as np
 import pytest
-from ollama_support import chat, post, refused, told, user
+from ollama_support import chat, lines, post, refused, told, user
 
+from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link import LinkState
+from firelane.gateway.handlers import ollama_files
 from firelane.gateway.handlers.ollama_models import CHANGES
 from tests.text.toy_model import write_model
 
@@ -60,6 +63,55 @@ def test_show(make_service, core, tmp_path):
 def test_capabilities(taught):
     shown = told(taught.http.post("/api/show", json={"model": "toy"}))
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
+
+
+def test_files_of_models_that_stay_are_here(service):
+    assert told(post(service, "/api/pull", stream=False)) == {"status": "success"}
+    streamed = post(service, "/api/pull", insecure=True, model="toy:latest")
+    assert [line["status"] for line in lines(streamed)] == ["pulling manifest", "success"]
+    assert streamed.headers["content-type"] == "application/x-ndjson"
+    for stream in (True, False):
+        said = refused(post(service, "/api/pull", model="llama3", stream=stream), 404)
+        assert "no model of this server is called 'llama3': add it to the node's file" in said
+    assert "`model` is missing" in refused(service.http.post("/api/pull", json={}))
+    gone = service.http.request("DELETE", "/api/delete", json={"model": "toy"})
+    assert "toy stays as it is" in refused(gone)
+
+
+@pytest.fixture
+def pulls(service, monkeypatch):
+    """Of a model of which ten bytes come; of a failure, where there is one in the list that it gives."""
+    control, failures, done = service.gateway.services.control, list[str](), [0]
+
+    async def pull(_model):
+        for done[0] in (0, 5, 10):
+            await asyncio.sleep(0.01)
+        if failures:
+            raise EngineDeadError(failures[0])
+
+    async def remove(_model):
+        return 10
+
+    monkeypatch.setattr(ollama_files, "TELL_S", 0.001)
+    for name, value in (("pull", pull), ("remove", remove), ("pulled", lambda _: (done[0], 10))):
+        monkeypatch.setattr(control, name, value)
+    return failures
+
+
+@pytest.mark.usefixtures("pulls")
+def test_a_pull_is_told_line_by_line(service):
+    first, *loads, last = lines(post(service, "/api/pull"))
+    assert (first, last) == ({"status": "pulling manifest"}, {"status": "success"})
+    assert {(line["status"], line["total"]) for line in loads} == {("downloading", 10)}
+    assert loads[-1]["completed"] == 10
+    assert loads[0]["digest"].startswith("sha256:")
+    assert service.http.request("DELETE", "/api/delete", json={"name": "toy"}).status_code == 200
+
+
+def test_a_pull_that_fails_is_told(service, pulls):
+    pulls.append("no such model on the hub")
+    assert lines(post(service, "/api/pull"))[-1] == {"error": "no such model on the hub"}
+    assert "no such model on the hub" in refused(post(service, "/api/pull", stream=False), 503)
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)

@@ -1,0 +1,31 @@
+"""Text side of a model: what its requests are read with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firelane.gateway.config import ModelConfig
+from firelane.text.assistant import Assistant
+from firelane.text.model_files import read_model_files
+from firelane.text.prompt import PromptBuilder
+from firelane.text.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class TextSide:
+    prompts: PromptBuilder
+    assistant: Assistant
+
+
+def read_text_side(config: ModelConfig) -> TextSide | None:
+    """None while the model's files are not here. Raises TokenizerError."""
+    if config.model_dir is None:
+        return None
+    tokenizer, files = (
+        load_tokenizer(config.tokenizer_dir or config.model_dir),
+        read_model_files(config.model_dir, config.chat_template),
+    )
+    tokenizer.check_vocab(files.vocab_size)  # now: the engine may take minutes until it says so
+    prompts = PromptBuilder(tokenizer, files)
+    tools, reasoning = config.tool_parser, config.reasoning_parser
+    return TextSide(prompts, Assistant(prompts, tool_parser=tools, reasoning_parser=reasoning))

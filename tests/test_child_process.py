@@ -1,0 +1,38 @@
+"""A child whose parent ended before it could ask to be killed with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from firelane.child_process import has_parent
+
+
+def test_the_other_end_of_a_socket_or_a_pipe_tells() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        assert has_parent(theirs.fileno())
+        ours.send(b"a frame that nobody has read yet")
+        ours.close()
+        assert not has_parent(theirs.fileno())
+    read, write = os.pipe()
+    assert has_parent(write)
+    os.close(read)
+    assert not has_parent(write)
+    os.close(write)
+
+
+def test_what_is_no_pipe_has_nobody_to_lose() -> None:
+    with Path(os.devnull).open("wb") as nowhere:
+        assert has_parent(nowhere.fileno())
+
+
+def test_a_fetch_without_its_parent_ends_at_once() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nobody:
+        command = [sys.executable, "-m", "firelane.sources", "owner/name", "/nowhere"]
+        assert subprocess.run(command, stdout=nobody, timeout=60).returncode == 1
