@@ -18,6 +18,7 @@ from firelane.backends.cpu.link import LinkSizes, RankLink
 from firelane.backends.cpu.native import Library
 from firelane.contract import SlotState, StepInputs, StepLimits, shared_memory
 from firelane.native.machine import choose_isa, cpu_identity
+from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout
 from firelane.program.ops import AllReduce, Embed
 from firelane.program.program import Program
@@ -25,7 +26,7 @@ from firelane.program.recipes import Piece
 from firelane.program.values import DType, Rows, Value, Weight
 
 SUMS, VOCAB, STEPS = 200, 64, 20
-RANKS = RankLayout(tp=2)
+RANKS = HostLayout(ranks=RankLayout(tp=2))
 
 
 @dataclass

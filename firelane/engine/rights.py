@@ -57,7 +57,9 @@ def rights_of(config: EngineConfig) -> Rights:
     models = [config.model_dir, *_files_of_gguf(config)]
     if config.tokenizer_dir is not None:
         models.append(config.tokenizer_dir)
-    network = (config.model_dir / STORE_INDEX).exists()
+    if config.hosts is not None and config.hosts.key_file is not None:
+        models.append(config.hosts.key_file)
+    network = (config.model_dir / STORE_INDEX).exists() or config.hosts is not None
     confine(env.read(), config.cache_dir, models, network=network)
     return Rights(TrialHelper.fork().start, is_confined=True, network=network)
 
