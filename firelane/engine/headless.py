@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     from firelane.engine.load import follow
     from firelane.errors import FirelaneError
 
-    log = logging.getLogger(__name__)
+    log = logging.getLogger("firelane.engine.headless")
     try:
         follow(config, rights.loaded)
     except (FirelaneError, MemoryError) as error:

@@ -199,9 +199,13 @@ def connect(address: str, port: int, key: bytes, deadline_s: float) -> HostSocke
             return _proved(sock, key, leads=False)
         except (OSError, LinkBrokenError) as error:
             why = error
-            time.sleep(min(RETRY_S, left_s))
             if sock is not None:
                 sock.close()
+            time.sleep(min(RETRY_S, left_s))
+        except UsageError:
+            if sock is not None:
+                sock.close()
+            raise
     raise LinkBrokenError(f"unable to reach {address}:{port} ({why})")
 
 

@@ -192,8 +192,12 @@ class TcpHosts:
         self._wires.close()
 
     @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
     def _place(self) -> tuple[str, int]:
-        return self._config.address, self._listener.port
+        return self._config.address, self.port
 
     def _consider(self, mine: Hello, sock: HostSocket) -> None:
         """Take the host at the other end, or tell it why not."""
