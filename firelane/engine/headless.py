@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     logs.set_up(env.read().log_level, config.log_format)
     from firelane.engine.rights import rights_of  # see engine/__main__.py
 
-    rights = rights_of(config)
+    rights = rights_of(config, has_grammars=False)
     from firelane.engine.load import follow
     from firelane.errors import FirelaneError
 
