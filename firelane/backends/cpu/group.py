@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import firelane
@@ -14,7 +15,9 @@ from firelane.engine_config import ExecutorConfig
 from firelane.errors import UsageError
 from firelane.native import machine
 from firelane.parallel.hosts import HostLayout
-from firelane.parallel.ranks import RankLayout
+from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.program.integer_products import row_group
+from firelane.program.ops import Linear
 from firelane.program.program import Program
 from firelane.storage import read_regular
 from firelane.weights.checkpoint import Checkpoint
@@ -28,12 +31,25 @@ def check_group(program: Program, config: ExecutorConfig) -> HostLayout:
         raise UsageError(
             f"--pipeline-parallel-size {pp}: at most {MOST_IN_FLIGHT - 1} stages run on CPUs; lower it"
         )
-    if config.activation_dtype != "bf16":
-        raise UsageError(
-            f"--activation-dtype {config.activation_dtype} with {ranks.ranks} ranks: they multiply bf16 "
-            "numbers; leave one of them out"
-        )
     return HostLayout(ranks=ranks, count=nodes)
+
+
+def check_integer_rows(program: Program, layout: RankLayout, programs: Sequence[Program]) -> None:
+    """UsageError where ranks would round inputs of integer products in groups of other sizes than one process
+    does. programs: of all ranks."""
+    wanted = _row_groups(rank_program(program, RankLayout(), 0))
+    for lane in range(layout.lanes):
+        if [group for own in programs[lane :: layout.lanes] for group in _row_groups(own)] != wanted:
+            raise UsageError(
+                f"--activation-dtype int8: {layout.ranks} ranks would round rows of {program.name} in other "
+                "groups than one process does; leave it out, or choose another number of ranks"
+            )
+
+
+def _row_groups(program: Program) -> list[int]:
+    """Of the products whose inputs ranks share."""
+    linears = [op for op in program.ops if isinstance(op, Linear) and op.segments]
+    return [row_group(op.weight.k, op.segments) for op in linears]
 
 
 def hello_of(

@@ -14,7 +14,7 @@ from pathlib import Path
 from firelane import env
 from firelane.backends.cpu.attach import LinkBrokenError
 from firelane.backends.cpu.executor import CpuExecutor
-from firelane.backends.cpu.group import check_group, hello_of
+from firelane.backends.cpu.group import check_group, check_integer_rows, hello_of
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import LinkSizes, RankLink
 from firelane.backends.cpu.loader import load_for
@@ -106,6 +106,8 @@ class Leader:
                 f"{self.config.ranks_option}: the KV heads of this model cannot be shared evenly "
                 "enough; lower it"
             )
+        if self.config.activation_dtype == "int8":
+            check_integer_rows(program, layout, self._programs)
         if self.config.hosts:
             self.remote.attach(hello_of(self.model_dir, program, self.config, self.settings))
         return self._programs[layout.sampler]
