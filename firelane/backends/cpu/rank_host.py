@@ -14,6 +14,7 @@ from typing import Any
 from firelane import env
 from firelane.backends.cpu.attach import (
     Ended,
+    HostSocket,
     LinkBrokenError,
     Listener,
     Loaded,
@@ -114,13 +115,7 @@ class RankHost:
             log_level=settings.log_level,
         )
         self._key = cluster_key(self._place, settings)
-        try:
-            self._leader = connect(self._place.address, self._place.port, self._key, self._deadline_s)
-        except LinkBrokenError as error:
-            raise UsageError(
-                f"--master-addr {self._place.address}:{self._place.port}: no host 0 there for "
-                f"{self._place.timeout_s:g} s ({error})"
-            ) from error
+        self._leader = self._connected()
         self._listener = self._listen()
         self._wires: HostWires | None = None
         self._group = ""
@@ -129,6 +124,16 @@ class RankHost:
         self._start: Start | None = None
         self._limits: StepLimits | None = None
         self._ended = ""
+
+    def _connected(self) -> HostSocket:
+        place = self._place
+        try:
+            return connect(place.address, place.port, self._key, self._deadline_s)
+        except LinkBrokenError as error:
+            raise UsageError(
+                f"--master-addr {place.address}:{place.port}: no host 0 there for {place.timeout_s:g} s "
+                f"({error})"
+            ) from error
 
     @property
     def _deadline_s(self) -> float:
