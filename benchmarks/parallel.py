@@ -3,20 +3,27 @@
     parallel.py tp MODEL [--ranks 2] [--threads 2] [--turns 40]
     parallel.py ep MODEL ...
     parallel.py segments MODEL ...
+    parallel.py hosts MODEL ...
 
 "tp" and "ep" load a model twice: by one process with all threads, and by ranks that share these threads, as
 --tensor-parallel-size and --expert-parallel-size do. "segments" loads it twice by one process: with products
-that add up in eight segments, and in one. Steps are run in turns of TURN_S, so that whatever else the machine
-does falls on both, and in the order first, second, second, first: each such four give one ratio, and what is
-printed is the median of these, with their quartiles. A ratio above one says that the second is the faster.
+that add up in eight segments, and in one; "hosts" by ranks that share memory, and by as many on two hosts,
+which are two processes here, with TCP over the loopback between them. Steps are run in turns of TURN_S, so
+that whatever else the machine does falls on both, and in the order first, second, second, first: each such
+four give one ratio, and what is printed is the median of these, with their quartiles. A ratio above one says
+that the second is the faster.
 Best at real-time priority, on an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import socket
 import statistics
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +38,7 @@ from firelane.backends.cpu.member import Alone
 from firelane.bench.kernels import decode_inputs
 from firelane.bench.table import format_table
 from firelane.contract import Executor, StepInputs
-from firelane.engine_config import ExecutorConfig
+from firelane.engine_config import EngineConfig, ExecutorConfig, HostsConfig
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.parallel.ranks import RankLayout, rank_program
@@ -105,10 +112,14 @@ def config_of(arguments: argparse.Namespace, program: Program, **options: Any) -
     )
 
 
-def pair(arguments: argparse.Namespace) -> tuple[tuple[str, Executor], tuple[str, Executor]]:
+def pair(
+    arguments: argparse.Namespace, stack: ExitStack
+) -> tuple[tuple[str, Executor], tuple[str, Executor]]:
     """The two sides of a comparison, with their names."""
     program = load_program(read_config(arguments.model), max_model_len=2 * PROMPT)
     config = config_of(arguments, program)
+    if arguments.what == "hosts":
+        return shared_and_tcp(arguments, program, config, stack)
     alone = cpu.load(program, arguments.model, config, lambda *_: None)
     first = f"{arguments.threads} threads", alone
     if arguments.what == "segments":
@@ -122,6 +133,32 @@ def pair(arguments: argparse.Namespace) -> tuple[tuple[str, Executor], tuple[str
         f"{arguments.what} {arguments.ranks}",
         cpu.load(program, arguments.model, own, lambda *_: None),
     )
+
+
+@contextmanager
+def second_host(config: ExecutorConfig, model: Path) -> Iterator[ExecutorConfig]:
+    """The configuration of the first of two hosts, while the other one is there."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    hosts = HostsConfig(count=2, own=0, address="127.0.0.1", port=port)
+    fields = {name: getattr(config, name) for name in ExecutorConfig.__struct_fields__}
+    first = EngineConfig(**fields | {"hosts": hosts}, model_dir=model)
+    other = msgspec.structs.replace(first, hosts=msgspec.structs.replace(hosts, own=1))
+    process = subprocess.Popen([sys.executable, "-m", "firelane.engine.headless", other.to_json()])
+    try:
+        yield first
+    finally:
+        process.kill()
+        process.wait()
+
+
+def shared_and_tcp(
+    arguments: argparse.Namespace, program: Program, config: ExecutorConfig, stack: ExitStack
+) -> tuple[tuple[str, Executor], tuple[str, Executor]]:
+    config = msgspec.structs.replace(config, tensor_parallel_size=arguments.ranks)
+    here = cpu.load(program, arguments.model, config, lambda *_: None)
+    first = stack.enter_context(second_host(config, arguments.model))
+    return ("shared memory", here), ("TCP", cpu.load(program, arguments.model, first, lambda *_: None))
 
 
 def compare(case: str, executors: list[Any], turns: int) -> Compared:
@@ -141,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("tp", "ep", "segments"))
+    parser.add_argument("what", choices=("tp", "ep", "segments", "hosts"))
     parser.add_argument("model", type=Path)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2, help="of all ranks together")
@@ -150,7 +187,8 @@ def main() -> None:
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--weights-pages", default="auto")
     arguments = parser.parse_args()
-    pairs = pair(arguments)
+    stack = ExitStack()
+    pairs = pair(arguments, stack)
     try:
         for _, executor in pairs:
             executor.settle()
@@ -165,6 +203,7 @@ def main() -> None:
     finally:
         for _, executor in pairs:
             executor.release()
+        stack.close()
 
 
 if __name__ == "__main__":

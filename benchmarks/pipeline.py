@@ -185,9 +185,10 @@ def _in_turn(case: Callable[[Engine], tuple[float, float]], engine: Engine) -> t
 def allreduce(arguments: argparse.Namespace) -> None:
     rows: list[list[str]] = []
     for width in (1024, 2048, 4096, 8192):
-        seconds = sum_seconds(width, rounds=arguments.rounds)
-        rows.append([f"{4 * width // 1024} KiB", f"{1e6 * statistics.median(seconds):.2f}"])
-    print(format_table(["all-reduce of 2 ranks", "µs"], rows))
+        found = [sum_seconds(width, rounds=arguments.rounds, over=over) for over in ("memory", "tcp")]
+        medians = (f"{1e6 * statistics.median(seconds):.2f}" for seconds in found)
+        rows.append([f"{4 * width // 1024} KiB", *medians])
+    print(format_table(["all-reduce of 2 ranks", "memory, µs", "loopback TCP, µs"], rows))
 
 
 def host(arguments: argparse.Namespace) -> None:

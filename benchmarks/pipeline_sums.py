@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,11 @@ from firelane import env
 from firelane.backends.cpu.compile import KernelCompiler
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.link import LinkSizes, RankLink
+from firelane.backends.cpu.link import LinkSizes, RankLink, RankWires
 from firelane.backends.cpu.native import Library
 from firelane.contract import SlotState, StepInputs, StepLimits, shared_memory
 from firelane.native.machine import choose_isa, cpu_identity
+from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout
 from firelane.program.ops import AllReduce, Embed
 from firelane.program.program import Program
@@ -25,7 +27,7 @@ from firelane.program.recipes import Piece
 from firelane.program.values import DType, Rows, Value, Weight
 
 SUMS, VOCAB, STEPS = 200, 64, 20
-RANKS = RankLayout(tp=2)
+RANKS = HostLayout(ranks=RankLayout(tp=2))
 
 
 @dataclass
@@ -57,8 +59,9 @@ def sums_program(width: int) -> Program:
     return Program(name="sums", vocab_size=VOCAB, max_model_len=64, ops=ops)
 
 
-def sum_seconds(width: int, *, rounds: int) -> list[float]:
-    """Of one row of so many numbers: of each round the seconds of a sum, barrier included."""
+def sum_seconds(width: int, *, rounds: int, over: str = "memory") -> list[float]:
+    """Of one row of so many numbers: of each round the seconds of a sum, barrier included. over: shared
+    "memory", or "tcp" on this machine's loopback, as between two hosts."""
     cores = sorted(os.sched_getaffinity(0))
     limits = StepLimits(
         max_num_seqs=1,
@@ -71,6 +74,8 @@ def sum_seconds(width: int, *, rounds: int) -> list[float]:
     )
     layout = Layout(program=sums_program(width), limits=limits, isa=choose_isa("", cpu_identity()))
     with tempfile.TemporaryDirectory() as cache:
+        if over == "tcp":
+            return _tcp_seconds(KernelCompiler.find(env.read(), Path(cache)).build(layout), layout, rounds)
         library = KernelCompiler.find(env.read(), Path(cache)).build(layout)
         sizes, slots = LinkSizes.of([layout]), shared_memory()
         link = RankLink(layout, RANKS, 0, sizes, cores=len(cores))
@@ -90,6 +95,28 @@ def sum_seconds(width: int, *, rounds: int) -> list[float]:
             executor.end_group()
             os.waitpid(child, 0)
             executor.release()
+
+
+def _tcp_seconds(library: Path, layout: Layout, rounds: int) -> list[float]:
+    """Both processes run the same steps, each with memory of its own."""
+    cores, limits = sorted(os.sched_getaffinity(0)), layout.limits
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ends = [socket.create_connection(server.getsockname()), server.accept()[0]]
+    for end in ends:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    child = os.fork()
+    rank = int(child == 0)
+    os.sched_setaffinity(0, cores[rank : rank + 1])
+    hosts, wires = HostLayout(ranks=RANKS.ranks, count=2), RankWires(peers={1 - rank: ends[rank].fileno()})
+    link = RankLink(layout, hosts, rank, LinkSizes.of([layout]), cores=1, wires=wires)
+    executor = _executor(library, layout, link, SlotState.allocate(limits, VOCAB))
+    found = [_round(executor, link, limits) for _ in range(rounds)]
+    if not child:
+        os._exit(0)
+    os.sched_setaffinity(0, cores)
+    os.waitpid(child, 0)
+    executor.release()
+    return found
 
 
 def _executor(library: Path, layout: Layout, link: RankLink, state: SlotState) -> CpuExecutor:

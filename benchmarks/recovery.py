@@ -11,6 +11,8 @@ undisturbed. Parts:
     stop1, stop2     SIGSTOP of an engine
     restart2         SIGUSR2, with two replicas
     rank             kill -9 of either of two ranks of an engine
+    stage            the same of two stages
+    host             the same of two ranks on two hosts, which are processes of this machine
 
 The pause is the longest time between two events of a stream, over one disturbance. "Beyond re-prefill" is the
 pause less the time that the engines that are left take to compute again what was lost, at the rate at which
@@ -28,9 +30,11 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -290,7 +294,7 @@ class Bench:
     async def kill_rank(self) -> None:
         """Returns when the engine has ended with it."""
         engines = self.server.engine_pids
-        ranks = [pid for pid in descendants(self.server.process.pid) if is_rank(pid)]
+        ranks = [pid for pid in descendants(os.getpid()) if is_rank(pid)]
         os.kill(random.choice([*engines, *ranks]), signal.SIGKILL)
         while set(engines) & set(self.server.engine_pids):
             await asyncio.sleep(0.02)
@@ -310,13 +314,18 @@ class Bench:
 
 def is_rank(pid: int) -> bool:
     try:
-        return b"rank_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"rank_process" in command or b"engine.headless" in command
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-RANKS = ("--tensor-parallel-size", "2")
-"""Options of a part whose action is of ranks."""
+OPTIONS = {
+    "rank": ("--tensor-parallel-size", "2"),
+    "stage": ("--pipeline-parallel-size", "2"),
+    "host": ("--tensor-parallel-size", "2", "--nnodes", "2", "--master-addr", "127.0.0.1:29533"),
+}
+"""Those of parts whose action is of ranks."""
 PARTS: dict[str, tuple[int, str]] = {
     "kill1": (1, "kill"),
     "kill2": (2, "kill"),
@@ -324,7 +333,7 @@ PARTS: dict[str, tuple[int, str]] = {
     "stop1": (1, "stop"),
     "stop2": (2, "stop"),
     "restart2": (2, "restart"),
-    "rank": (1, "kill_rank"),
+    **{name: (1, "kill_rank") for name in OPTIONS},
 }
 
 
@@ -332,13 +341,32 @@ def run_part(name: str, args: argparse.Namespace) -> Row:
     replicas, action = PARTS[name]
     times = args.kills if "kill" in action else 1
     options = ["--backend", args.backend, "--replicas", str(replicas), "--max-num-seqs", "256"]
-    options += RANKS if action == "kill_rank" else ()
-    with ServerProcess(options) as server:
+    options += OPTIONS.get(name, ())
+    with (
+        second_host(options) if name == "host" else nullcontext(),
+        ServerProcess(own_of(name, options)) as server,
+    ):
         bench = Bench(server, replicas, args)
         row = asyncio.run(bench.part(name, getattr(bench, action), times))
         if row.failed or row.different:
             print(*row.errors, *server.log.splitlines()[-20:], sep="\n", file=sys.stderr)
         return row
+
+
+def own_of(name: str, options: list[str]) -> list[str]:
+    """Those of the first host."""
+    return [*options, "--node-rank", "0"] if name == "host" else options
+
+
+@contextmanager
+def second_host(options: list[str]) -> Iterator[None]:
+    command = [sys.executable, "-m", "firelane", "serve", *options, "--node-rank", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 HEAD = """\
@@ -365,7 +393,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "rank"]
+        "--only", nargs="+", choices=PARTS, default=[part for part in PARTS if part not in OPTIONS]
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

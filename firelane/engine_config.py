@@ -20,6 +20,19 @@ WEIGHTS_PAGES = ("auto", "file", "huge")
 SCHEDULING_POLICIES = ("fair", "fcfs")
 
 
+class HostsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Hosts that an engine's ranks are on, of which this process's is number `own`. address, port: where host
+    0 takes connections of the others. key_file: with the secret that all share; None: FIRELANE_CLUSTER_KEY.
+    timeout_s: for all to be there."""
+
+    count: int
+    own: int
+    address: str
+    port: int
+    key_file: Path | None = None
+    timeout_s: float = 300.0
+
+
 class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration of an executor. Sizes are wishes: contract.resolve_limits turns them into StepLimits.
 
@@ -51,6 +64,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     as tensor_parallel_size, which share all."""
     pipeline_parallel_size: int = 1
     """Stages of one engine that share the model's layers, each as many processes as the sizes above say."""
+    hosts: HostsConfig | None = None
+    """Hosts that share the processes above evenly; None: all are here."""
     weights: str = "auto"
     """Format of bf16 matrices in memory, one of WEIGHTS: "bf16" unchanged, "lossless" the smallest lossless
     format of each matrix, "auto" the fastest. Outputs are the same, bit for bit. Those of QUANTIZING are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -26,6 +26,7 @@ class Environment:
     cache_limit_gib: FIRELANE_CACHE_LIMIT_GIB, most of models and packed weights in the cache, together
         (0 = no limit).
     allow_http: FIRELANE_ALLOW_HTTP (or AWS_ALLOW_HTTP), 1 or true: weights may come over plain http.
+    cluster_key: FIRELANE_CLUSTER_KEY, the secret that hosts of one group of ranks share ("" = none).
     """
 
     cache_dir: Path
@@ -34,9 +35,10 @@ class Environment:
     log_level: str = "info"
     cache_limit_gib: float = 0
     allow_http: bool = False
+    cluster_key: str = field(default="", repr=False)
 
 
-KNOWN = {"ALLOW_HTTP", "CACHE_DIR", "CACHE_LIMIT_GIB", "CXX", "ISA", "LOG_LEVEL"}
+KNOWN = {"ALLOW_HTTP", "CACHE_DIR", "CACHE_LIMIT_GIB", "CLUSTER_KEY", "CXX", "ISA", "LOG_LEVEL"}
 YES = ("1", "true", "yes", "on")
 OF_A_SERVICE = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -63,6 +65,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Environment:
         log_level=mine.get("LOG_LEVEL", "info"),
         cache_limit_gib=_gib("CACHE_LIMIT_GIB", mine),
         allow_http=(mine.get("ALLOW_HTTP") or environ.get("AWS_ALLOW_HTTP", "")).lower() in YES,
+        cluster_key=mine.get("CLUSTER_KEY", ""),
     )
 
 
@@ -93,6 +96,26 @@ def otlp_configured(environ: Mapping[str, str] = os.environ) -> bool:
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     return not off and any(environ.get(name) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerGroup:
+    """A group of pods that Kubernetes' LeaderWorkerSet starts together: its first one's address, its size,
+    and the number of this one (lws.sigs.k8s.io, "Labels, annotations and environment variables")."""
+
+    leader_address: str
+    size: int
+    index: int
+
+
+def worker_group(environ: Mapping[str, str] = os.environ) -> WorkerGroup | None:
+    """None outside of one."""
+    address, size, index = (
+        environ.get(f"LWS_{name}", "") for name in ("LEADER_ADDRESS", "GROUP_SIZE", "WORKER_INDEX")
+    )
+    if not (address and size.isdecimal() and index.isdecimal()):
+        return None
+    return WorkerGroup(leader_address=address, size=int(size), index=int(index))
 
 
 def api_key(environ: Mapping[str, str] = os.environ) -> str:

@@ -47,6 +47,7 @@ def check(name: str, config: ExecutorConfig) -> None:
     if name != "cpu":
         _check_for_one(name, "expert", config.expert_parallel_size)
         _check_for_one(name, "pipeline", config.pipeline_parallel_size)
+        _check_for_one_host(name, config)
     if name == "cuda":
         _check_for_gpu(config)
 
@@ -69,6 +70,14 @@ def _check_for_one(name: str, kind: str, size: int) -> None:
         raise UsageError(
             f"--{kind}-parallel-size {size}: the {name} backend has one; leave it out, or choose "
             "--backend cpu"
+        )
+
+
+def _check_for_one_host(name: str, config: ExecutorConfig) -> None:
+    if config.hosts is not None:
+        raise UsageError(
+            f"--nnodes {config.hosts.count}: ranks of the {name} backend are on one host; leave it out, or "
+            "choose --backend cpu"
         )
 
 

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli import engine_options, gateway_options, options
+from firelane.cli import engine_options, gateway_options, host_options, options
 from firelane.errors import UsageError
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
     from firelane.cli.progress import Progress as Display
     from firelane.cli.progress import ProgressDisplay, ProgressEvents
+    from firelane.engine_config import EngineConfig, HostsConfig
     from firelane.env import Environment
     from firelane.gateway.config import GatewayConfig, ModelConfig
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gateway_options.add_storage(parser)
     gateway_options.add_telemetry(parser)
     options.add_engine(parser)
+    host_options.add_hosts(parser)
     engine_options.add_replicas(parser)
 
 
@@ -152,32 +154,43 @@ def _alias(text: str) -> tuple[str, str]:
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.cli.node_plan import fixed_models
     from firelane.cli.service import serve
-    from firelane.engine_config import EngineConfig
 
     as_json = arguments.log_format == "json"
     display = display_for(arguments.log_format, environment)
     settings = gateway_options.gateway_settings(arguments)
     models = _models(arguments, display, environment.cache_dir)
+    hosts = host_options.hosts_config(arguments)
+    if hosts is not None and hosts.own > 0:
+        return host_options.follow(_engine(arguments, models[0], environment, hosts))
     name = models[0].names[0]
     settings |= gateway_options.storage_settings(arguments, environment.cache_dir, name, arguments.port)
     config = gateway_config(arguments, models, settings)
     options.log_resolved("gateway", config, as_json=as_json)
     engines: list[EngineOptions] = []
     for index, model in enumerate(models):
-        assert model.model_dir is not None
-        engine = EngineConfig(
-            model_dir=model.model_dir,
-            cache_dir=environment.cache_dir,
-            tokenizer_dir=model.tokenizer_dir,
-            log_format=arguments.log_format,
-            sandbox=not arguments.no_sandbox,
-            **options.engine_settings(arguments),
-        )
+        engine = _engine(arguments, model, environment, hosts)
         options.log_resolved("engine", engine, as_json=as_json)
         if index == 0:
             engine_options.tell_sandbox(engine, environment)
         engines.append(engine_options.engine_options(arguments, engine, len(models), index))
     return serve(config, fixed_models(config, engines), display)
+
+
+def _engine(
+    arguments: argparse.Namespace, model: ModelConfig, environment: Environment, hosts: HostsConfig | None
+) -> EngineConfig:
+    from firelane.engine_config import EngineConfig
+
+    assert model.model_dir is not None
+    return EngineConfig(
+        model_dir=model.model_dir,
+        cache_dir=environment.cache_dir,
+        tokenizer_dir=model.tokenizer_dir,
+        log_format=arguments.log_format,
+        sandbox=not arguments.no_sandbox,
+        hosts=hosts,
+        **options.engine_settings(arguments),
+    )
 
 
 def display_for(log_format: str, environment: Environment) -> ProgressDisplay | ProgressEvents:

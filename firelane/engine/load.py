@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from math import prod
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from firelane.backends import create_executor, describe, resolve
+from firelane.backends import AUTO, create_executor, describe, resolve
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine_config import QUANTIZING, EngineConfig
 from firelane.errors import UsageError
@@ -20,6 +21,9 @@ from firelane.program.program import Program
 from firelane.program.values import DType
 from firelane.weights.quantized import settings
 from firelane.wire.frames import Loading
+
+if TYPE_CHECKING:
+    from firelane.backends.cpu.executor import CpuExecutor
 
 
 def load_executor(
@@ -41,6 +45,24 @@ def load_executor(
     form = config.weights if config.weights in QUANTIZING else ""
     on_loading(_summary(program, describe(backend, config), form))
     return create_executor(backend, program, config.model_dir, config, progress)
+
+
+def follow(config: EngineConfig, on_loaded: Callable[[Callable[[], None]], None]) -> None:
+    """Run the ranks that this host has of a group until it ends. on_loaded: called before the first step,
+    with what returns when no weights are read any more. Raises a FirelaneError that says why it has ended."""
+    if config.backend not in (AUTO, "cpu"):
+        raise UsageError(
+            f"--backend {config.backend}: ranks on several hosts run on CPUs; choose --backend cpu"
+        )
+    from firelane.backends.cpu.rank_host import follow_group
+
+    def loaded(executor: CpuExecutor) -> None:
+        on_loaded(executor.settle)
+
+    def silent(stage: str, done: float, total: float, unit: str, /) -> None:
+        del stage, done, total, unit
+
+    follow_group(read_program(config), config.model_dir, config, silent, loaded)
 
 
 def read_program(config: EngineConfig) -> Program:

@@ -47,8 +47,9 @@ class Rights:
 ALL_RIGHTS = Rights()
 
 
-def rights_of(config: EngineConfig) -> Rights:
-    """Close the sandbox, where there is to be one. Called before anything starts a thread."""
+def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
+    """Close the sandbox, where there is to be one. Called before anything starts a thread. has_grammars: it
+    needs a helper that tries them out."""
     if not config.sandbox or this_machine() is None:
         return ALL_RIGHTS
     if takes_gpu(config.backend):
@@ -57,9 +58,12 @@ def rights_of(config: EngineConfig) -> Rights:
     models = [config.model_dir, *_files_of_gguf(config)]
     if config.tokenizer_dir is not None:
         models.append(config.tokenizer_dir)
-    network = (config.model_dir / STORE_INDEX).exists()
+    if config.hosts is not None and config.hosts.key_file is not None:
+        models.append(config.hosts.key_file)
+    network = (config.model_dir / STORE_INDEX).exists() or config.hosts is not None
     confine(env.read(), config.cache_dir, models, network=network)
-    return Rights(TrialHelper.fork().start, is_confined=True, network=network)
+    start_trial = TrialHelper.fork().start if has_grammars else ChildTrial
+    return Rights(start_trial, is_confined=True, network=network)
 
 
 class _GgufFile(msgspec.Struct):

@@ -97,10 +97,14 @@ class Checkpoint:
     @property
     def fingerprint(self) -> str:
         """Changes when a file is replaced, as far as names, sizes, times, headers and a sample of the content
-        tell; see fingerprint.py.
-        """
+        tell (fingerprint.py)."""
         self._fingerprint = self._fingerprint or fingerprint(self._files)
         return self._fingerprint
+
+    @property
+    def content(self) -> str:
+        """The same without times: that of a copy on another machine, too."""
+        return fingerprint(self._files, times=False)
 
     @property
     def stamps(self) -> dict[str, FileStamp]:

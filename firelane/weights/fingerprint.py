@@ -60,14 +60,15 @@ class Sampled(Protocol):
         ...
 
 
-def fingerprint(files: Sequence[Sampled]) -> str:
-    """Of names, sizes, times, headers, a sample of the content, and the hub's digest where it names one."""
+def fingerprint(files: Sequence[Sampled], *, times: bool = True) -> str:
+    """Of names, sizes, times, headers, a sample of the content, and the hub's digest where it names one.
+    Without `times` copies on other machines have the same one, and there is nothing of the hub's in it."""
     digest = hashlib.sha256()
     tensors = sum(len(file.tensors) for file in files)
     samples = max(1, min(MOST_SAMPLES, SAMPLES // max(tensors, 1)))
     for file in files:
-        name = f"{file.path.name}:{file.stamp.nbytes}:{file.stamp.modified_ns}:{hub_digest(file.path)}:"
-        digest.update(name.encode())
+        when = f"{file.stamp.modified_ns}:{hub_digest(file.path)}:" if times else ""
+        digest.update(f"{file.path.name}:{file.stamp.nbytes}:{when}".encode())
         digest.update(hashlib.sha256(file.header).digest())
         digest.update(file.sample(samples))
     return digest.hexdigest()

@@ -6,7 +6,7 @@ import math
 import os
 import signal
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 
 from firelane.backends import cpu
-from firelane.backends.cpu import rank_group
+from firelane.backends.cpu import rank_group, rank_processes
+from firelane.backends.cpu.group import check_integer_rows
 from firelane.backends.cpu.rank_group import RankGroup
 from firelane.contract import Executor, StepInputs
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
+from firelane.parallel.ranks import RankLayout, rank_program
 from tests.backends.cpu_harness import Chunk, fill, set_greedy
 from tests.engine.driver import Driver, make_request
-from tests.models.families import make_checkpoint
+from tests.models.families import config_of, make_checkpoint
 from tests.weights.quantized.test_quantized import write_quantized
 
 FAMILY, DTYPE = "qwen3_next", "bfloat16"  # heads, states of heads, routed and shared experts
@@ -161,14 +163,25 @@ def test_experts_that_cannot_be_shared_are_refused(
         load(make_checkpoint(family, DTYPE, tmp_path), kernel_cache, **options)
 
 
-def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path) -> None:
+@pytest.mark.parametrize("activations", ["bf16", "int8"])
+def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path, activations: str) -> None:
     """Groups of 32 inputs, of which the ranks have 144 each: codes of one rank, and smaller groups of two."""
     directory = write_quantized("int4", tmp_path)
-    with loaded(directory, kernel_cache, 1) as alone:
+    with loaded(directory, kernel_cache, 1, activation_dtype=activations) as alone:
         want = run(alone)
-    with loaded(directory, kernel_cache, 2) as group:
+    with loaded(directory, kernel_cache, 2, activation_dtype=activations) as group:
         assert run(group) == want
         assert group.weights_bytes < 1.2 * alone.weights_bytes
+
+
+def test_integer_rows_that_ranks_would_round_in_other_groups_are_refused() -> None:
+    """Where a sum has a segment that is no multiple of 32 inputs, and a rank's part of it has none."""
+    layout = RankLayout(tp=2)
+    for family, fits in (("llama3", True), ("gemma4_e", False)):
+        program = load_program(config_of(family, DTYPE))
+        programs = [rank_program(program, layout, rank) for rank in range(2)]
+        with nullcontext() if fits else pytest.raises(UsageError, match="2 ranks would round rows of"):
+            check_integer_rows(program, layout, programs)
 
 
 def test_a_rank_that_is_killed_ends_the_group(checkpoint: Path, kernel_cache: Path) -> None:
@@ -189,8 +202,8 @@ def test_more_ranks_than_cores_are_refused(checkpoint: Path, kernel_cache: Path,
 
 
 def test_a_rank_that_never_appears_is_named(checkpoint: Path, kernel_cache: Path, monkeypatch) -> None:
-    monkeypatch.setattr(rank_group, "MODULE", "silent_rank")
+    monkeypatch.setattr(rank_processes, "MODULE", "silent_rank")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(rank_group, "HELLO_S", 0.01)
+    monkeypatch.setattr(rank_processes, "HELLO_S", 0.01)
     with pytest.raises(MachineError, match="rank 1 of the model did not appear within"):
         load(checkpoint, kernel_cache, 2)

@@ -29,6 +29,7 @@ ENGINE = (
     "--state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
+HOSTS = "--nnodes --node-rank --master-addr --cluster-key-file --node-timeout"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices --tls-cert --tls-key"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
@@ -39,7 +40,7 @@ FLAGS = {
     "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
-    f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {ENGINE}",
+    f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,
     "load": f"MODEL --timeout-s {SERVER}",
@@ -80,6 +81,7 @@ ENVIRONMENT = {
     "FIRELANE_ALLOW_HTTP",
     "FIRELANE_CACHE_DIR",
     "FIRELANE_CACHE_LIMIT_GIB",
+    "FIRELANE_CLUSTER_KEY",
     "FIRELANE_CXX",
     "FIRELANE_ISA",
     "FIRELANE_LOG_LEVEL",

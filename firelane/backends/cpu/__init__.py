@@ -15,5 +15,5 @@ __all__ = ["describe", "load"]
 
 def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: ProgressCallback) -> Executor:
     """See backends.create_executor."""
-    load_here = rank_group.load_group if config.ranks_option else loader.load
+    load_here = rank_group.load_group if config.ranks_option or config.hosts else loader.load
     return load_here(program, model_dir, config, progress)

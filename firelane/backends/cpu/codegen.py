@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import singledispatch
 from typing import NamedTuple
 
@@ -91,6 +91,7 @@ struct Model;
 struct Model {{
   static constexpr int kOps = {ops}, kMeetings = {meetings};
   static constexpr bool kReceives = {receives}, kSends = {sends};
+  static constexpr MailPart kReceived[] = {{{received}}}, kSent[] = {{{sent}}};
   static constexpr std::size_t kScratchBytes = {scratch}, kScratchRowBytes = {row_scratch};
 
   static void run(Executor<Model>& e, Context& c, int thread) {{
@@ -127,6 +128,8 @@ def generate(layout: Layout) -> str:
         meetings=1 + len(layout.meetings),
         receives=_truth(layout.received),
         sends=_truth(layout.sent),
+        received=_mail_parts(layout.received, layout),
+        sent=_mail_parts(layout.sent, layout),
         scratch=f"(largest({', '.join(dict.fromkeys(scratch))}) + 63) / 64 * 64",
         row_scratch=max(row_scratch_of(op, layout) for op in ops),
         declared="\n".join(f"void {call.name}(Executor<Model>&, Context&, int);" for call in calls),
@@ -333,7 +336,8 @@ def _(op: AllReduce, layout: Layout) -> str:
 @call.register
 def _(op: Gather, layout: Layout) -> str:
     """Each rank has written its columns where the first one reads all of them."""
-    return f"meet(c, thread, {layout.meetings[op]});"
+    arguments = f"{layout.meetings[op]}, {_bytes(op.x, layout)}, logits"
+    return f"gather<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
 
 
 @call.register
@@ -345,6 +349,11 @@ def _(op: Send, layout: Layout) -> str:
 def _(op: Receive, layout: Layout) -> str:
     shape = f"{layout.row_bytes(op.out)}, {layout.received[op.out]}"
     return f"receive<{shape}>(c, thread, {_bytes(op.out, layout)});"
+
+
+def _mail_parts(values: Mapping[Value, int], layout: Layout) -> str:
+    """Of the values that stages hand on; one of no bytes where there are none."""
+    return ", ".join(f"{{{layout.row_bytes(v)}, {before}}}" for v, before in values.items()) or "{0, 0}"
 
 
 def _bytes(value: Value, layout: Layout) -> str:

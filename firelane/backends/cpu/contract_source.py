@@ -18,6 +18,7 @@ from firelane.backends.cpu.native import (
     STAGE_BYTES,
     CreateStruct,
     LimitsStruct,
+    PeerStruct,
     StepStruct,
 )
 from firelane.contract import (
@@ -46,6 +47,7 @@ constexpr int kMostInFlight = {in_flight}, kMostLanes = {lanes};
 constexpr std::size_t kLinkEndedAt = {ended_at}, kLinkStagesAt = {stages_at}, kLinkCountsAt = {counts_at};
 constexpr std::size_t kLinkBytes = {link_bytes}, kStageBusyAt = {busy_at}, kStageBytes = {stage_bytes};
 constexpr std::size_t kLimitsBytes = {limits_bytes}, kCreateBytes = {create_bytes}, kStepBytes = {step_bytes};
+constexpr std::size_t kPeerBytes = {peer_bytes};
 
 struct SamplingParams {{
 {fields}
@@ -82,6 +84,7 @@ def contract_source() -> str:
         limits_bytes=ct.sizeof(LimitsStruct),
         create_bytes=ct.sizeof(CreateStruct),
         step_bytes=ct.sizeof(StepStruct),
+        peer_bytes=ct.sizeof(PeerStruct),
         fields="\n".join(lines),
         checks="\n".join(f"static_assert({check});" for check in checks),
     )

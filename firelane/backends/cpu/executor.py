@@ -18,6 +18,7 @@ from firelane.backends.cpu.native import (
     CodedStruct,
     CreateStruct,
     Library,
+    PeerStruct,
     StepStruct,
     address,
     limits_struct,
@@ -132,10 +133,11 @@ class CpuExecutor:
             ranks=1,
             depth=1,
             in_flight=self.max_in_flight,
+            mail_in_fd=-1,
+            mail_out_fd=-1,
             **state_addresses(self._state),
         )
-        if link:
-            _connect(arguments, link)
+        self._peers = _connect(arguments, link) if link else None
         handle = self._library.create(ct.byref(arguments))
         if not handle:
             raise OutOfMemoryError(
@@ -267,11 +269,18 @@ class CpuExecutor:
             self._pool.release()
 
 
-def _connect(arguments: CreateStruct, link: RankLink) -> None:
+def _connect(arguments: CreateStruct, link: RankLink) -> ct.Array[PeerStruct]:
+    """Returns what has to live as long as the executor."""
     arguments.link, arguments.shared, arguments.shared_apart = link.header, link.sums, link.sizes.sum
     arguments.mail_in, arguments.mail_out, arguments.mail_apart = link.mail_in, link.mail_out, link.sizes.mail
     arguments.stage, arguments.lane, arguments.ranks = link.stage, link.lane, link.ranks.lanes
     arguments.depth, arguments.link_spins = link.depth, link.spins
+    found = link.peers()
+    peers = (PeerStruct * len(found))(*found)
+    arguments.peers, arguments.peer_count = ct.addressof(peers), len(found) - 1
+    arguments.lanes_here = min(link.hosts.each, link.ranks.lanes)
+    arguments.mail_in_fd, arguments.mail_out_fd = link.wires.mail_in, link.wires.mail_out
+    return peers
 
 
 def _aligned(nbytes: int) -> int:

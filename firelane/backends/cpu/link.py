@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,10 +22,11 @@ from firelane.backends.cpu.native import (
     STAGE_BUSY_AT,
     STAGE_BYTES,
     STEP_ARRAYS,
+    PeerStruct,
 )
 from firelane.contract import StepInputs, StepLimits
 from firelane.errors import MachineError
-from firelane.parallel.ranks import RankLayout
+from firelane.parallel.hosts import HostLayout
 from firelane.program.ops import AllReduce, Gather
 from firelane.program.values import Rows, Value
 
@@ -64,23 +65,49 @@ def _exchanged(layout: Layout) -> LinkSizes:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankWires:
+    """Descriptors of a rank's connections to ranks of other hosts: those that it adds up with, by their
+    numbers, and those of the stages before and after; -1 where there is none."""
+
+    peers: Mapping[int, int] = field(default_factory=dict[int, int])
+    mail_in: int = -1
+    mail_out: int = -1
+
+    @property
+    def fds(self) -> list[int]:
+        return [fd for fd in (*self.peers.values(), self.mail_in, self.mail_out) if fd >= 0]
+
+
+NO_WIRES = RankWires()
+
+
 class RankLink:
-    """The shared memory of a group, as rank `rank` of `ranks` sees it. Whoever made it hands `fd` to the
-    others and closes it; the mapping lives as long as this object.
+    """The shared memory of the ranks of one host, as rank `rank` sees it, and its connections to others.
+    Whoever made it hands `fd` to the others and closes it; the mapping lives as long as this object.
 
     Behind the headers lie the inputs of `depth` steps in turns, one more than are in flight; then for each
     stage two places, in turns, of its ranks' parts of sums; what is gathered; and for each rank the rows of
     `depth` steps for the next stage."""
 
     def __init__(
-        self, layout: Layout, ranks: RankLayout, rank: int, sizes: LinkSizes, *, cores: int, fd: int = -1
+        self,
+        layout: Layout,
+        hosts: HostLayout,
+        rank: int,
+        sizes: LinkSizes,
+        *,
+        cores: int,
+        fd: int = -1,
+        wires: RankWires = NO_WIRES,
     ) -> None:
-        """fd: of the group that another process has made with the same sizes; -1 makes one. cores: that the
-        ranks have together; with fewer than ranks nobody waits busily. Raises MachineError where the sizes
-        differ."""
-        self.layout, self.ranks, self.rank, self.sizes = layout, ranks, rank, sizes
+        """fd: of the memory that another process has made with the same sizes; -1 makes one. cores: that the
+        ranks of this host have together; with fewer than ranks nobody waits busily. Raises MachineError where
+        the sizes differ."""
+        self.layout, self.hosts, self.rank, self.sizes, self.wires = layout, hosts, rank, sizes, wires
+        ranks = self.ranks = hosts.ranks
         self.stage, self.lane, self.depth = ranks.stage_of(rank), ranks.lane_of(rank), ranks.pp + 1
-        self.spins = 20000 if cores >= ranks.ranks else 0
+        self.spins = 20000 if cores >= hosts.each else 0
         assert self.depth <= MOST_IN_FLIGHT, f"{ranks.pp} stages"
         assert ranks.lanes <= MOST_LANES, f"{ranks.lanes} ranks of a stage"
         inputs_bytes = _in_pages(_inputs_bytes(layout.limits))
@@ -153,6 +180,21 @@ class RankLink:
                 if op.out is not None:
                     found[op.out] = start
         return found
+
+    def peers(self) -> list[PeerStruct]:
+        """This rank, then those of other hosts that it exchanges rows with."""
+        fds = {self.rank: -1, **self.wires.peers}
+        gathered = [op for op in self.layout.meetings if isinstance(op, Gather)]
+        assert len(gathered) <= 1, "a peer has its columns in one place"
+        return [self._peer(rank, fd, gathered) for rank, fd in fds.items()]
+
+    def _peer(self, rank: int, fd: int, gathered: list[Gather]) -> PeerStruct:
+        lane = self.ranks.lane_of(rank)
+        made = PeerStruct(fd=fd, lane=lane)
+        for op in gathered:
+            size = self.layout.element_bytes(op.x.dtype)
+            made.column, made.width = sum(op.widths[:lane]) * size, op.widths[lane] * size
+        return made
 
     def hand_out(self, inputs: StepInputs) -> None:
         """Copy the inputs of the next step to where all ranks read them."""

@@ -92,7 +92,7 @@ def load_for(
     wanted = wanted_forms(config.weights, target.result().isa, program)
     stored = None if config.weights == "bf16" else partial(coded_format, checkpoint)
     choice = choose(program, wanted, estimate, stored)
-    limits = member.limits or _limits(member.sizes(program), config, choice.saved_bytes, member.ranks)
+    limits = member.limits or _limits(member, member.sizes(program), config, choice.saved_bytes)
     isa, own_limits = target.result().isa, limits_of(program, limits)
     integers = config.activation_dtype == "int8"
     layout = Layout(program=program, limits=own_limits, isa=isa, forms=choice.forms, integers=integers)
@@ -174,13 +174,14 @@ def check_integers(layout: Layout) -> None:
         )
 
 
-def _limits(sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int, ranks: int) -> StepLimits:
+def _limits(member: Member, sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int) -> StepLimits:
     """saved_bytes: by the formats of a rank's weights; ranks share the memory that is left."""
+    ranks, available = member.ranks, member.available_bytes
     weights_bytes = sizes.weights_bytes - saved_bytes * ranks
-    free = available_bytes() - weights_bytes
+    free = available - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
-            f"the weights need {weights_bytes / GIB:.1f} GiB and {available_bytes() / GIB:.1f} GiB "
+            f"the weights need {weights_bytes / GIB:.1f} GiB and {available / GIB:.1f} GiB "
             "of memory are free: free some, or serve a smaller model"
         )
     return resolve_limits(

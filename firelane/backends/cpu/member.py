@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from firelane.backends.cpu.layout import Layout
-from firelane.backends.cpu.link import LinkSizes, RankLink
+from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
+from firelane.backends.cpu.memory import available_bytes
 from firelane.contract import SlotState, Span, StepLimits
+from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.program.program import Program
 
@@ -25,17 +27,17 @@ class GroupSizes:
     kv_bytes_per_token: int
     state_bytes: int
     weights_bytes: int
-    """Of all ranks, before they are packed."""
+    """Of all ranks of a machine, before they are packed."""
 
     @classmethod
-    def of(cls, programs: Sequence[Program]) -> GroupSizes:
-        """Programs: of all ranks."""
+    def of(cls, programs: Sequence[Program], hosts: int = 1) -> GroupSizes:
+        """Programs: of all ranks, which are on so many machines."""
         return cls(
             max_model_len=programs[0].max_model_len,
             spans=programs[0].spans,
             kv_bytes_per_token=max(program.kv_bytes_per_token for program in programs),
             state_bytes=max(program.state_bytes for program in programs),
-            weights_bytes=sum(program.weights_bytes for program in programs),
+            weights_bytes=sum(program.weights_bytes for program in programs) // hosts,
         )
 
 
@@ -48,10 +50,17 @@ class Member(Protocol):
     """One process of a group."""
 
     @property
-    def ranks(self) -> int: ...
+    def ranks(self) -> int:
+        """Of this machine."""
+        ...
 
     @property
     def max_in_flight(self) -> int: ...
+
+    @property
+    def available_bytes(self) -> int:
+        """Memory that is free on each machine, for the ranks that are there."""
+        ...
 
     def program(self, program: Program) -> Program:
         """Its part of the whole model. Raises UsageError for sizes that no cut exists for."""
@@ -83,6 +92,10 @@ class Alone:
     max_in_flight: int = 1
     limits: StepLimits | None = None
 
+    @property
+    def available_bytes(self) -> int:
+        return available_bytes()
+
     def program(self, program: Program) -> Program:
         return rank_program(program, RankLayout(), 0)
 
@@ -103,28 +116,41 @@ class Follower:
     and the sizes of a step and of what is exchanged."""
 
     rank: int
-    layout: RankLayout
+    hosts: HostLayout
     limits: StepLimits
     link_sizes: LinkSizes
     link_fd: int
     slots_fd: int
     cores: int
+    wires: RankWires = NO_WIRES
     max_in_flight: int = 1
     """It waits for each step before it begins the next one."""
 
     @property
     def ranks(self) -> int:
-        return self.layout.ranks
+        return self.hosts.each
+
+    @property
+    def available_bytes(self) -> int:
+        return available_bytes()
 
     def program(self, program: Program) -> Program:
-        return rank_program(program, self.layout, self.rank)
+        return rank_program(program, self.hosts.ranks, self.rank)
 
     def sizes(self, program: Program) -> GroupSizes:
         return GroupSizes.of([program])
 
     def join(self, layout: Layout, limits: StepLimits) -> tuple[RankLink | None, SlotState | None]:
         """Raises MachineError where the sizes differ."""
-        link = RankLink(layout, self.layout, self.rank, self.link_sizes, cores=self.cores, fd=self.link_fd)
+        link = RankLink(
+            layout,
+            self.hosts,
+            self.rank,
+            self.link_sizes,
+            cores=self.cores,
+            fd=self.link_fd,
+            wires=self.wires,
+        )
         return link, SlotState.attach(self.slots_fd, limits, layout.program.vocab_size)
 
     def pinned(self) -> AbstractContextManager[None]:

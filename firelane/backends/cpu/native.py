@@ -59,7 +59,15 @@ class CreateStruct(ct.Structure):
         ("mail_out", ct.c_void_p),
         ("mail_apart", ct.c_size_t),
         *((name, ct.c_int32) for name in ("stage", "lane", "ranks", "depth", "link_spins", "in_flight")),
+        ("peers", ct.c_void_p),
+        *((name, ct.c_int32) for name in ("peer_count", "lanes_here", "mail_in_fd", "mail_out_fd")),
     ]
+
+
+class PeerStruct(ct.Structure):
+    """A rank and the columns that it has of gathered rows: csrc/context.h, Peer."""
+
+    _fields_ = [("fd", ct.c_int32), ("lane", ct.c_int32), ("column", ct.c_size_t), ("width", ct.c_size_t)]
 
 
 class CodedStruct(ct.Structure):

@@ -34,11 +34,12 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, task.cores)
     follower = Follower(
         rank=task.rank,
-        layout=task.layout,
+        hosts=task.hosts,
         limits=task.limits,
         link_sizes=task.link_sizes,
         link_fd=task.link_fd,
         slots_fd=task.slots_fd,
+        wires=task.wires,
         cores=task.group_cores,
     )
     try:

@@ -1,5 +1,5 @@
-"""The words between the first rank and the processes of the others, over a socket pair: a rank says HELLO, is
-told its Task, and says READY and what it has LOADED, or FAILED and why."""
+"""The words between the first rank of a host and the processes of the others, over a socket pair: a rank says
+HELLO, is told its Task, and says READY and what it has LOADED, or FAILED and why."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from firelane.backends.cpu.link import LinkSizes
+from firelane.backends.cpu.link import LinkSizes, RankWires
 from firelane.contract import StepLimits
 from firelane.engine_config import ExecutorConfig
-from firelane.parallel.ranks import RankLayout
+from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
 
 HELLO, READY, FAILED = b"H", b"R", b"F"
@@ -27,11 +27,12 @@ class Task:
     model_dir: Path
     config: ExecutorConfig
     rank: int
-    layout: RankLayout
+    hosts: HostLayout
     limits: StepLimits
     link_sizes: LinkSizes
     link_fd: int
     slots_fd: int
+    wires: RankWires
     cores: tuple[int, ...]
     group_cores: int
     log_level: str

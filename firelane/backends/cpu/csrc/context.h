@@ -17,6 +17,17 @@ struct OpPart {
   std::int32_t first, count;
 };
 
+// A rank of another host that this one exchanges rows with; its columns in a row that is gathered, in bytes.
+struct Peer {
+  std::int32_t fd, lane;
+  std::size_t column, width;
+};
+
+// A value that a stage hands on: bytes of a row, and of the rows of those before it.
+struct MailPart {
+  std::size_t row_bytes, before;
+};
+
 // Fixed for the life of an executor; the memory belongs to the Python side.
 struct CreateArgs {
   Limits limits;
@@ -43,6 +54,9 @@ struct CreateArgs {
   std::size_t mail_apart;            // so far behind each other, in turns
   std::int32_t stage, lane, ranks, depth, link_spins;  // lane: place of the rank among the `ranks` of its stage
   std::int32_t in_flight;  // steps that may be submitted before the first of them is waited for
+  const Peer* peers;       // this rank itself, then `peer_count` others
+  std::int32_t peer_count, lanes_here;   // lanes_here: ranks of the stage on each of its hosts
+  std::int32_t mail_in_fd, mail_out_fd;  // connections to stages of other hosts, or -1
 };
 
 struct StepArgs {
@@ -55,7 +69,8 @@ struct StepArgs {
   float* out_top_logprobs;
   float* out_hidden;
 };
-static_assert(sizeof(Limits) == kLimitsBytes && sizeof(CreateArgs) == kCreateBytes && sizeof(StepArgs) == kStepBytes);
+static_assert(sizeof(Limits) == kLimitsBytes && sizeof(CreateArgs) == kCreateBytes && sizeof(StepArgs) == kStepBytes &&
+              sizeof(Peer) == kPeerBytes);
 
 // The part of [0, n) that thread t of `threads` takes: contiguous, sizes differ by one at most.
 struct Range {

@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "coded.h"
+#include "collectives.h"
 #include "delta_rule.h"
 #include "experts.h"
 #include "grouped.h"
@@ -10,7 +11,6 @@
 #include "latent.h"
 #include "latent_attention.h"
 #include "linear.h"
-#include "link.h"
 #include "rope.h"
 #include "route.h"
 #include "rows.h"

@@ -8,6 +8,9 @@
 // A stage hands its rows on to the next one: each rank to the rank with the same place there, in one of
 // CreateArgs::depth places in turns, one more than steps that may be in flight. So the rows of a step lie where they lie
 // until all ranks have ended it.
+//
+// Ranks of other hosts have parts and rows here, too: whoever hears of them puts them there, and arrives for them
+// (hosts.h).
 #pragma once
 
 #include <cstddef>
@@ -23,7 +26,7 @@ namespace firelane {
 struct alignas(64) SharedCount {
   Atomic<std::uint32_t> value, sleepers;
 
-  std::uint32_t add_one() { return value.fetch_add(1) + 1; }
+  std::uint32_t add(std::uint32_t more) { return value.fetch_add(more) + more; }
   void wake() {
     if (sleepers.load()) wake_shared(value);
   }
@@ -69,7 +72,7 @@ FL_INLINE void await_count(LinkHeader& link, SharedCount& count, std::uint32_t w
 }
 
 inline void hand_out(LinkHeader& link) {
-  link.steps.add_one();
+  link.steps.add(1);
   link.steps.wake();
 }
 
@@ -89,21 +92,21 @@ FL_INLINE void meet(const Context& c, int thread, int index) {
   LinkHeader& link = *static_cast<LinkHeader*>(c.link);
   SharedCount& arrivals = stage_header(c.link, c.stage).arrivals;
   const std::uint32_t wanted = c.link_begun + std::uint32_t(index + 1) * c.ranks;
-  if (thread == 0 && arrivals.add_one() == wanted) arrivals.wake();
+  if (thread == 0 && arrivals.add(1 + c.peer_count) == wanted) arrivals.wake();
   await_count(link, arrivals, wanted, c.link_spins);
+}
+
+// The rows of this step of a rank of `stage` with this place there lie where the next stage reads them.
+inline void rows_lie(const Context& c, int stage) {
+  SharedCount& sent = stage_header(c.link, stage).sent[c.lane];
+  sent.add(1);
+  sent.wake();
 }
 
 // Until the stage before has sent the rows of this step.
 FL_INLINE void await_rows(const Context& c) {
   SharedCount& sent = stage_header(c.link, c.stage - 1).sent[c.lane];
   await_count(*static_cast<LinkHeader*>(c.link), sent, c.number + 1, c.link_spins);
-}
-
-// The rows of this step lie where the next stage reads them.
-inline void send_rows(const Context& c) {
-  SharedCount& sent = stage_header(c.link, c.stage).sent[c.lane];
-  sent.add_one();
-  sent.wake();
 }
 
 // Rows of ROW_BYTES each to where the next stage reads them, or from there. BEFORE: bytes a row of what lies in front.
@@ -122,36 +125,5 @@ FL_KERNEL void receive(const Context& c, int thread, std::uint8_t* to) {
   std::memcpy(to + std::size_t(mine.begin) * ROW_BYTES, from + std::size_t(mine.begin) * ROW_BYTES,
               std::size_t(mine.end - mine.begin) * ROW_BYTES);
 }
-
-// LDP, LDO, LDR: elements from one row of the parts, of out and of the residual to the next.
-template <int RANKS, int WIDTH, int LDP, int LDO, int LDR, bool BIAS, bool RESIDUAL, bool SCALED>
-struct AllReduce {
-  const float* parts;  // of the first rank
-  std::size_t apart;   // elements from one rank's to the next's
-  float* out;
-  const float* bias;
-  const float* residual;
-  float scale;
-
-  template <int N>
-  FL_INLINE f32x16 sum(const float* from) const {
-    if constexpr (N == 1) return load(from);
-    else return sum<N / 2>(from) + sum<N - N / 2>(from + N / 2 * apart);
-  }
-
-  FL_KERNEL void run(const Context& c, int thread, int index, int rows) const {
-    meet(c, thread, index);
-    constexpr int vectors = (WIDTH + 15) / 16;
-    const Range mine = split(rows * vectors, thread, c.threads());
-    for (int item = mine.begin; item < mine.end; ++item) {
-      const std::size_t row = item / vectors, column = item % vectors * 16;
-      f32x16 total = sum<RANKS>(parts + row * LDP + column);
-      if constexpr (BIAS) total += load(bias + column);
-      if constexpr (SCALED) total = total * scale;
-      if constexpr (RESIDUAL) total += load(residual + row * LDR + column);
-      store(out + row * LDO + column, total);
-    }
-  }
-};
 
 }  // namespace firelane

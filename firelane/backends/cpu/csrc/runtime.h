@@ -1,12 +1,14 @@
 // The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes,
 // kScratchRowBytes (for each token row of the largest step), kMeetings (barriers of a stage's ranks in a step),
-// kReceives and kSends (rows from another stage or for one) and run().
+// kReceives and kSends (whether rows come from another stage or go to one), kReceived and kSent (of which values) and
+// run().
 #pragma once
 
 #include <ctime>
 #include <vector>
 
 #include "context.h"
+#include "hosts.h"
 #include "link.h"
 #include "thread_pool.h"
 
@@ -114,7 +116,7 @@ class Executor {
   static void work(void* self, int thread, std::uint32_t number) {
     auto& executor = *static_cast<Executor*>(self);
     Context& c = executor.steps_[number % executor.steps_.size()].context;
-    if (Program::kReceives) await_rows(c);
+    if (Program::kReceives) executor.receive_rows(c, thread);
     if (c.ranks > 1) meet(c, thread, 0);
     const double begun = seconds_now();
     if (thread == 0) executor.mark_ = begun;
@@ -126,7 +128,17 @@ class Executor {
   void end(const Context& c, double begun) {
     args_.op_seconds[Program::kOps] += 1;
     if (c.link) stage_header(c.link, c.stage).busy_seconds[c.lane] += seconds_now() - begun;
-    if (Program::kSends) send_rows(c);
+    if (!Program::kSends) return;
+    if (c.mail_out_fd >= 0) carry_mail(c, c.mail_out_fd, true, c.mail_out, Program::kSent);
+    rows_lie(c, c.stage);
+  }
+
+  void receive_rows(const Context& c, int thread) {
+    if (c.mail_in_fd >= 0 && thread == 0) {
+      carry_mail(c, c.mail_in_fd, false, c.mail_in, Program::kReceived);
+      rows_lie(c, c.stage - 1);
+    }
+    await_rows(c);
   }
 
   const CreateArgs args_;

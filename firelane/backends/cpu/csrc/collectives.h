@@ -1,0 +1,50 @@
+// What ranks do with the rows of all of them: sums, and rows of which each has some columns.
+#pragma once
+
+#include "hosts.h"
+#include "link.h"
+
+namespace firelane {
+
+// Each rank has written its columns where the first one reads all of them. ROW_BYTES: from one row to the next.
+template <std::size_t ROW_BYTES>
+FL_KERNEL void gather(const Context& c, int thread, int index, std::uint8_t* own, int rows) {
+  if (thread == 0 && c.peer_count) collect_columns(c, own, ROW_BYTES, rows);
+  meet(c, thread, index);
+}
+
+// LDP, LDO, LDR: elements from one row of the parts, of out and of the residual to the next.
+template <int RANKS, int WIDTH, int LDP, int LDO, int LDR, bool BIAS, bool RESIDUAL, bool SCALED>
+struct AllReduce {
+  const float* parts;  // of the first rank
+  std::size_t apart;   // elements from one rank's to the next's
+  float* out;
+  const float* bias;
+  const float* residual;
+  float scale;
+
+  static std::uint8_t* bytes(const float* at) { return reinterpret_cast<std::uint8_t*>(const_cast<float*>(at)); }
+
+  template <int N>
+  FL_INLINE f32x16 sum(const float* from) const {
+    if constexpr (N == 1) return load(from);
+    else return sum<N / 2>(from) + sum<N - N / 2>(from + N / 2 * apart);
+  }
+
+  FL_KERNEL void run(const Context& c, int thread, int index, int rows) const {
+    if (thread == 0 && c.peer_count) share_parts(c, bytes(parts), apart * sizeof(float), rows * LDP * sizeof(float));
+    meet(c, thread, index);
+    constexpr int vectors = (WIDTH + 15) / 16;
+    const Range mine = split(rows * vectors, thread, c.threads());
+    for (int item = mine.begin; item < mine.end; ++item) {
+      const std::size_t row = item / vectors, column = item % vectors * 16;
+      f32x16 total = sum<RANKS>(parts + row * LDP + column);
+      if constexpr (BIAS) total += load(bias + column);
+      if constexpr (SCALED) total = total * scale;
+      if constexpr (RESIDUAL) total += load(residual + row * LDR + column);
+      store(out + row * LDO + column, total);
+    }
+  }
+};
+
+}  // namespace firelane

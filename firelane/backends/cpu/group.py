@@ -1,0 +1,76 @@
+"""Agreement of all hosts of a group of ranks: its layout, and what each host says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import firelane
+from firelane import env
+from firelane.backends.cpu.attach import Hello, compared_options
+from firelane.backends.cpu.memory import available_bytes
+from firelane.backends.cpu.native import MOST_IN_FLIGHT
+from firelane.engine_config import ExecutorConfig
+from firelane.errors import UsageError
+from firelane.native import machine
+from firelane.parallel.hosts import HostLayout
+from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.program.integer_products import row_group
+from firelane.program.ops import Linear
+from firelane.program.program import Program
+from firelane.storage import read_regular
+from firelane.weights.checkpoint import Checkpoint
+
+
+def check_group(program: Program, config: ExecutorConfig) -> HostLayout:
+    """The group that `config` asks for. Raises UsageError for what ranks on CPUs do not take."""
+    pp, nodes = config.pipeline_parallel_size, config.hosts.count if config.hosts else 1
+    ranks = RankLayout.of(program, tp=config.tensor_parallel_size, pp=pp, ep=config.expert_parallel_size)
+    if pp >= MOST_IN_FLIGHT:
+        raise UsageError(
+            f"--pipeline-parallel-size {pp}: at most {MOST_IN_FLIGHT - 1} stages run on CPUs; lower it"
+        )
+    return HostLayout(ranks=ranks, count=nodes)
+
+
+def check_integer_rows(program: Program, layout: RankLayout, programs: Sequence[Program]) -> None:
+    """UsageError where ranks would round inputs of integer products in groups of other sizes than one process
+    does. programs: of all ranks."""
+    wanted = _row_groups(rank_program(program, RankLayout(), 0))
+    for lane in range(layout.lanes):
+        if [group for own in programs[lane :: layout.lanes] for group in _row_groups(own)] != wanted:
+            raise UsageError(
+                f"--activation-dtype int8: {layout.ranks} ranks would round rows of {program.name} in other "
+                "groups than one process does; leave it out, or choose another number of ranks"
+            )
+
+
+def _row_groups(program: Program) -> list[int]:
+    """Of the products whose inputs ranks share."""
+    linears = [op for op in program.ops if isinstance(op, Linear) and op.segments]
+    return [row_group(op.weight.k, op.segments) for op in linears]
+
+
+def hello_of(
+    model_dir: Path, program: Program, config: ExecutorConfig, settings: env.Environment, port: int = 0
+) -> Hello:
+    """What this host says of itself. program: the whole model's, as the loader has it."""
+    assert config.hosts is not None
+    return Hello(
+        version=firelane.__version__,
+        host=config.hosts.own,
+        hosts=config.hosts.count,
+        options=compared_options(config),
+        model=_model(model_dir),
+        program=hashlib.sha256(repr(program).encode()).hexdigest(),
+        isa=machine.choose_isa(settings.isa, machine.cpu_identity()),
+        available_bytes=available_bytes(),
+        port=port,
+    )
+
+
+def _model(model_dir: Path) -> str:
+    """A digest of config.json, and of the checkpoint as far as a sample tells."""
+    config = read_regular(model_dir / "config.json")
+    return hashlib.sha256(config + Checkpoint.open(model_dir).content.encode()).hexdigest()

@@ -1,0 +1,68 @@
+"""Connections between ranks of different hosts, made when a group starts: each host connects to those before
+it in number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from firelane.backends.cpu.attach import HostSocket, Listener, WireHello, connect
+from firelane.backends.cpu.link import RankWires
+from firelane.errors import MachineError
+from firelane.parallel.hosts import HostLayout, Wire
+
+
+class HostWires:
+    """All wires of one host. Owns their sockets."""
+
+    def __init__(self, hosts: HostLayout, host: int, group: str) -> None:
+        self._hosts, self._host, self._group = hosts, host, group
+        self._sockets: dict[Wire, HostSocket] = {}
+
+    def open(
+        self, addresses: Sequence[tuple[str, int]], listener: Listener | None, key: bytes, deadline_s: float
+    ) -> None:
+        """addresses: of all hosts, by number. Raises MachineError with the wire that is missing at the
+        deadline."""
+        wanted = {wire: self._other(wire) for wire in self._hosts.wires() if self._touches(wire)}
+        for wire, other in wanted.items():
+            if other < self._host:
+                sock = connect(*addresses[other], key, deadline_s)
+                sock.send(WireHello(group=self._group, wire=str(wire)))
+                self._sockets[wire] = sock
+        missing = {str(wire): wire for wire, other in wanted.items() if other > self._host}
+        while missing:
+            assert listener is not None
+            try:
+                sock = listener.accept(deadline_s)
+            except TimeoutError:
+                raise MachineError(f"no connection for the {min(missing)} was made in time") from None
+            hello = sock.receive(WireHello)
+            wire = missing.pop(hello.wire, None) if hello.group == self._group else None
+            if wire is None:
+                sock.close()
+            else:
+                self._sockets[wire] = sock
+
+    def of_ranks(self) -> Mapping[int, RankWires]:
+        """Descriptors, by rank of this host."""
+        return {rank: self._of(rank) for rank in self._hosts.ranks_of(self._host)}
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+
+    def _of(self, rank: int) -> RankWires:
+        fds = {wire: sock.sock.fileno() for wire, sock in self._sockets.items() if rank in wire.ranks}
+        mail = {wire.ranks: fd for wire, fd in fds.items() if wire.kind == "mail"}
+        return RankWires(
+            peers={sum(wire.ranks) - rank: fd for wire, fd in fds.items() if wire.kind == "sum"},
+            mail_in=next((fd for (_, receiver), fd in mail.items() if receiver == rank), -1),
+            mail_out=next((fd for (sender, _), fd in mail.items() if sender == rank), -1),
+        )
+
+    def _touches(self, wire: Wire) -> bool:
+        return self._host in map(self._hosts.host_of, wire.ranks)
+
+    def _other(self, wire: Wire) -> int:
+        first, second = map(self._hosts.host_of, wire.ranks)
+        return second if first == self._host else first

@@ -1,0 +1,233 @@
+"""Processes of the ranks of one host: those that the first of them starts beside itself, and what they
+share."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
+from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, LOADED, READY, Task
+from firelane.contract import SlotState, StepLimits
+from firelane.contract.slots import shared_memory
+from firelane.engine_config import EngineConfig, ExecutorConfig
+from firelane.errors import MachineError, UsageError
+from firelane.parallel.hosts import HostLayout
+from firelane.program.program import Program
+
+HELLO_S = 60.0
+"""Until a rank that was started has to be there."""
+END_S = 5.0
+"""Until a rank that was told to end is killed."""
+MODULE = "firelane.backends.cpu.rank_process"
+
+
+def usable_cores() -> set[int]:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+class RankProcess:
+    """Process of one rank, started for `task`, which send() tells it."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._is_ending, self._is_ready = task, False, False
+        self.weights_bytes = self.kv_bytes = 0
+        self._sock, theirs = socket.socketpair()
+        with theirs:
+            fds = (theirs.fileno(), task.link_fd, task.slots_fd, *task.wires.fds)
+            self._process = subprocess.Popen([sys.executable, "-m", MODULE, str(fds[0])], pass_fds=fds)
+
+    def send(self) -> None:
+        """Raises MachineError where nobody reads it."""
+        self._sock.settimeout(HELLO_S)
+        payload = pickle.dumps(self._task)
+        try:
+            self._sock.sendall(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
+        except OSError as error:
+            raise MachineError(f"{self.name} did not take its task: {error}") from error
+
+    @property
+    def name(self) -> str:
+        return f"rank {self._task.rank} of the model"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def await_ready(self) -> None:
+        """Raises MachineError where it has ended, or is not there after HELLO_S."""
+        try:
+            if self._sock.recv(1) != HELLO:
+                raise MachineError(f"{self.name} {self._ending()} before it began to load")
+        except TimeoutError as error:
+            raise MachineError(
+                f"{self.name} did not appear within {HELLO_S:.0f} s: the machine may be "
+                "overloaded, or out of memory"
+            ) from error
+        self._sock.settimeout(None)
+        kind = self._sock.recv(1)
+        if kind == FAILED:
+            with self._sock.makefile("rb") as stream:
+                raise MachineError(f"{self.name}: {stream.read().decode()}")
+        if kind != READY:
+            raise MachineError(f"{self.name} {self._ending()} while it was loading")
+        self.weights_bytes, self.kv_bytes = LOADED.unpack(self._sock.recv(LOADED.size, socket.MSG_WAITALL))
+        self._is_ready = True
+
+    def watch(self, on_end: Callable[[str], None]) -> None:
+        """Call on_end, from another thread, if it ends before it is told to."""
+
+        def wait() -> None:
+            with suppress(OSError):
+                self._sock.recv(1)
+            if not self._is_ending:
+                on_end(f"{self.name} {self._ending()}")
+
+        threading.Thread(target=wait, name=self.name, daemon=True).start()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._is_ending = True
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        if not self._is_ready:
+            self._process.kill()  # it does not look at its socket while it loads
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ending(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(END_S)
+            return f"ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+        return "closed its socket"
+
+
+@dataclass
+class LocalRanks:
+    """The ranks of host `host`, of which this process is `rank`: it starts the others. config: of the whole
+    group; log_level: of all processes."""
+
+    whole: Program
+    model_dir: Path
+    config: ExecutorConfig
+    hosts: HostLayout
+    host: int
+    rank: int
+    cores: Sequence[int]
+    log_level: str
+    processes: list[RankProcess] = field(default_factory=list[RankProcess], init=False)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for more ranks than cores."""
+        each, cores = self.hosts.each, len(self.cores)
+        if each > cores:
+            raise UsageError(
+                f"{self.config.ranks_option}: this process has {cores} core{'s' * (cores != 1)}, and each "
+                "rank needs one; lower it"
+            )
+
+    @property
+    def own_config(self) -> ExecutorConfig:
+        """That of one rank."""
+        config = self.config
+        kv = config.kv_cache_bytes
+        return msgspec.structs.replace(
+            config,
+            threads=max(1, (config.threads or len(self.cores)) // self.hosts.each),
+            kv_cache_bytes=kv and max(1, kv // self.hosts.ranks.ranks),
+            kv_cache_memory="private",
+        )
+
+    def start(
+        self, layout: Layout, limits: StepLimits, sizes: LinkSizes, wires: Mapping[int, RankWires]
+    ) -> tuple[RankLink, SlotState]:
+        """What the ranks share, once the others are started. wires: by rank."""
+        own = wires.get(self.rank, NO_WIRES)
+        link = RankLink(layout, self.hosts, self.rank, sizes, cores=len(self.cores), wires=own)
+        slots = shared_memory()
+        try:
+            state = SlotState.allocate(limits, layout.program.vocab_size, fd=slots)
+            for rank in self.hosts.ranks_of(self.host):
+                if rank != self.rank:
+                    task = self._task(rank, limits, link, slots, wires.get(rank, NO_WIRES))
+                    self.processes.append(RankProcess(task))
+                    self.processes[-1].send()
+        finally:
+            os.close(slots)
+            link.close_fd()
+        return link, state
+
+    def await_ready(self, on_end: Callable[[str], None]) -> None:
+        """on_end: called from another thread when one of them ends, from now on. Raises MachineError."""
+        for process in self.processes:
+            process.await_ready()
+        for process in self.processes:
+            process.watch(on_end)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of the other processes, like the next one."""
+        return sum(process.weights_bytes for process in self.processes)
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(process.kv_bytes for process in self.processes)
+
+    @contextmanager
+    def pinned(self) -> Generator[None]:
+        """Threads that are made meanwhile stay on the cores of this rank."""
+        if not hasattr(os, "sched_setaffinity"):
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._cores(self.rank))
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.close()
+
+    def _task(self, rank: int, limits: StepLimits, link: RankLink, slots_fd: int, wires: RankWires) -> Task:
+        return Task(
+            program=self.whole,
+            model_dir=self.model_dir,
+            config=self.own_config,
+            rank=rank,
+            hosts=self.hosts,
+            limits=limits,
+            link_sizes=link.sizes,
+            link_fd=link.fd,
+            slots_fd=slots_fd,
+            wires=wires,
+            cores=self._cores(rank),
+            group_cores=len(self.cores),
+            log_level=self.log_level,
+            log_format=self.config.log_format if isinstance(self.config, EngineConfig) else "text",
+        )
+
+    def _cores(self, rank: int) -> tuple[int, ...]:
+        each = len(self.cores) // self.hosts.each
+        place = rank % self.hosts.each
+        return tuple(self.cores[place * each : (place + 1) * each])

@@ -1,0 +1,247 @@
+"""The other hosts of a group of ranks, as the engine's host sees them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from firelane import env
+from firelane.backends.cpu.attach import (
+    Ended,
+    Hello,
+    HostSocket,
+    LinkBrokenError,
+    Listener,
+    Loaded,
+    Refused,
+    Start,
+    Welcome,
+    cluster_key,
+    difference,
+)
+from firelane.backends.cpu.host_wires import HostWires
+from firelane.backends.cpu.link import LinkSizes, RankWires
+from firelane.backends.cpu.memory import available_bytes
+from firelane.backends.cpu.step_stream import StepEncoder
+from firelane.contract import SlotState, StepInputs, StepLimits
+from firelane.engine_config import HostsConfig
+from firelane.errors import MachineError
+from firelane.parallel.hosts import HostLayout
+
+LIMITS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_output_rows",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+    "num_snapshots",
+    "state_bytes",
+)
+"""Fields of StepLimits that follow from host 0's options and all hosts' memory."""
+REPORT: Any = Loaded | Ended
+Say = Callable[[str], None]
+log = logging.getLogger(__name__)
+
+
+class RemoteHosts(Protocol):
+    """Other hosts than this one, the first."""
+
+    def attach(self, mine: Hello) -> None:
+        """Waits for all. mine: what they have to be like. Raises MachineError."""
+        ...
+
+    @property
+    def available_bytes(self) -> int:
+        """Free memory of the host that has the least, this one included."""
+        ...
+
+    def start(self, limits: StepLimits, sizes: LinkSizes) -> Mapping[int, RankWires]:
+        """The wires of this host's ranks."""
+        ...
+
+    def await_ready(self, on_end: Say) -> None:
+        """on_end: called from another thread when a host leaves, from now on. Raises MachineError."""
+        ...
+
+    @property
+    def weights_bytes(self) -> int: ...
+
+    @property
+    def kv_bytes(self) -> int: ...
+
+    def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
+        """Have them run a step. Raises MachineError."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class NoRemoteHosts:
+    """This host has all ranks."""
+
+    weights_bytes = kv_bytes = 0
+
+    def attach(self, mine: Hello) -> None:
+        del mine
+
+    @property
+    def available_bytes(self) -> int:
+        return available_bytes()
+
+    def start(self, limits: StepLimits, sizes: LinkSizes) -> Mapping[int, RankWires]:
+        del limits, sizes
+        return {}
+
+    def await_ready(self, on_end: Say) -> None:
+        del on_end
+
+    def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
+        del inputs, state
+
+    def close(self) -> None:
+        return
+
+
+class TcpHosts:
+    """Hosts that attach over TCP. The first rank of each has a connection for steps here."""
+
+    def __init__(self, hosts: HostLayout, config: HostsConfig, settings: env.Environment) -> None:
+        """Raises UsageError without a secret, MachineError where nobody can listen."""
+        self._hosts, self._config = hosts, config
+        self._key = cluster_key(config, settings)
+        self._group = secrets.token_hex(16)
+        self._wires = HostWires(hosts, 0, self._group)
+        self._attached: dict[int, tuple[Hello, HostSocket]] = {}
+        self._loaded: list[Loaded] = []
+        self._encoder: StepEncoder | None = None
+        self._limits: StepLimits | None = None
+        self._is_closed = False
+        self._refusal = ""
+        self._listener = Listener(config.address, config.port, self._key)
+
+    def attach(self, mine: Hello) -> None:
+        log.info("rank_hosts_awaited count=%d address=%s:%d", self._hosts.count - 1, *self._place)
+        deadline_s = time.monotonic() + self._config.timeout_s
+        while len(self._attached) < self._hosts.count - 1:
+            try:
+                sock = self._listener.accept(deadline_s)
+                self._consider(mine, sock)
+            except TimeoutError:
+                raise MachineError(self._missing()) from None
+            except LinkBrokenError:
+                continue
+
+    @property
+    def available_bytes(self) -> int:
+        return min(available_bytes(), *(hello.available_bytes for hello, _ in self._attached.values()))
+
+    def start(self, limits: StepLimits, sizes: LinkSizes) -> Mapping[int, RankWires]:
+        self._limits = limits
+        places = [("", 0)] * self._hosts.count
+        for host, (hello, sock) in self._attached.items():
+            places[host] = sock.address, hello.port
+        start = Start(
+            limits={name: getattr(limits, name) for name in LIMITS},
+            link_sizes=asdict(sizes),
+            addresses=places,
+        )
+        for _, sock in self._attached.values():
+            sock.send(start)
+        self._wires.open(places, self._listener, self._key, time.monotonic() + self._config.timeout_s)
+        self._listener.close()
+        return self._wires.of_ranks()
+
+    def await_ready(self, on_end: Say) -> None:
+        for host, (_, sock) in self._attached.items():
+            found = self._next_of(host, sock)
+            if isinstance(found, Ended):
+                raise MachineError(f"{self._name(host)}: {found.why}")
+            self._loaded.append(found)
+        for host, (_, sock) in self._attached.items():
+            threading.Thread(target=self._watch, args=(host, sock, on_end), daemon=True).start()
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(loaded.weights_bytes for loaded in self._loaded)
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(loaded.kv_bytes for loaded in self._loaded)
+
+    def hand_out(self, inputs: StepInputs, state: SlotState) -> None:
+        if self._encoder is None:
+            assert self._limits is not None
+            self._encoder = StepEncoder(self._limits, state)
+        message = self._encoder.encode(inputs)
+        for _, sock in self._attached.values():
+            sock.send_bytes(message)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._listener.close()
+        for _, sock in self._attached.values():
+            sock.close()
+        self._wires.close()
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._config.address, self.port
+
+    def _consider(self, mine: Hello, sock: HostSocket) -> None:
+        """Take the host at the other end, or tell it why not."""
+        hello = sock.receive(Hello)
+        why = difference(mine, hello)
+        if not why and hello.host in self._attached:
+            taken = self._attached[hello.host][1].address
+            why = f"--node-rank {hello.host} is there already, from {taken}: give each host its own"
+        sock.send(Refused(why) if why else Welcome(self._group))
+        if why:
+            self._refusal = f"; one at {sock.address} was refused: {why}"
+            log.warning("rank_host_refused address=%s why=%r", sock.address, why)
+            sock.close()
+        else:
+            log.info("rank_host_attached host=%d address=%s", hello.host, sock.address)
+            self._attached[hello.host] = hello, sock
+
+    def _missing(self) -> str:
+        """In words for people."""
+        away = [host for host in range(1, self._hosts.count) if host not in self._attached]
+        names = ", ".join(map(self._name, away))
+        address, port = self._place
+        return (
+            f"{names} did not attach within {self._config.timeout_s:g} s: start each there with --nnodes "
+            f"{self._hosts.count}, its --node-rank and --master-addr {address}:{port}{self._refusal}"
+        )
+
+    def _name(self, host: int) -> str:
+        ranks = self._hosts.ranks_of(host)
+        of = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        return f"host {host} ({of} of the model)"
+
+    def _next_of(self, host: int, sock: HostSocket) -> Loaded | Ended:
+        try:
+            return sock.receive(REPORT)
+        except LinkBrokenError as error:
+            raise MachineError(f"{self._name(host)} is gone: {error}") from error
+
+    def _watch(self, host: int, sock: HostSocket, on_end: Say) -> None:
+        """Until it leaves, which it may say why."""
+        try:
+            found = self._next_of(host, sock)
+            why = f"{self._name(host)}: {found.why}" if isinstance(found, Ended) else ""
+        except MachineError as error:
+            why = str(error)
+        if not self._is_closed:
+            on_end(why)
