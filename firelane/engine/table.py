@@ -182,7 +182,8 @@ class SequenceTable:
     def check_idle(self) -> None:
         """Raise AssertionError unless all slots and pages are free, as they are while no sequence lives."""
         assert len(self._free_slots) == len(self.sequences), "a slot is lost"
-        assert self._kv.num_available == self._kv.num_pages, "a page is lost"
+        held = self._kv.incoming.num_pages
+        assert self._kv.num_available == self._kv.num_pages - held, "a page is lost"
         assert self._kv.states.num_free == self._kv.states.count, "a snapshot is lost"
 
     def check_integrity(self) -> None:
