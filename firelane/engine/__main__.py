@@ -1,5 +1,5 @@
-"""python -m firelane.engine FD CONFIG: serve frames on an inherited socket; CONFIG is an EngineConfig as
-JSON."""
+"""python -m firelane.engine FD CONFIG [INTRODUCTIONS]: serve frames on an inherited socket; CONFIG is an
+EngineConfig as JSON, INTRODUCTIONS the descriptor of a further inherited socket (wire.introductions)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from firelane.telemetry import logs
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2:
-        print("usage: python -m firelane.engine FD CONFIG (started by `firelane serve`)", file=sys.stderr)
+    if len(arguments) not in (2, 3):
+        usage = "python -m firelane.engine FD CONFIG [INTRODUCTIONS] (started by `firelane serve`)"
+        print(f"usage: {usage}", file=sys.stderr)
         return 2
     config = EngineConfig.from_json(arguments[1])
     end_with_parent()
@@ -27,7 +28,8 @@ def main(arguments: list[str]) -> int:
     rights = rights_of(config)
     from firelane.engine.process import run  # now: those threads are as confined
 
-    return run(socket.socket(fileno=int(arguments[0])), config, rights)
+    introductions = socket.socket(fileno=int(arguments[2])) if len(arguments) > 2 else None
+    return run(socket.socket(fileno=int(arguments[0])), config, rights, introductions)
 
 
 if __name__ == "__main__":

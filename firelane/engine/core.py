@@ -19,6 +19,7 @@ from firelane.engine.plan import StepPlan
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import Policy
 from firelane.engine.prerequisites import NoPrerequisites, Prerequisites
+from firelane.engine.pulls import PagePulls, PullCounters
 from firelane.engine.requests import make_sequence
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
@@ -26,6 +27,7 @@ from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
 from firelane.errors import RequestError, UsageError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
+from firelane.kv.transfer import KVTransfer
 from firelane.wire.frames import Abort, FinishReason, NewRequest, Rejected, StepFrame, Submit
 from firelane.wire.repeats import restored
 
@@ -102,11 +104,21 @@ class EngineCore:
         self._prerequisites = prerequisites
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
-        self._outputs = OutputProcessor(self.table, self.kv, self._applier, self.policy, executor.state)
+        self._pulls = PullCounters()
+        self._outputs = OutputProcessor(
+            self.table, self.kv, self._applier, self.policy, executor.state, self._pulls
+        )
         self._in_flight: deque[_InFlight] = deque()
         self._speculates = speculates
         self._next_step = 1
         self._last_end_s = 0.0
+
+    def have_pages_from(self, transfer: KVTransfer) -> None:
+        """From now on requests wait for pages that other engines have. Before the first step; the caller
+        keeps `transfer`."""
+        self._prerequisites = PagePulls(
+            self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -156,6 +168,8 @@ class EngineCore:
             return
         if is_ready:
             self._add(sequence)
+        else:
+            self.table.changes += 1  # pages may have been reserved for it
 
     def _add(self, sequence: Sequence) -> None:
         self.table.add(sequence)
@@ -243,7 +257,9 @@ class EngineCore:
         step = self._in_flight.popleft()
         outputs = self._executor.wait()
         now_s = time.perf_counter()
-        self.policy.step_ended(step.inputs.num_tokens, now_s - max(step.submitted_s, self._last_end_s))
+        step_s = now_s - max(step.submitted_s, self._last_end_s)
+        self.policy.step_ended(step.inputs.num_tokens, step_s)
+        self._pulls.note_step(step.inputs.num_tokens, step_s)
         self._last_end_s = now_s
         return step, outputs
 

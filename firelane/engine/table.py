@@ -109,6 +109,10 @@ class SequenceTable:
             if s.blocks is not None
         )
 
+    def num_spare_pages(self) -> int:
+        """Free pages that are neither set aside nor likely to be needed soon by what runs."""
+        return max(0, self._kv.num_available - len(self.running) * len(self._kv.spans))
+
     def get(self, request_id: int) -> Sequence | None:
         return self.running.get(request_id) or self.waiting.get(request_id)
 
