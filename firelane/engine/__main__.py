@@ -1,5 +1,5 @@
-"""python -m firelane.engine FD CONFIG [INTRODUCTIONS]: serve frames on an inherited socket; CONFIG is an
-EngineConfig as JSON, INTRODUCTIONS the descriptor of a further inherited socket (wire.introductions)."""
+"""python -m firelane.engine FD CONFIG [peers=FD]: serve frames on an inherited socket; CONFIG is an
+EngineConfig as JSON; peers: a further socket, for introductions to other engines (wire.introductions)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firelane.telemetry import logs
 
 def main(arguments: list[str]) -> int:
     if len(arguments) not in (2, 3):
-        usage = "python -m firelane.engine FD CONFIG [INTRODUCTIONS] (started by `firelane serve`)"
+        usage = "python -m firelane.engine FD CONFIG [peers=FD] (started by `firelane serve`)"
         print(f"usage: {usage}", file=sys.stderr)
         return 2
     config = EngineConfig.from_json(arguments[1])
@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
     rights = rights_of(config)
     from firelane.engine.process import run  # now: those threads are as confined
 
-    introductions = socket.socket(fileno=int(arguments[2])) if len(arguments) > 2 else None
+    further = dict(argument.split("=", 1) for argument in arguments[2:])
+    introductions = socket.socket(fileno=int(further["peers"])) if "peers" in further else None
     return run(socket.socket(fileno=int(arguments[0])), config, rights, introductions)
 
 

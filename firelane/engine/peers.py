@@ -51,7 +51,7 @@ class EnginePeers:
         try:
             peer = self._transfer.attach(sock)
         except KVPeerError as error:
-            log.warning("peer_refused reason=%r", str(error))
+            self._lost(introduced.engine_id, str(error))
         else:
             log.debug("peer_attached engine_id=%s", peer)
 

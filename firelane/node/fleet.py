@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
+from firelane.node.introductions import Introductions
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
 from firelane.wire.frames import Failed, Ready
 
@@ -75,7 +76,12 @@ class Replica(Generic[LinkT]):
     """One engine's place. The first engine's socket comes before there is a link."""
 
     def __init__(
-        self, name: str, config: EngineConfig, events: FleetEvents, before_restart: BeforeRestart
+        self,
+        name: str,
+        config: EngineConfig,
+        events: FleetEvents,
+        before_restart: BeforeRestart,
+        introductions: Introductions,
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
@@ -88,6 +94,7 @@ class Replica(Generic[LinkT]):
             on_exit=self._on_exit,
             on_given_up=self._on_given_up,
             before_restart=before_restart,
+            introduce=introductions.seat if config.role != "both" else None,
         )
 
     async def connect(self, link: LinkT) -> None:
@@ -147,8 +154,10 @@ class Fleet(Generic[LinkT]):
         self._events = events
         self._engines: Engines[LinkT] | None = None
         self._restarting = False
+        self._introductions = Introductions()
         self.replicas: list[Replica[LinkT]] = [
-            Replica(str(i), config, events, self._calm) for i, config in enumerate(configs)
+            Replica(str(i), config, events, self._calm, self._introductions)
+            for i, config in enumerate(configs)
         ]
 
     async def start(self) -> None:
@@ -163,6 +172,7 @@ class Fleet(Generic[LinkT]):
 
     async def stop(self) -> None:
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
+        self._introductions.close()
 
     async def restart(self) -> None:
         """Replace one engine after the other: the new one is ready before the old one is drained. Where a new
@@ -191,7 +201,7 @@ class Fleet(Generic[LinkT]):
 
     async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
         old = self.replicas[place]
-        new: Replica[LinkT] = Replica(old.name, old.config, self._events, self._calm)
+        new: Replica[LinkT] = Replica(old.name, old.config, self._events, self._calm, self._introductions)
         if not await self._bring_up(new, engines):
             return False
         self.replicas[place] = new

@@ -62,7 +62,8 @@ class EngineSupervisor:
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
-    before_restart: waited for before another engine is started in the place of one that died.
+    before_restart: waited for before another engine is started in the place of one that died. introduce: the
+    engine's end of a socket of introductions (wire.introductions), one for each engine.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class EngineSupervisor:
         on_given_up: OnGivenUp | None = None,
         before_restart: BeforeRestart | None = None,
         policy: RestartPolicy | None = None,
+        introduce: Callable[[], socket.socket] | None = None,
     ) -> None:
         self._config = config
+        self._introduce = introduce
         self._on_socket = on_socket
         self._on_exit = on_exit
         self._on_given_up = on_given_up
@@ -162,11 +165,16 @@ class EngineSupervisor:
     def _launch(self) -> socket.socket:
         """A new engine process; returns our end of its connection. Raises OSError."""
         ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as on_error, theirs:
+        with contextlib.ExitStack() as on_error, contextlib.ExitStack() as handed, theirs:
             on_error.enter_context(ours)
             command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
+            passed = [theirs.fileno()]
+            if self._introduce is not None:
+                introductions = handed.enter_context(self._introduce())
+                passed.append(introductions.fileno())
+                command.append(f"peers={introductions.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], process_group=0)
+            self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
             on_error.pop_all()
         self._ended.clear()
         self._has_served, self._ready_s = False, None

@@ -29,10 +29,11 @@ class Parted(msgspec.Struct, frozen=True, array_like=True, tag="parted"):
 
 class Introduce(msgspec.Struct, frozen=True, array_like=True, tag="introduce"):
     """To an engine: another one is at the other end of this connection, to give pages (this one is the
-    reader) or to have them (this one is the source). key: of the cluster, where both prove that they have
-    it."""
+    reader) or to have them (this one is the source). engine_id: of the other one. key: of the cluster, where
+    both prove that they have it."""
 
     side: Literal["source", "reader"]
+    engine_id: str
     key: bytes = b""
 
 

@@ -75,6 +75,10 @@ class LinkOwner(Protocol):
         """The engine is ending and gives these back."""
         ...
 
+    def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
+        """The engine has done its part of the request."""
+        ...
+
 
 class EngineLink:
     """State of one engine as the gateway sees it, and the requests in flight there.
@@ -130,6 +134,11 @@ class EngineLink:
     def tokens_ahead(self) -> int:
         """Work of this engine: prompt tokens that it has to compute, and a token for each request."""
         return self.load.prompt_tokens(self._flights) + len(self._flights)
+
+    @property
+    def role(self) -> str:
+        """As in EngineConfig."""
+        return "both" if self.ready is None else self.ready.role
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._flights
@@ -362,7 +371,7 @@ class EngineLink:
     def tell_ending(self, finished: Finished) -> None:
         """Not of those that the engine gives up because it ends: they go on elsewhere."""
         flight = self._flights.get(finished.id)
-        if flight is not None and finished.reason != "abort":
+        if flight is not None and finished.reason != "abort" and not flight.goes_on(finished.reason):
             self._tell(finished.id, flight.sink.ending, finished.reason)
 
     def tell_token(self, request_id: int, token: int, now_s: float) -> None:
@@ -389,6 +398,8 @@ class EngineLink:
                 continue
             if finished.reason == "abort":
                 returned.append(flight)
+            elif flight.goes_on(finished.reason) and self.owner is not None:
+                self.owner.on_handed_over(self, flight)
             elif finished.message:
                 flight.fail(RequestError(finished.message, code="grammar_failed"))
             else:
