@@ -15,8 +15,7 @@ import pytest
 
 from firelane.contract import PageMemory
 from firelane.kv import KvCache, WantedPage
-from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer
-from firelane.kv.transfer import source as source_module
+from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, exported
 from tests.kv.shared_pages import page_memory
 
 PAGES, PAGE_BYTES, BLOCK = 40, 9000, 4
@@ -172,14 +171,14 @@ def test_a_page_that_is_given_out_while_it_is_copied_is_stale(transport, monkeyp
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         expected = there.fill(prompt(16))
-        checksum = source_module.checksum
+        checksum = exported.checksum
 
         def given_out(page):
             result = checksum(page)
             there.kv.forget()
             return result
 
-        monkeypatch.setattr(source_module, "checksum", given_out)
+        monkeypatch.setattr(exported, "checksum", given_out)
         wanted = here.wanted(prompt(17))
         settled = here.pull(peer, wanted)
         assert settled.outcome == "stale"
@@ -195,7 +194,7 @@ def test_altered_bytes_are_not_used(transport, monkeypatch):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         there.fill(prompt(16))
-        checksum = source_module.checksum
+        checksum = exported.checksum
         spoilt = iter([False, True, False, False])
 
         def altered(page):
@@ -203,7 +202,7 @@ def test_altered_bytes_are_not_used(transport, monkeypatch):
             page[4321] ^= 8 * next(spoilt)
             return result
 
-        monkeypatch.setattr(source_module, "checksum", altered)
+        monkeypatch.setattr(exported, "checksum", altered)
         settled = here.pull(peer, here.wanted(prompt(17)))
         assert (settled.outcome, settled.arrived) == ("stale", [True, False, True, True])
 
@@ -228,8 +227,8 @@ def test_a_slow_peer_is_late_and_its_pages_stay_reserved_until_then(transport, m
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         there.fill(prompt(16))
-        go_on, checksum = threading.Event(), source_module.checksum
-        monkeypatch.setattr(source_module, "checksum", lambda page: go_on.wait(60) and checksum(page))
+        go_on, checksum = threading.Event(), exported.checksum
+        monkeypatch.setattr(exported, "checksum", lambda page: go_on.wait(60) and checksum(page))
         settled = here.pull(peer, here.wanted(prompt(17)), deadline_s=0.05)
         go_on.set()
         assert (settled.outcome, settled.arrived) == ("late", [False] * 4)

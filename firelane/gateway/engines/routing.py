@@ -55,20 +55,24 @@ class Router:
         """None where no engine serves."""
         if not serving:
             return None
+        prefillers = [link for link in serving if link.role != "decode"]
         decoders = [link for link in serving if link.role != "prefill"]
+        if not any(map(_gives_pages, prefillers)):
+            return Route(self._prompts.choose(flight, serving))
         if decoders and (flight.tokens or _is_short(flight)):
             return Route(self._decodes.choose(flight, decoders))
-        prefillers = [link for link in serving if link.role != "decode"]
-        link = self._prompts.choose(flight, prefillers or serving)
-        return Route(link, hands_over=bool(decoders) and _can_hand_over(flight, link))
+        link = self._prompts.choose(flight, prefillers)
+        return Route(link, hands_over=bool(decoders) and _gives_pages(link) and _goes_on(flight))
+
+
+def _gives_pages(link: EngineLink) -> bool:
+    return link.role == "prefill" and link.ready is not None and link.ready.engine_id != ""
 
 
 def _is_short(flight: InFlight) -> bool:
     return len(flight.request.prompt) < 4 * WORTH_TOKENS and flight.request.pooling is None
 
 
-def _can_hand_over(flight: InFlight, link: EngineLink) -> bool:
-    """Not where its pages do not travel: all would be computed twice."""
-    request = flight.request
-    has_pages = link.ready is not None and link.ready.engine_id != ""
-    return link.role == "prefill" and has_pages and not request.pooling and request.sampling.max_tokens > 1
+def _goes_on(flight: InFlight) -> bool:
+    """There is output behind the first token."""
+    return flight.request.pooling is None and flight.request.sampling.max_tokens > 1

@@ -9,6 +9,7 @@ import sys
 from typing import Protocol
 
 from firelane.contract import PageMemory
+from firelane.kv.transfer.checksum import checksum
 
 SEALS = 0x1 | 0x2 | 0x4 | 0x10
 """F_SEAL_SEAL, SHRINK, GROW and FUTURE_WRITE: who has the descriptor maps the file to read it."""
@@ -30,9 +31,17 @@ class ExportedPool:
     def __init__(self, memory: PageMemory, names: NamedPages, identity: str) -> None:
         self.memory, self.names, self.identity = memory, names, identity
         self.tags_fd = -1
+        self._checksums: dict[int, tuple[int, int]] = {}
         if memory.fd >= 0 and sys.platform == "linux":
             self.tags_fd, tags = _mapped_tags(memory.num_pages)
             names.keep_tags_in(tags)
+
+    def checksum(self, page: int, tag: int) -> int:
+        """Of the content that the page has under this tag: computed once."""
+        known = self._checksums.get(page)
+        if known is None or known[0] != tag:
+            known = self._checksums[page] = tag, checksum(self.memory.pages[page])
+        return known[1]
 
     @property
     def fds(self) -> tuple[int, ...]:

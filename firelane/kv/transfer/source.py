@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from firelane.kv.transfer.checksum import checksum
 from firelane.kv.transfer.handshake import Side, welcome
 from firelane.kv.transfer.messages import (
     TAG_BYTES,
@@ -58,7 +57,7 @@ class PageSource:
         pool = self._side.pool
         places = [pool.names.locate(group, name) for group, name in find.wanted]
         pages = [page for page, _ in places]
-        checksums = [checksum(pool.memory.pages[page]) if page >= 0 else 0 for page in pages]
+        checksums = [pool.checksum(page, tag) if page >= 0 else 0 for page, tag in places]
         self._line.send(Found(pages, [tag for _, tag in places], checksums))
         if self._maps:
             return
