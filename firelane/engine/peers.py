@@ -20,7 +20,8 @@ class EnginePeers:
 
     def __init__(self, sock: socket.socket, core: EngineCore, memory: PageMemory, identity: str) -> None:
         self._sock = sock
-        self._transfer = PeerTransfer(ExportedPool(memory, core.kv, identity), on_lost=self._lost)
+        self._pool = ExportedPool(memory, core.kv, identity)
+        self._transfer = PeerTransfer(self._pool, on_lost=self._lost)
         core.have_pages_from(self._transfer)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self._thread.start()
@@ -37,6 +38,7 @@ class EnginePeers:
         self._transfer.close()
 
     def _run(self) -> None:
+        self._pool.populate()
         with suppress(OSError):  # whoever has started this engine is gone, and it follows
             send(self._sock, Here(self.engine_id))
             while (received := receive(self._sock)) is not None:

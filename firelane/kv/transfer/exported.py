@@ -10,6 +10,7 @@ from typing import Protocol
 
 from firelane.contract import PageMemory
 from firelane.kv.transfer.checksum import checksum
+from firelane.kv.transfer.populate import populate
 
 SEALS = 0x1 | 0x2 | 0x4 | 0x10
 """F_SEAL_SEAL, SHRINK, GROW and FUTURE_WRITE: who has the descriptor maps the file to read it."""
@@ -42,6 +43,11 @@ class ExportedPool:
         if known is None or known[0] != tag:
             known = self._checksums[page] = tag, checksum(self.memory.pages[page])
         return known[1]
+
+    def populate(self) -> None:
+        """Have the memory of shared pages there before they are needed; takes as long as zeroing it."""
+        if self.fds:
+            populate(self.memory.pages, write=True)
 
     @property
     def fds(self) -> tuple[int, ...]:

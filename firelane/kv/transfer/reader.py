@@ -19,6 +19,7 @@ from firelane.kv.incoming import WantedPage
 from firelane.kv.transfer.checksum import checksum
 from firelane.kv.transfer.handshake import Side, join
 from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, LateError, Line
+from firelane.kv.transfer.populate import populate
 from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
 
 HANDSHAKE_S = 5.0
@@ -70,6 +71,7 @@ class MappedCopy:
         """Takes over the descriptors. Raises OSError."""
         try:
             self._pages = _mapped(fds[0], num_pages * page_bytes).reshape(num_pages, page_bytes)
+            populate(self._pages, write=False)
             self._tags = _mapped(fds[1], num_pages * TAG_BYTES).view(np.uint64)
         finally:
             for fd in fds:
@@ -138,11 +140,10 @@ class PageReader:
             if settled.outcome in ("lost", "late"):
                 is_open = False
                 self._line.close()
-            self._settled.put(settled)
-            if not is_open:
                 if not self._is_closing:
                     self._on_end(self, reason)
                 self._pulls.put(None)
+            self._settled.put(settled)
         self._line.close()
         self._copy.close()
 
