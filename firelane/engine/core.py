@@ -105,6 +105,7 @@ class EngineCore:
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
         self._pulls = PullCounters()
+        self._page_pulls: PagePulls | None = None
         self._outputs = OutputProcessor(
             self.table, self.kv, self._applier, self.policy, executor.state, self._pulls
         )
@@ -116,9 +117,10 @@ class EngineCore:
     def have_pages_from(self, transfer: KVTransfer) -> None:
         """From now on requests wait for pages that other engines have. Before the first step; the caller
         keeps `transfer`."""
-        self._prerequisites = PagePulls(
+        self._page_pulls = PagePulls(
             self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages
         )
+        self._prerequisites = self._page_pulls
 
     @property
     def is_idle(self) -> bool:
@@ -158,6 +160,10 @@ class EngineCore:
 
     def submit(self, request: NewRequest) -> None:
         """Queue a request, or send its Rejected frame."""
+        if request.prefetch:
+            if self._page_pulls is not None:
+                self._page_pulls.expect(request)
+            return
         try:
             if self._get(request.id) is not None:
                 raise RequestError(f"request id {request.id} is in use")
@@ -168,8 +174,6 @@ class EngineCore:
             return
         if is_ready:
             self._add(sequence)
-        else:
-            self.table.changes += 1  # pages may have been reserved for it
 
     def _add(self, sequence: Sequence) -> None:
         self.table.add(sequence)
@@ -197,6 +201,7 @@ class EngineCore:
         return PREREQUISITE_POLL_S if self._prerequisites.is_waiting else None
 
     def _receive(self, wait_s: float | None) -> None:
+        reserved = self.kv.incoming.begun
         for frame in self._channel.receive(wait_s):
             if isinstance(frame, Submit):
                 for request in restored(frame.requests):
@@ -210,6 +215,7 @@ class EngineCore:
                     self._channel.send(Rejected(sequence.id, error))
                 else:
                     self._add(sequence)
+        self.table.changes += self.kv.incoming.begun - reserved
 
     def _get(self, request_id: int) -> Sequence | None:
         return self.table.get(request_id) or self._prerequisites.get(request_id)

@@ -28,6 +28,8 @@ class IncomingPages:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._held: dict[int, WantedPage] = {}
+        self.begun = 0
+        """Pages so far, which only grows: what was planned with free pages before has to be planned anew."""
 
     @property
     def num_pages(self) -> int:
@@ -41,6 +43,7 @@ class IncomingPages:
         recently used first."""
         count = max(0, min(len(wanted), most))
         pages = self._pool.take_many(count)
+        self.begun += count
         self._held |= zip(pages, wanted, strict=False)
         return pages
 

@@ -64,7 +64,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     none is); the tokens that follow are the very ones that the first engine would have drawn. repeats: prompt
     and grammar, which are left out, are those of the request before it in the frame. client: who of the
     tenant asks, as address and connection; given with a grammar, which is compiled in turns. pages_at: the
-    engine (Ready.engine_id) from which pages of the prompt may be had by their names.
+    engine (Ready.engine_id) from which pages of the prompt may be had by their names. prefetch: the request
+    comes later, with the same id: until then have its pages as they are computed there, and answer nothing.
     """
 
     id: int
@@ -80,6 +81,7 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     repeats: bool = False
     client: tuple[str, str] = ("", "")
     pages_at: str = ""
+    prefetch: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):

@@ -47,6 +47,11 @@ def pair(driver, **sizes):
             transfer.close()
 
 
+def num_cached(kv, tokens):
+    """Leading blocks."""
+    return kv.lookup(kv.chain(b""), np.arange(tokens, dtype=np.int32), tokens).num_blocks
+
+
 def handed_over(request, tokens, request_id, transfer):
     return msgspec.structs.replace(resumed(request, tokens, request_id), pages_at=transfer.engine_id)
 
@@ -172,3 +177,38 @@ def test_no_more_pages_are_pulled_than_there_is_room_for(driver, request_of, alo
         reader_.run()
         assert (reader_.tokens[2], reader_.reasons[2]) == alone(request, 64)
         assert (reader_.tokens[1], reader_.reasons[1]) == alone(request_of(1, range(26), max_tokens=8), 64)
+
+
+def test_pages_come_while_the_prompt_is_computed(driver, request_of, monkeypatch):
+    """Of the last chunk alone some are left when the request goes on."""
+    monkeypatch.setattr(pulls, "AHEAD_POLL_S", 0.0)
+    request = request_of(1, range(40), max_tokens=6)
+    whole = driver()
+    whole.submit(request)
+    whole.run()
+    with pair(driver) as (source, reader_, transfers):
+        expected = msgspec.structs.replace(request, pages_at=transfers[0].engine_id, prefetch=True)
+        reader_.submit(expected)
+        reader_.step()
+        source.submit(request_of(1, range(40), max_tokens=1))
+        for chunks in (1, 2):  # of 16 tokens
+            while source.executor.steps < chunks:
+                source.step()
+            while num_cached(reader_.core.kv, 40) < 4 * chunks - 1:  # the last one may not be published yet
+                reader_.step()
+        source.run()
+        reader_.submit(handed_over(request, source.tokens[1], 1, transfers[0]))
+        reader_.run()
+        assert reader_.cached[1] == 40
+        assert source.tokens[1] + reader_.tokens[1] == whole.tokens[1]
+        assert reader_.frames[-1].stats.pulls_stale == 0
+
+
+def test_an_expected_prompt_that_nobody_computes_is_given_up(driver, request_of, monkeypatch):
+    monkeypatch.setattr(pulls, "QUIET_S", 0.02)
+    with pair(driver) as (_, reader_, transfers):
+        reader_.submit(
+            msgspec.structs.replace(request_of(1, range(40)), pages_at=transfers[0].engine_id, prefetch=True)
+        )
+        reader_.run()
+        assert reader_.tokens == {}

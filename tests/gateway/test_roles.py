@@ -46,6 +46,8 @@ def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
         request_id, sink = await scene.submit(tokens=LONG)
         assert scene.where() == [[request_id], []]
         assert told(scene.engines[0]) == [(-1, 1, "")]
+        (expected,) = scene.engines[1].expected
+        assert (expected.id, expected.pages_at) == (request_id, "e0")
         await handed_over(scene)
         assert sink.tokens == ANSWER[:1]
         assert scene.where() == [[], [request_id]]

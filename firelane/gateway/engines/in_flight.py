@@ -47,7 +47,7 @@ class InFlight:
     knows that it has started. running: its present engine has begun it. proofs, deaths, losses: of engines,
     without progress between them (Resume tells them apart). kept: tokens at the last loss. parked_s: since
     when it has no engine; resumed_at: tokens that it had when it lost its last one. hands_over: its present
-    engine draws one token alone; pages_at: the engine that has pages of its prompt, once one has.
+    engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has.
     """
 
     __slots__ = (
@@ -55,6 +55,7 @@ class InFlight:
         "hands_over",
         "kept",
         "losses",
+        "next_engine",
         "pages_at",
         "parked_s",
         "proofs",
@@ -73,7 +74,7 @@ class InFlight:
         self.tokens = array("i")
         self.reported = 0
         self.told = self.running = self.hands_over = False
-        self.pages_at = ""
+        self.pages_at = self.next_engine = ""
         self.proofs = self.deaths = self.losses = self.kept = self.resumed_at = 0
         self.parked_s = 0.0
 

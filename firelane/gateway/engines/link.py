@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.in_flight import InFlight
@@ -139,6 +141,17 @@ class EngineLink:
     def role(self) -> str:
         """As in EngineConfig."""
         return "both" if self.ready is None else self.ready.role
+
+    @property
+    def engine_id(self) -> str:
+        """As in Ready."""
+        return "" if self.ready is None else self.ready.engine_id
+
+    def expect(self, flight: InFlight, engine_id: str) -> None:
+        """A request that another engine begins is going to come here: have its pages from there."""
+        request = msgspec.structs.replace(flight.request, grammar=None, pages_at=engine_id, prefetch=True)
+        self._new.append(request)
+        self._schedule_flush()
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._flights

@@ -249,8 +249,12 @@ class ReplicaSet:
     def _send(self, flight: InFlight) -> None:
         route = self._router.route(flight, self.serving)
         if route is not None:
-            flight.hands_over = route.hands_over
+            then = route.next_link
+            flight.hands_over = then is not None
             route.link.submit(flight)
+            if then is not None:
+                flight.next_engine = then.engine_id
+                then.expect(flight, route.link.engine_id)
         else:
             flight.parked_s = time.monotonic()
             self._parked[flight.id] = flight
@@ -328,7 +332,7 @@ class ReplicaSet:
 
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1
-        flight.pages_at = "" if link.ready is None else link.ready.engine_id
+        flight.pages_at = link.engine_id
         self._send(flight)
 
     # ---- requests that have lost their engine

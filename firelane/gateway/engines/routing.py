@@ -38,10 +38,10 @@ class LeastTokens:
 
 
 class Route(NamedTuple):
-    """hands_over: the engine draws the first token alone, and another one goes on."""
+    """next_link: the engine that goes on behind the first token; None: `link` does all."""
 
     link: EngineLink
-    hands_over: bool = False
+    next_link: EngineLink | None = None
 
 
 class Router:
@@ -60,13 +60,15 @@ class Router:
         if not any(map(_gives_pages, prefillers)):
             return Route(self._prompts.choose(flight, serving))
         if decoders and (flight.tokens or _is_short(flight)):
-            return Route(self._decodes.choose(flight, decoders))
+            chosen = [link for link in decoders if link.engine_id == flight.next_engine]
+            return Route(self._decodes.choose(flight, chosen or decoders))
         link = self._prompts.choose(flight, prefillers)
-        return Route(link, hands_over=bool(decoders) and _gives_pages(link) and _goes_on(flight))
+        goes_on = decoders and _gives_pages(link) and _goes_on(flight)
+        return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
 
 
 def _gives_pages(link: EngineLink) -> bool:
-    return link.role == "prefill" and link.ready is not None and link.ready.engine_id != ""
+    return link.role == "prefill" and link.engine_id != ""
 
 
 def _is_short(flight: InFlight) -> bool:
