@@ -176,6 +176,7 @@ def one_handover(source: Engine, reader: Engine, engine_id: str, tokens: int, in
     given = prompt(tokens, first=index * 11)
     request = NewRequest(id=index + 1, prompt=given.tobytes(), sampling=Sampling(seed=1, max_tokens=1))
     began_s = time.monotonic()
+    reader.frames.send(Submit([msgspec.structs.replace(request, pages_at=engine_id, prefetch=True)]))
     source.frames.send(Submit([request]))
     first = next(frame for frame in source.steps() if frame.tokens)
     drawn_s = time.monotonic()
