@@ -89,7 +89,7 @@ def bandwidth(repeats: int) -> None:
         peers[name] = reader, reader.attach(ours)
     wanted = kv.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
     mine = kv.incoming.begin(wanted, PAGES)
-    other = np.ones_like(memory.pages)
+    other = shared_zeroed(memory.pages.nbytes, reserved=False)[1][: memory.pages.nbytes].reshape(PAGES, -1)
     seconds: dict[str, list[float]] = {"memcpy": [], "shm": [], "tcp": []}
     for _ in range(repeats + 1):
         began_s = time.perf_counter()
