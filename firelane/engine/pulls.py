@@ -200,7 +200,7 @@ class PagePulls:
                 continue
             wanted = self._kv.wanted(expected.chain, expected.tokens, len(expected.tokens))
             missing = [page for page in wanted if page not in self._coming][:AHEAD_PAGES]
-            tickets = self._pull(expected.peer, missing, now_s + MOST_S)
+            tickets = self._pull(expected.peer, missing, now_s + QUIET_S)
             if tickets:
                 (expected.ticket,) = tickets
             elif not wanted or now_s >= expected.ends_s:
