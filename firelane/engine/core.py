@@ -106,6 +106,7 @@ class EngineCore:
         self._inputs = InputWriter(limits, executor.max_in_flight)
         self._pulls = PullCounters()
         self._page_pulls: PagePulls | None = None
+        self._is_stuck = False  # for want of pages that are on their way
         self._outputs = OutputProcessor(
             self.table, self.kv, self._applier, self.policy, executor.state, self._pulls
         )
@@ -136,7 +137,7 @@ class EngineCore:
     def step(self) -> None:
         """One turn: a step is planned while the one before it runs, and that one is committed while the new
         one runs."""
-        self._receive(self._idle_wait_s() if self._rests else 0.0)
+        self._receive(self._idle_wait_s() if self._rests else PREREQUISITE_POLL_S if self._is_stuck else 0.0)
         if self._in_flight and self._speculates:
             before, outputs = self._wait()
             self._commit(before, outputs, self._masks.advance(before.inputs, outputs))
@@ -144,6 +145,7 @@ class EngineCore:
             return
         drawn = self._drawn_next()
         plan, inputs = self._plan(drawn)
+        self._is_stuck = plan.is_empty and not self._in_flight and self.kv.incoming.num_pages > 0
         if not self._in_flight:
             self._submit(plan, inputs)
         elif self._runs_ahead(plan):
