@@ -18,6 +18,7 @@ KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
 WEIGHTS_PAGES = ("auto", "file", "huge")
 SCHEDULING_POLICIES = ("fair", "fcfs")
+ROLES = ("both", "prefill", "decode")
 
 
 class HostsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +168,9 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     scheduling_policy: str = "fair"
     """One of SCHEDULING_POLICIES: "fair" shares between tenants, and leaves to background work what nobody
     else wants; "fcfs" takes the requests in the order in which they come."""
+    role: str = "both"
+    """Part of a request that the gateway sends here, one of ROLES: "prefill" its prompt and its first token,
+    "decode" the rest, "both" all of it."""
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"
@@ -183,7 +187,7 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
                 f"state_snapshots is {self.state_snapshots}: without the prefix cache no prompt begins with "
                 "one; leave it out"
             )
-        self._check_choices(scheduling_policy=SCHEDULING_POLICIES)
+        self._check_choices(scheduling_policy=SCHEDULING_POLICIES, role=ROLES)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, enc_hook=str).decode()

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from firelane.cli.options import positive_float, positive_int
+from firelane.errors import UsageError
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
@@ -27,6 +28,13 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         help="engines behind this gateway, each with its share of the cores and of the KV cache "
         "(default: %(default)s)",
     )
+    for role, does in (("prefill", "compute prompts"), ("decode", "go on from there")):
+        group.add_argument(
+            f"--{role}",
+            type=positive_int,
+            metavar="N",
+            help=f"in place of --replicas: engines that {does}; --prefill and --decode go together",
+        )
     group.add_argument(
         "--no-recovery",
         action="store_true",
@@ -72,12 +80,35 @@ def engine_options(
     step_deadline_s = arguments.step_deadline
     if step_deadline_s is not None:
         engine = msgspec.structs.replace(engine, step_limit_s=step_deadline_s)
+    roles = _roles(arguments, engine)
     return EngineOptions(
         engine=engine,
-        replicas=arguments.replicas,
+        replicas=len(roles) or arguments.replicas,
+        roles=roles,
         models=models,
         index=index,
         recovery=not arguments.no_recovery,
         engine_timeout_s=arguments.engine_timeout,
         step_deadline_s=step_deadline_s,
     )
+
+
+def _roles(arguments: argparse.Namespace, engine: EngineConfig) -> tuple[str, ...]:
+    """The role of each engine; none where all do the same. Raises UsageError."""
+    from firelane.backends import takes_gpu
+
+    prefill, decode = arguments.prefill, arguments.decode
+    if prefill is None and decode is None:
+        return ()
+    if prefill is None or decode is None:
+        given, missing = ("prefill", "decode") if decode is None else ("decode", "prefill")
+        raise UsageError(f"--{given} alone: say with --{missing} how many engines do the rest")
+    for is_wrong, given, why in (
+        (arguments.replicas != 1, "--replicas", "the number of engines is said twice"),
+        (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
+        (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
+        (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
+    ):
+        if is_wrong:
+            raise UsageError(f"{given} beside --prefill and --decode: {why}; leave out one or the other")
+    return ("prefill",) * prefill + ("decode",) * decode

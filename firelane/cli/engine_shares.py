@@ -16,7 +16,8 @@ from firelane.native.machine import cpu_identity
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The engines of one model. engine: what all replicas have in common. models: those that share this
+    """The engines of one model. engine: what all replicas have in common. roles: of each of them, where they
+    have some: as many as there are replicas. models: those that share this
     machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
     an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
     the default).
@@ -24,6 +25,7 @@ class EngineOptions:
 
     engine: EngineConfig
     replicas: int = 1
+    roles: tuple[str, ...] = ()
     models: int = 1
     index: int = 0
     recovery: bool = True
@@ -32,6 +34,17 @@ class EngineOptions:
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""
+        configs = self._shares()
+        if not self.roles:
+            return configs
+        # In shared memory, where pages can be: the other engines map it.
+        memory = "private" if self.engine.backend in ("cuda", "null") else "shared"
+        return [
+            msgspec.structs.replace(config, role=role, kv_cache_memory=memory)
+            for config, role in zip(configs, self.roles, strict=True)
+        ]
+
+    def _shares(self) -> list[EngineConfig]:
         engine, number = self.engine, self.replicas
         if number * self.models == 1:
             return [engine]

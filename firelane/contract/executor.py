@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.contract.limits import StepLimits
+from firelane.contract.pages import PageMemory
 from firelane.contract.slots import SlotState
 from firelane.contract.step import StepInputs, StepOutputs
 
@@ -47,6 +48,11 @@ class Executor(Protocol):
 
     @property
     def kv_bytes(self) -> int: ...
+
+    @property
+    def page_memory(self) -> PageMemory | None:
+        """The KV cache as bytes; None where the host does not reach it, or it lies in several places."""
+        ...
 
     def settle(self) -> None:
         """Return when nothing works beside the steps, from any thread: no more weights are read or checked.

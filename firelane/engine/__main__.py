@@ -1,5 +1,6 @@
-"""python -m firelane.engine FD CONFIG [door=FD]: serve frames on an inherited socket; CONFIG is an
-EngineConfig as JSON; door: a further socket, over which connections of further gateways come."""
+"""python -m firelane.engine FD CONFIG [door=FD] [peers=FD]: serve frames on an inherited socket; CONFIG is an
+EngineConfig as JSON. Further sockets: door, over which those of further gateways come; peers, for
+introductions to other engines (wire.introductions)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,9 @@ from firelane.telemetry import logs
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) not in (2, 3):
-        print(
-            "usage: python -m firelane.engine FD CONFIG [door=FD] (started by `firelane serve`)",
-            file=sys.stderr,
-        )
+    if not 2 <= len(arguments) <= 4:
+        usage = "python -m firelane.engine FD CONFIG [door=FD] [peers=FD] (started by `firelane serve`)"
+        print(f"usage: {usage}", file=sys.stderr)
         return 2
     config = EngineConfig.from_json(arguments[1])
     end_with_parent()
@@ -33,8 +32,9 @@ def main(arguments: list[str]) -> int:
     from firelane.engine.process import run  # now: those threads are as confined
 
     further = dict(argument.split("=", 1) for argument in arguments[2:])
-    door = socket.socket(fileno=int(further["door"])) if "door" in further else None
-    return run(socket.socket(fileno=int(arguments[0])), config, rights, door)
+    sockets = {name: socket.socket(fileno=int(fd)) for name, fd in further.items()}
+    gateway = socket.socket(fileno=int(arguments[0]))
+    return run(gateway, config, rights, door=sockets.get("door"), introductions=sockets.get("peers"))
 
 
 if __name__ == "__main__":

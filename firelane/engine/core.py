@@ -19,6 +19,7 @@ from firelane.engine.plan import StepPlan
 from firelane.engine.policies.fair import FairPolicy
 from firelane.engine.policies.policy import Policy
 from firelane.engine.prerequisites import NoPrerequisites, Prerequisites
+from firelane.engine.pulls import PagePulls, PullCounters
 from firelane.engine.requests import make_sequence
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
@@ -26,6 +27,7 @@ from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
 from firelane.errors import RequestError, UsageError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
+from firelane.kv.transfer import KVTransfer
 from firelane.wire.frames import Abort, FinishReason, NewRequest, Rejected, StepFrame, Submit
 from firelane.wire.repeats import restored
 
@@ -102,11 +104,24 @@ class EngineCore:
         self._prerequisites = prerequisites
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
-        self._outputs = OutputProcessor(self.table, self.kv, self._applier, self.policy, executor.state)
+        self._pulls = PullCounters()
+        self._page_pulls: PagePulls | None = None
+        self._is_stuck = False  # for want of pages that are on their way
+        self._outputs = OutputProcessor(
+            self.table, self.kv, self._applier, self.policy, executor.state, self._pulls
+        )
         self._in_flight: deque[_InFlight] = deque()
         self._speculates = speculates
         self._next_step = 1
         self._last_end_s = 0.0
+
+    def have_pages_from(self, transfer: KVTransfer) -> None:
+        """From now on requests wait for pages that other engines have. Before the first step; the caller
+        keeps `transfer`."""
+        self._page_pulls = PagePulls(
+            self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages
+        )
+        self._prerequisites = self._page_pulls
 
     @property
     def is_idle(self) -> bool:
@@ -122,7 +137,7 @@ class EngineCore:
     def step(self) -> None:
         """One turn: a step is planned while the one before it runs, and that one is committed while the new
         one runs."""
-        self._receive(self._idle_wait_s() if self._rests else 0.0)
+        self._receive(self._idle_wait_s() if self._rests else PREREQUISITE_POLL_S if self._is_stuck else 0.0)
         if self._in_flight and self._speculates:
             before, outputs = self._wait()
             self._commit(before, outputs, self._masks.advance(before.inputs, outputs))
@@ -130,6 +145,7 @@ class EngineCore:
             return
         drawn = self._drawn_next()
         plan, inputs = self._plan(drawn)
+        self._is_stuck = plan.is_empty and not self._in_flight and self.kv.incoming.num_pages > 0
         if not self._in_flight:
             self._submit(plan, inputs)
         elif self._runs_ahead(plan):
@@ -146,6 +162,10 @@ class EngineCore:
 
     def submit(self, request: NewRequest) -> None:
         """Queue a request, or send its Rejected frame."""
+        if request.prefetch:
+            if self._page_pulls is not None:
+                self._page_pulls.expect(request)
+            return
         try:
             if self._get(request.id) is not None:
                 raise RequestError(f"request id {request.id} is in use")
@@ -183,6 +203,7 @@ class EngineCore:
         return PREREQUISITE_POLL_S if self._prerequisites.is_waiting else None
 
     def _receive(self, wait_s: float | None) -> None:
+        reserved = self.kv.incoming.begun
         for frame in self._channel.receive(wait_s):
             if isinstance(frame, Submit):
                 for request in restored(frame.requests):
@@ -196,6 +217,7 @@ class EngineCore:
                     self._channel.send(Rejected(sequence.id, error))
                 else:
                     self._add(sequence)
+        self.table.changes += self.kv.incoming.begun - reserved
 
     def _get(self, request_id: int) -> Sequence | None:
         return self.table.get(request_id) or self._prerequisites.get(request_id)
@@ -243,7 +265,9 @@ class EngineCore:
         step = self._in_flight.popleft()
         outputs = self._executor.wait()
         now_s = time.perf_counter()
-        self.policy.step_ended(step.inputs.num_tokens, now_s - max(step.submitted_s, self._last_end_s))
+        step_s = now_s - max(step.submitted_s, self._last_end_s)
+        self.policy.step_ended(step.inputs.num_tokens, step_s)
+        self._pulls.note_step(step.inputs.num_tokens, step_s)
         self._last_end_s = now_s
         return step, outputs
 

@@ -14,6 +14,7 @@ from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, SlotState, Step
 from firelane.engine.apply import PlanApplier
 from firelane.engine.plan import StepPlan
 from firelane.engine.policies.policy import Policy
+from firelane.engine.pulls import PullCounters
 from firelane.engine.sequence import Sequence, Status
 from firelane.engine.table import SequenceTable
 from firelane.kv import KvCache
@@ -32,13 +33,20 @@ class OutputProcessor:
     """Commits steps in order. What happens between two steps (an abort) is reported in the next frame."""
 
     def __init__(
-        self, table: SequenceTable, kv: KvCache, applier: PlanApplier, policy: Policy, state: SlotState
+        self,
+        table: SequenceTable,
+        kv: KvCache,
+        applier: PlanApplier,
+        policy: Policy,
+        state: SlotState,
+        pulls: PullCounters,
     ) -> None:
         self._table = table
         self._kv = kv
         self._applier = applier
         self._policy = policy
         self._state = state
+        self._pulls = pulls
         self._count = np.arange(len(table.sequences), dtype=np.int64)
         self._started: list[Started] = []
         self._finished: list[Finished] = []
@@ -143,7 +151,8 @@ class OutputProcessor:
             sequence = chunk.sequence
             if chunk.writes_row and not sequence.started:
                 sequence.started = True
-                self._prompt_tokens += sequence.prompt_len
+                if not sequence.is_resumed:
+                    self._prompt_tokens += sequence.prompt_len
                 self._started.append(
                     Started(sequence.id, chunk.start, time.monotonic() - sequence.scheduled_s)
                 )
@@ -263,7 +272,7 @@ class OutputProcessor:
             started=started,
             finished=finished,
             logprobs=logprobs,
-            stats=self._stats(),
+            stats=self._pulls.in_stats(self._stats()),
             embeddings=embeddings,
             counts=counts,
         )

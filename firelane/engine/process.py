@@ -19,6 +19,7 @@ from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.heartbeat import Heartbeat, Pulse
 from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor, quantization_of, rotation_identity
+from firelane.engine.peers import meet_peers
 from firelane.engine.policies import make_policy
 from firelane.engine.rights import ALL_RIGHTS, Rights
 from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
@@ -139,10 +140,16 @@ class SocketChannel:
 
 
 def run(
-    sock: socket.socket, config: EngineConfig, rights: Rights = ALL_RIGHTS, door: socket.socket | None = None
+    sock: socket.socket,
+    config: EngineConfig,
+    rights: Rights = ALL_RIGHTS,
+    *,
+    door: socket.socket | None = None,
+    introductions: socket.socket | None = None,
 ) -> int:
     """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
-    sockets. door: through which connections of further gateways come."""
+    sockets. door: through which connections of further gateways come; introductions: to other engines, as in
+    wire.introductions."""
     first: Channel[ToEngine] = Channel(sock, ToEngine)
     channel = first if door is None else Channels(first, door)
     pulse = Pulse()
@@ -151,7 +158,7 @@ def run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, served.terminate)
     try:
-        return _load_and_serve(channel, served, pulse, config, rights)
+        return _load_and_serve(channel, served, pulse, config, rights, introductions)
     except ConnectionClosedError:
         return 0
     except (FirelaneError, MemoryError) as error:
@@ -165,7 +172,12 @@ def run(
 
 
 def _load_and_serve(
-    channel: FrameChannel, served: SocketChannel, pulse: Pulse, config: EngineConfig, rights: Rights
+    channel: FrameChannel,
+    served: SocketChannel,
+    pulse: Pulse,
+    config: EngineConfig,
+    rights: Rights,
+    introductions: socket.socket | None,
 ) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
@@ -184,14 +196,17 @@ def _load_and_serve(
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, executor, config)
+        peers = meet_peers(introductions, core, executor.page_memory, identity)
         if executor.can_sleep:
             served.standby = EngineStandby(executor, core.kv)
-        channel.send(_ready(executor, config, identity, time.monotonic() - began_s))
+        load_s = time.monotonic() - began_s
+        channel.send(_ready(executor, config, identity, load_s, peers.engine_id))
         served.is_loading = False
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
         _serve(core, served)
         channel.flush(LAST_FLUSH_S)
+        peers.close()
     finally:
         grammars.close()
         executor.release()
@@ -223,7 +238,7 @@ def _progress_to(channel: FrameChannel, pulse: Pulse) -> ProgressCallback:
     return report
 
 
-def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: float) -> Ready:
+def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: float, engine_id: str) -> Ready:
     limits = executor.limits
     return Ready(
         protocol=PROTOCOL_VERSION,
@@ -245,6 +260,8 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         quantization=quantization_of(config),
         can_sleep=executor.can_sleep,
         activation_dtype=config.activation_dtype,
+        role=config.role,
+        engine_id=engine_id,
     )
 
 

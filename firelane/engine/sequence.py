@@ -43,6 +43,7 @@ class Sequence:
         "constraint",
         "end",
         "id",
+        "is_resumed",
         "pool",
         "preempted_tokens",
         "prompt_len",
@@ -88,6 +89,8 @@ class Sequence:
         self.constraint: Constraint | None = None
         self.prompt_logprobs_done = 0 if sampling.prompt_logprobs >= 0 else self.prompt_len - 1
         """Leading prompt positions whose log-probability (or hidden state) is reported or in flight."""
+        self.is_resumed = False
+        """Another engine has begun it."""
         self.started = False
         self.row_written = False
         """A step in flight, or an earlier one, has seen the row of its slot."""
@@ -101,6 +104,7 @@ class Sequence:
     def resume(self, output_start: int) -> None:
         """Tokens from `output_start` on are output already. Whoever drew them has reported the prompt's
         log-probabilities."""
+        self.is_resumed = True
         self.prompt_len = output_start
         self.prompt_logprobs_done = output_start - 1
 

@@ -109,6 +109,10 @@ class SequenceTable:
             if s.blocks is not None
         )
 
+    def num_spare_pages(self) -> int:
+        """Free pages that are neither set aside nor likely to be needed soon by what runs."""
+        return max(0, self._kv.num_available - len(self.running) * len(self._kv.spans))
+
     def get(self, request_id: int) -> Sequence | None:
         return self.running.get(request_id) or self.waiting.get(request_id)
 
@@ -182,7 +186,8 @@ class SequenceTable:
     def check_idle(self) -> None:
         """Raise AssertionError unless all slots and pages are free, as they are while no sequence lives."""
         assert len(self._free_slots) == len(self.sequences), "a slot is lost"
-        assert self._kv.num_available == self._kv.num_pages, "a page is lost"
+        held = self._kv.incoming.num_pages
+        assert self._kv.num_available == self._kv.num_pages - held, "a page is lost"
         assert self._kv.states.num_free == self._kv.states.count, "a snapshot is lost"
 
     def check_integrity(self) -> None:

@@ -2,12 +2,14 @@
 
 from firelane.kv.budget import PageBudget
 from firelane.kv.cache import KvCache, NewPage
+from firelane.kv.incoming import IncomingPages, WantedPage
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import SnapshotRule, StateSave, StateSnapshots
 from firelane.kv.tables import BlockTables, PrefixHit
 
 __all__ = [
     "BlockTables",
+    "IncomingPages",
     "KvCache",
     "NewPage",
     "PageBudget",
@@ -16,4 +18,5 @@ __all__ = [
     "SnapshotRule",
     "StateSave",
     "StateSnapshots",
+    "WantedPage",
 ]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
+from firelane.kv.incoming import IncomingPages, WantedPage
 from firelane.kv.pool import BlockPool
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import StateSnapshots
@@ -63,6 +64,7 @@ class KvCache:
         self.states = states or StateSnapshots(block_size=block_size, is_kept=False)
         self._prefix_caching = prefix_caching
         self._pool = BlockPool(num_pages, len(spans))
+        self.incoming = IncomingPages(self._pool)
         self._set_aside = 0
         self._causal = [group for group, span in enumerate(spans) if span == CAUSAL]
         self._limited = [group for group, span in enumerate(spans) if span != CAUSAL]
@@ -114,6 +116,27 @@ class KvCache:
         held = tuple(p[first:blocks] for p, first in zip(pages, firsts, strict=True))
         snapshot = self.states.find(names[blocks - 1]) if blocks else NO_SNAPSHOT
         return PrefixHit(blocks, held, snapshot, shared)
+
+    def wanted(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> list[WantedPage]:
+        """Pages that are missing for the longest prefix that a sequence could begin with. None of a model
+        with recurrent state, whose snapshots do not travel."""
+        blocks = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
+        if blocks <= 0 or self.states.is_kept:
+            return []
+        names, found = chain.names(tokens, blocks), list[WantedPage]()
+        for group in range(len(self.spans)):
+            for index in range(self._first_block(group, blocks * self.block_size), blocks):
+                if self._pool.locate(group, names[index])[0] < 0:
+                    found.append(WantedPage(group, names[index]))
+        return found
+
+    def locate(self, group: int, name: bytes) -> tuple[int, int]:
+        """As BlockPool.locate."""
+        return self._pool.locate(group, name) if group < len(self.spans) else (-1, 0)
+
+    def keep_tags_in(self, memory: memoryview) -> None:
+        """As BlockPool.keep_tags_in."""
+        self._pool.keep_tags_in(memory)
 
     def num_to_admit(self, num_tokens: int, hit: PrefixHit) -> tuple[int, int]:
         """Pages that a sequence takes on admission, and pages to set aside for it, beside those of the hit.
@@ -237,6 +260,8 @@ class KvCache:
             set_aside += tables.set_aside
             for page in held:
                 expected[page] += 1
+        for page in self.incoming.pages():
+            expected[page] += 1
         actual = [self._pool.references(page) for page in range(self.num_pages)]
         assert actual == expected, "reference counts differ from the block tables: leaked or freed too early"
         assert self._set_aside == set_aside, "pages set aside are miscounted"

@@ -6,8 +6,9 @@ Each page is in exactly one place:
     cached  nobody uses it, but a later prompt may ask for it    given out last, the least recently used first
     in use  reference count > 0, named or not
 
-A name stands for a block of tokens; with its cache group it tells the content of a page. Every operation is
-O(1) a page.
+A name stands for a block of tokens; with its cache group it tells the content of a page. Each page also has a
+tag, which changes before its content does: whoever reads a page from outside compares the tag afterwards.
+Every operation is O(1) a page.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class BlockPool:
         self._by_name: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._blank = list(range(num_pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._tags = memoryview(bytearray(8 * num_pages)).cast("Q")
+        """From 1, once a page has been taken."""
 
     @property
     def num_free(self) -> int:
@@ -46,6 +49,7 @@ class BlockPool:
         else:
             raise IndexError("no free page")
         self._references[page] = 1
+        self._tags[page] += 1
         return page
 
     def take_many(self, count: int) -> list[int]:
@@ -56,6 +60,7 @@ class BlockPool:
         del self._blank[-count:]
         for page in pages:
             self._references[page] = 1
+            self._tags[page] += 1
         return pages
 
     def find(self, group: int, names: Sequence[bytes], limit: int) -> list[int]:
@@ -106,8 +111,24 @@ class BlockPool:
         """Names of pages that nobody uses: their content is gone."""
         for page in self._cached:
             self._forget(page)
+            self._tags[page] += 1
             self._blank.append(page)
         self._cached.clear()
+
+    def keep_tags_in(self, memory: memoryview) -> None:
+        """From now on tags lie there: num_pages of format Q. Nothing has happened in this pool yet."""
+        memory[:] = self._tags
+        self._tags = memory
+
+    def locate(self, group: int, name: bytes) -> tuple[int, int]:
+        """The page of this name and its tag, or UNKNOWN. Called by any thread: what it says was true at some
+        moment of the call."""
+        by_name = self._by_name[group]
+        page = by_name.get(name, UNKNOWN)
+        if page == UNKNOWN:
+            return UNKNOWN, 0
+        tag = self._tags[page]
+        return (page, tag) if by_name.get(name) == page else (UNKNOWN, 0)
 
     def references(self, page: int) -> int:
         return self._references[page]

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
+from firelane.node.introductions import Introductions
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
 from firelane.wire.frames import Failed, Ready
 
@@ -86,6 +87,7 @@ class Replica(Generic[LinkT]):
         config: EngineConfig,
         events: FleetEvents,
         before_restart: BeforeRestart,
+        introductions: Introductions,
         *,
         has_door: bool = False,
     ) -> None:
@@ -102,6 +104,7 @@ class Replica(Generic[LinkT]):
             on_given_up=self._on_given_up,
             before_restart=before_restart,
             on_door=self._take_door if has_door else None,
+            introduce=introductions.seat if config.role != "both" else None,
         )
 
     async def connect(self, link: LinkT) -> None:
@@ -175,8 +178,9 @@ class Fleet(Generic[LinkT]):
         self._events = events
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
+        self._introductions = Introductions()
         self.replicas: list[Replica[LinkT]] = [
-            Replica(str(i), config, events, self._calm, has_door=is_shared)
+            Replica(str(i), config, events, self._calm, self._introductions, has_door=is_shared)
             for i, config in enumerate(configs)
         ]
 
@@ -192,6 +196,7 @@ class Fleet(Generic[LinkT]):
 
     async def stop(self) -> None:
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
+        self._introductions.close()
 
     async def restart(self) -> None:
         """Replace one engine after the other: the new one is ready before the old one is drained. Where a new
@@ -221,7 +226,7 @@ class Fleet(Generic[LinkT]):
     async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
         old = self.replicas[place]
         new: Replica[LinkT] = Replica(
-            old.name, old.config, self._events, self._calm, has_door=self._is_shared
+            old.name, old.config, self._events, self._calm, self._introductions, has_door=self._is_shared
         )
         if not await self._bring_up(new, engines):
             return False

@@ -65,6 +65,7 @@ class EngineSupervisor:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
     before_restart: waited for before another engine is started in the place of one that died. on_door: gets,
     before on_socket, the socket over which connections of further gateways are passed to the new engine.
+    introduce: the engine's end of a socket of introductions (wire.introductions), one for each engine.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class EngineSupervisor:
         before_restart: BeforeRestart | None = None,
         on_door: OnDoor | None = None,
         policy: RestartPolicy | None = None,
+        introduce: Callable[[], socket.socket] | None = None,
     ) -> None:
         self._config = config
+        self._introduce = introduce
         self._on_socket = on_socket
         self._on_exit = on_exit
         self._on_given_up = on_given_up
@@ -176,6 +179,10 @@ class EngineSupervisor:
                 on_error.enter_context(door)
                 passed.append(handed.enter_context(inner).fileno())
                 command.append(f"door={inner.fileno()}")
+            if self._introduce is not None:
+                introductions = handed.enter_context(self._introduce())
+                passed.append(introductions.fileno())
+                command.append(f"peers={introductions.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
             self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
             on_error.pop_all()

@@ -63,7 +63,9 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     a request that another engine began, the index in `prompt` of the first token that is output already (-1:
     none is); the tokens that follow are the very ones that the first engine would have drawn. repeats: prompt
     and grammar, which are left out, are those of the request before it in the frame. client: who of the
-    tenant asks, as address and connection; given with a grammar, which is compiled in turns.
+    tenant asks, as address and connection; given with a grammar, which is compiled in turns. pages_at: the
+    engine (Ready.engine_id) from which pages of the prompt may be had by their names. prefetch: the request
+    comes later, with the same id: until then have its pages as they are computed there, and answer nothing.
     """
 
     id: int
@@ -78,6 +80,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     output_start: int = -1
     repeats: bool = False
     client: tuple[str, str] = ("", "")
+    pages_at: str = ""
+    prefetch: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -152,7 +156,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     the tokens of a request; engines of equal identity can go on with each other's requests. states_bytes: of
     all recurrent states, snapshots among them; num_snapshots: how many of these there are. quantization: how
     weights are quantised, "" where they are not. can_sleep: whether the engine knows standby.
-    activation_dtype: of products with integer codes."""
+    activation_dtype: of products with integer codes. role: as in EngineConfig. engine_id: by which others
+    know this process where they have pages from it; "" where pages do not travel."""
 
     protocol: int
     pid: int
@@ -173,6 +178,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     quantization: str = ""
     can_sleep: bool = False
     activation_dtype: str = "bf16"
+    role: str = "both"
+    engine_id: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -226,7 +233,9 @@ class Embedding(msgspec.Struct, frozen=True, array_like=True):
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """State after a step; counters grow from the engine's start. running and waiting include background
     work. state_snapshots: snapshots of recurrent states that a prompt could begin with; state_snapshot_hits:
-    sequences that began with one."""
+    sequences that began with one. pulls_ok, stale, lost, late: pulls of pages from other engines, by what
+    became of them (docs/cluster.md); pulled_bytes: of pages that came; pull_seconds: of all pulls
+    together."""
 
     running: int = 0
     waiting: int = 0
@@ -244,6 +253,12 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     state_snapshots: int = 0
     state_snapshots_total: int = 0
     state_snapshot_hits: int = 0
+    pulls_ok: int = 0
+    pulls_stale: int = 0
+    pulls_lost: int = 0
+    pulls_late: int = 0
+    pulled_bytes: int = 0
+    pull_seconds: float = 0.0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):

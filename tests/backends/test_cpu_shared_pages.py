@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ PROGRAM = dense_program(small_spec())
 READER = """
 import mmap, sys
 fd, start, size = map(int, sys.argv[1:])
-sys.stdout.buffer.write(mmap.mmap(fd, 0)[start : start + size])
+sys.stdout.buffer.write(mmap.mmap(fd, 0, prot=mmap.PROT_READ)[start : start + size])
 """
 
 
@@ -46,8 +47,7 @@ def read_elsewhere(fd: int, start: int, size: int) -> bytes:
 
 
 def test_another_process_reads_a_page(pool: PagePool) -> None:
-    shared = pool.shared
-    assert shared is not None
+    shared = pool.as_bytes
     assert (shared.num_pages, shared.page_bytes) == pool.pages.shape == (24, layout_of().page_bytes)
     pool.pages[7] = np.random.default_rng(0).integers(0, 256, shared.page_bytes)
     assert read_elsewhere(shared.fd, 7 * shared.page_bytes, shared.page_bytes) == pool.pages[7].tobytes()
@@ -56,24 +56,28 @@ def test_another_process_reads_a_page(pool: PagePool) -> None:
 
 def test_the_file_cannot_be_cut_short(pool: PagePool) -> None:
     """A peer that could would end this process with a bus error."""
-    assert pool.shared is not None
     with pytest.raises(PermissionError):
-        os.ftruncate(pool.shared.fd, 0)
+        os.ftruncate(pool.as_bytes.fd, 0)
+
+
+def test_the_file_cannot_be_written_by_others(pool: PagePool) -> None:
+    with pytest.raises(PermissionError):
+        mmap.mmap(pool.as_bytes.fd, pool.memory.nbytes)
+    pool.pages[3] = 5
 
 
 def test_a_released_pool_has_no_file(pool: PagePool) -> None:
-    assert pool.shared is not None
-    fd = pool.shared.fd
+    fd = pool.as_bytes.fd
     pool.release()
     pool.release()
-    assert pool.shared is None
+    assert pool.as_bytes.fd == -1
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
 
 def test_private_pages_have_no_file() -> None:
     pool = PagePool(layout_of())
-    assert pool.shared is None
+    assert pool.as_bytes.fd == -1
     assert not pool.pages.any()
     pool.release()
 
@@ -114,6 +118,6 @@ def test_shared_pages_give_the_same_bits(kernel_cache) -> None:
         return drawn
 
     private, shared = (machine(PROGRAM, kernel_cache, shared_pages=flag) for flag in (False, True))
-    assert private.executor.shared_pages is None
-    assert shared.executor.shared_pages is not None
+    assert private.executor.page_memory.fd == -1
+    assert shared.executor.page_memory.fd >= 0
     assert run(private) == run(shared)

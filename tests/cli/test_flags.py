@@ -37,7 +37,8 @@ STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
-    "serve": "MODEL --model --replicas --no-recovery --engine-timeout --step-deadline --no-sandbox "
+    "serve": "MODEL --model --replicas --prefill --decode "
+    "--no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {ENGINE}",

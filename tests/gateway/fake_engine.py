@@ -53,6 +53,7 @@ class FakeEngine:
     reject: str = ""
     elsewhere: bool = False
     submitted: list[NewRequest] = field(default_factory=list)
+    expected: list[NewRequest] = field(default_factory=list)
     submit_frames: int = 0
     aborted: list[int] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
@@ -125,8 +126,11 @@ class FakeEngine:
     def _submit(self, frame: Submit) -> None:
         self.submit_frames += 1
         requests = list(restored(frame.requests))
-        self.submitted.extend(requests)
+        self.submitted.extend(request for request in requests if not request.prefetch)
+        self.expected.extend(request for request in requests if request.prefetch)
         for request in requests:
+            if request.prefetch:
+                continue
             if self.reject:
                 self.send(Rejected(request.id, self.reject, self.elsewhere))
                 continue

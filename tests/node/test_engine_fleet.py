@@ -24,7 +24,7 @@ class Supervisor:
     made: ClassVar[list[Supervisor]] = []
     refuse = False
 
-    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_door):
+    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_door, introduce):
         self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
         self.before_restart, self.on_door = before_restart, on_door
         self.calls = []

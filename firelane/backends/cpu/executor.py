@@ -26,8 +26,8 @@ from firelane.backends.cpu.native import (
     state_addresses,
     step_struct,
 )
-from firelane.backends.cpu.page_pool import PagePool, SharedPages
-from firelane.contract import SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.backends.cpu.page_pool import PagePool
+from firelane.contract import PageMemory, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.errors import OutOfMemoryError
 from firelane.native.pages import give_back
 from firelane.program.values import Weight
@@ -192,9 +192,9 @@ class CpuExecutor:
         return self._pool.pages
 
     @property
-    def shared_pages(self) -> SharedPages | None:
-        """The KV cache as a file in memory; None where it is private."""
-        return self._pool.shared
+    def page_memory(self) -> PageMemory | None:
+        """None of one of several ranks."""
+        return self._pool.as_bytes if self._link is None else None
 
     @property
     def kv_bytes(self) -> int:

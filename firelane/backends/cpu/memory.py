@@ -21,6 +21,9 @@ from firelane.native import cgroup
 
 GIB = 1 << 30
 HUGE_PAGE_BYTES = 2 << 20
+SEALS = 0x1 | 0x2 | 0x4 | 0x10
+"""F_SEAL_SEAL, SHRINK, GROW and FUTURE_WRITE, which Python does not name before 3.13: who has the descriptor
+maps the file to read it."""
 
 
 def available_bytes() -> int:
@@ -49,7 +52,7 @@ def zeroed(nbytes: int) -> NDArray[np.uint8]:
 
 def shared_zeroed(nbytes: int, *, reserved: bool = True) -> tuple[int, NDArray[np.uint8]]:
     """The descriptor of a file in memory, and its zero pages, mapped here; whoever has the descriptor can map
-    them, but not cut them short. The caller closes the descriptor.
+    them, to read them, but not cut them short. The caller closes the descriptor.
 
     Huge pages where enough are reserved (and `reserved` says that they may be taken), else where the system
     gives them to shared memory on advice. Raises OutOfMemoryError where the system refuses so much,
@@ -72,7 +75,7 @@ def _mapped_file(nbytes: int, flags: int) -> tuple[int, NDArray[np.uint8]]:
     try:
         os.ftruncate(fd, size)
         memory = mmap.mmap(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except OSError:
         os.close(fd)
         raise

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.memory import shared_zeroed, zeroed
+from firelane.contract import PageMemory
 
 FORMAT = 1
 """Of keys and values inside of a page, as csrc/rope.h lays them out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedPages:
-    """Description of a pool for another process that maps it. Page i begins at byte i * page_bytes of the
-    file `fd`, which the pool owns. Pages of two pools with one layout_id can be copied between them."""
-
-    fd: int
-    page_bytes: int
-    num_pages: int
-    layout_id: str
 
 
 class PagePool:
@@ -39,14 +28,9 @@ class PagePool:
         self.pages = self.memory[:nbytes].reshape(num_pages, page_bytes)
 
     @property
-    def shared(self) -> SharedPages | None:
-        """None where the pages are private, or released."""
-        if self._fd < 0:
-            return None
-        num_pages, page_bytes = self.pages.shape
-        return SharedPages(
-            fd=self._fd, page_bytes=page_bytes, num_pages=num_pages, layout_id=layout_id(self._layout)
-        )
+    def as_bytes(self) -> PageMemory:
+        """Valid until `release`."""
+        return PageMemory(pages=self.pages, layout_id=layout_id(self._layout), fd=self._fd)
 
     def release(self) -> None:
         """Close the file; idempotent. The mapping goes with the last reference to `pages`."""

@@ -129,6 +129,10 @@ class CudaExecutor:
         """For tests and benchmarks."""
         return self._memory
 
+    @property
+    def page_memory(self) -> None:
+        return None
+
     def settle(self) -> None:
         """Nothing works beside the steps."""
 

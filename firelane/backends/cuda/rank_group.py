@@ -170,6 +170,7 @@ class RankGroup:
 
     max_in_flight = 1
     is_pipelined = False
+    page_memory = None
 
     def __init__(self, executor: CudaExecutor, leader: Leader, resources: ExitStack) -> None:
         """resources: end with it, the last one first."""

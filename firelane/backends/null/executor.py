@@ -21,6 +21,7 @@ from firelane.contract import (
     MAX_LOGPROBS,
     SAMPLE,
     BackendDefaults,
+    PageMemory,
     ProgressCallback,
     SlotState,
     StepInputs,
@@ -36,6 +37,7 @@ STATES_PER_SEQUENCE = 4
 """As much memory as so many states of each sequence take is added to that of the pages."""
 DEFAULTS = BackendDefaults(block_size=16, max_num_batched_tokens=512)
 FORCING_BIAS = 100.0
+NULL_PAGE_BYTES = 16
 StepTime = Callable[[StepInputs], float]
 """Seconds that a step takes."""
 
@@ -94,6 +96,12 @@ class NullExecutor:
         self._in_flight: deque[tuple[StepOutputs, float]] = deque()
         self._last_end_s = 0.0
         self._sleeps = False
+        self._pages = np.zeros((limits.num_blocks, NULL_PAGE_BYTES), np.uint8)
+
+    @property
+    def page_memory(self) -> PageMemory:
+        """Pages of a few bytes that nothing is ever written to."""
+        return PageMemory(pages=self._pages, layout_id=f"null {self.limits.block_size}")
 
     def settle(self) -> None:
         """Nothing works beside the steps."""

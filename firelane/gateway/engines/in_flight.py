@@ -46,13 +46,17 @@ class InFlight:
     tokens: its output so far. reported: last position whose log-probability the sink has. told: the sink
     knows that it has started. running: its present engine has begun it. proofs, deaths, losses: of engines,
     without progress between them (Resume tells them apart). kept: tokens at the last loss. parked_s: since
-    when it has no engine; resumed_at: tokens that it had when it lost its last one.
+    when it has no engine; resumed_at: tokens that it had when it lost its last one. hands_over: its present
+    engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has.
     """
 
     __slots__ = (
         "deaths",
+        "hands_over",
         "kept",
         "losses",
+        "next_engine",
+        "pages_at",
         "parked_s",
         "proofs",
         "reported",
@@ -69,7 +73,8 @@ class InFlight:
         self.sink = sink
         self.tokens = array("i")
         self.reported = 0
-        self.told = self.running = False
+        self.told = self.running = self.hands_over = False
+        self.pages_at = self.next_engine = ""
         self.proofs = self.deaths = self.losses = self.kept = self.resumed_at = 0
         self.parked_s = 0.0
 
@@ -81,6 +86,10 @@ class InFlight:
     def prompt_tokens(self) -> int:
         """Of what the next engine has to compute before it draws: the prompt and the output so far."""
         return len(self.request.prompt) // 4 + len(self.tokens)
+
+    def goes_on(self, reason: FinishReason) -> bool:
+        """What ends is its part at one engine, not the request."""
+        return self.hands_over and reason == "length"
 
     def finish(self) -> None:
         """Tell the sink that nothing more comes."""
@@ -98,8 +107,13 @@ class InFlight:
             log.exception("request_failure_not_reported")
 
     def continuation(self) -> NewRequest:
-        """The request for the engine that goes on with it."""
+        """The request for the next engine."""
         request = self.request
+        if self.hands_over:
+            sampling = msgspec.structs.replace(request.sampling, max_tokens=len(self.tokens) + 1)
+            request = msgspec.structs.replace(request, sampling=sampling)
+        if self.pages_at:
+            request = msgspec.structs.replace(request, pages_at=self.pages_at)
         if not self.tokens:
             return request
         output = self.tokens[:]

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.in_flight import InFlight
@@ -75,6 +77,10 @@ class LinkOwner(Protocol):
         """The engine is ending and gives these back."""
         ...
 
+    def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
+        """The engine has done its part of the request."""
+        ...
+
 
 class EngineLink:
     """State of one engine as the gateway sees it, and the requests in flight there.
@@ -133,6 +139,22 @@ class EngineLink:
         other gateways, as far as the engine has told."""
         own, told = len(self._flights), self.stats.running + self.stats.waiting
         return self.load.prompt_tokens(self._flights) + (max(own, told) if self.is_shared else own)
+
+    @property
+    def role(self) -> str:
+        """As in EngineConfig."""
+        return "both" if self.ready is None else self.ready.role
+
+    @property
+    def engine_id(self) -> str:
+        """As in Ready."""
+        return "" if self.ready is None else self.ready.engine_id
+
+    def expect(self, flight: InFlight, engine_id: str) -> None:
+        """A request that another engine begins is going to come here: have its pages from there."""
+        request = msgspec.structs.replace(flight.request, grammar=None, pages_at=engine_id, prefetch=True)
+        self._new.append(request)
+        self._schedule_flush()
 
     def holds(self, flight: InFlight) -> bool:
         return flight.id in self._flights
@@ -366,7 +388,7 @@ class EngineLink:
     def tell_ending(self, finished: Finished) -> None:
         """Not of those that the engine gives up because it ends: they go on elsewhere."""
         flight = self._flights.get(finished.id)
-        if flight is not None and finished.reason != "abort":
+        if flight is not None and finished.reason != "abort" and not flight.goes_on(finished.reason):
             self._tell(finished.id, flight.sink.ending, finished.reason)
 
     def tell_token(self, request_id: int, token: int, now_s: float) -> None:
@@ -393,6 +415,8 @@ class EngineLink:
                 continue
             if finished.reason == "abort":
                 returned.append(flight)
+            elif flight.goes_on(finished.reason) and self.owner is not None:
+                self.owner.on_handed_over(self, flight)
             elif finished.message:
                 flight.fail(RequestError(finished.message, code="grammar_failed"))
             else:

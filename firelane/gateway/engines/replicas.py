@@ -23,6 +23,7 @@ from firelane.errors import EngineDeadError, QueueTimeoutError
 from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.recovery import PROGRESS_TOKENS, NoRecovery, Recovery
+from firelane.gateway.engines.routing import Router
 from firelane.gateway.engines.sizes import add_counters, add_stats, together
 from firelane.wire.frames import EngineStats, NewRequest, Progress, Ready, StepFrame
 
@@ -44,7 +45,8 @@ class EngineEvents(Protocol):
 class ReplicaSet:
     """Links may be added and removed at any time. All methods belong to one event loop.
 
-    deaths, resumed: engines that ended, and requests that went on elsewhere, since the start.
+    deaths, resumed: engines that ended, and requests that went on elsewhere, since the start. handed_over:
+    requests that went from an engine for prefill to one for decode.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class ReplicaSet:
         *,
         parked_s: float = PARKED_S,
         first_id: int = 1,
+        router: Router | None = None,
     ) -> None:
         """parked_s: how long a request may be without an engine. recovery: None = requests fail with it.
         first_id: of its requests; see wire.numbers."""
+        self._router = router or Router()
         self.links: list[EngineLink] = []
         self.events: EngineEvents | None = None
-        self.deaths = self.resumed = 0
+        self.deaths = self.resumed = self.handed_over = 0
         self._recovery: Recovery = recovery or NoRecovery()
         self._parked_s = parked_s
         self._next_id = first_id
@@ -72,7 +76,6 @@ class ReplicaSet:
         self._unheard: dict[int, InFlight] = {}  # resumed or parked, without a token since
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
-        self._sibling: tuple[bytes, EngineLink] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._hurries = False
         for link in links:
@@ -246,24 +249,18 @@ class ReplicaSet:
             self._ticker = None
 
     def _send(self, flight: InFlight) -> None:
-        link = self._choose(flight)
-        if link is not None:
-            link.submit(flight)
+        route = self._router.route(flight, self.serving)
+        if route is not None:
+            then = route.next_link
+            flight.hands_over = then is not None
+            route.link.submit(flight)
+            if then is not None:
+                flight.next_engine = then.engine_id
+                then.expect(flight, route.link.engine_id)
         else:
             flight.parked_s = time.monotonic()
             self._parked[flight.id] = flight
             self._listen([flight])
-
-    def _choose(self, flight: InFlight) -> EngineLink | None:
-        """The serving engine with the least work; that of the last request for one with the same prompt."""
-        serving = self.serving
-        if len(serving) < 2:
-            return serving[0] if serving else None
-        prompt, sibling = self._sibling or (b"", None)
-        if prompt is not flight.request.prompt or sibling not in serving:
-            sibling = min(serving, key=lambda link: link.tokens_ahead)
-        self._sibling = flight.request.prompt, sibling
-        return sibling
 
     def _resume(self, flights: list[InFlight]) -> None:
         self.resumed += len(flights)
@@ -309,8 +306,6 @@ class ReplicaSet:
         self.deaths += 1
         self._before = add_counters(self._before, link.stats)
         self._resize()
-        if self._sibling is not None and self._sibling[1] is link:
-            self._sibling = None
         verdict = self._recovery.judge(lost, self._on_trial, reason)
         for flight, error in verdict.fail:
             flight.fail(error)
@@ -336,6 +331,11 @@ class ReplicaSet:
         error = EngineDeadError("the engine is shutting down: try again")
         for flight in returned:
             flight.fail(error)
+
+    def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
+        self.handed_over += 1
+        flight.pages_at = link.engine_id
+        self._send(flight)
 
     # ---- requests that have lost their engine
 

@@ -12,6 +12,7 @@ COUNTERS = frozenset(
     {
         *("prompt_tokens", "generated_tokens", "prefix_queries", "prefix_hits"),
         *("preemptions", "steps", "grammar_failures", "state_snapshot_hits"),
+        *("pulls_ok", "pulls_stale", "pulls_lost", "pulls_late", "pulled_bytes", "pull_seconds"),
     }
 )
 """Fields of EngineStats that only grow; the others are levels, which end with their engine."""

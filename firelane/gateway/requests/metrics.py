@@ -242,6 +242,17 @@ def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:
         "Sequences that began with a snapshot of recurrent state.",
         "state_snapshot_hits",
     )
+    registry.gauge(
+        "firelane:handed_over",
+        "Requests that went from an engine for prefill to one for decode.",
+        lambda: engines.handed_over,
+        monotonic=True,
+    )
+    for outcome in ("ok", "stale", "lost", "late"):
+        text = f"Pulls of pages from other engines that were {outcome}."
+        counter(f"firelane:kv_pulls_{outcome}", text, f"pulls_{outcome}")
+    counter("firelane:kv_pulled_bytes", "Bytes of pages that came from other engines.", "pulled_bytes")
+    counter("firelane:kv_pull_seconds", "Time of all pulls of pages together.", "pull_seconds")
     counter("vllm:num_preemptions", "Sequences put back for want of KV blocks.", "preemptions")
     counter(
         "firelane:grammar_failures",

@@ -1,0 +1,223 @@
+"""Page transfer between two engines of one machine.
+
+    python benchmarks/page_transfer.py bandwidth        pages by shared memory and by TCP, beside memcpy
+    python benchmarks/page_transfer.py handover MODEL   from the first token of a long prompt at one engine
+                                                        to the first step at another one that has its pages
+
+Ratios are of runs in turns, so that what else the machine does meets both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from firelane import env
+from firelane.backends.cpu.memory import shared_zeroed
+from firelane.contract import PageMemory
+from firelane.engine_config import EngineConfig
+from firelane.kv import KvCache
+from firelane.kv.transfer import ExportedPool, PeerTransfer
+from firelane.wire import introductions
+from firelane.wire.frames import FromEngine, NewRequest, Ready, Sampling, StepFrame, Submit
+from firelane.wire.introductions import Here, Introduce
+from firelane.wire.transport import Channel
+
+BLOCK = 16
+PAGE_BYTES = 512 << 10
+"""Of 16 tokens of a Llama of 1 billion parameters."""
+PAGES = 250
+"""4,000 tokens."""
+SIDE = "--side-of-a-source"
+
+
+def prompt(tokens: int, first: int = 0) -> np.ndarray:
+    return (np.arange(tokens, dtype=np.int32) * 7 + first) % 5000 + 1
+
+
+def pool(pages: int) -> tuple[PageMemory, KvCache, PeerTransfer]:
+    fd, memory = shared_zeroed(pages * PAGE_BYTES, reserved=False)
+    shaped = memory[: pages * PAGE_BYTES].reshape(pages, PAGE_BYTES)
+    shaped[:] = np.arange(pages, dtype=np.uint8)[:, None]
+    described = PageMemory(pages=shaped, layout_id="benchmark", fd=fd)
+    kv = KvCache(pages, BLOCK)
+    return described, kv, PeerTransfer(ExportedPool(described, kv, "benchmark"))
+
+
+def source_process(fds: list[int]) -> None:
+    """The other process: all pages have names; serves until its standard input ends."""
+    _, kv, transfer = pool(PAGES)
+    tokens, chain = prompt(PAGES * BLOCK), kv.chain(b"")
+    tables = kv.share(len(tokens), kv.no_hit)
+    kv.reserve(tables, kv.no_hit)
+    kv.publish(tables, chain, tokens, PAGES)
+    for fd in fds:
+        transfer.export(socket.socket(fileno=fd))
+    sys.stdin.read()
+    transfer.close()
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        return ours, server.accept()[0]
+
+
+def bandwidth(repeats: int) -> None:
+    ends = {"shm": socket.socketpair(), "tcp": tcp_pair()}
+    fds = [theirs.fileno() for _, theirs in ends.values()]
+    process = subprocess.Popen(
+        [sys.executable, __file__, SIDE, *map(str, fds)], pass_fds=fds, stdin=subprocess.PIPE
+    )
+    memory, kv, transfer = pool(PAGES)
+    peers = {}
+    for name, (ours, theirs) in ends.items():
+        theirs.close()
+        time.sleep(1)
+        reader = (
+            transfer if name == "shm" else PeerTransfer(ExportedPool(memory, kv, "benchmark"), maps=False)
+        )
+        peers[name] = reader, reader.attach(ours)
+    wanted = kv.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
+    mine = kv.incoming.begin(wanted, PAGES)
+    other = shared_zeroed(memory.pages.nbytes, reserved=False)[1][: memory.pages.nbytes].reshape(PAGES, -1)
+    seconds: dict[str, list[float]] = {"memcpy": [], "shm": [], "tcp": []}
+    for _ in range(repeats + 1):
+        began_s = time.perf_counter()
+        for page in np.random.default_rng(0).permutation(PAGES):
+            np.copyto(other[page], memory.pages[page])
+        seconds["memcpy"].append(time.perf_counter() - began_s)
+        for name, (reader, peer) in peers.items():
+            reader.pull(peer, wanted, mine, time.monotonic() + 60)
+            while not (settled := reader.poll()):
+                time.sleep(0.0002)
+            assert settled[0].outcome == "ok", settled[0]
+            seconds[name].append(settled[0].seconds)
+    for times in seconds.values():
+        del times[0]  # memory that was not touched before
+    for name, times in seconds.items():
+        ratio = median(m / t for m, t in zip(seconds["memcpy"], times, strict=True))
+        rate = memory.pages.nbytes / median(times) / 1e9
+        print(f"{name:8s} {rate:6.2f} GB/s   {ratio:5.2f} of memcpy   {median(times) * 1e3:7.1f} ms")
+    process.stdin.close()
+    process.wait()
+    transfer.close()
+
+
+class Engine:
+    """A process, its frames and its introductions."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        ours, theirs = socket.socketpair()
+        self.peers, seat = introductions.connection()
+        command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), config.to_json()]
+        self.process = subprocess.Popen(
+            [*command, f"peers={seat.fileno()}"], pass_fds=[theirs.fileno(), seat.fileno()]
+        )
+        theirs.close()
+        seat.close()
+        self.frames: Channel[FromEngine] = Channel(ours, FromEngine)
+
+    def until_ready(self) -> Ready:
+        here = introductions.receive(self.peers)
+        assert here is not None
+        assert isinstance(here[0], Here)
+        return next(frame for frame in self.each() if isinstance(frame, Ready))
+
+    def each(self):
+        while True:
+            yield from self.frames.receive(None)
+
+    def steps(self):
+        return (frame for frame in self.each() if isinstance(frame, StepFrame))
+
+
+def handover(model: Path, tokens: int, repeats: int, backend: str) -> None:
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    half = len(cores) // 2 or 1
+    config = EngineConfig(
+        model_dir=model,
+        cache_dir=env.read().cache_dir,
+        backend=backend,
+        max_model_len=tokens + 64,
+        max_num_seqs=4,
+        kv_cache_bytes=1 << 30,
+        kv_cache_memory="shared",
+        replicas=2,
+    )
+    shares = (("prefill", cores[:half]), ("decode", cores[half:] or cores))
+    source, reader = (Engine(msgspec.structs.replace(config, role=r, cores=c)) for r, c in shares)
+    engine_id = source.until_ready().engine_id
+    reader.until_ready()
+    ours, theirs = socket.socketpair()
+    introductions.send(source.peers, Introduce("source", ""), (ours.fileno(),))
+    introductions.send(reader.peers, Introduce("reader", engine_id), (theirs.fileno(),))
+    rows = [one_handover(source, reader, engine_id, tokens, i) for i in range(repeats)]
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        print(f"{key:24s} median {median(values):9.2f}   all {[round(v, 2) for v in values]}")
+    for engine in (source, reader):
+        engine.frames.close()
+        engine.process.wait()
+
+
+def one_handover(source: Engine, reader: Engine, engine_id: str, tokens: int, index: int) -> dict[str, float]:
+    """In milliseconds. The first token is there when its frame is; the other engine starts when it gives the
+    sequence its slot."""
+    given = prompt(tokens, first=index * 11)
+    request = NewRequest(id=index + 1, prompt=given.tobytes(), sampling=Sampling(seed=1, max_tokens=1))
+    began_s = time.monotonic()
+    reader.frames.send(Submit([msgspec.structs.replace(request, pages_at=engine_id, prefetch=True)]))
+    source.frames.send(Submit([request]))
+    first = next(frame for frame in source.steps() if frame.tokens)
+    drawn_s = time.monotonic()
+    output = np.array(first.tokens, np.int32).tobytes()
+    going_on = NewRequest(
+        id=index + 1,
+        prompt=request.prompt + output,
+        output_start=tokens,
+        sampling=Sampling(seed=1, max_tokens=4),
+        pages_at=engine_id,
+    )
+    reader.frames.send(Submit([going_on]))
+    frame = next(frame for frame in reader.steps() if frame.started)
+    came_s = time.monotonic()
+    started = frame.started[0]
+    assert started.cached_tokens == tokens // BLOCK * BLOCK, started
+    while not frame.finished:
+        frame = next(reader.steps())
+    return {
+        "prefill_ms": (drawn_s - began_s) * 1e3,
+        "decode_start_ms": (came_s - started.age_s - drawn_s) * 1e3,
+        "next_token_ms": (came_s - drawn_s) * 1e3,
+    }
+
+
+def main() -> None:
+    if SIDE in sys.argv:
+        source_process([int(fd) for fd in sys.argv[2:]])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["bandwidth", "handover"])
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--backend", default="cpu")
+    arguments = parser.parse_args()
+    if arguments.what == "bandwidth":
+        bandwidth(arguments.repeats)
+    else:
+        handover(arguments.model, arguments.tokens, arguments.repeats, arguments.backend)
+
+
+if __name__ == "__main__":
+    main()

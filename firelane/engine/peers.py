@@ -1,0 +1,86 @@
+"""Other engines as an engine process knows them: introduced by whoever started it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import suppress
+
+from firelane.contract import PageMemory
+from firelane.engine.core import EngineCore
+from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer
+from firelane.wire.introductions import Here, Introduce, Parted, receive, send
+
+log = logging.getLogger(__name__)
+
+
+class EnginePeers:
+    """Owns the transfer of pages, the socket of introductions, and the thread that waits for them."""
+
+    def __init__(self, sock: socket.socket, core: EngineCore, memory: PageMemory, identity: str) -> None:
+        self._sock = sock
+        self._pool = ExportedPool(memory, core.kv, identity)
+        self._transfer = PeerTransfer(self._pool, on_lost=self._lost)
+        core.have_pages_from(self._transfer)
+        self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
+        self._thread.start()
+
+    @property
+    def engine_id(self) -> str:
+        return self._transfer.engine_id
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._sock.close()
+        self._transfer.close()
+
+    def _run(self) -> None:
+        self._pool.populate()
+        with suppress(OSError):  # whoever has started this engine is gone, and it follows
+            send(self._sock, Here(self.engine_id))
+            while (received := receive(self._sock)) is not None:
+                message, fds = received
+                if isinstance(message, Introduce) and fds:
+                    self._meet(message, socket.socket(fileno=fds[0]))
+
+    def _meet(self, introduced: Introduce, sock: socket.socket) -> None:
+        if introduced.side == "source":
+            self._transfer.export(sock)
+            return
+        try:
+            peer = self._transfer.attach(sock)
+        except KVPeerError as error:
+            self._lost(introduced.engine_id, str(error))
+        else:
+            log.debug("peer_attached engine_id=%s", peer)
+
+    def _lost(self, engine_id: str, reason: str) -> None:
+        log.warning("peer_lost engine_id=%s reason=%r", engine_id, reason)
+        with suppress(OSError):
+            send(self._sock, Parted(engine_id))
+
+
+class NoPeers:
+    """Of an engine whose pages do not travel."""
+
+    engine_id = ""
+
+    def close(self) -> None:
+        pass
+
+
+def meet_peers(
+    sock: socket.socket | None, core: EngineCore, memory: PageMemory | None, identity: str
+) -> EnginePeers | NoPeers:
+    """Takes over the socket of introductions; None: nobody introduces this engine. Pages of a model with
+    recurrent state are of no use without its snapshots, which do not travel."""
+    if sock is None:
+        return NoPeers()
+    if memory is None or core.kv.states.is_kept:
+        log.info("pages do not travel: this engine computes all prompts that it gets")
+        sock.close()
+        return NoPeers()
+    return EnginePeers(sock, core, memory, identity)

@@ -1,0 +1,245 @@
+"""Pages of other engines as a prerequisite of a sequence: it waits for them no longer than computing them
+would take, and what has not come by then is computed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.engine.prerequisites import Prerequisites, Waited
+from firelane.engine.sequence import Sequence
+from firelane.kv import KvCache, PrefixChain, WantedPage
+from firelane.kv.transfer import KVTransfer, Outcome, Settled
+from firelane.wire.frames import EngineStats, NewRequest
+
+SHARE = 0.5
+"""Of the time that computing takes, for pages to come in."""
+LEAST_S, MOST_S, UNKNOWN_S = 0.05, 5.0, 1.0
+"""UNKNOWN_S: in place of that share while no prompt has been computed here."""
+PROMPT_TOKENS = 64
+"""Of a step that says how long prompts take; smaller ones are mostly decodes."""
+AHEAD_PAGES = 64
+"""Of a prompt that is being computed elsewhere, in one pull."""
+AHEAD_POLL_S = 0.01
+QUIET_S = 30.0
+"""Without a new page of it, after which nobody waits for more."""
+AVERAGED = 0.2
+"""Weight of the newest step."""
+
+
+class PullCounters:
+    """Pulls by outcome, which only grow, and how long a prompt's tokens take here."""
+
+    def __init__(self) -> None:
+        self._outcomes: Counter[Outcome] = Counter()
+        self._bytes, self._seconds = 0, 0.0
+        self._token_s: float | None = None
+
+    def note(self, settled: Settled) -> None:
+        self._outcomes[settled.outcome] += 1
+        self._bytes += settled.nbytes
+        self._seconds += settled.seconds
+
+    def note_step(self, tokens: int, seconds: float) -> None:
+        if tokens >= PROMPT_TOKENS:
+            newest = seconds / tokens
+            before = newest if self._token_s is None else self._token_s
+            self._token_s = before + AVERAGED * (newest - before)
+
+    def patience_s(self, tokens: int) -> float:
+        """For a pull of pages of so many tokens."""
+        if self._token_s is None:
+            return UNKNOWN_S
+        return min(MOST_S, max(LEAST_S, SHARE * tokens * self._token_s))
+
+    def in_stats(self, stats: EngineStats) -> EngineStats:
+        """The same with these."""
+        outcomes = self._outcomes
+        if not outcomes:
+            return stats
+        return msgspec.structs.replace(
+            stats,
+            pulls_ok=outcomes["ok"],
+            pulls_stale=outcomes["stale"],
+            pulls_lost=outcomes["lost"],
+            pulls_late=outcomes["late"],
+            pulled_bytes=self._bytes,
+            pull_seconds=self._seconds,
+        )
+
+
+@dataclass(eq=False)
+class _Wait:
+    """Of one sequence. tickets: pulls that it waits for; is_ready: for nothing else. joins: some of these
+    pulls are older than it, and may not find what its peer has by now."""
+
+    sequence: Sequence
+    tickets: set[int]
+    deadline_s: float
+    is_ready: bool
+    peer: str
+    joins: bool
+
+
+@dataclass(eq=False)
+class _Expected:
+    """Pages of a prompt that another engine is computing. ends_s: unless some come until then. ticket: of a
+    pull under way, or 0; next_s: before the next one, while there is none."""
+
+    peer: str
+    chain: PrefixChain
+    tokens: NDArray[np.int32]
+    ends_s: float
+    ticket: int = 0
+    next_s: float = 0.0
+
+
+class PagePulls:
+    """See Prerequisites: those of `inner`, and pages. A page that is on its way is not pulled twice. Owns the
+    incoming pages of `kv`."""
+
+    def __init__(
+        self,
+        inner: Prerequisites,
+        kv: KvCache,
+        transfer: KVTransfer,
+        counters: PullCounters,
+        spare_pages: Callable[[], int],
+    ) -> None:
+        self._inner, self._kv, self._transfer = inner, kv, transfer
+        self._counters, self._spare_pages = counters, spare_pages
+        self._waits: dict[int, _Wait] = {}
+        self._mine: dict[int, list[int]] = {}
+        """Pages of ours, by the ticket of their pull."""
+        self._coming: dict[WantedPage, int] = {}
+        self._expected: dict[tuple[bytes, bytes], _Expected] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        waits = self._waits or self._mine or self._expected
+        return self._inner.is_waiting or bool(waits)
+
+    def expect(self, request: NewRequest) -> None:
+        """From now on have pages of its prompt as they are computed at its `pages_at`."""
+        tokens = np.frombuffer(request.prompt[: len(request.prompt) // 4 * 4], np.dtype("<i4"))
+        if len(tokens):
+            chain, ends_s = self._kv.chain(request.salt), time.monotonic() + QUIET_S
+            expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
+            self._expected[request.salt, request.prompt] = expected
+
+    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        is_ready = self._inner.add(sequence, request)
+        if not request.pages_at:
+            return is_ready
+        deadline_s = time.monotonic() + self._counters.patience_s(len(sequence.tokens))
+        wait = _Wait(sequence, set(), deadline_s, is_ready, request.pages_at, joins=True)
+        self._ask(wait)
+        if wait.tickets:
+            self._waits[sequence.id] = wait
+        return is_ready and not wait.tickets
+
+    def take(self) -> list[Waited]:
+        for settled in self._transfer.poll():
+            self._settle(settled)
+        ended: list[Waited] = []
+        for waited in self._inner.take():
+            wait = self._waits.get(waited.sequence.id)
+            if wait is None or waited.error:
+                self._waits.pop(waited.sequence.id, None)
+                ended.append(waited)
+            else:
+                wait.is_ready = True
+        if self._expected:
+            self._look_ahead()
+        return ended + self._arrived()
+
+    def get(self, request_id: int) -> Sequence | None:
+        wait = self._waits.get(request_id)
+        return wait.sequence if wait else self._inner.get(request_id)
+
+    def waiting(self) -> list[Sequence]:
+        inner = [s for s in self._inner.waiting() if s.id not in self._waits]
+        return inner + [wait.sequence for wait in self._waits.values()]
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its pages come all the same: somebody else may ask for them."""
+        self._waits.pop(sequence.id, None)
+        if self._inner.get(sequence.id) is sequence:
+            self._inner.abort(sequence)
+
+    def _ask(self, wait: _Wait) -> None:
+        """Pull what is missing and not on its way."""
+        sequence = wait.sequence
+        wanted = self._kv.wanted(sequence.chain, sequence.tokens, sequence.reusable_tokens)
+        coming = {self._coming[page] for page in wanted if page in self._coming}
+        missing = [page for page in wanted if page not in self._coming]
+        wait.joins = bool(coming)
+        wait.tickets = coming | self._pull(wait.peer, missing, wait.deadline_s)
+
+    def _pull(self, peer: str, missing: list[WantedPage], deadline_s: float) -> set[int]:
+        mine = self._kv.incoming.begin(missing, self._spare_pages())
+        if not mine:
+            return set()
+        pulled = missing[: len(mine)]
+        ticket = self._transfer.pull(peer, pulled, mine, deadline_s)
+        self._mine[ticket] = mine
+        self._coming |= dict.fromkeys(pulled, ticket)
+        return {ticket}
+
+    def _look_ahead(self) -> None:
+        """Some pages of each expected prompt at a time, so that other pulls need not wait long."""
+        now_s = time.monotonic()
+        for key, expected in list(self._expected.items()):
+            if expected.ticket or now_s < expected.next_s:
+                continue
+            wanted = self._kv.wanted(expected.chain, expected.tokens, len(expected.tokens))
+            missing = [page for page in wanted if page not in self._coming][:AHEAD_PAGES]
+            tickets = self._pull(expected.peer, missing, now_s + QUIET_S)
+            if tickets:
+                (expected.ticket,) = tickets
+            elif not wanted or now_s >= expected.ends_s:
+                del self._expected[key]
+
+    def _note_ahead(self, settled: Settled) -> bool:
+        """Whether the pull was ahead of its request; then one that found nothing is none to count."""
+        for key, expected in self._expected.items():
+            if expected.ticket != settled.ticket:
+                continue
+            expected.ticket, now_s = 0, time.monotonic()
+            if any(settled.arrived):
+                expected.ends_s = now_s + QUIET_S
+                settled = settled._replace(outcome="ok")
+            else:
+                expected.next_s = now_s + AHEAD_POLL_S
+            is_over = settled.outcome in ("lost", "late") or now_s >= expected.ends_s
+            if settled.outcome != "stale":
+                self._counters.note(settled)
+            if is_over:
+                del self._expected[key]
+            return True
+        return False
+
+    def _settle(self, settled: Settled) -> None:
+        if not self._note_ahead(settled):
+            self._counters.note(settled)
+        self._kv.incoming.settle(self._mine.pop(settled.ticket), settled.arrived)
+        self._coming = {page: t for page, t in self._coming.items() if t != settled.ticket}
+
+    def _arrived(self) -> list[Waited]:
+        """Sequences that need not wait any longer. A pull that is late keeps its pages, and nobody
+        waiting."""
+        now_s, ended = time.monotonic(), list[Waited]()
+        for wait in list(self._waits.values()):
+            wait.tickets &= self._mine.keys()
+            if wait.joins and not wait.tickets and now_s < wait.deadline_s:
+                self._ask(wait)
+            if wait.is_ready and (not wait.tickets or now_s >= wait.deadline_s):
+                del self._waits[wait.sequence.id]
+                ended.append(Waited(wait.sequence, ""))
+        return ended

@@ -1,0 +1,56 @@
+"""Pages whose content comes from another engine.
+
+    free -- begin --> held, being written from outside -- settle --> free, findable by their names
+                                                           |
+                                                           +-------> blank, where nothing came
+
+While they are held nobody else is given them, so a copy that comes late overwrites nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from firelane.kv.pool import BlockPool
+
+
+class WantedPage(NamedTuple):
+    """A page by its name, and the cache group whose content it is."""
+
+    group: int
+    name: bytes
+
+
+class IncomingPages:
+    """Owner of the pages from `begin` to `settle`."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._held: dict[int, WantedPage] = {}
+        self.begun = 0
+        """Pages so far, which only grows: what was planned with free pages before has to be planned anew."""
+
+    @property
+    def num_pages(self) -> int:
+        return len(self._held)
+
+    def pages(self) -> Iterator[int]:
+        return iter(self._held)
+
+    def begin(self, wanted: Sequence[WantedPage], most: int) -> list[int]:
+        """Pages for the first of these, at most `most`; a page that is there is given up for them, the least
+        recently used first."""
+        count = max(0, min(len(wanted), most))
+        pages = self._pool.take_many(count)
+        self.begun += count
+        self._held |= zip(pages, wanted, strict=False)
+        return pages
+
+    def settle(self, pages: Sequence[int], arrived: Sequence[bool]) -> None:
+        """Nobody writes to these pages any more; arrived: whose content is there, and has been checked."""
+        for page, is_there in zip(pages, arrived, strict=True):
+            group, name = self._held.pop(page)
+            if is_there:
+                self._pool.publish(page, group, name)
+        self._pool.release(pages)

@@ -1,0 +1,126 @@
+"""The first messages of a connection: both sides prove that they have the key, to a nonce of the other one,
+and pages are compared before any is offered."""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import secrets
+from typing import NamedTuple
+
+from firelane.kv.transfer.exported import SEALS, TAG_BYTES, ExportedPool
+from firelane.kv.transfer.messages import (
+    NONCE_BYTES,
+    VERSION,
+    ConnectionLostError,
+    Hello,
+    Join,
+    Joined,
+    Line,
+    Refused,
+    proof,
+)
+
+
+class Side(NamedTuple):
+    """One engine, at either end. key: of the cluster; b"" between engines that one parent has introduced."""
+
+    engine_id: str
+    pool: ExportedPool
+    key: bytes
+
+
+def welcome(line: Line, side: Side) -> Join:
+    """The source's part; returns what the reader has said. Raises ConnectionLostError, LateError."""
+    ours = secrets.token_bytes(NONCE_BYTES)
+    line.send(Hello(VERSION, ours))
+    join: Join = line.receive(Join)
+    reason = _refusal(join, side, ours)
+    if reason:
+        line.send(Refused(reason))
+        raise ConnectionLostError(reason)
+    pool, maps = side.pool, bool(join.maps and line.carries_descriptors and side.pool.fds)
+    num_pages = pool.memory.num_pages
+    facts = (side.engine_id.encode(), str(num_pages).encode(), str(maps).encode())
+    said = proof(side.key, "source", ours, join.nonce, *facts)
+    joined = Joined(engine_id=side.engine_id, num_pages=num_pages, maps=maps, proof=said)
+    line.send(joined, pool.fds if maps else ())
+    return join
+
+
+def join(line: Line, side: Side, *, maps: bool) -> tuple[Joined, list[int]]:
+    """The reader's part; returns what the source has said, and its descriptors of pages and tags, which the
+    caller closes. maps: as in Join. Raises ConnectionLostError, LateError."""
+    hello: Hello = line.receive(Hello)
+    if hello.version != VERSION:
+        raise ConnectionLostError(
+            f"it speaks version {hello.version} of page transfer, this engine {VERSION}: install the same "
+            "version of Firelane for both"
+        )
+    ours, memory = secrets.token_bytes(NONCE_BYTES), side.pool.memory
+    facts = _facts(side.engine_id, side.pool.identity, memory.layout_id, memory.page_bytes)
+    line.send(
+        Join(
+            nonce=ours,
+            engine_id=side.engine_id,
+            identity=side.pool.identity,
+            layout_id=memory.layout_id,
+            page_bytes=memory.page_bytes,
+            maps=maps and line.carries_descriptors,
+            proof=proof(side.key, "reader", hello.nonce, ours, *facts),
+        )
+    )
+    joined, fds = line.receive(Joined, most_fds=2)
+    try:
+        _check_source(joined, fds, side, proof_of=(hello.nonce, ours))
+    except ConnectionLostError:
+        _close(fds)
+        raise
+    return joined, fds
+
+
+def _facts(engine_id: str, identity: str, layout_id: str, page_bytes: int) -> tuple[bytes, ...]:
+    return engine_id.encode(), identity.encode(), layout_id.encode(), str(page_bytes).encode()
+
+
+def _refusal(join: Join, side: Side, nonce: bytes) -> str:
+    """Why the reader gets no pages; "" where it does."""
+    memory = side.pool.memory
+    facts = _facts(join.engine_id, join.identity, join.layout_id, join.page_bytes)
+    if not hmac.compare_digest(join.proof, proof(side.key, "reader", nonce, join.nonce, *facts)):
+        return "the keys of the cluster differ: give all engines the same one"
+    if join.identity != side.pool.identity:
+        return f"another model, or another way to compute it: {join.identity} is not {side.pool.identity}"
+    if (join.layout_id, join.page_bytes) != (memory.layout_id, memory.page_bytes):
+        return (
+            f"pages are laid out differently: {join.layout_id} ({join.page_bytes} B) is not "
+            f"{memory.layout_id} ({memory.page_bytes} B); give both "
+            "engines the same block size and dtype of the KV cache"
+        )
+    return ""
+
+
+def _check_source(joined: Joined, fds: list[int], side: Side, proof_of: tuple[bytes, bytes]) -> None:
+    facts = (joined.engine_id.encode(), str(joined.num_pages).encode(), str(joined.maps).encode())
+    if not hmac.compare_digest(joined.proof, proof(side.key, "source", *proof_of, *facts)):
+        raise ConnectionLostError("the keys of the cluster differ: give all engines the same one")
+    if not joined.maps:
+        return
+    sizes = (joined.num_pages * side.pool.memory.page_bytes, joined.num_pages * TAG_BYTES)
+    if len(fds) != len(sizes) or not all(map(_can_be_mapped, fds, sizes)):
+        raise ConnectionLostError("its memory is smaller than it says, or could be cut short")
+
+
+def _can_be_mapped(fd: int, nbytes: int) -> bool:
+    """A file that shrinks would end whoever has mapped it."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return seals & SEALS == SEALS and os.fstat(fd).st_size >= nbytes
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,185 @@
+"""Messages between two engines, over a connected stream socket with deadlines.
+
+    source -> reader   Hello
+    reader -> source   Join        who it is, what its pages are like, and a proof that it has the key
+    source -> reader   Joined      the same of the source, with descriptors of its memory if they can travel
+                       Refused     instead: why not
+    reader -> source   Find        any number of times
+    source -> reader   Found       the same number of times
+
+Where the reader cannot map the source's memory, the pages follow their Found: the bytes of each that was
+found, in order, and behind each its tag as it then is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+LENGTH_BYTES = 4
+MOST_BYTES = 1 << 20
+"""Of one message."""
+TAG_BYTES = 8
+NONCE_BYTES = 32
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    """version: of these messages."""
+
+    version: int
+    nonce: bytes
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="join"):
+    """identity: as in wire.Ready. maps: the reader maps the source's memory, if it can."""
+
+    nonce: bytes
+    engine_id: str
+    identity: str
+    layout_id: str
+    page_bytes: int
+    maps: bool
+    proof: bytes
+
+
+class Joined(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="joined"):
+    """maps: descriptors of pages and of tags came with this message."""
+
+    engine_id: str
+    num_pages: int
+    maps: bool
+    proof: bytes
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    reason: str
+
+
+class Find(msgspec.Struct, frozen=True, array_like=True, tag="find"):
+    """Pages by cache group and name."""
+
+    wanted: list[tuple[int, bytes]]
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True, tag="found"):
+    """For each page that was asked for: its number, or -1; its tag; the checksum of its content."""
+
+    pages: list[int]
+    tags: list[int]
+    checksums: list[int]
+
+
+Message = Hello | Join | Joined | Refused | Find | Found
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+class ConnectionLostError(Exception):
+    """The peer is gone, or sends what is no message."""
+
+
+class LateError(Exception):
+    """The deadline is over."""
+
+
+def proof(key: bytes, side: str, *parts: bytes) -> bytes:
+    """What only one who has the key can say, to these nonces and about these facts."""
+    return hmac.new(
+        key, b"\0".join([side.encode(), *(hashlib.sha256(p).digest() for p in parts)]), "sha256"
+    ).digest()
+
+
+class Line:
+    """One connection, used by one thread. Owns the socket. Every call may raise ConnectionLostError, and
+    LateError once `deadline_s` (of time.monotonic()) is over; None: it waits for as long as it takes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.deadline_s: float | None = None
+
+    @property
+    def carries_descriptors(self) -> bool:
+        return self._sock.family == socket.AF_UNIX
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """fds: descriptors that travel with it."""
+        body = _encoder.encode(message)
+        data = memoryview(len(body).to_bytes(LENGTH_BYTES, "little") + body)
+        if fds:
+            data = data[self._call(lambda: socket.send_fds(self._sock, [data], fds)) :]
+        self.send_bytes(data)
+
+    def send_bytes(self, left: memoryview) -> None:
+        while left:
+            left = left[self._call(lambda view=left: self._sock.send(view)) :]
+
+    def receive(self, kind: type[Any], most_fds: int = 0) -> Any:
+        """The next message, and the descriptors that came with it where there may be some. Raises
+        ConnectionLostError, with its reason where it is a Refused, unless it is of this kind."""
+        fds = list[int]()
+        head = self._some(LENGTH_BYTES, fds, most_fds)
+        length = int.from_bytes(head, "little")
+        if length > MOST_BYTES:
+            raise ConnectionLostError(f"a message of {length} bytes: not a Firelane engine?")
+        body = bytearray(length)
+        self.receive_into(memoryview(body))
+        try:
+            message = _decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise ConnectionLostError(f"not a message: {error}") from error
+        if isinstance(message, Refused):
+            raise ConnectionLostError(message.reason)
+        if not isinstance(message, kind):
+            raise ConnectionLostError(f"{type(message).__name__} in place of {kind.__name__}")
+        return (message, fds) if most_fds else message
+
+    def receive_into(self, view: memoryview) -> None:
+        while view:
+            count = self._call(lambda into=view: self._sock.recv_into(into))
+            if not count:
+                raise ConnectionLostError("it has hung up")
+            view = view[count:]
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def hang_up(self) -> None:
+        """From any thread: whoever waits for the peer gets ConnectionLostError."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _some(self, count: int, fds: list[int], most_fds: int) -> bytes:
+        if not most_fds or not self.carries_descriptors:
+            data = bytearray(count)
+            self.receive_into(memoryview(data))
+            return bytes(data)
+        data, came, _, _ = self._call(lambda: socket.recv_fds(self._sock, count, most_fds))
+        fds += came
+        rest = bytearray(count - len(data))
+        self.receive_into(memoryview(rest))
+        return data + rest
+
+    def _call(self, operation: Any) -> Any:
+        self._sock.settimeout(self._left_s())
+        try:
+            return operation()
+        except TimeoutError as error:
+            raise LateError from error
+        except OSError as error:
+            raise ConnectionLostError(error.strerror or str(error)) from error
+
+    def _left_s(self) -> float | None:
+        if self.deadline_s is None:
+            return None
+        left_s = self.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise LateError
+        return left_s

@@ -1,0 +1,194 @@
+"""The end of a connection that copies pages to itself."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract import PageMemory
+from firelane.kv.incoming import WantedPage
+from firelane.kv.transfer.checksum import checksum
+from firelane.kv.transfer.handshake import Side, join
+from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, LateError, Line
+from firelane.kv.transfer.populate import populate
+from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
+
+HANDSHAKE_S = 5.0
+BATCH = 16
+"""Pages of one Find."""
+AHEAD = 2
+"""Finds that are sent before the first of them is answered: the source looks while the reader copies."""
+
+
+class Pull(NamedTuple):
+    ticket: int
+    wanted: Sequence[WantedPage]
+    mine: Sequence[int]
+    deadline_s: float
+
+
+class Copy(Protocol):
+    """Copies of found pages, over one transport."""
+
+    def take(self, page: int, tag: int, into: NDArray[np.uint8]) -> bool:
+        """Copy a page; whether its tag was still this one afterwards. Called once for each page found, in
+        their order. Raises as Line does."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class StreamedCopy:
+    """From the connection itself."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def take(self, page: int, tag: int, into: NDArray[np.uint8]) -> bool:
+        del page
+        self._line.receive_into(into.data)
+        after = bytearray(TAG_BYTES)
+        self._line.receive_into(memoryview(after))
+        return int.from_bytes(after, "little") == tag
+
+    def close(self) -> None:
+        pass
+
+
+class MappedCopy:
+    """From the source's memory, mapped here."""
+
+    def __init__(self, fds: Sequence[int], num_pages: int, page_bytes: int) -> None:
+        """Takes over the descriptors. Raises OSError."""
+        try:
+            self._pages = _mapped(fds[0], num_pages * page_bytes).reshape(num_pages, page_bytes)
+            populate(self._pages, write=False)
+            self._tags = _mapped(fds[1], num_pages * TAG_BYTES).view(np.uint64)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def take(self, page: int, tag: int, into: NDArray[np.uint8]) -> bool:
+        np.copyto(into, self._pages[page])
+        return int(self._tags[page]) == tag
+
+    def close(self) -> None:
+        """The mapping goes with the last reference."""
+        del self._pages, self._tags
+
+
+class PageReader:
+    """Pulls from one source, one after the other, in a thread of its own. Once one was lost or late, all are
+    lost, and the thread ends when those are settled that came before on_end was called there, with the
+    reason."""
+
+    def __init__(
+        self,
+        line: Line,
+        side: Side,
+        settled: SimpleQueue[Settled],
+        on_end: Callable[[PageReader, str], None],
+        *,
+        maps: bool = True,
+    ) -> None:
+        """Raises KVPeerError."""
+        self._line, self._settled, self._on_end = line, settled, on_end
+        self._memory: PageMemory = side.pool.memory
+        try:
+            line.deadline_s = time.monotonic() + HANDSHAKE_S
+            joined, fds = join(line, side, maps=maps)
+            self.peer, self._num_pages = joined.engine_id, joined.num_pages
+            self._copy: Copy = (
+                MappedCopy(fds, joined.num_pages, self._memory.page_bytes)
+                if joined.maps
+                else StreamedCopy(line)
+            )
+        except (ConnectionLostError, LateError, OSError) as error:
+            line.close()
+            raise KVPeerError(f"no pages from this peer: {error or 'it does not answer'}") from error
+        self._pulls: SimpleQueue[Pull | None] = SimpleQueue()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="page-reader", daemon=True)
+        self._thread.start()
+
+    def pull(self, pull: Pull) -> None:
+        self._pulls.put(pull)
+
+    def close(self) -> None:
+        """From another thread. What is not settled is lost."""
+        self._is_closing = True
+        self._line.hang_up()
+        self._pulls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        is_open = True
+        while (pull := self._pulls.get()) is not None:
+            if not is_open:
+                self._settled.put(Settled(pull.ticket, "lost", [False] * len(pull.mine), 0, 0.0))
+                continue
+            settled, reason = self._serve(pull)
+            if settled.outcome in ("lost", "late"):
+                is_open = False
+                self._line.close()
+                if not self._is_closing:
+                    self._on_end(self, reason)
+                self._pulls.put(None)
+            self._settled.put(settled)
+        self._line.close()
+        self._copy.close()
+
+    def _serve(self, pull: Pull) -> tuple[Settled, str]:
+        began_s, arrived = time.monotonic(), [False] * len(pull.mine)
+        self._line.deadline_s = pull.deadline_s
+        outcome: Outcome
+        reason = ""
+        try:
+            self._fetch(pull, arrived)
+            outcome = "ok" if all(arrived) else "stale"
+        except LateError:
+            outcome, reason = "late", "it was too slow"
+        except ConnectionLostError as error:
+            outcome, reason = "lost", str(error)
+        nbytes = sum(arrived) * self._memory.page_bytes
+        return Settled(pull.ticket, outcome, arrived, nbytes, time.monotonic() - began_s), reason
+
+    def _fetch(self, pull: Pull, arrived: list[bool]) -> None:
+        starts = deque(range(0, len(pull.mine), BATCH))
+        asked: deque[int] = deque()
+        while starts or asked:
+            while starts and len(asked) < AHEAD:
+                start = starts.popleft()
+                self._line.send(Find([(p.group, p.name) for p in pull.wanted[start : start + BATCH]]))
+                asked.append(start)
+            start = asked.popleft()
+            self._take(self._line.receive(Found), pull, start, arrived)
+
+    def _take(self, found: Found, pull: Pull, start: int, arrived: list[bool]) -> None:
+        mine = pull.mine[start : start + BATCH]
+        if not len(found.pages) == len(found.tags) == len(found.checksums) == len(mine):
+            raise ConnectionLostError("its answer is not to what was asked")
+        for index, (page, tag, expected) in enumerate(
+            zip(found.pages, found.tags, found.checksums, strict=True), start
+        ):
+            if page < 0:
+                continue
+            if page >= self._num_pages:
+                raise ConnectionLostError(f"it has no page {page}")
+            if time.monotonic() >= pull.deadline_s:
+                raise LateError
+            into = self._memory.pages[pull.mine[index]]
+            arrived[index] = self._copy.take(page, tag, into) and checksum(into) == expected
+
+
+def _mapped(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    return np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)

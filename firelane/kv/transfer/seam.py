@@ -1,0 +1,61 @@
+"""The interface of page transfer, as the engine uses it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from firelane.errors import FirelaneError
+from firelane.kv.incoming import WantedPage
+
+Outcome = Literal["ok", "stale", "lost", "late"]
+"""ok: all pages came. stale: some were not there any more, or changed while they were copied. lost: the peer
+is gone. late: the time was over."""
+
+
+class KVPeerError(FirelaneError):
+    """A peer whose pages cannot be used, and why."""
+
+
+class Settled(NamedTuple):
+    """The end of a pull: nothing is written to its pages any more. arrived: for each page, whether its
+    content is there."""
+
+    ticket: int
+    outcome: Outcome
+    arrived: list[bool]
+    nbytes: int
+    seconds: float
+
+
+class KVTransfer(Protocol):
+    """Connections are made by others: both ends get a connected socket each, and own it from then on."""
+
+    @property
+    def engine_id(self) -> str:
+        """Of this engine from its start to its end: another life is another peer."""
+        ...
+
+    def export(self, sock: socket.socket) -> None:
+        """Let the peer at the other end pull from here, until it hangs up."""
+        ...
+
+    def attach(self, sock: socket.socket) -> str:
+        """Have pages of the peer at the other end, by its engine_id, which is returned. Raises KVPeerError
+        where they cannot be used."""
+        ...
+
+    def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
+        """Have the wanted pages copied into these of ours, which stay reserved until the ticket that is
+        returned is settled: at deadline_s of time.monotonic() at the latest. Returns at once. A peer that is
+        not attached is lost."""
+        ...
+
+    def poll(self) -> list[Settled]:
+        """Pulls that have ended, each once."""
+        ...
+
+    def detach(self, peer: str) -> None:
+        """Hang up; pulls from it are lost. An unknown peer is ignored."""
+        ...

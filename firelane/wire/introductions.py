@@ -1,0 +1,59 @@
+"""Messages about other engines, between an engine and the process that has started it, over a socket of their
+own that keeps messages apart.
+
+Whoever starts engines connects them, so that none needs a right to open a connection: with each Introduce
+comes the descriptor of a connected socket.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Literal
+
+import msgspec
+
+MOST_BYTES = 1 << 12
+
+
+class Here(msgspec.Struct, frozen=True, array_like=True, tag="here"):
+    """From an engine: it can be introduced now, and is known as engine_id."""
+
+    engine_id: str
+
+
+class Parted(msgspec.Struct, frozen=True, array_like=True, tag="parted"):
+    """From an engine: it has no pages from this one any more, and would like to be introduced again."""
+
+    engine_id: str
+
+
+class Introduce(msgspec.Struct, frozen=True, array_like=True, tag="introduce"):
+    """To an engine: another one is at the other end of this connection, to give pages (this one is the
+    reader) or to have them (this one is the source). engine_id: of the other one. key: of the cluster, where
+    both prove that they have it."""
+
+    side: Literal["source", "reader"]
+    engine_id: str
+    key: bytes = b""
+
+
+Introduction = Here | Parted | Introduce
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Introduction] = msgspec.msgpack.Decoder(Introduction)
+
+
+def connection() -> tuple[socket.socket, socket.socket]:
+    """Both ends of such a socket."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: Introduction, fds: tuple[int, ...] = ()) -> None:
+    """Raises OSError."""
+    socket.send_fds(sock, [_encoder.encode(message)], fds)
+
+
+def receive(sock: socket.socket) -> tuple[Introduction, list[int]] | None:
+    """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
+    is none."""
+    data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 1)
+    return (_decoder.decode(data), fds) if data else None

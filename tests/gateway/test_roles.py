@@ -1,0 +1,145 @@
+"""Engines with roles: the prompt is computed by one, and another one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_engine import FakeEngine
+from test_replicas import ANSWER, Scene, until
+
+from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.routing import WORTH_TOKENS
+
+LONG = 2 * WORTH_TOKENS
+P, D = "prefill", "decode"
+
+
+def play(scenario, *roles):
+    async def run():
+        scene = Scene(count=len(roles))
+        for i, role in enumerate(roles):
+            await scene.bring_up(i, role=role, engine_id=f"e{i}")
+        try:
+            await asyncio.wait_for(scenario(scene), 120)
+        finally:
+            scene.close()
+
+    asyncio.run(run())
+
+
+def told(engine: FakeEngine):
+    return [(r.output_start, r.sampling.max_tokens, r.pages_at) for r in engine.submitted]
+
+
+async def handed_over(scene, count=1):
+    """Prompts are computed."""
+    for engine in scene.engines:
+        if engine.running:
+            engine.step()
+    await until(lambda: scene.set.handed_over == count)
+    await asyncio.sleep(0.002)
+
+
+def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=LONG)
+        assert scene.where() == [[request_id], []]
+        assert told(scene.engines[0]) == [(-1, 1, "")]
+        (expected,) = scene.engines[1].expected
+        assert (expected.id, expected.pages_at) == (request_id, "e0")
+        await handed_over(scene)
+        assert sink.tokens == ANSWER[:1]
+        assert scene.where() == [[], [request_id]]
+        assert told(scene.engines[1]) == [(LONG, len(ANSWER), "e0")]
+        assert len(scene.engines[1].submitted[0].prompt) == 4 * (LONG + 1)
+        await scene.finish(sink)
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+        assert [link.tokens_ahead for link in scene.links] == [0, 0]
+
+    play(scenario, P, D)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sampling", "roles", "where"),
+    [
+        (WORTH_TOKENS - 1, {}, (P, D), 1),
+        (LONG, {"max_tokens": 1}, (P, D), 0),
+        (LONG, {}, (P, P), 0),
+        (LONG, {}, (D, D), 0),
+        (LONG, {}, ("both", "both"), 0),
+    ],
+    ids=["short prompt", "one token", "no decode", "no prefill", "no roles"],
+)
+def test_one_engine_does_all(tokens, sampling, roles, where):
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=tokens, **sampling)
+        assert scene.where()[where] == [request_id]
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER[: sampling.get("max_tokens")]
+        assert scene.set.handed_over == 0
+
+    play(scenario, *roles)
+
+
+def test_a_first_token_that_stops_ends_the_request():
+    async def scenario(scene):
+        _, sink = await scene.submit(tokens=LONG, stop_token_ids=[ANSWER[0]])
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER[:1]
+        assert scene.set.handed_over == 0
+
+    play(scenario, P, D)
+
+
+def test_engines_whose_pages_do_not_travel_hand_nothing_over():
+    async def scenario(scene):
+        scene.engines[0].send(scene.engines[0].ready(role=P))
+        await until(lambda: scene.links[0].ready.engine_id == "")
+        _, sink = await scene.submit(tokens=LONG)
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+        assert scene.set.handed_over == 0
+
+    play(scenario, P, D)
+
+
+def test_the_prefill_engine_dies_before_its_token():
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=LONG)
+        scene.engines[0].die()
+        await until(lambda: scene.links[0].state is LinkState.DEAD)
+        await asyncio.sleep(0.002)
+        assert scene.where() == [[], [request_id]]
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+
+    play(scenario, P, D)
+
+
+def test_the_decode_engine_dies_and_another_one_has_the_pages_too():
+    async def scenario(scene):
+        _, sink = await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        scene.engines[1].step()
+        await until(lambda: len(sink.tokens) == 2)
+        scene.engines[1].die()
+        await until(lambda: scene.engines[2].running)
+        assert told(scene.engines[2]) == [(LONG, len(ANSWER), "e0")]
+        await scene.finish(sink)
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+
+    play(scenario, P, D, D)
+
+
+def test_without_a_decode_engine_the_prefill_engine_goes_on():
+    async def scenario(scene):
+        _, sink = await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        scene.engines[1].die()
+        await until(lambda: scene.engines[0].running)
+        assert scene.engines[0].submitted[-1].sampling.max_tokens == len(ANSWER)
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+
+    play(scenario, P, D)

@@ -1,0 +1,286 @@
+"""The contract of page transfer, over each transport: what may happen to a peer, and that nothing of it gives
+a page whose content is not the one of its name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from firelane.contract import PageMemory
+from firelane.kv import KvCache, WantedPage
+from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, exported
+from tests.kv.shared_pages import page_memory
+
+PAGES, PAGE_BYTES, BLOCK = 40, 9000, 4
+SOON_S = 20.0
+
+
+class Engine:
+    """A cache over real bytes, and its transfer."""
+
+    def __init__(self, *, maps=True, key=b"", identity="model", layout_id="layout", page_bytes=PAGE_BYTES):
+        self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, shared=maps)
+        self.kv = KvCache(PAGES, BLOCK)
+        self.lost = []
+        self.transfer = PeerTransfer(
+            ExportedPool(self.memory, self.kv, identity),
+            key=key,
+            maps=maps,
+            on_lost=lambda peer, reason: self.lost.append((peer, reason)),
+        )
+
+    def close(self):
+        self.transfer.close()
+        if self.memory.fd >= 0:
+            os.close(self.memory.fd)
+
+    def fill(self, prompt, salt=b""):
+        """Compute a prompt; returns what its pages hold, by name."""
+        chain = self.kv.chain(salt)
+        tables = self.kv.share(len(prompt), self.kv.no_hit)
+        self.kv.reserve(tables, self.kv.no_hit)
+        pages = tables.held(0)
+        for page in pages:
+            self.memory.pages[page] = np.frombuffer(secrets.token_bytes(self.memory.page_bytes), np.uint8)
+        self.kv.publish(tables, chain, prompt, len(prompt) // BLOCK)
+        self.kv.release(tables)
+        return {
+            name: self.memory.pages[page].copy()
+            for name, page in zip(chain.names(prompt, len(prompt) // BLOCK), pages, strict=False)
+        }
+
+    def wanted(self, prompt, salt=b""):
+        return self.kv.wanted(self.kv.chain(salt), prompt, len(prompt))
+
+    def pull(self, peer, wanted, deadline_s=SOON_S):
+        """The settled pull, its pages in the cache."""
+        mine = self.kv.incoming.begin(wanted, len(wanted))
+        ticket = self.transfer.pull(peer, wanted, mine, time.monotonic() + deadline_s)
+        self.kv.check_integrity([])
+        settled = self.settled()
+        assert settled.ticket == ticket
+        self.kv.incoming.settle(mine, settled.arrived)
+        self.kv.check_integrity([])
+        return settled
+
+    def settled(self):
+        ends_at_s = time.monotonic() + 60
+        while not (found := self.transfer.poll()):
+            assert time.monotonic() < ends_at_s, "nothing is settled"
+            time.sleep(0.001)
+        (one,) = found
+        return one
+
+    def content(self, wanted):
+        """Of the pages that have these names here."""
+        places = [(page.name, self.kv.locate(*page)[0]) for page in wanted]
+        return {name: self.memory.pages[page] for name, page in places if page >= 0}
+
+
+def connection(transport):
+    if transport == "shm":
+        return socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reader = socket.create_connection(server.getsockname())
+        return server.accept()[0], reader
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def transport(request):
+    return request.param
+
+
+@contextmanager
+def pair(transport, reader=None, **source):
+    """A source and a reader that is attached to it."""
+    maps = transport == "shm"
+    there, here = Engine(maps=maps, **source), Engine(maps=maps, **(source if reader is None else reader))
+    try:
+        yield there, here
+    finally:
+        here.close()
+        there.close()
+
+
+def attach(transport, there, here):
+    sock, mine = connection(transport)
+    there.transfer.export(sock)
+    return here.transfer.attach(mine)
+
+
+def prompt(count, first=0):
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, content in found.items():
+        assert np.array_equal(content, expected[name])
+
+
+def test_pages_come_by_their_names(transport):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        assert peer == there.transfer.engine_id
+        expected = there.fill(prompt(80))
+        wanted = here.wanted(prompt(81))
+        settled = here.pull(peer, wanted)
+        assert (settled.outcome, settled.nbytes) == ("ok", 20 * PAGE_BYTES)
+        assert_same(here.content(wanted), expected)
+        assert here.kv.lookup(here.kv.chain(b""), prompt(81), 81).num_blocks == 20
+        assert not here.wanted(prompt(81))
+
+
+def test_only_missing_pages_travel(transport):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        there.fill(prompt(32))
+        here.fill(prompt(12))
+        wanted = here.wanted(prompt(33))
+        assert len(wanted) == 5
+        assert here.pull(peer, wanted).nbytes == 5 * PAGE_BYTES
+
+
+def test_a_tenant_finds_no_pages_of_another(transport):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        there.fill(prompt(16), salt=b"acme")
+        settled = here.pull(peer, here.wanted(prompt(17), salt=b"other"))
+        assert (settled.outcome, settled.nbytes) == ("stale", 0)
+        assert here.kv.num_used_pages == 0
+
+
+def test_pages_that_are_not_there_are_missing_and_the_others_come(transport):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        expected = there.fill(prompt(16))
+        wanted = here.wanted(prompt(33))
+        settled = here.pull(peer, wanted)
+        assert (settled.outcome, settled.arrived) == ("stale", [True] * 4 + [False] * 4)
+        assert_same(here.content(wanted), expected)
+
+
+def test_a_page_that_is_given_out_while_it_is_copied_is_stale(transport, monkeypatch):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        expected = there.fill(prompt(16))
+        checksum = exported.checksum
+
+        def given_out(page):
+            result = checksum(page)
+            there.kv.forget()
+            return result
+
+        monkeypatch.setattr(exported, "checksum", given_out)
+        wanted = here.wanted(prompt(17))
+        settled = here.pull(peer, wanted)
+        assert settled.outcome == "stale"
+        assert not any(settled.arrived)
+        assert not here.content(wanted)
+        monkeypatch.undo()
+        expected = there.fill(prompt(16))
+        assert here.pull(peer, wanted).outcome == "ok"
+        assert_same(here.content(wanted), expected)
+
+
+def test_altered_bytes_are_not_used(transport, monkeypatch):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        there.fill(prompt(16))
+        checksum = exported.checksum
+        spoilt = iter([False, True, False, False])
+
+        def altered(page):
+            result = checksum(page)
+            page[4321] ^= 8 * next(spoilt)
+            return result
+
+        monkeypatch.setattr(exported, "checksum", altered)
+        settled = here.pull(peer, here.wanted(prompt(17)))
+        assert (settled.outcome, settled.arrived) == ("stale", [True, False, True, True])
+
+
+def test_a_peer_that_is_not_attached_is_lost(transport):
+    with pair(transport) as (there, here):
+        assert here.pull("nobody", here.wanted(prompt(9))).outcome == "lost"
+        peer = attach(transport, there, here)
+        here.transfer.detach(peer)
+        assert here.pull(peer, here.wanted(prompt(9))).outcome == "lost"
+
+
+def test_a_peer_that_hangs_up_is_lost_and_told_of_once(transport):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        there.transfer.close()
+        assert [here.pull(peer, here.wanted(prompt(9))).outcome for _ in range(2)] == ["lost", "lost"]
+        assert [one for one, _ in here.lost] == [peer]
+
+
+def test_a_slow_peer_is_late_and_its_pages_stay_reserved_until_then(transport, monkeypatch):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        there.fill(prompt(16))
+        go_on, checksum = threading.Event(), exported.checksum
+        monkeypatch.setattr(exported, "checksum", lambda page: go_on.wait(60) and checksum(page))
+        settled = here.pull(peer, here.wanted(prompt(17)), deadline_s=0.05)
+        go_on.set()
+        assert (settled.outcome, settled.arrived) == ("late", [False] * 4)
+        assert [one for one, _ in here.lost] == [peer]
+        again = attach(transport, there, here)
+        assert here.pull(again, here.wanted(prompt(17))).outcome == "ok"
+
+
+def test_another_life_is_another_peer(transport):
+    with pair(transport) as (there, here):
+        peer = attach(transport, there, here)
+        there.transfer.close()
+        other = Engine(maps=transport == "shm")
+        other.fill(prompt(16))
+        try:
+            again = attach(transport, other, here)
+            assert again != peer
+            assert here.pull(peer, here.wanted(prompt(17))).outcome == "lost"
+            assert here.pull(again, here.wanted(prompt(17))).outcome == "ok"
+        finally:
+            other.close()
+
+
+@pytest.mark.parametrize(
+    ("reader", "reason"),
+    [
+        ({"identity": "another"}, "another model"),
+        ({"layout_id": "another"}, "laid out differently: another"),
+        ({"page_bytes": 512}, r"laid out differently: layout \(512 B\)"),
+        ({"key": b"other"}, "keys of the cluster differ"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(transport, reader, reason):
+    with pair(transport, reader=reader) as (there, here), pytest.raises(KVPeerError, match=reason):
+        attach(transport, there, here)
+
+
+def test_pages_are_private_unless_both_can_map_them():
+    """A source without a file in memory sends its pages over the Unix socket."""
+    there, here = Engine(maps=False), Engine(maps=True)
+    try:
+        expected = there.fill(prompt(16))
+        peer = attach("shm", there, here)
+        wanted = here.wanted(prompt(17))
+        assert here.pull(peer, wanted).outcome == "ok"
+        assert_same(here.content(wanted), expected)
+    finally:
+        here.close()
+        there.close()
+
+
+def test_memory_layouts_are_seen_as_they_are():
+    memory = PageMemory(pages=np.zeros((3, 5), np.uint8), layout_id="x")
+    assert (memory.num_pages, memory.page_bytes, memory.fd) == (3, 5, -1)
+    assert WantedPage(0, b"n").group == 0
