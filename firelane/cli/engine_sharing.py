@@ -18,8 +18,8 @@ class EngineSharing(Protocol):
     """There are others."""
 
     def place(self) -> int: ...
-    def add(self, place: int, model: str, replica: str, door: socket.socket) -> None:
-        """A new engine. door: the socket over which connections go there; owned from now on."""
+    def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
+        """A new engine. acceptor: the socket over which connections go there; owned from now on."""
         ...
 
     def retire(self, place: int) -> None: ...
@@ -48,9 +48,9 @@ class NotShared:
     def place(self) -> int:
         return 0
 
-    def add(self, place: int, model: str, replica: str, door: socket.socket) -> None:
+    def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
         del place, model, replica
-        door.close()
+        acceptor.close()
 
     def retire(self, place: int) -> None:
         pass

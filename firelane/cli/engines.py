@@ -52,7 +52,7 @@ class GatewayEngines:
         self._places[link] = place
         link.is_shared = sharing.is_shared
         if sharing.is_shared:
-            link.on_door = lambda door: sharing.add(place, self._model, name, door)
+            link.on_acceptor = lambda acceptor: sharing.add(place, self._model, name, acceptor)
         self.replicas.add(link)
         return link
 

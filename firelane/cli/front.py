@@ -135,8 +135,8 @@ class SeveralProcesses:
         self._next_place += 1
         return self._next_place
 
-    def add(self, place: int, model: str, replica: str, door: socket.socket) -> None:
-        self._pool.engines.add(place, model, replica, door)
+    def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
+        self._pool.engines.add(place, model, replica, acceptor)
 
     def retire(self, place: int) -> None:
         self._pool.engines.retire(place)

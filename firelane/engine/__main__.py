@@ -1,6 +1,6 @@
-"""python -m firelane.engine FD CONFIG [door=FD] [peers=FD]: serve frames on an inherited socket; CONFIG is an
-EngineConfig as JSON. Further sockets: door, over which those of further gateways come; peers, for
-introductions to other engines (wire.introductions)."""
+"""python -m firelane.engine FD CONFIG [acceptor=FD] [peers=FD]: serve frames on an inherited socket; CONFIG
+is an EngineConfig as JSON. Further sockets: acceptor, over which those of further gateways come; peers, over
+which those of other engines come (wire.peers)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firelane.telemetry import logs
 
 def main(arguments: list[str]) -> int:
     if not 2 <= len(arguments) <= 4:
-        usage = "python -m firelane.engine FD CONFIG [door=FD] [peers=FD] (started by `firelane serve`)"
+        usage = "python -m firelane.engine FD CONFIG [acceptor=FD] [peers=FD] (started by `firelane serve`)"
         print(f"usage: {usage}", file=sys.stderr)
         return 2
     config = EngineConfig.from_json(arguments[1])
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     further = dict(argument.split("=", 1) for argument in arguments[2:])
     sockets = {name: socket.socket(fileno=int(fd)) for name, fd in further.items()}
     gateway = socket.socket(fileno=int(arguments[0]))
-    return run(gateway, config, rights, door=sockets.get("door"), introductions=sockets.get("peers"))
+    return run(gateway, config, rights, acceptor=sockets.get("acceptor"), peer_socket=sockets.get("peers"))
 
 
 if __name__ == "__main__":

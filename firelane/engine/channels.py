@@ -1,6 +1,6 @@
 """All connections of one engine as one channel: that of its owner, and those of further gateways.
 
-Further ones come through the door, a socket over which the owner passes them. Each has a number, and its
+Further ones come through the acceptor, a socket over which the owner passes them. Each has a number, and its
 requests' ids carry it (`wire.numbers`): so no frame is rewritten, and a frame of a step is only cut. The
 owner alone may drain the engine or put it to standby, and the engine ends with the owner's connection; with
 another one end its requests alone.
@@ -58,11 +58,11 @@ class FrameChannel(Protocol):
 
 
 class Channels:
-    """Owns all connections, and the door. Any thread may send; one thread receives."""
+    """Owns all connections, and the acceptor. Any thread may send; one thread receives."""
 
-    def __init__(self, first: Channel[ToEngine], door: socket.socket) -> None:
-        door.setblocking(False)
-        self._first, self._door = first, door
+    def __init__(self, first: Channel[ToEngine], acceptor: socket.socket) -> None:
+        acceptor.setblocking(False)
+        self._first, self._acceptor = first, acceptor
         self._others: dict[int, Channel[ToEngine]] = {}
         self._told: dict[type[FromEngine], FromEngine] = {}
         self._live: dict[int, set[int]] = {}
@@ -72,7 +72,7 @@ class Channels:
         self._lost: list[int] = []
         self._lock = threading.RLock()  # guards all of these
         self._poller = select.poll()
-        self._poller.register(door.fileno(), select.POLLIN)
+        self._poller.register(acceptor.fileno(), select.POLLIN)
         self._watched: dict[int, int] = {}
 
     def send(self, frame: FromEngine) -> None:
@@ -105,7 +105,7 @@ class Channels:
     def close(self) -> None:
         for channel in (self._first, *self._others.values()):
             channel.close()
-        self._door.close()
+        self._acceptor.close()
 
     # ---- frames out
 
@@ -153,7 +153,7 @@ class Channels:
         ready = self._poll(timeout_s)
         frames: list[ToEngine] = []
         with self._lock:
-            if self._door.fileno() in ready:
+            if self._acceptor.fileno() in ready:
                 self._admit()
             for number, channel in list(self._others.items()):
                 if channel.unsent_bytes:
@@ -201,26 +201,26 @@ class Channels:
     # ---- connections
 
     def _admit(self) -> None:
-        """Take what lies in the door."""
+        """Take what lies in the acceptor."""
         space = socket.CMSG_SPACE(array.array("i").itemsize)
         while True:
             try:
-                data, control, _, _ = self._door.recvmsg(NUMBER_BYTES, space)
+                data, control, _, _ = self._acceptor.recvmsg(NUMBER_BYTES, space)
             except BlockingIOError:
                 return
             except OSError:
                 data, control = b"", []
             if not data:
-                self._close_door()
+                self._close_acceptor()
                 return
             for _, _, passed in control:
                 (fd,) = array.array("i", passed[: array.array("i").itemsize])
                 self._add(int.from_bytes(data, "little"), socket.socket(fileno=fd))
 
-    def _close_door(self) -> None:
+    def _close_acceptor(self) -> None:
         """The owner is about to end."""
         with contextlib.suppress(KeyError):
-            self._poller.unregister(self._door.fileno())
+            self._poller.unregister(self._acceptor.fileno())
 
     def _add(self, number: int, sock: socket.socket) -> None:
         channel: Channel[ToEngine] = Channel(sock, ToEngine, max_unsent_bytes=2 * MOST_UNSENT_BYTES)

@@ -1,4 +1,4 @@
-"""Other engines as an engine process knows them: introduced by whoever started it."""
+"""Other engines as an engine process knows them: connected by whoever started it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import suppress
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
 from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer
-from firelane.wire.introductions import Here, Introduce, Parted, receive, send
+from firelane.wire.peers import PeerConnection, PeerLost, PeerReady, receive, send
 
 log = logging.getLogger(__name__)
 
 
 class EnginePeers:
-    """Owns the transfer of pages, the socket of introductions, and the thread that waits for them."""
+    """Owns the transfer of pages, the socket over which they are named, and the thread that waits for them."""
 
     def __init__(self, sock: socket.socket, core: EngineCore, memory: PageMemory, identity: str) -> None:
         self._sock = sock
@@ -40,27 +40,27 @@ class EnginePeers:
     def _run(self) -> None:
         self._pool.populate()
         with suppress(OSError):  # whoever has started this engine is gone, and it follows
-            send(self._sock, Here(self.engine_id))
+            send(self._sock, PeerReady(self.engine_id))
             while (received := receive(self._sock)) is not None:
                 message, fds = received
-                if isinstance(message, Introduce) and fds:
-                    self._meet(message, socket.socket(fileno=fds[0]))
+                if isinstance(message, PeerConnection) and fds:
+                    self._connect(message, socket.socket(fileno=fds[0]))
 
-    def _meet(self, introduced: Introduce, sock: socket.socket) -> None:
-        if introduced.side == "source":
+    def _connect(self, connection: PeerConnection, sock: socket.socket) -> None:
+        if connection.side == "source":
             self._transfer.export(sock)
             return
         try:
             peer = self._transfer.attach(sock)
         except KVPeerError as error:
-            self._lost(introduced.engine_id, str(error))
+            self._lost(connection.engine_id, str(error))
         else:
             log.debug("peer_attached engine_id=%s", peer)
 
     def _lost(self, engine_id: str, reason: str) -> None:
         log.warning("peer_lost engine_id=%s reason=%r", engine_id, reason)
         with suppress(OSError):
-            send(self._sock, Parted(engine_id))
+            send(self._sock, PeerLost(engine_id))
 
 
 class NoPeers:
@@ -72,10 +72,10 @@ class NoPeers:
         pass
 
 
-def meet_peers(
+def connect_peers(
     sock: socket.socket | None, core: EngineCore, memory: PageMemory | None, identity: str
 ) -> EnginePeers | NoPeers:
-    """Takes over the socket of introductions; None: nobody introduces this engine. Pages of a model with
+    """Takes over the socket of wire.peers; None: an engine without peers. Pages of a model with
     recurrent state are of no use without its snapshots, which do not travel."""
     if sock is None:
         return NoPeers()

@@ -19,7 +19,7 @@ from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.heartbeat import Heartbeat, Pulse
 from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor, quantization_of, rotation_identity
-from firelane.engine.peers import meet_peers
+from firelane.engine.peers import connect_peers
 from firelane.engine.policies import make_policy
 from firelane.engine.rights import ALL_RIGHTS, Rights
 from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
@@ -144,21 +144,21 @@ def run(
     config: EngineConfig,
     rights: Rights = ALL_RIGHTS,
     *,
-    door: socket.socket | None = None,
-    introductions: socket.socket | None = None,
+    acceptor: socket.socket | None = None,
+    peer_socket: socket.socket | None = None,
 ) -> int:
     """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
-    sockets. door: through which connections of further gateways come; introductions: to other engines, as in
-    wire.introductions."""
+    sockets. acceptor: through which connections of further gateways come; peer_socket: over which those to other
+    engines come, as in wire.peers."""
     first: Channel[ToEngine] = Channel(sock, ToEngine)
-    channel = first if door is None else Channels(first, door)
+    channel = first if acceptor is None else Channels(first, acceptor)
     pulse = Pulse()
-    served = SocketChannel(channel, pulse, is_shared=door is not None)
+    served = SocketChannel(channel, pulse, is_shared=acceptor is not None)
     heartbeat = Heartbeat(channel, pulse, served.gateway_gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     signal.signal(signal.SIGTERM, served.terminate)
     try:
-        return _load_and_serve(channel, served, pulse, config, rights, introductions)
+        return _load_and_serve(channel, served, pulse, config, rights, peer_socket)
     except ConnectionClosedError:
         return 0
     except (FirelaneError, MemoryError) as error:
@@ -177,7 +177,7 @@ def _load_and_serve(
     pulse: Pulse,
     config: EngineConfig,
     rights: Rights,
-    introductions: socket.socket | None,
+    peer_socket: socket.socket | None,
 ) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
@@ -196,7 +196,7 @@ def _load_and_serve(
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, executor, config)
-        peers = meet_peers(introductions, core, executor.page_memory, identity)
+        peers = connect_peers(peer_socket, core, executor.page_memory, identity)
         if executor.can_sleep:
             served.standby = EngineStandby(executor, core.kv)
         load_s = time.monotonic() - began_s

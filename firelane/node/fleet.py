@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
-from firelane.node.introductions import Introductions
+from firelane.node.peer_connections import PeerConnections
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
 from firelane.wire.frames import Failed, Ready
 
@@ -32,7 +32,7 @@ class Link(Protocol):
     on_hang: Callable[[str], None] | None
     is_stopped: Callable[[], bool]
     on_ready: Callable[[Ready], None] | None
-    on_door: Callable[[socket.socket], None] | None
+    on_acceptor: Callable[[socket.socket], None] | None
     """Gets the socket over which other gateways' connections go to each new engine of this place. None: there
     are no other gateways."""
     failed: Failed | None
@@ -87,24 +87,24 @@ class Replica(Generic[LinkT]):
         config: EngineConfig,
         events: FleetEvents,
         before_restart: BeforeRestart,
-        introductions: Introductions,
+        peer_connections: PeerConnections,
         *,
-        has_door: bool = False,
+        has_acceptor: bool = False,
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
         self._given_up: EngineExit | None = None
         self._events = events
         self._early: socket.socket | None = None
-        self._early_door: socket.socket | None = None
+        self._early_acceptor: socket.socket | None = None
         self.supervisor = EngineSupervisor(
             config,
             self._take_socket,
             on_exit=self._on_exit,
             on_given_up=self._on_given_up,
             before_restart=before_restart,
-            on_door=self._take_door if has_door else None,
-            introduce=introductions.seat if config.role != "both" else None,
+            on_acceptor=self._take_acceptor if has_acceptor else None,
+            join_peers=peer_connections.join if config.role != "both" else None,
         )
 
     async def connect(self, link: LinkT) -> None:
@@ -112,9 +112,9 @@ class Replica(Generic[LinkT]):
         link.on_hang = lambda _: self.supervisor.kill()
         link.is_stopped = self.supervisor.is_stopped
         link.on_ready = self._on_ready
-        door, self._early_door = self._early_door, None
-        if door is not None:
-            self._take_door(door)
+        acceptor, self._early_acceptor = self._early_acceptor, None
+        if acceptor is not None:
+            self._take_acceptor(acceptor)
         early, self._early = self._early, None
         if early is not None:
             await link.attach(early)
@@ -137,13 +137,13 @@ class Replica(Generic[LinkT]):
         else:
             await self.link.attach(sock)
 
-    def _take_door(self, door: socket.socket) -> None:
+    def _take_acceptor(self, acceptor: socket.socket) -> None:
         if self.link is None:
-            self._early_door = door
-        elif self.link.on_door is not None:
-            self.link.on_door(door)
+            self._early_acceptor = acceptor
+        elif self.link.on_acceptor is not None:
+            self.link.on_acceptor(acceptor)
         else:
-            door.close()
+            acceptor.close()
 
     def _on_ready(self, ready: Ready) -> None:
         self.supervisor.mark_ready()
@@ -178,9 +178,9 @@ class Fleet(Generic[LinkT]):
         self._events = events
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
-        self._introductions = Introductions()
+        self._peer_connections = PeerConnections()
         self.replicas: list[Replica[LinkT]] = [
-            Replica(str(i), config, events, self._calm, self._introductions, has_door=is_shared)
+            Replica(str(i), config, events, self._calm, self._peer_connections, has_acceptor=is_shared)
             for i, config in enumerate(configs)
         ]
 
@@ -196,7 +196,7 @@ class Fleet(Generic[LinkT]):
 
     async def stop(self) -> None:
         await asyncio.gather(*(replica.stop() for replica in self.replicas))
-        self._introductions.close()
+        self._peer_connections.close()
 
     async def restart(self) -> None:
         """Replace one engine after the other: the new one is ready before the old one is drained. Where a new
@@ -226,7 +226,12 @@ class Fleet(Generic[LinkT]):
     async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
         old = self.replicas[place]
         new: Replica[LinkT] = Replica(
-            old.name, old.config, self._events, self._calm, self._introductions, has_door=self._is_shared
+            old.name,
+            old.config,
+            self._events,
+            self._calm,
+            self._peer_connections,
+            has_acceptor=self._is_shared,
         )
         if not await self._bring_up(new, engines):
             return False

@@ -21,7 +21,7 @@ from firelane.errors import MachineError
 
 log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
-OnDoor = Callable[[socket.socket], None]
+OnAcceptor = Callable[[socket.socket], None]
 OnGivenUp = Callable[["EngineExit"], None]
 BeforeRestart = Callable[[], Awaitable[None]]
 
@@ -63,9 +63,9 @@ class EngineSupervisor:
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
-    before_restart: waited for before another engine is started in the place of one that died. on_door: gets,
+    before_restart: waited for before another engine is started in the place of one that died. on_acceptor: gets,
     before on_socket, the socket over which connections of further gateways are passed to the new engine.
-    introduce: the engine's end of a socket of introductions (wire.introductions), one for each engine.
+    join_peers: makes the engine's end of the socket over which it hears of others (wire.peers).
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class EngineSupervisor:
         on_exit: Callable[[EngineExit], None] | None = None,
         on_given_up: OnGivenUp | None = None,
         before_restart: BeforeRestart | None = None,
-        on_door: OnDoor | None = None,
+        on_acceptor: OnAcceptor | None = None,
         policy: RestartPolicy | None = None,
-        introduce: Callable[[], socket.socket] | None = None,
+        join_peers: Callable[[], socket.socket] | None = None,
     ) -> None:
         self._config = config
-        self._introduce = introduce
+        self._join_peers = join_peers
         self._on_socket = on_socket
         self._on_exit = on_exit
         self._on_given_up = on_given_up
         self._before_restart = before_restart
-        self._on_door = on_door
+        self._on_acceptor = on_acceptor
         self._policy = policy or RestartPolicy()
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = asyncio.Event()
@@ -173,21 +173,21 @@ class EngineSupervisor:
             on_error.enter_context(ours)
             command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), self._config.to_json()]
             passed = [theirs.fileno()]
-            door = None
-            if self._on_door is not None:
-                door, inner = socket.socketpair()
-                on_error.enter_context(door)
+            acceptor = None
+            if self._on_acceptor is not None:
+                acceptor, inner = socket.socketpair()
+                on_error.enter_context(acceptor)
                 passed.append(handed.enter_context(inner).fileno())
-                command.append(f"door={inner.fileno()}")
-            if self._introduce is not None:
-                introductions = handed.enter_context(self._introduce())
-                passed.append(introductions.fileno())
-                command.append(f"peers={introductions.fileno()}")
+                command.append(f"acceptor={inner.fileno()}")
+            if self._join_peers is not None:
+                peers = handed.enter_context(self._join_peers())
+                passed.append(peers.fileno())
+                command.append(f"peers={peers.fileno()}")
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
             self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
             on_error.pop_all()
-        if self._on_door is not None and door is not None:
-            self._on_door(door)
+        if self._on_acceptor is not None and acceptor is not None:
+            self._on_acceptor(acceptor)
         self._ended.clear()
         self._has_served, self._ready_s = False, None
         return ours

@@ -54,7 +54,7 @@ class Gateway:
 class Scene:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.door, inner = socket.socketpair()
+        self.acceptor, inner = socket.socketpair()
         self.owner = Gateway(ours)
         self.channels = Channels(Channel(theirs, ToEngine), inner)
         self.gateways: list[Gateway] = []
@@ -62,13 +62,13 @@ class Scene:
     def join(self, number: int) -> Gateway:
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self.door, [number.to_bytes(NUMBER_BYTES, "little")], [theirs.fileno()])
+            socket.send_fds(self.acceptor, [number.to_bytes(NUMBER_BYTES, "little")], [theirs.fileno()])
         self.gateways.append(Gateway(ours))
         self.channels.receive()
         return self.gateways[-1]
 
     def close(self) -> None:
-        for one in (*self.gateways, self.owner, self.channels, self.door):
+        for one in (*self.gateways, self.owner, self.channels, self.acceptor):
             one.close()
 
 

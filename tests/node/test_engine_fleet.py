@@ -24,9 +24,9 @@ class Supervisor:
     made: ClassVar[list[Supervisor]] = []
     refuse = False
 
-    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_door, introduce):
+    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_acceptor, join_peers):
         self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
-        self.before_restart, self.on_door = before_restart, on_door
+        self.before_restart, self.on_acceptor = before_restart, on_acceptor
         self.calls = []
         Supervisor.made.append(self)
 
@@ -55,7 +55,7 @@ class Supervisor:
 class Link:
     def __init__(self, log, name):
         self.log, self.name = log, name
-        self.on_hang = self.on_ready = self.on_door = self.failed = None
+        self.on_hang = self.on_ready = self.on_acceptor = self.failed = None
         self.has_served = self.is_ready = False
         self.in_flight = 0
 

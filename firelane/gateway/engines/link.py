@@ -109,7 +109,7 @@ class EngineLink:
         self.on_progress: Callable[[Progress], None] | None = None
         self.on_loading: Callable[[Loading], None] | None = None
         self.on_ready: Callable[[Ready], None] | None = None
-        self.on_door: Callable[[socket.socket], None] | None = None
+        self.on_acceptor: Callable[[socket.socket], None] | None = None
         self.on_asleep: Callable[[], None] | None = None
         self.on_awake: Callable[[], None] | None = None
         self.asleep: Asleep | None = None

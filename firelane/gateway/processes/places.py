@@ -18,25 +18,25 @@ class _Place:
 
     model: str
     replica: str
-    door: socket.socket | None = None
+    acceptor: socket.socket | None = None
     retired: bool = False
     held_by: set[int] = field(default_factory=set[int])
 
 
 class EnginePlaces:
-    """Owns the doors of the engines. children: the processes that run."""
+    """Owns the acceptors of the engines. children: the processes that run."""
 
     def __init__(self, children: Callable[[], Iterable[Child]]) -> None:
         self._children = children
         self._places: dict[int, _Place] = {}
 
-    def add(self, place: int, model: str, replica: str, door: socket.socket) -> None:
-        """A new engine is in this place. Owns the door."""
+    def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
+        """A new engine is in this place. Owns the acceptor."""
         known = self._places.setdefault(place, _Place(model, replica))
-        if known.door is not None:
-            known.door.close()
-        door.setblocking(False)
-        known.door = door
+        if known.acceptor is not None:
+            known.acceptor.close()
+        acceptor.setblocking(False)
+        known.acceptor = acceptor
         for child in self._children():
             _connect(child, place, known)
 
@@ -62,8 +62,8 @@ class EnginePlaces:
         if known is not None:
             for child in self._children():
                 child.control.send(Remove(place))
-            if known.door is not None:
-                known.door.close()
+            if known.acceptor is not None:
+                known.acceptor.close()
 
     def connect(self, child: Child) -> None:
         """A new process, to all engines."""
@@ -82,10 +82,10 @@ class EnginePlaces:
 
 def _connect(child: Child, place: int, known: _Place) -> None:
     """An engine, or a process, that has gone meanwhile is no error: another one comes."""
-    if known.door is None or known.retired:
+    if known.acceptor is None or known.retired:
         return
     ours, theirs = socket.socketpair()
     with ours, theirs, contextlib.suppress(OSError):
         number = child.number.to_bytes(NUMBER_BYTES, "little")
-        socket.send_fds(known.door, [number], [theirs.fileno()])
+        socket.send_fds(known.acceptor, [number], [theirs.fileno()])
         child.control.send(Engine(place, known.model, known.replica), [ours.fileno()])

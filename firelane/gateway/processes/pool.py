@@ -1,7 +1,7 @@
 """All gateway processes of a server, as their owner sees them: started, given their sockets and engines,
 started again when they die, ended.
 
-The owner keeps the listening sockets and the doors of the engines, and has a gateway of its own, which
+The owner keeps the listening sockets and the acceptors of the engines, and has a gateway of its own, which
 accepts no connection: it answers what the others relay, as it has the state that cannot be shared.
 """
 

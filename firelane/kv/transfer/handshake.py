@@ -24,7 +24,7 @@ from firelane.kv.transfer.messages import (
 
 
 class Side(NamedTuple):
-    """One engine, at either end. key: of the cluster; b"" between engines that one parent has introduced."""
+    """One engine, at either end. key: of the cluster; b"" between engines that one parent has connected."""
 
     engine_id: str
     pool: ExportedPool

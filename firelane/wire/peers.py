@@ -1,7 +1,7 @@
 """Messages about other engines, between an engine and the process that has started it, over a socket of their
 own that keeps messages apart.
 
-Whoever starts engines connects them, so that none needs a right to open a connection: with each Introduce
+Whoever starts engines connects them, so that none needs a right to open a connection: with each PeerConnection
 comes the descriptor of a connected socket.
 """
 
@@ -15,19 +15,19 @@ import msgspec
 MOST_BYTES = 1 << 12
 
 
-class Here(msgspec.Struct, frozen=True, array_like=True, tag="here"):
-    """From an engine: it can be introduced now, and is known as engine_id."""
+class PeerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+    """From an engine: it can be connected to others now, and is known as engine_id."""
 
     engine_id: str
 
 
-class Parted(msgspec.Struct, frozen=True, array_like=True, tag="parted"):
-    """From an engine: it has no pages from this one any more, and would like to be introduced again."""
+class PeerLost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
+    """From an engine: it has no pages from this one any more, and would like to be connected again."""
 
     engine_id: str
 
 
-class Introduce(msgspec.Struct, frozen=True, array_like=True, tag="introduce"):
+class PeerConnection(msgspec.Struct, frozen=True, array_like=True, tag="connection"):
     """To an engine: another one is at the other end of this connection, to give pages (this one is the
     reader) or to have them (this one is the source). engine_id: of the other one. key: of the cluster, where
     both prove that they have it."""
@@ -37,9 +37,9 @@ class Introduce(msgspec.Struct, frozen=True, array_like=True, tag="introduce"):
     key: bytes = b""
 
 
-Introduction = Here | Parted | Introduce
+PeerMessage = PeerReady | PeerLost | PeerConnection
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Introduction] = msgspec.msgpack.Decoder(Introduction)
+_decoder: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
@@ -47,12 +47,12 @@ def connection() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send(sock: socket.socket, message: Introduction, fds: tuple[int, ...] = ()) -> None:
+def send(sock: socket.socket, message: PeerMessage, fds: tuple[int, ...] = ()) -> None:
     """Raises OSError."""
     socket.send_fds(sock, [_encoder.encode(message)], fds)
 
 
-def receive(sock: socket.socket) -> tuple[Introduction, list[int]] | None:
+def receive(sock: socket.socket) -> tuple[PeerMessage, list[int]] | None:
     """The next message and its descriptors; None at the end. Raises OSError, and msgspec.DecodeError for what
     is none."""
     data, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 1)

@@ -1,4 +1,4 @@
-"""Engines that are introduced to each other: real transfers at both ends, without the engines."""
+"""Engines that are connected to each other: real transfers at both ends, without the engines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from firelane.contract import PageMemory
-from firelane.engine.peers import EnginePeers, NoPeers, meet_peers
+from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
-from firelane.node import introductions
-from firelane.node.introductions import Introductions
+from firelane.node import peer_connections
+from firelane.node.peer_connections import PeerConnections
 
 
 class Core:
@@ -28,7 +28,7 @@ class Core:
 def join(node, identity="model"):
     core = Core()
     memory = PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="layout")
-    return core, EnginePeers(node.seat(), core, memory, identity)
+    return core, EnginePeers(node.join(), core, memory, identity)
 
 
 async def until(condition):
@@ -39,7 +39,7 @@ async def until(condition):
 
 def play(scenario):
     async def run():
-        node = Introductions()
+        node = PeerConnections()
         joined = []
 
         def enter(identity="model"):
@@ -76,8 +76,8 @@ def test_each_engine_gets_to_know_all_others():
     play(scenario)
 
 
-def test_engines_that_have_parted_are_introduced_again(monkeypatch):
-    monkeypatch.setattr(introductions, "FIRST_DELAY_S", 0.01)
+def test_engines_that_have_parted_are_connected_again(monkeypatch):
+    monkeypatch.setattr(peer_connections, "FIRST_DELAY_S", 0.01)
 
     async def scenario(enter):
         first, second = enter(), enter()
@@ -93,7 +93,7 @@ def test_engines_that_have_parted_are_introduced_again(monkeypatch):
 
 
 def test_another_model_is_refused_and_not_asked_all_the_time(monkeypatch, caplog):
-    monkeypatch.setattr(introductions, "FIRST_DELAY_S", 60.0)
+    monkeypatch.setattr(peer_connections, "FIRST_DELAY_S", 60.0)
 
     async def scenario(enter):
         first, _ = enter(), enter("another")
@@ -117,5 +117,5 @@ def test_an_engine_that_is_gone_is_forgotten():
 
 
 @pytest.mark.parametrize("memory", [None, PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
-def test_without_pages_or_introductions_there_are_no_peers(memory):
-    assert isinstance(meet_peers(None, Core(), memory, "model"), NoPeers)
+def test_without_pages_or_a_socket_there_are_no_peers(memory):
+    assert isinstance(connect_peers(None, Core(), memory, "model"), NoPeers)

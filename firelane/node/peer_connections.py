@@ -1,0 +1,88 @@
+"""Connections between the engines of one model: each gets a connection to have pages from every other one,
+made here, so that none has to find, open or trust anything itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+import msgspec
+
+from firelane.wire.peers import PeerConnection, PeerReady, connection, receive, send
+
+FIRST_DELAY_S, MOST_DELAY_S = 1.0, 60.0
+"""Before two engines that have parted are connected again; it doubles each time."""
+
+
+class _Member:
+    """One engine's place. engine_id: "" until it is there."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.engine_id = ""
+        self.delays: dict[str, float] = {}
+
+
+class PeerConnections:
+    """Used by the event loop. Owns its ends of the sockets; an engine's end of life is seen there."""
+
+    def __init__(self) -> None:
+        self._members: list[_Member] = []
+
+    def join(self) -> socket.socket:
+        """The end of a socket for a further engine, which the caller hands to it."""
+        ours, theirs = connection()
+        ours.setblocking(False)
+        member = _Member(ours)
+        self._members.append(member)
+        asyncio.get_running_loop().add_reader(ours, self._read, member)
+        return theirs
+
+    def close(self) -> None:
+        for member in list(self._members):
+            self._leave(member)
+
+    def _read(self, member: _Member) -> None:
+        try:
+            received = receive(member.sock)
+        except BlockingIOError:
+            return
+        except (OSError, msgspec.DecodeError):
+            received = None
+        if received is None:
+            self._leave(member)
+        elif isinstance(received[0], PeerReady):
+            self._connect_all(member, received[0].engine_id)
+        elif not isinstance(received[0], PeerConnection):
+            self._reconnect_later(member, received[0].engine_id)
+
+    def _connect_all(self, member: _Member, engine_id: str) -> None:
+        member.engine_id = engine_id
+        for other in self._members:
+            if other is not member and other.engine_id:
+                _connect(member, other)
+                _connect(other, member)
+
+    def _reconnect_later(self, member: _Member, engine_id: str) -> None:
+        delay_s = member.delays.get(engine_id, FIRST_DELAY_S)
+        member.delays[engine_id] = min(2 * delay_s, MOST_DELAY_S)
+        asyncio.get_running_loop().call_later(delay_s, self._reconnect, member, engine_id)
+
+    def _reconnect(self, member: _Member, engine_id: str) -> None:
+        for other in self._members:
+            if member in self._members and other.engine_id == engine_id:
+                _connect(member, other)
+
+    def _leave(self, member: _Member) -> None:
+        self._members.remove(member)
+        asyncio.get_running_loop().remove_reader(member.sock)
+        member.sock.close()
+
+
+def _connect(reader: _Member, source: _Member) -> None:
+    """An engine that has gone is seen by its socket's end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, suppress(OSError):
+        send(source.sock, PeerConnection("source", reader.engine_id), (ours.fileno(),))
+        send(reader.sock, PeerConnection("reader", source.engine_id), (theirs.fileno(),))
