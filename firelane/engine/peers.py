@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class EnginePeers:
-    """Owns the transfer of pages, the socket over which they are named, and the thread that waits for them."""
+    """Owns the transfer of pages, the socket over which they come, and the thread that waits for them."""
 
     def __init__(self, sock: socket.socket, core: EngineCore, memory: PageMemory, identity: str) -> None:
         self._sock = sock

@@ -148,8 +148,8 @@ def run(
     peer_socket: socket.socket | None = None,
 ) -> int:
     """Serve until drained or until the gateway closes its end; returns the exit code. Takes over the
-    sockets. acceptor: through which connections of further gateways come; peer_socket: over which those to other
-    engines come, as in wire.peers."""
+    sockets. acceptor: over which connections of further gateways come; peer_socket: over which those to
+    other engines come, as in wire.peers."""
     first: Channel[ToEngine] = Channel(sock, ToEngine)
     channel = first if acceptor is None else Channels(first, acceptor)
     pulse = Pulse()

@@ -63,8 +63,8 @@ class EngineSupervisor:
     on_socket gets the gateway's end of each new engine's connection and owns it from then on. on_exit hears
     of every death that was not asked for; on_given_up of the last one, when there will be no other engine:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
-    before_restart: waited for before another engine is started in the place of one that died. on_acceptor: gets,
-    before on_socket, the socket over which connections of further gateways are passed to the new engine.
+    before_restart: waited for before another engine is started in the place of one that died. on_acceptor:
+    gets, before on_socket, the socket over which connections of further gateways are passed to the engine.
     join_peers: makes the engine's end of the socket over which it hears of others (wire.peers).
     """
 

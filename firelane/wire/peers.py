@@ -1,8 +1,8 @@
 """Messages about other engines, between an engine and the process that has started it, over a socket of their
 own that keeps messages apart.
 
-Whoever starts engines connects them, so that none needs a right to open a connection: with each PeerConnection
-comes the descriptor of a connected socket.
+Whoever starts engines connects them, so that none needs a right to open a connection: with each
+PeerConnection comes the descriptor of a connected socket.
 """
 
 from __future__ import annotations
