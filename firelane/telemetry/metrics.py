@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -52,6 +52,9 @@ class Instrument(Protocol):
     def fill(self, family: Any) -> None:
         """Add the current values to `family`."""
         ...
+
+
+InstrumentT = TypeVar("InstrumentT", bound=Instrument)
 
 
 class Counter:
@@ -149,8 +152,10 @@ class Facts:
 
 
 class Levels:
-    """Values that are read from their owner at the scrape, one for each set of labels. monotonic: shown as
-    counters."""
+    """Values that are read from their owner at the scrape, one for each set of labels; every process of a
+    server has the same. monotonic: shown as counters."""
+
+    grows = False
 
     def __init__(
         self,
@@ -164,7 +169,11 @@ class Levels:
         """names: of the labels whose values `read` gives."""
         self.name, self.text, self._names, self._read = name, text, names, read
         self.labels: Labels = {}
+        self.others: Figures = {}
         self._monotonic = monotonic
+
+    def figures(self) -> Figures:
+        return {}
 
     def family(self) -> Any:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -277,7 +286,7 @@ class Registry:
         self.pids: Callable[[], Iterable[int]] = lambda: (os.getpid(),)
         self._dumps: dict[int, dict[tuple[str, ...], Figures]] = {}
         self._labels: Labels = {}
-        self._instruments: dict[str, list[Any]] = {}
+        self._instruments: dict[str, list[Instrument]] = {}
         self._rendering: Any = None
 
     def labelled(self, **labels: str) -> Registry:
@@ -326,7 +335,7 @@ class Registry:
     def histogram(self, name: str, text: str, bounds: Iterable[float]) -> Histogram:
         return self._add(Histogram(name, text, bounds, self._labels))
 
-    def _add(self, instrument: Any) -> Any:
+    def _add(self, instrument: InstrumentT) -> InstrumentT:
         known: list[Instrument] = self._instruments.setdefault(instrument.name, [])
         if any(other.labels == instrument.labels for other in known):
             raise ValueError(f"metric {instrument.name} exists already")

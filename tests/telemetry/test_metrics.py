@@ -130,3 +130,15 @@ def test_what_a_process_counted_outlives_it_and_its_levels_do_not() -> None:
     assert mine["histogram"].all_counts == [2, 0, 0]
     assert "g 1.0" in one.render().decode().splitlines()
     assert "grows_total 6.0" in one.render().decode().splitlines()
+
+
+def test_levels_of_the_server_are_those_of_the_process_that_shows_them() -> None:
+    def made(level: float) -> Registry:
+        registry = Registry()
+        registry.levels("state", "a state", ("model",), lambda: [(("a",), level)])
+        return registry
+
+    shown, other = made(2.0), made(5.0)
+    shown.absorb(1, other.dump())
+    shown.end(1)
+    assert b'state{model="a"} 2.0' in shown.render()
