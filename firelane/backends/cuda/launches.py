@@ -10,7 +10,6 @@ from firelane.backends.cuda.kernels.attention_merge import merge_splits
 from firelane.backends.cuda.kernels.attention_split import attend_splits
 from firelane.backends.cuda.kernels.attention_tiles import attend_tiles
 from firelane.backends.cuda.kernels.cast import cast, select_rows
-from firelane.backends.cuda.kernels.delta_rule import delta_rule
 from firelane.backends.cuda.kernels.embed import embed
 from firelane.backends.cuda.kernels.experts import expert_gated, expert_linear
 from firelane.backends.cuda.kernels.gated import gated_linear
@@ -24,13 +23,12 @@ from firelane.backends.cuda.kernels.query_tile import split_programs
 from firelane.backends.cuda.kernels.rope import rope_and_cache
 from firelane.backends.cuda.kernels.route import route
 from firelane.backends.cuda.kernels.sample import sample
-from firelane.backends.cuda.kernels.short_conv import short_conv
-from firelane.backends.cuda.kernels.state_space import state_space
 from firelane.backends.cuda.kernels.store_hidden import store_hidden
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering, StepWork
 from firelane.backends.cuda.placement import padded_rows
 from firelane.backends.cuda.product_plan import library_rows
+from firelane.backends.cuda.recurrent_launches import apply_delta_rule, convolve, scan_state_space
 from firelane.backends.cuda.segmented_launches import (
     all_reduce,
     gather,
@@ -328,55 +326,17 @@ def _(op: Gated, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: ShortConv, to: Lowering) -> list[Work]:
-    (state,) = op.states
-    launches = short_conv(
-        to.at(op.x),
-        to.at(op.out),
-        op=op,
-        weight=to.weights.vector(op.weight.name),
-        bias=to.optional(op.bias),
-        states=to.memory.states.layer(state),
-        tables=to.memory.tables,
-        max_tokens=to.bucket.tokens,
-        max_chunks=to.bucket.chunks,
-    )
-    return [*launches]
+    return convolve(op, to)
 
 
 @lower.register
 def _(op: DeltaRule, to: Lowering) -> list[Work]:
-    (state,) = op.states
-    launch = delta_rule(
-        to.at(op.qkv),
-        to.at(op.decay),
-        to.at(op.beta),
-        to.at(op.out),
-        op=op,
-        a_log=to.weights.vector(op.a_log.name),
-        dt_bias=to.weights.vector(op.dt_bias.name),
-        states=to.memory.states.layer(state),
-        tables=to.memory.tables,
-        max_chunks=to.bucket.chunks,
-    )
-    return [launch]
+    return apply_delta_rule(op, to)
 
 
 @lower.register
 def _(op: StateSpace, to: Lowering) -> list[Work]:
-    (state,) = op.states
-    launch = state_space(
-        to.at(op.xbc),
-        to.at(op.dt),
-        to.at(op.out),
-        op=op,
-        a_log=to.weights.vector(op.a_log.name),
-        dt_bias=to.weights.vector(op.dt_bias.name),
-        skip=to.weights.vector(op.skip.name),
-        states=to.memory.states.layer(state),
-        tables=to.memory.tables,
-        max_chunks=to.bucket.chunks,
-    )
-    return [launch]
+    return scan_state_space(op, to)
 
 
 @lower.register

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import cast
 
 import httptools
@@ -24,6 +23,7 @@ from firelane.gateway.http.head import MOST_FIELDS, add_field, check_head, frami
 from firelane.gateway.http.http_exchange import CONTINUE, HttpExchange
 from firelane.gateway.http.outflow import Outflow
 from firelane.gateway.http.peer import client_of
+from firelane.gateway.http.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 LINGER_S = 2.0
@@ -58,8 +58,7 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._upgrading = self._replaying = False
-        self._waiting: deque[Request] = deque()
-        self._waiting_bytes = 0
+        self._waiting = Pipeline(owner)
         self._exchange: HttpExchange | None = None
         self._pumping = False
         self._deaf = False
@@ -89,7 +88,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._owner.discard(self)
         self._forget_incoming()
-        self._forget_waiting()
+        self._waiting.forget()
         exchange, self._exchange = self._exchange, None
         self._outflow.resume(None)
         if exchange is not None:
@@ -249,13 +248,9 @@ class Connection(asyncio.Protocol):
             self._body += body
         else:
             self._body = bytearray(self._body + body) if self._body else body
-        self._hold(len(body))
+        self._owner.held_bytes += len(body)
         if self._owner.held_bytes > self._limits.all_bodies_bytes:
             self._refuse(refusals.too_many_bodies())
-
-    def _hold(self, more_bytes: int) -> None:
-        """Count bytes of bodies in memory that no handler has yet; negative: no longer."""
-        self._owner.held_bytes += more_bytes
 
     def _sink_free(self, _: asyncio.Future[None]) -> None:
         self._sink_busy = False
@@ -264,7 +259,7 @@ class Connection(asyncio.Protocol):
     def _pace(self) -> None:
         """Leave the client's bytes where they are as long as what it sent already is enough."""
         limits = self._limits
-        enough = self._sink_busy or self._waiting_bytes > limits.header_bytes
+        enough = self._sink_busy or self._waiting.num_bytes > limits.header_bytes
         enough = enough or self._ignored_bytes > IGNORED_BYTES
         if self._reading is enough and not self._half_closed and not self._transport.is_closing():
             self._reading = not enough
@@ -278,7 +273,7 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         request.body, self._body = self._body, b""
-        self._queue(request)
+        self._waiting.add(request, self._head_bytes)
         if len(self._waiting) > self._limits.pipelined:
             self._refuse(refusals.too_many_pipelined(self._limits.pipelined))
 
@@ -307,24 +302,16 @@ class Connection(asyncio.Protocol):
         request = self._incoming or Request()
         self._forget_incoming()
         request.error, request.keep_alive = error, False
-        self._queue(request)
-
-    def _queue(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._waiting_bytes += self._head_bytes + len(request.body)
+        self._waiting.add(request, self._head_bytes)
 
     def _pump(self) -> None:
         if self._pumping:
             return
         self._pumping = True
         while self._waiting and self._exchange is None and not self._blocked():
-            request = self._waiting.popleft()
-            self._hold(-len(request.body))
-            self._exchange = exchange = HttpExchange(request, self, self._transport)
+            self._exchange = exchange = HttpExchange(self._waiting.take(), self, self._transport)
             self._owner.handle(exchange)
         self._pumping = False
-        if not self._waiting:
-            self._waiting_bytes = 0
         self._pace()
 
     def _blocked(self) -> bool:
@@ -350,7 +337,7 @@ class Connection(asyncio.Protocol):
             return
         listening = self._incoming is not None or self._deaf
         self._deaf = True
-        self._forget_waiting()
+        self._waiting.forget()
         self._deadline_s = now_s + LINGER_S
         if self._half_closed or not listening:
             self._transport.close()
@@ -364,15 +351,8 @@ class Connection(asyncio.Protocol):
             request.sink.abandon()
         if request is not None:
             request.sink = None
-            self._hold(-len(self._body))
+            self._owner.held_bytes -= len(self._body)
         self._body = b""
-
-    def _forget_waiting(self) -> None:
-        for request in self._waiting:
-            if request.sink is not None:
-                request.sink.abandon()
-            self._hold(-len(request.body))
-        self._waiting.clear()
 
     def sweep(self, now_s: float) -> None:
         """Close when a deadline has passed; called about once a second."""
