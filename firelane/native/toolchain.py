@@ -20,12 +20,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import env
 from firelane.errors import CacheError, CompilerError, UsageError
+from firelane.native.compiler_group import compiler_group
 from firelane.storage import cache_directory, locked, read_regular, remove_leftovers, replacing
 
 BASE_FLAGS = (
@@ -123,10 +124,10 @@ class Toolchain:
         remove_leftovers(library)
         unit.write_text(source)
         flags = zig_flags([*BASE_FLAGS, *arguments]) if self.is_zig else [*BASE_FLAGS, *arguments]
-        run = functools.partial(self._run, log=library.with_suffix(".log"), name=name)
+        run = functools.partial(self._run_all, log=library.with_suffix(".log"), name=name)
         with replacing(library) as partial:
             if parts == 1:
-                run([*self.command, *flags, str(unit), "-o", str(partial)])
+                run([[*self.command, *flags, str(unit), "-o", str(partial)]])
             else:
                 self._in_parts(unit, flags, partial, run, parts)
             if not partial.is_file():
@@ -136,7 +137,12 @@ class Toolchain:
             append_digest(partial, library.stem)
 
     def _in_parts(
-        self, unit: Path, flags: Sequence[str], made: Path, run: Callable[[Sequence[str]], None], parts: int
+        self,
+        unit: Path,
+        flags: Sequence[str],
+        made: Path,
+        run: Callable[[Sequence[Sequence[str]]], None],
+        parts: int,
     ) -> None:
         folder = unit.with_suffix(".parts")
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
@@ -147,14 +153,21 @@ class Toolchain:
                 [*self.command, *flags, "-c", f"-DFIRELANE_PART={part}", str(unit), "-o", name]
                 for part, name in enumerate(objects, 1)
             ]
-            with ThreadPoolExecutor(parts) as pool:
-                for _ in pool.map(run, commands):
-                    pass  # raises what a part has raised
-            run([*self.command, *flags, *objects, "-o", str(made)])
+            run(commands)
+            run([[*self.command, *flags, *objects, "-o", str(made)]])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _run(self, command: Sequence[str], *, log: Path, name: str) -> None:
+    def _run_all(self, commands: Sequence[Sequence[str]], *, log: Path, name: str) -> None:
+        """Side by side; raises what the first of them has raised. An interrupt kills them: nothing waits."""
+        with ThreadPoolExecutor(len(commands)) as pool, compiler_group() as group:
+            run = functools.partial(self._run, group=group, log=log, name=name)
+            running = [pool.submit(run, command) for command in commands]
+            wait(running)
+        for one in running:
+            one.result()
+
+    def _run(self, command: Sequence[str], *, group: int | None, log: Path, name: str) -> None:
         # Its temporary files lie there, too: an engine may write nowhere else.
         cache = {"TMPDIR": str(log.parent), "ZIG_GLOBAL_CACHE_DIR": str(_zig_cache(log.parent.parent))}
         environ = env.for_child(LC_ALL="C", **cache)
@@ -166,6 +179,7 @@ class Toolchain:
                 text=True,
                 errors="replace",
                 env=environ,
+                process_group=group,
             )
         except OSError as error:
             raise CompilerError(f"cannot run {command[0]} ({error.strerror}): {INSTALL_HINT}") from error

@@ -257,7 +257,7 @@ async def _exited(process: subprocess.Popen[bytes]) -> int:
         loop.remove_reader(fd)
         os.close(fd)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # a compiler that it was waiting for; its id is not free yet
+        os.killpg(process.pid, signal.SIGKILL)  # what it has started; its id is not free yet
     return process.wait()
 
 
