@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.errors import FirelaneError
-from firelane.node.fleet import Fleet, Link
+from firelane.node.fleet import Fleet, GroupOf, Link
+from firelane.node.memory_groups import NO_GROUPS
 from firelane.node.supervisor import EngineExit
 
 if TYPE_CHECKING:
@@ -43,12 +44,17 @@ class ModelEngines:
     """FleetEvents of the fleet of one model, and its node's Engines. served: once there is a gateway."""
 
     def __init__(
-        self, name: str, options: EngineOptions, server: Server, sharing: EngineSharing = NOT_SHARED
+        self,
+        name: str,
+        options: EngineOptions,
+        server: Server,
+        sharing: EngineSharing = NOT_SHARED,
+        group_of: GroupOf = lambda _: NO_GROUPS,
     ) -> None:
-        self.name = name
+        self.name, self._group_of = name, group_of
         self.options = options
         self._sharing = sharing
-        self.fleet: Fleet[EngineLink] = Fleet(options.configs(), self, is_shared=sharing.is_shared)
+        self.fleet = self._fleet()
         self.replicas: ReplicaSet | None = None
         self.served: ServedModel | None = None
         self.has_served = False
@@ -74,6 +80,10 @@ class ModelEngines:
         )
         self._ends, self.replicas = engines, engines.replicas
         return engines
+
+    def _fleet(self) -> Fleet[EngineLink]:
+        configs, shared = self.options.configs(), self._sharing.is_shared
+        return Fleet(configs, self, is_shared=shared, group_of=self._group_of)
 
     # ---- as its node sees it
 
@@ -113,7 +123,7 @@ class ModelEngines:
             if self._ends is not None:
                 for link in list(self._ends.replicas.links):
                     self._ends.remove(link)
-            self.fleet = Fleet(options.configs(), self, is_shared=self._sharing.is_shared)
+            self.fleet = self._fleet()
             if self._ends is not None:
                 await self.fleet.connect(self._ends)
 

@@ -9,12 +9,15 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from firelane.backends import takes_gpu
 from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.cli.model_engines import ModelEngines, Server
 from firelane.cli.model_files import SourceFiles
 from firelane.cli.node_plan import ModelSetup, NodePlan, PackedFile, differing
 from firelane.cli.residence import NodeResidence
 from firelane.errors import FirelaneError
+from firelane.node.fleet import GroupOf
+from firelane.node.memory_groups import EngineGroup
 from firelane.node.model import NodeModel
 from firelane.node.node import Node
 from firelane.node.states import RESTS
@@ -99,7 +102,9 @@ class ModelSet:
     def _add(self, setup: ModelSetup) -> ModelEngines:
         engines = self._retired.pop(setup.name, None)
         if engines is None:
-            engines = ModelEngines(setup.name, setup.engines, self._server, self._sharing)
+            engines = ModelEngines(
+                setup.name, setup.engines, self._server, self._sharing, self._group_of(setup.name)
+            )
         self.setups[setup.name] = setup
         self._engines[setup.name] = engines
         name = setup.name
@@ -109,6 +114,19 @@ class ModelSet:
         mark = PackedFile(setup.engines)
         self.node.add(NodeModel(name, engines, setup.policy, mark=mark, files=files))
         return engines
+
+    def _group_of(self, name: str) -> GroupOf:
+        def of(replica: str) -> EngineGroup:
+            return self._plan.groups.group(f"{name}-{replica}", lambda: self._share_bytes(name))
+
+        return of
+
+    def _share_bytes(self, name: str) -> int:
+        """Memory of each replica of this model; 0 on a GPU, whose memory is none of a control group's."""
+        options, model = self.setups[name].engines, self.node[name]
+        if takes_gpu(options.engine.backend):
+            return 0
+        return max(model.policy.need_bytes, model.engines.ready_bytes) // options.replicas
 
     async def _arrive(self, name: str) -> None:
         """A model's files have come: from now on it is what they say. Raises FirelaneError."""

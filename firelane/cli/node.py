@@ -6,6 +6,7 @@ SIGHUP reads the file again; SIGINT or SIGTERM ends the node as they end `serve`
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.backends.cpu.memory import available_bytes
     from firelane.cli.node_setup import NodeReader
     from firelane.cli.service import serve as run_service
+    from firelane.node.memory_groups import delegated_groups
 
     display = serve.display_for(arguments.log_format, environment)
     given = {"host": arguments.host, "port": arguments.port, "log_format": arguments.log_format}
@@ -49,4 +51,5 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         found = reader.read()
         return found.plan, found.models
 
-    return run_service(setup.gateway, setup.models, display, setup.plan, reread)
+    plan = dataclasses.replace(setup.plan, groups=delegated_groups())
+    return run_service(setup.gateway, setup.models, display, plan, reread)

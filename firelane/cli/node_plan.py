@@ -15,6 +15,7 @@ import msgspec
 from firelane.cli.engine_shares import EngineOptions
 from firelane.errors import CacheError
 from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.node.memory_groups import NO_GROUPS, MemoryGroups
 from firelane.node.policy import ModelPolicy, NodePolicy
 from firelane.storage import cache_directory
 
@@ -62,10 +63,12 @@ class ModelSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class NodePlan:
-    """is_fixed: all models are loaded at the start, and one that does not start ends the server."""
+    """is_fixed: all models are loaded at the start, and one that does not start ends the server.
+    groups: of its engines."""
 
     policy: NodePolicy = field(default_factory=NodePolicy)
     is_fixed: bool = False
+    groups: MemoryGroups = NO_GROUPS
 
 
 FIXED = NodePlan(is_fixed=True)

@@ -52,6 +52,12 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
     return min(quotas, default=None)
 
 
+def own_group(root: Path = Path("/")) -> Path | None:
+    """The directory of this process's group of version 2; None where there is no such version."""
+    found = _hierarchies(root, "memory")
+    return next((hierarchy.groups[0] for hierarchy in found if hierarchy.version == 2), None)
+
+
 def _memory_left(group: Path, version: int) -> int | None:
     names = ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",)
     limits = [limit for name in names if (limit := _number(group / name)) is not None and limit < UNLIMITED]

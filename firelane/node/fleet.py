@@ -10,11 +10,14 @@ from typing import Generic, Protocol, TypeVar
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
+from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
 from firelane.wire.frames import Failed, Ready
 
 log = logging.getLogger(__name__)
+GroupOf = Callable[[str], EngineGroup]
+"""Control group of the replica of this name."""
 FINISH_S = 5.0
 """How long the requests of an engine that is replaced may go on there, before they are moved."""
 MOVED_TOGETHER = 2
@@ -90,6 +93,7 @@ class Replica(Generic[LinkT]):
         peer_connections: PeerConnections,
         *,
         has_acceptor: bool = False,
+        group: EngineGroup = NO_GROUPS,
     ) -> None:
         self.name, self.config = name, config
         self.link: LinkT | None = None
@@ -105,6 +109,7 @@ class Replica(Generic[LinkT]):
             before_restart=before_restart,
             on_acceptor=self._take_acceptor if has_acceptor else None,
             join_peers=peer_connections.join if config.role != "both" else None,
+            group=group,
         )
 
     async def connect(self, link: LinkT) -> None:
@@ -173,16 +178,31 @@ class Fleet(Generic[LinkT]):
     gateways."""
 
     def __init__(
-        self, configs: Sequence[EngineConfig], events: FleetEvents, *, is_shared: bool = False
+        self,
+        configs: Sequence[EngineConfig],
+        events: FleetEvents,
+        *,
+        is_shared: bool = False,
+        group_of: GroupOf = lambda _: NO_GROUPS,
     ) -> None:
-        self._events = events
+        self._events, self._group_of = events, group_of
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
         self._peer_connections = PeerConnections()
         self.replicas: list[Replica[LinkT]] = [
-            Replica(str(i), config, events, self._calm, self._peer_connections, has_acceptor=is_shared)
-            for i, config in enumerate(configs)
+            self._replica(str(i), config) for i, config in enumerate(configs)
         ]
+
+    def _replica(self, name: str, config: EngineConfig) -> Replica[LinkT]:
+        return Replica(
+            name,
+            config,
+            self._events,
+            self._calm,
+            self._peer_connections,
+            has_acceptor=self._is_shared,
+            group=self._group_of(name),
+        )
 
     async def start(self) -> None:
         """Also after `stop`. Raises MachineError where the system makes no process."""
@@ -225,14 +245,7 @@ class Fleet(Generic[LinkT]):
 
     async def _replace(self, place: int, engines: Engines[LinkT]) -> bool:
         old = self.replicas[place]
-        new: Replica[LinkT] = Replica(
-            old.name,
-            old.config,
-            self._events,
-            self._calm,
-            self._peer_connections,
-            has_acceptor=self._is_shared,
-        )
+        new = self._replica(old.name, old.config)
         if not await self._bring_up(new, engines):
             return False
         self.replicas[place] = new

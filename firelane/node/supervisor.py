@@ -18,6 +18,7 @@ from pathlib import Path
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
+from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 
 log = logging.getLogger(__name__)
 OnSocket = Callable[[socket.socket], Awaitable[None] | None]
@@ -65,7 +66,8 @@ class EngineSupervisor:
     the first engine ended with an error before `mark_ready` was called, or too many died in a row.
     before_restart: waited for before another engine is started in the place of one that died. on_acceptor:
     gets, before on_socket, the socket over which connections of further gateways are passed to the engine.
-    join_peers: makes the engine's end of the socket over which it hears of others (wire.peers).
+    join_peers: makes the engine's end of the socket over which it hears of others (wire.peers). group: of
+    each engine process.
     """
 
     def __init__(
@@ -79,8 +81,9 @@ class EngineSupervisor:
         on_acceptor: OnAcceptor | None = None,
         policy: RestartPolicy | None = None,
         join_peers: Callable[[], socket.socket] | None = None,
+        group: EngineGroup = NO_GROUPS,
     ) -> None:
-        self._config = config
+        self._config, self._group = config, group
         self._join_peers = join_peers
         self._on_socket = on_socket
         self._on_exit = on_exit
@@ -186,6 +189,7 @@ class EngineSupervisor:
             # A process group of its own: Ctrl-C reaches the gateway alone, which then drains the engine.
             self._process = subprocess.Popen(command, pass_fds=passed, process_group=0)
             on_error.pop_all()
+        self._group.enter(self._process.pid)
         if self._on_acceptor is not None and acceptor is not None:
             self._on_acceptor(acceptor)
         self._ended.clear()
@@ -239,6 +243,7 @@ class EngineSupervisor:
         process = self._process
         assert process is not None
         code = await _exited(process)
+        self._group.leave()
         self._process = None
         self._ended.set()
         return EngineExit(pid=process.pid, return_code=code, lived_s=time.monotonic() - began_s)

@@ -56,6 +56,8 @@ def test_the_unit_starts_a_server_that_takes_the_port_of_its_socket() -> None:
     assert (options.port, options.log_format) == (int(port), "json")
     assert service["Unit"]["Requires"] == "firelane.socket"
     assert service["Service"]["Type"] == "notify"
+    groups = service["Service"]["Delegate"], service["Service"]["ProtectControlGroups"]
+    assert groups == ("memory", "no")  # read-only, no engine would have a group of its own
     assert seconds(service["Service"]["TimeoutStopSec"]) > options.drain_timeout
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 
 from firelane.engine_config import EngineConfig
+from firelane.node.memory_groups import NO_GROUPS
 from firelane.node.supervisor import EngineSupervisor, RestartPolicy
 from firelane.wire.codec import FrameReader, encode
 from firelane.wire.frames import (
@@ -43,7 +44,7 @@ def engine_config(tmp_path):
 class Gateway:
     """The other end: collects frames, and lets a test wait for what it needs."""
 
-    def __init__(self, config, policy=POLICY):
+    def __init__(self, config, policy=POLICY, group=NO_GROUPS):
         self.sockets: asyncio.Queue[socket.socket] = asyncio.Queue()
         self.exits = []
         self.given_up: asyncio.Future = asyncio.get_running_loop().create_future()
@@ -53,6 +54,7 @@ class Gateway:
             on_exit=self.exits.append,
             on_given_up=self.given_up.set_result,
             policy=policy,
+            group=group,
         )
 
     async def __aenter__(self):

@@ -24,9 +24,10 @@ class Supervisor:
     made: ClassVar[list[Supervisor]] = []
     refuse = False
 
-    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_acceptor, join_peers):
+    def __init__(self, config, on_socket, *, on_exit, on_given_up, before_restart, on_acceptor, **places):
         self.config, self.on_socket, self.on_exit, self.on_given_up = config, on_socket, on_exit, on_given_up
-        self.before_restart, self.on_acceptor, self.join_peers = before_restart, on_acceptor, join_peers
+        self.before_restart, self.on_acceptor = before_restart, on_acceptor
+        self.join_peers, self.group = places["join_peers"], places["group"]
         self.calls = []
         Supervisor.made.append(self)
 
