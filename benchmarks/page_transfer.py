@@ -27,9 +27,9 @@ from firelane.contract import PageMemory
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
 from firelane.kv.transfer import ExportedPool, PeerTransfer
-from firelane.wire import introductions
+from firelane.wire import peers
 from firelane.wire.frames import FromEngine, NewRequest, Ready, Sampling, StepFrame, Submit
-from firelane.wire.introductions import Here, Introduce
+from firelane.wire.peers import PeerConnection, PeerReady
 from firelane.wire.transport import Channel
 
 BLOCK = 16
@@ -79,14 +79,14 @@ def bandwidth(repeats: int) -> None:
         [sys.executable, __file__, SIDE, *map(str, fds)], pass_fds=fds, stdin=subprocess.PIPE
     )
     memory, kv, transfer = pool(PAGES)
-    peers = {}
+    readers = {}
     for name, (ours, theirs) in ends.items():
         theirs.close()
         time.sleep(1)
         reader = (
             transfer if name == "shm" else PeerTransfer(ExportedPool(memory, kv, "benchmark"), maps=False)
         )
-        peers[name] = reader, reader.attach(ours)
+        readers[name] = reader, reader.attach(ours)
     wanted = kv.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)
     mine = kv.incoming.begin(wanted, PAGES)
     other = shared_zeroed(memory.pages.nbytes, reserved=False)[1][: memory.pages.nbytes].reshape(PAGES, -1)
@@ -96,7 +96,7 @@ def bandwidth(repeats: int) -> None:
         for page in np.random.default_rng(0).permutation(PAGES):
             np.copyto(other[page], memory.pages[page])
         seconds["memcpy"].append(time.perf_counter() - began_s)
-        for name, (reader, peer) in peers.items():
+        for name, (reader, peer) in readers.items():
             reader.pull(peer, wanted, mine, time.monotonic() + 60)
             while not (settled := reader.poll()):
                 time.sleep(0.0002)
@@ -114,11 +114,11 @@ def bandwidth(repeats: int) -> None:
 
 
 class Engine:
-    """A process, its frames and its introductions."""
+    """A process, its frames and its peers."""
 
     def __init__(self, config: EngineConfig) -> None:
         ours, theirs = socket.socketpair()
-        self.peers, seat = introductions.connection()
+        self.peers, seat = peers.connection()
         command = [sys.executable, "-m", "firelane.engine", str(theirs.fileno()), config.to_json()]
         self.process = subprocess.Popen(
             [*command, f"peers={seat.fileno()}"], pass_fds=[theirs.fileno(), seat.fileno()]
@@ -128,9 +128,9 @@ class Engine:
         self.frames: Channel[FromEngine] = Channel(ours, FromEngine)
 
     def until_ready(self) -> Ready:
-        here = introductions.receive(self.peers)
+        here = peers.receive(self.peers)
         assert here is not None
-        assert isinstance(here[0], Here)
+        assert isinstance(here[0], PeerReady)
         return next(frame for frame in self.each() if isinstance(frame, Ready))
 
     def each(self):
@@ -159,8 +159,8 @@ def handover(model: Path, tokens: int, repeats: int, backend: str) -> None:
     engine_id = source.until_ready().engine_id
     reader.until_ready()
     ours, theirs = socket.socketpair()
-    introductions.send(source.peers, Introduce("source", ""), (ours.fileno(),))
-    introductions.send(reader.peers, Introduce("reader", engine_id), (theirs.fileno(),))
+    peers.send(source.peers, PeerConnection("source", ""), (ours.fileno(),))
+    peers.send(reader.peers, PeerConnection("reader", engine_id), (theirs.fileno(),))
     rows = [one_handover(source, reader, engine_id, tokens, i) for i in range(repeats)]
     for key in rows[0]:
         values = [row[key] for row in rows]
