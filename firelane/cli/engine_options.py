@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from firelane.cli.options import positive_float, positive_int
 from firelane.errors import UsageError
+from firelane.gateway.config import LEAST_TOKENS, ROUTING
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
@@ -35,6 +36,14 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"in place of --replicas: engines that {does}; --prefill and --decode go together",
         )
+    group.add_argument(
+        "--routing",
+        choices=ROUTING,
+        default=LEAST_TOKENS,
+        metavar="POLICY",
+        help="the engine that a request goes to, where there are several (default: %(default)s); "
+        f"one of {', '.join(ROUTING)}",
+    )
     group.add_argument(
         "--no-recovery",
         action="store_true",
@@ -90,6 +99,7 @@ def engine_options(
         recovery=not arguments.no_recovery,
         engine_timeout_s=arguments.engine_timeout,
         step_deadline_s=step_deadline_s,
+        routing=arguments.routing,
     )
 
 

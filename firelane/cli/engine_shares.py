@@ -10,6 +10,7 @@ from itertools import pairwise
 import msgspec
 
 from firelane.engine_config import EngineConfig
+from firelane.gateway.config import LEAST_TOKENS
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
 
@@ -20,7 +21,7 @@ class EngineOptions:
     have some: as many as there are replicas. models: those that share this
     machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
     an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
-    the default).
+    the default). routing: as in ModelConfig.
     """
 
     engine: EngineConfig
@@ -31,6 +32,7 @@ class EngineOptions:
     recovery: bool = True
     engine_timeout_s: float = 5.0
     step_deadline_s: float | None = None
+    routing: str = LEAST_TOKENS
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""

@@ -9,6 +9,7 @@ from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.routing import Router
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
 from firelane.wire.frames import Loading, Progress
 
@@ -29,7 +30,9 @@ class GatewayEngines:
     ) -> None:
         self._model, self._sharing = model, sharing
         self._places: dict[EngineLink, int] = {}
-        self.replicas = ReplicaSet(recovery=Resume() if options.recovery else NoRecovery())
+        self.replicas = ReplicaSet(
+            recovery=Resume() if options.recovery else NoRecovery(), router=Router.of(options.routing)
+        )
         self._deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s
         )

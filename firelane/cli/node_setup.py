@@ -155,6 +155,7 @@ class NodeReader:
             tool_parser=chosen.tool_parser,
             reasoning_parser=chosen.reasoning_parser,
             tenants=entry.tenants,
+            routing=chosen.routing,
         )
         return _Model(entry=entry, source=source, gateway=gateway, engine=engine, options=chosen, need=need)
 

@@ -254,6 +254,7 @@ def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) ->
             chat_template=templates.get(names),
             tool_parser=arguments.tool_parser,
             reasoning_parser=arguments.reasoning_parser,
+            routing=arguments.routing,
         )
         for names, model_dir in found
     ]

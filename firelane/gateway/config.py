@@ -10,6 +10,9 @@ from pathlib import Path
 from firelane.errors import UsageError
 
 MOST_GATEWAYS = 64
+LEAST_TOKENS = "least-tokens"
+ROUTING = (LEAST_TOKENS, "least-requests", "random", "affinity", "page-aware")
+"""Policies that choose one of several engines; engines.policies has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,7 @@ class ModelConfig:
     """One served model. model_dir: where tokenizer.json and the chat template lie; None: nowhere yet. names:
     all are accepted, the first is reported. aliases: further names that requests may give, each with the name
     that it means. tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the
-    model's own. tenants: those that may use it; None: all.
+    model's own. tenants: those that may use it; None: all. routing: the policy that chooses an engine.
     """
 
     model_dir: Path | None
@@ -74,6 +77,7 @@ class ModelConfig:
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
     tenants: tuple[str, ...] | None = None
+    routing: str = LEAST_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from fake_engine import FakeEngine
 
 from firelane.errors import EngineDeadError
 from firelane.gateway.engines.link import EngineLink, LinkState
+from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.wire.frames import EngineStats, NewRequest, Sampling
@@ -119,8 +120,8 @@ def test_a_request_goes_to_the_engine_with_the_least_work():
         assert scene.where() == [[long], ids]
         for engine in scene.engines:
             engine.step()  # prompts are computed: now each counts as one
-        await until(lambda: scene.links[0].tokens_ahead == 1)
-        assert [link.tokens_ahead for link in scene.links] == [1, 3]
+        await until(lambda: tokens_ahead(scene.links[0]) == 1)
+        assert [*map(tokens_ahead, scene.links)] == [1, 3]
         last, _ = await scene.submit()
         assert scene.where() == [[long, last], ids]
 

@@ -9,6 +9,7 @@ from fake_engine import FakeEngine
 from test_replicas import ANSWER, Scene, until
 
 from firelane.gateway.engines.link import LinkState
+from firelane.gateway.engines.policies import tokens_ahead
 from firelane.gateway.engines.routing import WORTH_TOKENS
 
 LONG = 2 * WORTH_TOKENS
@@ -55,7 +56,7 @@ def test_a_prompt_is_computed_by_one_engine_and_goes_on_at_another():
         assert len(scene.engines[1].submitted[0].prompt) == 4 * (LONG + 1)
         await scene.finish(sink)
         assert (sink.tokens, sink.started) == (ANSWER, 1)
-        assert [link.tokens_ahead for link in scene.links] == [0, 0]
+        assert [*map(tokens_ahead, scene.links)] == [0, 0]
 
     play(scenario, P, D)
 

@@ -48,9 +48,12 @@ class InFlight:
     without progress between them (Resume tells them apart). kept: tokens at the last loss. parked_s: since
     when it has no engine; resumed_at: tokens that it had when it lost its last one. hands_over: its present
     engine draws one token alone, next_engine goes on; pages_at: that has pages of its prompt, once one has.
+    session: those of one share prefixes; empty where it has none. cached_tokens: of its prompt, likely in its
+    engine's cache.
     """
 
     __slots__ = (
+        "cached_tokens",
         "deaths",
         "hands_over",
         "kept",
@@ -63,13 +66,16 @@ class InFlight:
         "request",
         "resumed_at",
         "running",
+        "session",
         "sink",
         "tokens",
         "told",
     )
 
-    def __init__(self, request: NewRequest, sink: Sink) -> None:
+    def __init__(self, request: NewRequest, sink: Sink, session: bytes = b"") -> None:
         self.request = request
+        self.session = session
+        self.cached_tokens = 0
         self.sink = sink
         self.tokens = array("i")
         self.reported = 0

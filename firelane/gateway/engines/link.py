@@ -10,13 +10,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
 from firelane.errors import FirelaneError, RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.load import Load
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.ragged import deliver_ragged
@@ -52,34 +52,6 @@ class LinkState(enum.Enum):
     READY = "ready"
     STANDBY = "standby"
     DEAD = "dead"
-
-
-class LinkOwner(Protocol):
-    """Whoever submits through a link."""
-
-    def on_ready(self, link: EngineLink, ready: Ready) -> str:
-        """Why this engine cannot be used; "" where it can."""
-        ...
-
-    def on_awake(self, link: EngineLink) -> None:
-        """The engine is back from standby."""
-        ...
-
-    def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
-        """After all sinks have seen the frame."""
-        ...
-
-    def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str) -> None:
-        """The engine has gone; nobody will answer these any more."""
-        ...
-
-    def on_returned(self, link: EngineLink, returned: list[InFlight]) -> None:
-        """The engine is ending and gives these back."""
-        ...
-
-    def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
-        """The engine has done its part of the request."""
-        ...
 
 
 class EngineLink:
@@ -134,11 +106,24 @@ class EngineLink:
         return len(self._flights)
 
     @property
-    def tokens_ahead(self) -> int:
-        """Work of this engine: prompt tokens that it has to compute, and a token for each request, also of
-        other gateways, as far as the engine has told."""
-        own, told = len(self._flights), self.stats.running + self.stats.waiting
-        return self.load.prompt_tokens(self._flights) + (max(own, told) if self.is_shared else own)
+    def prefill_tokens(self) -> int:
+        """Of prompts that have not drawn yet, less those that are likely cached."""
+        return self.load.tokens
+
+    @property
+    def sequences(self) -> int:
+        """In flight here, also for other gateways, as far as the engine has told."""
+        own = len(self._flights)
+        return max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
+
+    @property
+    def kv_tokens(self) -> int:
+        return 0 if self.ready is None else self.ready.num_blocks * self.ready.block_size
+
+    @property
+    def life(self) -> object:
+        """Another one after each restart, which leaves nothing in the cache."""
+        return self.ready
 
     @property
     def role(self) -> str:
@@ -186,6 +171,7 @@ class EngineLink:
         flight = self._flights.pop(request_id, None)
         if flight is None:
             return False
+        self.load.settle(self._flights)
         self._aborts.append(request_id)
         self._schedule_flush()
         return True
@@ -323,6 +309,7 @@ class EngineLink:
 
     def _on_rejected(self, frame: Rejected) -> None:
         flight = self._flights.pop(frame.id, None)
+        self.load.settle(self._flights)
         if flight is not None and frame.elsewhere:
             self._give_back([flight])
         elif flight is not None:
@@ -348,6 +335,7 @@ class EngineLink:
                     flight.sink.on_token(token, now_s)
                 except Exception:
                     self._drop(request_id)
+        self.load.settle(flights)
         if frame.finished:
             self._end(frame.finished)
         if self.owner is not None:
@@ -413,6 +401,7 @@ class EngineLink:
             flight = self._flights.pop(finished.id, None)
             if flight is None:
                 continue
+            self.load.settle(self._flights)
             if finished.reason == "abort":
                 returned.append(flight)
             elif flight.goes_on(finished.reason) and self.owner is not None:

@@ -6,22 +6,26 @@ from firelane.gateway.engines.in_flight import InFlight
 
 
 class Load:
-    """Prompt tokens of requests that have not drawn yet. Those at the head of the queue are looked at when
-    the sum is asked for, not with each token."""
+    """Prompt tokens of requests that have not drawn yet, less those that are likely cached. Requests that
+    have drawn, or gone, are looked for at the head of the queue, and only when something has changed.
+
+    tokens: the sum, as of the last `settle`."""
+
+    __slots__ = ("_waiting", "tokens")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[InFlight, int]] = {}
-        self._sum = 0
+        self._waiting: dict[int, tuple[InFlight, int, int]] = {}
+        self.tokens = 0
 
     def add(self, flight: InFlight) -> None:
-        self._waiting[flight.id] = flight, len(flight.tokens)
-        self._sum += flight.prompt_tokens
+        tokens = flight.prompt_tokens - flight.cached_tokens
+        self._waiting[flight.id] = flight, len(flight.tokens), tokens
+        self.tokens += tokens
 
-    def prompt_tokens(self, in_flight: dict[int, InFlight]) -> int:
+    def settle(self, in_flight: dict[int, InFlight]) -> None:
         while self._waiting:
-            flight, before = next(iter(self._waiting.values()))
+            flight, before, tokens = next(iter(self._waiting.values()))
             if flight.id in in_flight and len(flight.tokens) == before:
                 break
             del self._waiting[flight.id]
-            self._sum -= len(flight.request.prompt) // 4 + before
-        return self._sum
+            self.tokens -= tokens

@@ -1,40 +1,33 @@
-"""The choice of an engine for a request: policies, and the two parts of a request where engines have
-roles."""
+"""The two parts of a request where engines have roles, and the choice of an engine for each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.policies import (
+    LeastRequests,
+    LeastTokens,
+    PageAware,
+    Policy,
+    Random,
+    SessionAffinity,
+)
 
 WORTH_TOKENS = 64
 """Shorter prompts are computed where they decode: a hand-over costs a step of some tokens, too."""
 
 
-class Policy(Protocol):
-    """A rule for engines that could all take the request."""
-
-    def choose(self, flight: InFlight, links: Sequence[EngineLink]) -> EngineLink:
-        """One of `links`, of which there is at least one."""
-        ...
-
-
-class LeastTokens:
-    """The engine with the least work; that of the last request for one with the same prompt."""
-
-    def __init__(self) -> None:
-        self._sibling: tuple[bytes, EngineLink] | None = None
-
-    def choose(self, flight: InFlight, links: Sequence[EngineLink]) -> EngineLink:
-        if len(links) == 1:
-            return links[0]
-        prompt, sibling = self._sibling or (b"", None)
-        if sibling is None or prompt is not flight.request.prompt or sibling not in links:
-            sibling = min(links, key=lambda link: link.tokens_ahead)
-        self._sibling = flight.request.prompt, sibling
-        return sibling
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "least-tokens": LeastTokens,
+    "least-requests": LeastRequests,
+    "random": Random,
+    "affinity": SessionAffinity,
+    "page-aware": PageAware,
+}
+"""By their names in gateway.config.ROUTING."""
 
 
 class Route(NamedTuple):
@@ -51,20 +44,33 @@ class Router:
     def __init__(self, prompts: Policy | None = None, decodes: Policy | None = None) -> None:
         self._prompts, self._decodes = prompts or LeastTokens(), decodes or LeastTokens()
 
+    @staticmethod
+    def of(name: str) -> Router:
+        """The router that chooses by the policy of this name, one for each role: what their engines
+        are sent differs."""
+        return Router(POLICIES[name](), POLICIES[name]())
+
     def route(self, flight: InFlight, serving: Sequence[EngineLink]) -> Route | None:
-        """None where no engine serves."""
+        """Whoever asks sends the request there. None where no engine serves."""
         if not serving:
             return None
         prefillers = [link for link in serving if link.role != "decode"]
         decoders = [link for link in serving if link.role != "prefill"]
         if not any(map(_gives_pages, prefillers)):
-            return Route(self._prompts.choose(flight, serving))
+            return Route(_sent(self._prompts, flight, serving))
         if decoders and (flight.tokens or _is_short(flight)):
             chosen = [link for link in decoders if link.engine_id == flight.next_engine]
-            return Route(self._decodes.choose(flight, chosen or decoders))
-        link = self._prompts.choose(flight, prefillers)
+            return Route(_sent(self._decodes, flight, chosen or decoders))
+        link = _sent(self._prompts, flight, prefillers)
         goes_on = decoders and _gives_pages(link) and _goes_on(flight)
         return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
+
+
+def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineLink]) -> EngineLink:
+    link = policy.choose(flight, links)
+    flight.cached_tokens = 0
+    policy.sent(flight, link)
+    return link
 
 
 def _gives_pages(link: EngineLink) -> bool:

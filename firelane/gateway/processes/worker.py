@@ -17,6 +17,7 @@ from firelane.gateway.config import GatewayConfig, ModelConfig
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.routing import Router
 from firelane.gateway.http.relay import Relay
 from firelane.gateway.processes.config_text import from_text
 from firelane.gateway.processes.control import (
@@ -134,7 +135,7 @@ class GatewayProcess:
         )
         self._number = setup.number
         for model in config.models:
-            self._make_engines(model.names[0], recovers=setup.recovers[model.names[0]])
+            self._make_engines(model, recovers=setup.recovers[model.names[0]])
         share = Share(
             counts=SharedCounts(fds[0], setup.index, setup.places),
             relay=Relay(self._connect),
@@ -146,9 +147,11 @@ class GatewayProcess:
         self._report_again()
         self._on_serving()
 
-    def _make_engines(self, name: str, *, recovers: bool) -> ReplicaSet:
+    def _make_engines(self, model: ModelConfig, *, recovers: bool) -> ReplicaSet:
         recovery = Resume() if recovers else NoRecovery()
-        made = self._models[name] = ReplicaSet(recovery=recovery, first_id=first_id(self._number))
+        made = self._models[model.names[0]] = ReplicaSet(
+            recovery=recovery, first_id=first_id(self._number), router=Router.of(model.routing)
+        )
         return made
 
     def _place(self, model: ServedModel) -> None:
@@ -167,7 +170,7 @@ class GatewayProcess:
             elif before is not None:
                 self._gateway.add_model(config, before.engines, before)
             else:
-                engines = self._make_engines(name, recovers=message.recovers)
+                engines = self._make_engines(config, recovers=message.recovers)
                 self._place(self._gateway.add_model(config, engines))
         except FirelaneError as error:
             log.error("model_not_served model=%s error=%r", name, str(error))

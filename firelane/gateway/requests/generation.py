@@ -74,7 +74,7 @@ class _Starter:
         self._asked = reservation.exchange.request
         self._answer = GenerationAnswer(request.format, request.options)
         total = len(request.prompts) * request.draws
-        self._run: RequestRun[Choice] = RequestRun(model, reservation, self._answer, total)
+        self._run: RequestRun[Choice] = RequestRun(model, reservation, self._answer, total, self._session())
 
     async def start(self, work: Sequence[tuple[Prompt, Sampling]]) -> None:
         live = self._request.options.live_usage
@@ -106,6 +106,12 @@ class _Starter:
                     client=client,
                 )
                 yield choice, request
+
+    def _session(self) -> bytes:
+        """By its header, else by OpenAI's field."""
+        key = self._request.fields.prompt_cache_key
+        field = key.encode(errors="surrogatepass") if isinstance(key, str) else b""
+        return self._asked.headers.get(b"x-session-affinity", b"") or field
 
     def _choice(self, prompt: Prompt, *, first: bool) -> Choice:
         request, model, index = self._request, self._model, len(self._run.sequences)

@@ -15,7 +15,8 @@ from firelane.gateway.requests.response_tools import ToolNames, functions, names
 SAME_NAMES = (
     *("model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "stop", "top_k"),
     *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "ignore_eos"),
-    *("options", "min_tokens", "stop_token_ids", "cache_salt", "chat_template_kwargs"),
+    *("options", "min_tokens", "stop_token_ids", "cache_salt", "prompt_cache_key"),
+    "chat_template_kwargs",
 )
 """Fields that chat has under the same name."""
 

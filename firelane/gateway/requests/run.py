@@ -60,8 +60,14 @@ class RequestRun(Generic[SequenceT]):
     """
 
     def __init__(
-        self, model: ServedModel, reservation: Reservation, answer: Answer[SequenceT], num_sequences: int
+        self,
+        model: ServedModel,
+        reservation: Reservation,
+        answer: Answer[SequenceT],
+        num_sequences: int,
+        session: bytes = b"",
     ) -> None:
+        """session: as in InFlight."""
         self.metrics = model.metrics
         self.exchange = reservation.exchange
         self.sequences: list[SequenceT] = []
@@ -75,6 +81,7 @@ class RequestRun(Generic[SequenceT]):
         self._reservation = reservation
         self._answer = answer
         self._left = num_sequences
+        self._session = session
 
     @property
     def began(self) -> bool:
@@ -113,7 +120,7 @@ class RequestRun(Generic[SequenceT]):
     def submit(self, sequence: SequenceT, request: NewRequest) -> None:
         """Raises EngineDeadError."""
         self.sequences.append(sequence)
-        self._engines.submit(request, sequence)
+        self._engines.submit(request, sequence, self._session)
 
     def started(self, sequence: SequenceT) -> None:
         """The engine has begun with it."""

@@ -1,0 +1,208 @@
+"""Policies: which of several engines a request goes to."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+import pytest
+
+from firelane.gateway.config import ROUTING
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.page_record import LEAST_PAGES, PAGE_TOKENS, PageRecord, page_names
+from firelane.gateway.engines.policies import (
+    GATE_TOKENS,
+    LeastRequests,
+    LeastTokens,
+    PageAware,
+    Random,
+    SessionAffinity,
+)
+from firelane.gateway.engines.routing import POLICIES
+from firelane.wire.frames import NewRequest, Sampling
+
+
+@dataclass
+class Engine:
+    name: str
+    prefill_tokens: int = 0
+    sequences: int = 0
+    kv_tokens: int = 1 << 20
+    life: object = field(default_factory=object)
+
+
+def engines(*prefill_tokens):
+    return [Engine(str(i), tokens) for i, tokens in enumerate(prefill_tokens)]
+
+
+def prompt(*parts):
+    """A prompt of (token, count) pairs."""
+    return array("i", [token for token, count in parts for _ in range(count)]).tobytes()
+
+
+def flight(text=b"", *, session=b"", salt=b""):
+    return InFlight(NewRequest(id=1, prompt=text, sampling=Sampling(), salt=salt), None, session)
+
+
+def send(policy, one, to):
+    chosen = policy.choose(one, to)
+    policy.sent(one, chosen)
+    return chosen
+
+
+def test_all_names_have_a_policy():
+    assert tuple(POLICIES) == ROUTING
+
+
+def test_random_takes_all_engines_in_turns_that_its_seed_fixes():
+    some = engines(0, 0, 0)
+    drawn = [[Random(seed).choose(flight(), some).name for _ in range(1)] for seed in (1, 1)]
+    assert drawn[0] == drawn[1]
+    policy = Random(1)
+    assert {policy.choose(flight(), some).name for _ in range(50)} == {"0", "1", "2"}
+
+
+def test_least_requests_counts_requests_and_least_tokens_their_length():
+    one, two = Engine("0", prefill_tokens=50_000, sequences=1), Engine("1", prefill_tokens=100, sequences=2)
+    assert LeastRequests().choose(flight(), [one, two]) is one
+    assert LeastTokens().choose(flight(), [one, two]) is two
+
+
+def test_choices_of_one_prompt_stay_together():
+    policy, some, text = LeastTokens(), engines(0, 10), prompt((1, 8))
+    assert send(policy, flight(text), some) is some[0]
+    some[0].prefill_tokens = 99
+    assert send(policy, flight(text), some) is some[0]
+    assert send(policy, flight(text), some[1:]) is some[1]
+    assert send(policy, flight(prompt((1, 8))), some) is some[1]
+
+
+def test_a_session_stays_at_its_engine():
+    some = engines(0, 0, 0, 0)
+    keys = [b"session %d" % i for i in range(200)]
+    homes = {key: SessionAffinity().choose(flight(session=key), some).name for key in keys}
+    assert {list(homes.values()).count(engine.name) > 20 for engine in some} == {True}
+    policy = SessionAffinity()
+    for engine in some:
+        engine.prefill_tokens = GATE_TOKENS if engine.name == "0" else 0
+    assert {key: policy.choose(flight(session=key), some).name for key in keys} == homes
+
+
+def test_a_tenants_sessions_are_its_own():
+    some = engines(*[0] * 8)
+    key = [flight(session=b"1", salt=bytes([tenant])) for tenant in range(20)]
+    assert len({SessionAffinity().choose(one, some).name for one in key}) > 1
+
+
+def test_a_session_leaves_an_overloaded_engine_for_the_next_one_and_comes_back():
+    some, policy, one = engines(0, 0, 0), SessionAffinity(), flight(session=b"a")
+    home = policy.choose(one, some)
+    home.prefill_tokens = GATE_TOKENS + 1
+    away = policy.choose(one, some)
+    assert away is not home
+    assert away is SessionAffinity().choose(one, [engine for engine in some if engine is not home])
+    home.prefill_tokens = GATE_TOKENS
+    assert policy.choose(one, some) is home
+    for engine in some:
+        engine.prefill_tokens = 100_000
+    home.prefill_tokens = 150_000
+    assert policy.choose(one, some) is home
+
+
+def test_sessions_of_other_engines_stay_where_one_leaves():
+    some, policy = engines(0, 0, 0, 0), SessionAffinity()
+    keys = [flight(session=b"%d" % i) for i in range(100)]
+    before = [policy.choose(key, some) for key in keys]
+    after = [policy.choose(key, some[1:]) for key in keys]
+    assert all(now is then for now, then in zip(after, before, strict=True) if then is not some[0])
+
+
+def test_without_a_session_the_least_work_counts():
+    some = engines(5, 3)
+    assert SessionAffinity().choose(flight(), some) is some[1]
+
+
+LONG = prompt((7, 10 * PAGE_TOKENS))
+
+
+def test_a_prompt_goes_where_its_pages_are():
+    some, policy = engines(0, 0, 0), PageAware()
+    home = send(policy, flight(LONG), some)
+    home.prefill_tokens = 500
+    longer = flight(LONG + prompt((8, 300)))
+    assert send(policy, longer, some) is home
+    assert longer.cached_tokens == 10 * PAGE_TOKENS
+    other = flight(prompt((8, 1000)))
+    assert send(policy, other, some) is not home
+    assert other.cached_tokens == 0
+
+
+def test_computing_anew_beats_a_long_queue():
+    some, policy = engines(0, 0), PageAware()
+    home = send(policy, flight(LONG), some)
+    home.prefill_tokens = 50_000
+    assert send(policy, flight(LONG), some) is not home
+    home.prefill_tokens = 0
+    assert {send(policy, flight(prompt(*((7, 1280), (i, 9)))), some).name for i in range(4)} == {"0", "1"}
+
+
+def test_equal_engines_take_turns():
+    some, policy = engines(0, 0, 0), PageAware()
+    assert [send(policy, flight(prompt((i, 200))), some).name for i in range(6)] == [*"012012"]
+
+
+def test_sequences_count():
+    some, policy = engines(0, 0), PageAware()
+    some[0].sequences = 1
+    assert policy.choose(flight(LONG), some) is some[1]
+
+
+def test_salts_share_nothing():
+    some, policy = engines(0, 0), PageAware()
+    send(policy, flight(LONG, salt=b"a"), some)
+    other = flight(LONG, salt=b"b")
+    send(policy, other, some)
+    assert other.cached_tokens == 0
+
+
+def test_a_new_life_of_an_engine_has_no_pages():
+    some, policy = engines(0, 0), PageAware()
+    home = send(policy, flight(LONG), some)
+    home.life = object()
+    again = flight(LONG)
+    assert send(policy, again, some) is not home
+    home.prefill_tokens, some[1].prefill_tokens = 0, 1 << 20
+    assert send(policy, again, some) is home
+    assert again.cached_tokens == 0
+
+
+def test_a_record_forgets_the_ends_of_the_least_recently_used_prompts():
+    (engine,), record = engines(0), PageRecord()
+    engine.kv_tokens = 0
+    first, second = (
+        page_names(b"", prompt((1, 40 * PAGE_TOKENS))),
+        page_names(b"", prompt((2, 40 * PAGE_TOKENS))),
+    )
+    record.add(engine, first)
+    record.add(engine, second)
+    assert len(record) == LEAST_PAGES
+    assert record.cached_tokens(first) == {"0": (LEAST_PAGES - 40) * PAGE_TOKENS}
+    assert record.cached_tokens(second) == {"0": 40 * PAGE_TOKENS}
+    record.forget("0")
+    assert (len(record), record.cached_tokens(second)) == (0, {})
+
+
+def test_engines_have_as_much_of_a_prompt_as_they_were_sent():
+    some, record = engines(0, 0, 0), PageRecord()
+    names = page_names(b"", prompt((1, 5 * PAGE_TOKENS)))
+    for engine, pages in zip(some, (5, 2, 0), strict=True):
+        record.add(engine, names[:pages])
+    assert record.cached_tokens(names) == {"0": 5 * PAGE_TOKENS, "1": 2 * PAGE_TOKENS}
+    assert record.cached_tokens(names[:1]) == {"0": PAGE_TOKENS, "1": PAGE_TOKENS}
+    assert record.cached_tokens([]) == {}
+
+
+@pytest.mark.parametrize("name", ROUTING)
+def test_one_engine_is_always_chosen(name):
+    (engine,) = some = engines(0)
+    assert send(POLICIES[name](), flight(LONG, session=b"s"), some) is engine
