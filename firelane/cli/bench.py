@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         kinds.add_parser("serve", help="throughput and latency of any OpenAI-compatible server")
     )
     _add_kernels(kinds.add_parser("kernels", help="speed of each op by number of rows"))
+    _add_router(kinds.add_parser("router", help="routing policies of several engines, simulated"))
     _add_host(kinds.add_parser("host", help="CPU time of gateway and engine per token, on the null backend"))
 
 
@@ -66,6 +67,21 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, prompts and arrivals")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.set_defaults(run_benchmark=_run_host)
+
+
+def _add_router(parser: argparse.ArgumentParser) -> None:
+    for kind, text in (("trace", "requests of this shape"), ("policy", "this policy of --routing")):
+        parser.add_argument(
+            f"--{kind}", action="append", default=[], metavar="NAME", help=f"{text}; may be repeated"
+        )
+    parser.add_argument(
+        "--engines", type=options.positive_int, default=4, metavar="N", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--seeds", type=options.positive_int, default=1, metavar="N", help="the median of N runs (default: 1)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.set_defaults(run_benchmark=_run_router)
 
 
 def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int:
@@ -120,3 +136,15 @@ def _run_host(arguments: argparse.Namespace, environment: Environment) -> int:
 
     load = HostLoad(streams=arguments.streams, num_requests=arguments.num_requests, seed=arguments.seed)
     return run_host(arguments.model, load, json_file=arguments.json)
+
+
+def _run_router(arguments: argparse.Namespace, environment: Environment) -> int:
+    del environment
+    from firelane.bench.router import format_router, run_router
+    from firelane.bench.table import write_json
+
+    figures = run_router(arguments.trace, arguments.policy, engines=arguments.engines, seeds=arguments.seeds)
+    print(format_router(figures))
+    if arguments.json is not None:
+        write_json(arguments.json, figures)
+    return 0

@@ -61,6 +61,7 @@ FLAGS = {
     "--ignore-eos --extra-body --goodput --metric-percentiles --save-detailed --metadata --save-plot "
     "--json",
     "bench kernels": "MODEL --threads --weights --kv-cache-dtype --activation-dtype --isa --rows --json",
+    "bench router": "--trace --policy --engines --seeds --json",
     "bench host": "MODEL --streams --num-requests --seed --json",
     "pack": "MODEL OUT --threads --report",
     "unpack": "PACKED OUT --threads",

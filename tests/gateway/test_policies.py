@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ class Engine:
     prefill_tokens: int = 0
     sequences: int = 0
     kv_tokens: int = 1 << 20
-    life: object = field(default_factory=object)
+    life: int = field(default_factory=itertools.count(1).__next__)
 
 
 def engines(*prefill_tokens):
@@ -143,7 +144,10 @@ def test_computing_anew_beats_a_long_queue():
     home.prefill_tokens = 50_000
     assert send(policy, flight(LONG), some) is not home
     home.prefill_tokens = 0
-    assert {send(policy, flight(prompt(*((7, 1280), (i, 9)))), some).name for i in range(4)} == {"0", "1"}
+    assert {send(policy, flight(prompt((7, 10 * PAGE_TOKENS), (i, 9))), some).name for i in range(4)} == {
+        "0",
+        "1",
+    }
 
 
 def test_equal_engines_take_turns():
@@ -168,7 +172,7 @@ def test_salts_share_nothing():
 def test_a_new_life_of_an_engine_has_no_pages():
     some, policy = engines(0, 0), PageAware()
     home = send(policy, flight(LONG), some)
-    home.life = object()
+    home.life = 99_999
     again = flight(LONG)
     assert send(policy, again, some) is not home
     home.prefill_tokens, some[1].prefill_tokens = 0, 1 << 20
@@ -186,8 +190,8 @@ def test_a_record_forgets_the_ends_of_the_least_recently_used_prompts():
     record.add(engine, first)
     record.add(engine, second)
     assert len(record) == LEAST_PAGES
-    assert record.cached_tokens(first) == {"0": (LEAST_PAGES - 40) * PAGE_TOKENS}
-    assert record.cached_tokens(second) == {"0": 40 * PAGE_TOKENS}
+    assert record.cached_tokens(first) == {engine.life: (LEAST_PAGES - 40) * PAGE_TOKENS}
+    assert record.cached_tokens(second) == {engine.life: 40 * PAGE_TOKENS}
     record.forget("0")
     assert (len(record), record.cached_tokens(second)) == (0, {})
 
@@ -197,8 +201,9 @@ def test_engines_have_as_much_of_a_prompt_as_they_were_sent():
     names = page_names(b"", prompt((1, 5 * PAGE_TOKENS)))
     for engine, pages in zip(some, (5, 2, 0), strict=True):
         record.add(engine, names[:pages])
-    assert record.cached_tokens(names) == {"0": 5 * PAGE_TOKENS, "1": 2 * PAGE_TOKENS}
-    assert record.cached_tokens(names[:1]) == {"0": PAGE_TOKENS, "1": PAGE_TOKENS}
+    first, second, _ = (engine.life for engine in some)
+    assert record.cached_tokens(names) == {first: 5 * PAGE_TOKENS, second: 2 * PAGE_TOKENS}
+    assert record.cached_tokens(names[:1]) == {first: PAGE_TOKENS, second: PAGE_TOKENS}
     assert record.cached_tokens([]) == {}
 
 

@@ -87,6 +87,7 @@ class EngineLink:
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.has_served = self.is_shared = False
+        self.life = 0
         self.step_prompt_tokens = 0
         self.load = Load()
         self.load_clock = LoadClock()
@@ -119,11 +120,6 @@ class EngineLink:
     @property
     def kv_tokens(self) -> int:
         return 0 if self.ready is None else self.ready.num_blocks * self.ready.block_size
-
-    @property
-    def life(self) -> object:
-        """Another one after each restart, which leaves nothing in the cache."""
-        return self.ready
 
     @property
     def role(self) -> str:
@@ -292,6 +288,7 @@ class EngineLink:
     def serve(self, ready: Ready) -> None:
         """The owner has accepted the engine."""
         self.ready, self.state, self.reason = ready, LinkState.READY, ""
+        self.life = hash((self.name, ready.pid))
 
     def _on_standby(self, frame: Asleep | Awake) -> None:
         if self.state is not LinkState.STANDBY:

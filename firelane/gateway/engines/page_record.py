@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-PAGE_TOKENS = 128
+PAGE_TOKENS = 256
 """Coarser than engines' blocks: less to hash and to remember, and what is missed is less than a page."""
 LEAST_PAGES = 64
+MOST_MASKS = 4096
 
 
 class PageOwner(Protocol):
@@ -19,7 +20,7 @@ class PageOwner(Protocol):
     @property
     def kv_tokens(self) -> int: ...
     @property
-    def life(self) -> object: ...
+    def life(self) -> int: ...
 
 
 def page_names(salt: bytes, prompt: bytes, page_tokens: int = PAGE_TOKENS) -> list[int]:
@@ -34,56 +35,46 @@ def page_names(salt: bytes, prompt: bytes, page_tokens: int = PAGE_TOKENS) -> li
 
 
 class _Owner:
-    """Pages of one engine, the least recently used first. bit: of it in the masks of PageRecord."""
+    """Pages of one life of an engine, the least recently used first. bit: of it in masks."""
 
-    __slots__ = ("bit", "capacity", "life", "name", "pages")
+    __slots__ = ("bit", "capacity", "life", "pages")
 
     def __init__(self, engine: PageOwner, bit: int) -> None:
-        self.name, self.life, self.bit = engine.name, engine.life, bit
+        self.life, self.bit = engine.life, bit
         self.capacity = max(LEAST_PAGES, engine.kv_tokens // PAGE_TOKENS)
         self.pages: OrderedDict[int, None] = OrderedDict()
 
 
 class PageRecord:
     """Pages by engine. A page has a mask of its owners: one look-up for each page of a prompt finds those of
-    all engines."""
+    all engines. _lives: of the engines in a mask, as masks that many prompts share need not be taken apart
+    again each time."""
 
     def __init__(self) -> None:
         self._owners: dict[str, _Owner] = {}
-        self._by_bit: list[_Owner | None] = []
         self._masks: dict[int, int] = {}
+        self._lives: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         """Pages of all engines together."""
         return sum(len(owner.pages) for owner in self._owners.values())
 
-    def is_of(self, engine: PageOwner) -> bool:
-        """What is recorded under its name is of its present life."""
-        owner = self._owners.get(engine.name)
-        return owner is not None and owner.life is engine.life
-
-    def cached_tokens(self, names: Sequence[int]) -> dict[str, int]:
-        """Leading tokens of the prompt of these pages that engines have, by engine; none of those that have
-        no page of it."""
-        found: dict[str, int] = {}
-        mask, masks = -1, self._masks
+    def cached_tokens(self, names: Sequence[int]) -> dict[int, int]:
+        """Leading tokens of the prompt of these pages that engines have, by the engine's life; none of those
+        that have no page of it."""
+        found: dict[int, int] = {}
+        get, before, i = self._masks.get, -1, 0
         for i, name in enumerate(names):
-            having = masks.get(name, 0) & mask
-            if i and having != mask:
-                self._note(found, mask & ~having, i)
-            mask = having
-            if not mask:
-                return found
+            mask = get(name, 0) & before
+            if mask != before:
+                if i:
+                    found.update(dict.fromkeys(self._lives_of(before & ~mask), i * PAGE_TOKENS))
+                if not mask:
+                    return found
+                before = mask
         if names:
-            self._note(found, mask, len(names))
+            found.update(dict.fromkeys(self._lives_of(before), (i + 1) * PAGE_TOKENS))
         return found
-
-    def _note(self, found: dict[str, int], mask: int, pages: int) -> None:
-        while mask:
-            owner = self._by_bit[mask.bit_length() - 1]
-            assert owner is not None
-            found[owner.name] = pages * PAGE_TOKENS
-            mask ^= owner.bit
 
     def add(self, engine: PageOwner, names: Sequence[int]) -> None:
         """The engine computes a prompt of these pages. The last one is the first that is forgotten."""
@@ -102,19 +93,29 @@ class PageRecord:
         """All pages of the engine of this name."""
         owner = self._owners.pop(name, None)
         if owner is not None:
-            self._by_bit[owner.bit.bit_length() - 1] = None
+            self._lives.clear()
             for page in owner.pages:
                 self._unmark(page, owner.bit)
 
     def _owner(self, engine: PageOwner) -> _Owner:
-        if not self.is_of(engine):
-            self.forget(engine.name)
-            if None not in self._by_bit:
-                self._by_bit.append(None)
-            index = self._by_bit.index(None)
-            owner = self._by_bit[index] = self._owners[engine.name] = _Owner(engine, 1 << index)
+        owner = self._owners.get(engine.name)
+        if owner is not None and owner.life == engine.life:
             return owner
-        return self._owners[engine.name]
+        self.forget(engine.name)
+        taken, bit = {other.bit for other in self._owners.values()}, 1
+        while bit in taken:
+            bit <<= 1
+        made = self._owners[engine.name] = _Owner(engine, bit)
+        return made
+
+    def _lives_of(self, mask: int) -> tuple[int, ...]:
+        lives = self._lives.get(mask)
+        if lives is None:
+            if len(self._lives) >= MOST_MASKS:
+                self._lives.clear()
+            lives = tuple(owner.life for owner in self._owners.values() if owner.bit & mask)
+            self._lives[mask] = lives
+        return lives
 
     def _unmark(self, page: int, bit: int) -> None:
         left = self._masks[page] & ~bit

@@ -7,7 +7,7 @@ import random
 from bisect import bisect
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.page_record import PageRecord, page_names
@@ -18,14 +18,14 @@ GATE_TOKENS = 4096
 POINTS_PER_ENGINE = 64
 SEQUENCE_TOKENS = 32
 """Prompt tokens that a sequence in flight counts for: each of its tokens holds up those who wait."""
-RECOMPUTE_WEIGHT = 1.5
+RECOMPUTE_WEIGHT = 2
 """Cost of computing a token anew, over that of waiting for one: others wait for it, too."""
 
 
 class Candidate(Protocol):
     """An engine that could take the request. prefill_tokens: prompt tokens that are to be computed there,
     less those that are likely cached; sequences: in flight there; kv_tokens: that its KV cache holds;
-    life: another object after each restart."""
+    life: a number that no engine has had, after each restart."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ class Candidate(Protocol):
     @property
     def kv_tokens(self) -> int: ...
     @property
-    def life(self) -> object: ...
+    def life(self) -> int: ...
 
 
 EngineT = TypeVar("EngineT", bound=Candidate)
@@ -151,17 +151,16 @@ class PageAware:
         self._record = record or PageRecord()
         self._turn = 0
         self._used: dict[str, int] = {}
-        self._named: tuple[bytes, bytes, list[int]] = b"", b"", []
+        self._asked: _Asked | None = None
 
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if len(engines) == 1:
             return engines[0]
-        costs = [engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences for engine in engines]
-        cached = self._record.cached_tokens(self._names(flight))
-        if cached:
-            for i, engine in enumerate(engines):
-                if engine.name in cached and self._record.is_of(engine):
-                    costs[i] -= round(RECOMPUTE_WEIGHT * cached[engine.name])
+        saved = self._ask(flight).saved
+        costs = [
+            engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences - saved.get(engine.life, 0)
+            for engine in engines
+        ]
         least = min(costs)
         if costs.count(least) == 1:
             return engines[costs.index(least)]
@@ -171,13 +170,25 @@ class PageAware:
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._turn += 1
         self._used[engine.name] = self._turn
-        names = self._names(flight)
-        cached = self._record.cached_tokens(names).get(engine.name, 0) if self._record.is_of(engine) else 0
-        flight.cached_tokens = min(cached, flight.prompt_tokens)
-        self._record.add(engine, names)
+        asked, self._asked = self._ask(flight), None
+        flight.cached_tokens = asked.cached.get(engine.life, 0)
+        self._record.add(engine, asked.names)
 
-    def _names(self, flight: InFlight) -> list[int]:
-        salt, prompt = flight.request.salt, flight.request.prompt
-        if self._named[1] is not prompt or self._named[0] != salt:
-            self._named = salt, prompt, page_names(salt, prompt)
-        return self._named[2]
+    def _ask(self, flight: InFlight) -> _Asked:
+        """The record's answer, once for each decision."""
+        asked = self._asked
+        if asked is None or asked.flight is not flight:
+            names = page_names(flight.request.salt, flight.request.prompt)
+            cached = self._record.cached_tokens(names)
+            saved = {life: RECOMPUTE_WEIGHT * tokens for life, tokens in cached.items()}
+            asked = self._asked = _Asked(flight, names, cached, saved)
+        return asked
+
+
+class _Asked(NamedTuple):
+    """Pages of a prompt, the tokens of it that engines have, by their lives, and the cost that these save."""
+
+    flight: InFlight
+    names: list[int]
+    cached: dict[int, int]
+    saved: dict[int, int]
