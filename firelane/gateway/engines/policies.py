@@ -156,9 +156,9 @@ class PageAware:
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if len(engines) == 1:
             return engines[0]
-        saved = self._ask(flight).saved
+        cached, weight = self._ask(flight).cached.get, RECOMPUTE_WEIGHT
         costs = [
-            engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences - saved.get(engine.life, 0)
+            engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences - weight * cached(engine.life, 0)
             for engine in engines
         ]
         least = min(costs)
@@ -180,15 +180,13 @@ class PageAware:
         if asked is None or asked.flight is not flight:
             names = page_names(flight.request.salt, flight.request.prompt)
             cached = self._record.cached_tokens(names)
-            saved = {life: RECOMPUTE_WEIGHT * tokens for life, tokens in cached.items()}
-            asked = self._asked = _Asked(flight, names, cached, saved)
+            asked = self._asked = _Asked(flight, names, cached)
         return asked
 
 
 class _Asked(NamedTuple):
-    """Pages of a prompt, the tokens of it that engines have, by their lives, and the cost that these save."""
+    """Pages of a prompt, the tokens of it that engines have, by their lives."""
 
     flight: InFlight
     names: list[int]
     cached: dict[int, int]
-    saved: dict[int, int]
