@@ -74,7 +74,7 @@ class EngineLink:
         self.progress: Progress | None = None
         self.ready: Ready | None = None
         self.stats = EngineStats()
-        self.owner: LinkOwner | None = None
+        self.owner: LinkOwner[EngineLink] | None = None
         self.on_down = on_down
         self.on_hang: Callable[[str], None] | None = None
         self.is_stopped: Callable[[], bool] = lambda: False
