@@ -325,7 +325,7 @@ OPTIONS = {
     "stage": ("--pipeline-parallel-size", "2"),
     "host": ("--tensor-parallel-size", "2", "--nnodes", "2", "--master-addr", "127.0.0.1:29533"),
 }
-"""Those of parts whose action is of ranks."""
+"""Parts whose action is of ranks."""
 PARTS: dict[str, tuple[int, str]] = {
     "kill1": (1, "kill"),
     "kill2": (2, "kill"),
@@ -354,7 +354,7 @@ def run_part(name: str, args: argparse.Namespace) -> Row:
 
 
 def own_of(name: str, options: list[str]) -> list[str]:
-    """Those of the first host."""
+    """Processes of the first host."""
     return [*options, "--node-rank", "0"] if name == "host" else options
 
 

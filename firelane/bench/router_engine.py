@@ -56,7 +56,7 @@ class PageCache:
         self._pages: OrderedDict[int, None] = OrderedDict()
 
     def use(self, names: Sequence[int]) -> int:
-        """How many of the leading pages are there."""
+        """Number of the leading pages that are there."""
         found = 0
         while found < len(names) and names[found] in self._pages:
             found += 1

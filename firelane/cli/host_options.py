@@ -65,7 +65,7 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
 
 
 def hosts_config(arguments: argparse.Namespace) -> HostsConfig | None:
-    """What the options of `add_hosts` and the environment give; None for one host. Raises UsageError."""
+    """Options of `add_hosts` and the environment as a config; None for one host. Raises UsageError."""
     from firelane import env
     from firelane.engine_config import HostsConfig
 

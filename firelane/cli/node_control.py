@@ -85,7 +85,7 @@ class Control:
 
 
 def _doing(model: NodeModel, served: ServedModel | None) -> str:
-    """How far a model is that comes; "" of others."""
+    """The progress of a model that comes; "" of others."""
     if model.state is State.PULLING and model.pulled[1]:
         done, total = (nbytes / 1e6 for nbytes in model.pulled)
         return f"{done:.0f} of {total:.0f} MB"
@@ -94,7 +94,7 @@ def _doing(model: NodeModel, served: ServedModel | None) -> str:
 
 @contextlib.contextmanager
 def _told() -> Generator[None]:
-    """What is wrong with a source, as an answer."""
+    """The fault of a source, as an answer."""
     try:
         yield
     except (EngineDeadError, RequestError):

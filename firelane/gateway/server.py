@@ -214,7 +214,7 @@ class Gateway:
         log.debug("listening host=%s port=%d tls=%s", config.host, self.port, self._tls is not None)
 
     async def start_inside(self, metrics: Sequence[socket.socket] = ()) -> None:
-        """What a server has beside its port. metrics: sockets of that port. Raises as `start`."""
+        """The parts of a server beside its port. metrics: sockets of that port. Raises as `start`."""
         if self._share.relay is None:
             await self._start_metrics(metrics)
             await self._start_batches()

@@ -34,7 +34,7 @@ class EngineGroup(Protocol):
         ...
 
     def leave(self) -> None:
-        """It has gone."""
+        """The engine has gone."""
         ...
 
 

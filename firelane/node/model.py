@@ -174,7 +174,7 @@ class NodeModel:
 
     @property
     def can_come(self) -> bool:
-        """It has what an engine needs, and none that comes already."""
+        """The model has what an engine needs, and none that comes already."""
         return self.state is State.STANDBY or (self.state in COMES_WHEN_WANTED and self.files.are_here)
 
     @property

@@ -34,7 +34,7 @@ def are_weights(name: str) -> bool:
 
 
 def of_a_model(names: Iterable[str]) -> list[str]:
-    """Those of all files of a repository that are fetched."""
+    """The files of a repository that are fetched."""
     return [name for name in names if is_small(name) or are_weights(name)]
 
 

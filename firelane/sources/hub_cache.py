@@ -61,7 +61,7 @@ def expected_blobs(hub_id: str, gguf_name: str = "") -> dict[str, int]:
 
 
 def bytes_there(hub_id: str, expected: Mapping[str, int]) -> int:
-    """How many of the expected bytes are there, those of unfinished files among them."""
+    """Number of the expected bytes that are there, those of unfinished files among them."""
     blobs = repository(hub_id) / "blobs"
     return sum(min(size, _bytes(blobs.glob(f"{name}*"))) for name, size in expected.items())
 

@@ -16,8 +16,8 @@ from firelane.stores.address import is_address, parse
 
 @dataclass(frozen=True)
 class Source:
-    """What a user calls a model by. Directories and GGUF files of this machine are always here; models of the
-    hub and of object stores come when they are pulled."""
+    """The name that a user calls a model by. Directories and GGUF files of this machine are always
+    here; models of the hub and of object stores come when they are pulled."""
 
     text: str | None
     cache_dir: Path

@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
+from firelane.telemetry.process_sums import ProcessSums
+
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -24,8 +26,6 @@ SEPARATOR = "\0"
 SUM = "sum"
 GONE = -1
 """In place of a process: all that have ended."""
-OF_ONE = ("process_start_time_seconds", "process_max_fds")
-"""Figures of processes that no sum is made of."""
 
 
 class Instrument(Protocol):
@@ -355,7 +355,7 @@ class Registry:
         self._add_up()
 
     def end(self, process: int) -> None:
-        """It is no more: what it counted stays."""
+        """A process is no more: what it counted stays."""
         last, gone = self._dumps.pop(process, {}), self._dumps.setdefault(GONE, {})
         for key, figures in last.items():
             gone[key] = _added(gone.get(key, {}), figures)
@@ -386,24 +386,5 @@ class Registry:
         if self._rendering is None:
             self._rendering = CollectorRegistry()
             self._rendering.register(self)
-            self._rendering.register(ProcessSums(self))
+            self._rendering.register(ProcessSums(lambda: self.pids()))
         return generate_latest(self._rendering)
-
-
-class ProcessSums:
-    """What the system tells of the processes of a server: the sums, and of OF_ONE that of this one."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client import ProcessCollector
-
-        sums: dict[str, Any] = {}
-        for pid in (os.getpid(), *(pid for pid in self._registry.pids() if pid != os.getpid())):
-            for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():
-                known = sums.setdefault(family.name, family)
-                if known is not family and family.name not in OF_ONE:
-                    (one,), (other,) = known.samples, family.samples
-                    known.samples = [one._replace(value=one.value + other.value)]
-        yield from sums.values()

@@ -175,7 +175,7 @@ def test_the_bits_of_one_rank_in_codes(tmp_path: Path, kernel_cache: Path, activ
 
 
 def test_integer_rows_that_ranks_would_round_in_other_groups_are_refused() -> None:
-    """Where a sum has a segment that is no multiple of 32 inputs, and a rank's part of it has none."""
+    """A sum has a segment that is no multiple of 32 inputs, and a rank's part of it has none."""
     layout = RankLayout(tp=2)
     for family, fits in (("llama3", True), ("gemma4_e", False)):
         program = load_program(config_of(family, DTYPE))

@@ -87,7 +87,7 @@ def own_cache(kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def llms(models: tuple[Path, Path], own_cache: Path) -> Iterator[list[LLM]]:
-    """That of the file and that of the directory. They keep no prefixes: each prompt is computed whole."""
+    """Models of the file and of the directory. They keep no prefixes: each prompt is computed whole."""
     with contextlib.ExitStack() as stack:
         options: dict[str, Any] = {"max_num_seqs": 64, "cache_dir": own_cache, "prefix_cache": False}
         yield [stack.enter_context(LLM(str(model), **options)) for model in models]

@@ -20,7 +20,7 @@ from tests.engine.test_resume import VARIETIES, outcome
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    """However slow the machine is."""
+    """Enough on however slow a machine."""
     monkeypatch.setattr(pulls, "UNKNOWN_S", 60.0)
     monkeypatch.setattr(pulls, "LEAST_S", 60.0)
     monkeypatch.setattr(pulls, "MOST_S", 60.0)
@@ -166,7 +166,7 @@ def test_an_abort_while_pages_come(driver, request_of, monkeypatch):
 
 
 def test_no_more_pages_are_pulled_than_there_is_room_for(driver, request_of, alone):
-    """What runs keeps its pages; the rest of the prompt is computed."""
+    """A running sequence keeps its pages; the rest of the prompt is computed."""
     request = request_of(2, range(29, 46), max_tokens=4)
     with pair(driver, num_blocks=10) as (source, reader_, transfers):
         source.submit(request)

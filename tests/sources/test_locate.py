@@ -1,4 +1,4 @@
-"""Where a model's files are, without asking the hub; fetching them in another process; taking them away."""
+"""Places of a model's files, without asking the hub; fetching them in another process; taking them away."""
 
 from __future__ import annotations
 

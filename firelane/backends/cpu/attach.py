@@ -58,7 +58,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WireHello(msgspec.Struct, frozen=True, kw_only=True):
-    """Which wire of which group a connection is."""
+    """A connection's wire and group."""
 
     group: str
     wire: str
@@ -156,7 +156,7 @@ class HostSocket:
 
 
 class Listener:
-    """Where one host takes connections of others."""
+    """The place where one host takes connections of others."""
 
     def __init__(self, address: str, port: int, key: bytes) -> None:
         """port: 0 takes a free one. Raises MachineError."""

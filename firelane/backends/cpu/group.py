@@ -55,7 +55,7 @@ def _row_groups(program: Program) -> list[int]:
 def hello_of(
     model_dir: Path, program: Program, config: ExecutorConfig, settings: env.Environment, port: int = 0
 ) -> Hello:
-    """What this host says of itself. program: the whole model's, as the loader has it."""
+    """This host's account of itself. program: the whole model's, as the loader has it."""
     assert config.hosts is not None
     return Hello(
         version=firelane.__version__,

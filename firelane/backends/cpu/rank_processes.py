@@ -147,7 +147,7 @@ class LocalRanks:
 
     @property
     def own_config(self) -> ExecutorConfig:
-        """That of one rank."""
+        """The share of one rank."""
         config = self.config
         kv = config.kv_cache_bytes
         return msgspec.structs.replace(
@@ -160,7 +160,7 @@ class LocalRanks:
     def start(
         self, layout: Layout, limits: StepLimits, sizes: LinkSizes, wires: Mapping[int, RankWires]
     ) -> tuple[RankLink, SlotState]:
-        """What the ranks share, once the others are started. wires: by rank."""
+        """All that the ranks share, once the others are started. wires: by rank."""
         own = wires.get(self.rank, NO_WIRES)
         link = RankLink(layout, self.hosts, self.rank, sizes, cores=len(self.cores), wires=own)
         slots = shared_memory()

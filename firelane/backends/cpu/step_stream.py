@@ -48,7 +48,7 @@ class StepEncoder:
 
 
 def body_bytes(header: bytes | bytearray) -> int:
-    """What follows a header of HEADER_INTS integers."""
+    """All that follows a header of HEADER_INTS integers."""
     chunks, tokens, rows, tables = np.frombuffer(header, np.int32).tolist()
     return 4 * (sum(_count(name, chunks, rows) for name in STEP_ARRAYS) + tokens + tables)
 

@@ -94,7 +94,7 @@ class InFlight:
         return len(self.request.prompt) // 4 + len(self.tokens)
 
     def goes_on(self, reason: FinishReason) -> bool:
-        """What ends is its part at one engine, not the request."""
+        """Its part at one engine ends, not the request."""
         return self.hands_over and reason == "length"
 
     def finish(self) -> None:

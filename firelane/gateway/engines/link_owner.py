@@ -11,7 +11,7 @@ LinkT = TypeVar("LinkT", contravariant=True)
 
 
 class LinkOwner(Protocol[LinkT]):
-    """Whoever submits through a link."""
+    """The owner of a link, which submits through it."""
 
     def on_ready(self, link: LinkT, ready: Ready) -> str:
         """Why this engine cannot be used; "" where it can."""

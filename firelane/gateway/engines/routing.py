@@ -51,7 +51,7 @@ class Router:
         return Router(POLICIES[name](), POLICIES[name]())
 
     def route(self, flight: InFlight, serving: Sequence[EngineLink]) -> Route | None:
-        """Whoever asks sends the request there. None where no engine serves."""
+        """The caller sends the request there. None where no engine serves."""
         if not serving:
             return None
         prefillers = [link for link in serving if link.role != "decode"]

@@ -103,7 +103,7 @@ class RelayedRequest:
         await _Answer(exchange).read(self._upstream)
 
     async def _pump(self) -> None:
-        """What fails here fails again where the answer is read."""
+        """A failure here comes again where the answer is read."""
         with contextlib.suppress(OSError):
             upstream = self._upstream
             if upstream is None:
@@ -169,7 +169,7 @@ class _Upstream(asyncio.Protocol):
             await self._room.wait()
 
     async def read(self) -> bytes:
-        """What has come; b"" at the end."""
+        """All that has come; b"" at the end."""
         while not (self._data or self._closed):
             self._news.clear()
             await self._news.wait()

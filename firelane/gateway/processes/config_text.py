@@ -15,7 +15,7 @@ def to_text(config: Any) -> bytes:
 
 
 def from_text(text: bytes, kind: type[ConfigT]) -> ConfigT:
-    """What `to_text` was given. Raises what `kind` refuses."""
+    """The value that `to_text` was given. Raises what `kind` refuses."""
     return msgspec.json.decode(text, type=kind, dec_hook=_path)
 
 

@@ -67,7 +67,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
 
 
 class Resident(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="resident"):
-    """Where a model is: see gateway.requests.residence."""
+    """A model's place: see gateway.requests.residence."""
 
     model: str
     is_cold: bool = False
@@ -133,7 +133,7 @@ class Listening(msgspec.Struct, frozen=True, array_like=True, tag="listening"):
 
 
 class Emptied(msgspec.Struct, frozen=True, array_like=True, tag="emptied"):
-    """It has no requests there any more."""
+    """The end of its requests there."""
 
     place: int
 
@@ -228,7 +228,7 @@ class ControlChannel:
         self._loop.remove_writer(self._sock)
 
     def read_rest(self) -> None:
-        """What the other end, which has gone, still said."""
+        """Last words of the other end, which has gone."""
         while self._open and self._read():
             pass
 

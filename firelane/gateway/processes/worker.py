@@ -51,7 +51,7 @@ from firelane.wire.numbers import first_id
 
 log = logging.getLogger(__name__)
 FINISH_S = 5.0
-"""How long requests of an engine that is replaced may go on there, before they are moved."""
+"""Time for requests of an engine that is replaced to go on there, before they are moved."""
 MOVED_TOGETHER = 2
 POLL_S = 0.01
 REPORT_S = 1.0
@@ -189,7 +189,7 @@ class GatewayProcess:
                 self._reported = dump
 
     def _report_again(self) -> None:
-        """What is not asked for is told all the same: a process may be killed before it is."""
+        """Figures are sent without being asked for: a process may be killed before it is."""
         self._report()
         self._timer = asyncio.get_running_loop().call_later(REPORT_S, self._report_again)
 

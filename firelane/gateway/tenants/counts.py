@@ -92,8 +92,8 @@ class SharedRecord:
         return sum(self._figures[COMMON + figure :: OWN])
 
     def give_back(self, index: int) -> None:
-        """What a process held that is no more. The second common pair is what its second figure was taken
-        from."""
+        """The holdings of a process that is no more. The second common pair is what its second figure was
+        taken from."""
         figures, own = self._figures, COMMON + OWN * index
         figures[2] = max(0.0, figures[2] - figures[own + 1])
         for figure in range(own, own + OWN):
@@ -144,7 +144,7 @@ class SharedCounts:
         return found
 
     def give_back(self, index: int) -> None:
-        """What the process at this place held, which has ended."""
+        """The holdings of the process at this place, which has ended."""
         for number in self._used():
             record = self._at(number)
             with record.turn():
@@ -174,7 +174,7 @@ class SharedCounts:
                 yield number
 
     def _begin(self, number: int) -> int:
-        """Where a record lies. The first place is that of the lock on all."""
+        """The place of a record. The first place is that of the lock on all."""
         return self._stride * (number + 1)
 
     def _at(self, number: int) -> SharedRecord:

@@ -18,7 +18,7 @@ TAG_BYTES = 8
 
 
 class NamedPages(Protocol):
-    """Whoever knows which page has which name (KvCache)."""
+    """The owner of pages' names (KvCache)."""
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]: ...
     def keep_tags_in(self, memory: memoryview) -> None: ...

@@ -91,7 +91,7 @@ class LateError(Exception):
 
 
 def proof(key: bytes, side: str, *parts: bytes) -> bytes:
-    """What only one who has the key can say, to these nonces and about these facts."""
+    """A proof that only one who has the key can give, to these nonces and about these facts."""
     return hmac.new(
         key, b"\0".join([side.encode(), *(hashlib.sha256(p).digest() for p in parts)]), "sha256"
     ).digest()

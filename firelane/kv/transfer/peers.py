@@ -51,7 +51,7 @@ class PeerTransfer:
 
     @property
     def peers(self) -> list[str]:
-        """Those that pages can be pulled from."""
+        """The peers that pages can be pulled from."""
         return list(self._readers)
 
     def export(self, sock: socket.socket) -> None:
