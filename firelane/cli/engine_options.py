@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from firelane.cli.options import positive_float, positive_int
 from firelane.errors import UsageError
-from firelane.gateway.config import LEAST_TOKENS, ROUTING
+from firelane.gateway.routing_names import LEAST_TOKENS, ROUTING
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions

@@ -10,7 +10,7 @@ from itertools import pairwise
 import msgspec
 
 from firelane.engine_config import EngineConfig
-from firelane.gateway.config import LEAST_TOKENS
+from firelane.gateway.routing_names import LEAST_TOKENS
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
 

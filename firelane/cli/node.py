@@ -6,7 +6,6 @@ SIGHUP reads the file again; SIGINT or SIGTERM ends the node as they end `serve`
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from dataclasses import replace
+
     from firelane.backends.cpu.memory import available_bytes
     from firelane.cli.node_setup import NodeReader
     from firelane.cli.service import serve as run_service
@@ -51,5 +52,5 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         found = reader.read()
         return found.plan, found.models
 
-    plan = dataclasses.replace(setup.plan, groups=delegated_groups())
+    plan = replace(setup.plan, groups=delegated_groups())
     return run_service(setup.gateway, setup.models, display, plan, reread)

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from firelane.errors import UsageError
+from firelane.gateway.routing_names import LEAST_TOKENS
 
 MOST_GATEWAYS = 64
-LEAST_TOKENS = "least-tokens"
-ROUTING = (LEAST_TOKENS, "least-requests", "random", "affinity", "page-aware")
-"""Policies that choose one of several engines; engines.policies has them."""
 
 
 @dataclass(frozen=True, kw_only=True)

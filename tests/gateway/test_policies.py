@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from firelane.gateway.config import ROUTING
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.page_record import LEAST_PAGES, PAGE_TOKENS, PageRecord, page_names
 from firelane.gateway.engines.policies import (
@@ -20,6 +19,7 @@ from firelane.gateway.engines.policies import (
     SessionAffinity,
 )
 from firelane.gateway.engines.routing import POLICIES
+from firelane.gateway.routing_names import ROUTING
 from firelane.wire.frames import NewRequest, Sampling
 
 

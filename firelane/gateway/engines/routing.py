@@ -27,7 +27,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "affinity": SessionAffinity,
     "page-aware": PageAware,
 }
-"""By their names in gateway.config.ROUTING."""
+"""By their names in gateway.routing_names.ROUTING."""
 
 
 class Route(NamedTuple):

@@ -72,9 +72,11 @@ def test_errors_are_its_own(service, client):
         api.chat("other", TALK)
     assert caught.value.status_code == 404
     assert "`other` does not exist" in caught.value.error
-    for refused in (lambda: api.pull("toy"), lambda: api.delete("toy"), lambda: api.copy("toy", "other")):
-        with pytest.raises(ollama.ResponseError, match="fixed when it starts"):
-            refused()
+    assert api.pull("toy").status == "success"  # its files are here
+    with pytest.raises(ollama.ResponseError, match="toy stays as it is"):
+        api.delete("toy")
+    with pytest.raises(ollama.ResponseError, match="fixed when it starts"):
+        api.copy("toy", "other")
     with pytest.raises(ollama.ResponseError, match="`images` is not supported"):
         api.generate("toy", "x", images=[b"hi"])
 
