@@ -190,7 +190,7 @@ def test_a_link_that_refuses_leaves_nothing_of_the_request(service, monkeypatch)
 
     calls = []
 
-    def submit(request, _):
+    def submit(request, *_):
         calls.append(request.id)
         raise EngineDeadError("gone")
 
