@@ -26,7 +26,7 @@ from firelane.backends.cpu.memory import shared_zeroed
 from firelane.contract import PageMemory
 from firelane.engine_config import EngineConfig
 from firelane.kv import KvCache
-from firelane.kv.transfer import ExportedPool, PeerTransfer
+from firelane.kv.transfer import ExportedPool, PageCopier, PeerTransfer, page_copier
 from firelane.wire import peers
 from firelane.wire.frames import FromEngine, NewRequest, Ready, Sampling, StepFrame, Submit
 from firelane.wire.peers import PeerConnection, PeerReady
@@ -44,13 +44,17 @@ def prompt(tokens: int, first: int = 0) -> np.ndarray:
     return (np.arange(tokens, dtype=np.int32) * 7 + first) % 5000 + 1
 
 
+def copier() -> PageCopier:
+    return page_copier(env.read().cache_dir)
+
+
 def pool(pages: int) -> tuple[PageMemory, KvCache, PeerTransfer]:
     fd, memory = shared_zeroed(pages * PAGE_BYTES, reserved=False)
     shaped = memory[: pages * PAGE_BYTES].reshape(pages, PAGE_BYTES)
     shaped[:] = np.arange(pages, dtype=np.uint8)[:, None]
     described = PageMemory(pages=shaped, layout_id="benchmark", fd=fd)
     kv = KvCache(pages, BLOCK)
-    return described, kv, PeerTransfer(ExportedPool(described, kv, "benchmark"))
+    return described, kv, PeerTransfer(ExportedPool(described, kv, "benchmark", copier()))
 
 
 def source_process(fds: list[int]) -> None:
@@ -84,7 +88,9 @@ def bandwidth(repeats: int) -> None:
         theirs.close()
         time.sleep(1)
         reader = (
-            transfer if name == "shm" else PeerTransfer(ExportedPool(memory, kv, "benchmark"), maps=False)
+            transfer
+            if name == "shm"
+            else PeerTransfer(ExportedPool(memory, kv, "benchmark", copier()), maps=False)
         )
         readers[name] = reader, reader.attach(ours)
     wanted = kv.wanted(kv.chain(b""), prompt(PAGES * BLOCK + 1), PAGES * BLOCK + 1)

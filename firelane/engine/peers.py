@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
-from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer
+from firelane.kv.transfer import ExportedPool, KVPeerError, PageCopier, PeerTransfer
 from firelane.wire.peers import PeerConnection, PeerLost, PeerReady, receive, send
 
 log = logging.getLogger(__name__)
@@ -18,9 +18,16 @@ log = logging.getLogger(__name__)
 class EnginePeers:
     """Owns the transfer of pages, the socket over which they come, and the thread that waits for them."""
 
-    def __init__(self, sock: socket.socket, core: EngineCore, memory: PageMemory, identity: str) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        core: EngineCore,
+        memory: PageMemory,
+        identity: str,
+        copier: PageCopier,
+    ) -> None:
         self._sock = sock
-        self._pool = ExportedPool(memory, core.kv, identity)
+        self._pool = ExportedPool(memory, core.kv, identity, copier)
         self._transfer = PeerTransfer(self._pool, on_lost=self._lost)
         core.have_pages_from(self._transfer)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
@@ -73,7 +80,11 @@ class NoPeers:
 
 
 def connect_peers(
-    sock: socket.socket | None, core: EngineCore, memory: PageMemory | None, identity: str
+    sock: socket.socket | None,
+    core: EngineCore,
+    memory: PageMemory | None,
+    identity: str,
+    copier: PageCopier,
 ) -> EnginePeers | NoPeers:
     """Takes over the socket of wire.peers; None: an engine without peers. Pages of a model with
     recurrent state are of no use without its snapshots, which do not travel."""
@@ -83,4 +94,4 @@ def connect_peers(
         log.info("pages do not travel: this engine computes all prompts that it gets")
         sock.close()
         return NoPeers()
-    return EnginePeers(sock, core, memory, identity)
+    return EnginePeers(sock, core, memory, identity, copier)

@@ -26,6 +26,7 @@ from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
 from firelane.kv import SnapshotRule
+from firelane.kv.transfer import PlainCopier, page_copier
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -182,6 +183,7 @@ def _load_and_serve(
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
+    copier = PlainCopier() if peer_socket is None else page_copier(config.cache_dir)
     rights.loaded(executor.settle)
     grammars = grammar_queue(
         config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial
@@ -196,7 +198,7 @@ def _load_and_serve(
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, executor, config)
-        peers = connect_peers(peer_socket, core, executor.page_memory, identity)
+        peers = connect_peers(peer_socket, core, executor.page_memory, identity, copier)
         if executor.can_sleep:
             served.standby = EngineStandby(executor, core.kv)
         load_s = time.monotonic() - began_s

@@ -90,7 +90,9 @@ def open_server(environ: dict[str, str]) -> Iterator[ServerProcess]:
 def generated(server: ServerProcess) -> float:
     """Tokens since the start, in the metrics of whichever process answers: all say the same."""
     texts = [answer.text for answer in each(server, "GET", "/metrics")]
-    (found,) = {re.search(r"^vllm:generation_tokens_total\{.*\} (.*)$", text, re.MULTILINE)[1] for text in texts}
+    (found,) = {
+        re.search(r"^vllm:generation_tokens_total\{.*\} (.*)$", text, re.MULTILINE)[1] for text in texts
+    }
     shown = [answer.json() for answer in each(server, "GET", "/stats")]
     assert {one["tokens"]["generated"] for one in shown} == {float(found)}
     return float(found)

@@ -13,7 +13,8 @@ import pytest
 
 from firelane.contract import PageMemory, Window
 from firelane.engine import pulls
-from firelane.kv.transfer import ExportedPool, PeerTransfer, reader
+from firelane.kv.transfer import ExportedPool, PeerTransfer
+from firelane.kv.transfer.reader import StreamedCopy
 from tests.engine.resume import resumed
 from tests.engine.test_resume import VARIETIES, outcome
 
@@ -123,14 +124,14 @@ def test_pages_of_an_unknown_engine_are_computed(driver, request_of, alone):
 
 def test_a_late_pull_keeps_nobody_waiting(driver, request_of, alone, monkeypatch):
     """Its pages stay reserved until nobody writes to them any more."""
-    begun, go_on, checksum = threading.Event(), threading.Event(), reader.checksum
+    begun, go_on, take = threading.Event(), threading.Event(), StreamedCopy.take
 
-    def held_up(page):
+    def held_up(*arguments):
         begun.set()
         assert go_on.wait(60)
-        return checksum(page)
+        return take(*arguments)
 
-    monkeypatch.setattr(reader, "checksum", held_up)
+    monkeypatch.setattr(StreamedCopy, "take", held_up)
     monkeypatch.setattr(pulls, "UNKNOWN_S", 0.2)
     request = request_of(1, range(17))
     with pair(driver) as (source, reader_, transfers):
@@ -150,8 +151,8 @@ def test_a_late_pull_keeps_nobody_waiting(driver, request_of, alone, monkeypatch
 
 
 def test_an_abort_while_pages_come(driver, request_of, monkeypatch):
-    go_on, checksum = threading.Event(), reader.checksum
-    monkeypatch.setattr(reader, "checksum", lambda page: go_on.wait(60) and checksum(page))
+    go_on, take = threading.Event(), StreamedCopy.take
+    monkeypatch.setattr(StreamedCopy, "take", lambda *given: go_on.wait(60) and take(*given))
     with pair(driver) as (source, reader_, transfers):
         source.submit(request_of(1, range(17)))
         source.run()

@@ -15,7 +15,8 @@ import pytest
 
 from firelane.contract import PageMemory
 from firelane.kv import KvCache, WantedPage
-from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, exported
+from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, PlainCopier, page_copier
+from firelane.kv.transfer.checksum import checksum
 from tests.kv.shared_pages import page_memory
 
 PAGES, PAGE_BYTES, BLOCK = 40, 9000, 4
@@ -25,12 +26,15 @@ SOON_S = 20.0
 class Engine:
     """A cache over real bytes, and its transfer."""
 
-    def __init__(self, *, maps=True, key=b"", identity="model", layout_id="layout", page_bytes=PAGE_BYTES):
+    def __init__(
+        self, *, maps=True, key=b"", identity="model", layout_id="layout", page_bytes=PAGE_BYTES, copier=None
+    ):
         self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, shared=maps)
         self.kv = KvCache(PAGES, BLOCK)
         self.lost = []
+        self.pool = ExportedPool(self.memory, self.kv, identity, copier)
         self.transfer = PeerTransfer(
-            ExportedPool(self.memory, self.kv, identity),
+            self.pool,
             key=key,
             maps=maps,
             on_lost=lambda peer, reason: self.lost.append((peer, reason)),
@@ -85,23 +89,29 @@ class Engine:
 
 
 def connection(transport):
-    if transport == "shm":
+    if transport[0] == "shm":
         return socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as server:
         reader = socket.create_connection(server.getsockname())
         return server.accept()[0], reader
 
 
+@pytest.fixture(params=["plain", "native"], scope="module")
+def copier(request, cache_dir):
+    return PlainCopier() if request.param == "plain" else page_copier(cache_dir)
+
+
 @pytest.fixture(params=["shm", "tcp"])
-def transport(request):
-    return request.param
+def transport(request, copier):
+    return request.param, copier
 
 
 @contextmanager
 def pair(transport, reader=None, **source):
     """A source and a reader that is attached to it."""
-    maps = transport == "shm"
-    there, here = Engine(maps=maps, **source), Engine(maps=maps, **(source if reader is None else reader))
+    facts = {"maps": transport[0] == "shm", "copier": transport[1]}
+    there = Engine(**facts, **source)
+    here = Engine(**facts, **(source if reader is None else reader))
     try:
         yield there, here
     finally:
@@ -113,6 +123,14 @@ def attach(transport, there, here):
     sock, mine = connection(transport)
     there.transfer.export(sock)
     return here.transfer.attach(mine)
+
+
+def with_checksum(engine, computed):
+    """The engine as a source, whose checksums are computed so."""
+    plain = PlainCopier()
+    plain.checksum = computed
+    plain.send = engine.pool.copier.send
+    engine.pool.copier = plain
 
 
 def prompt(count, first=0):
@@ -167,34 +185,31 @@ def test_pages_that_are_not_there_are_missing_and_the_others_come(transport):
         assert_same(here.content(wanted), expected)
 
 
-def test_a_page_that_is_given_out_while_it_is_copied_is_stale(transport, monkeypatch):
+def test_a_page_that_is_given_out_while_it_is_copied_is_stale(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         expected = there.fill(prompt(16))
-        checksum = exported.checksum
 
         def given_out(page):
-            result = checksum(page)
             there.kv.forget()
-            return result
+            return checksum(page)
 
-        monkeypatch.setattr(exported, "checksum", given_out)
+        with_checksum(there, given_out)
         wanted = here.wanted(prompt(17))
         settled = here.pull(peer, wanted)
         assert settled.outcome == "stale"
         assert not any(settled.arrived)
         assert not here.content(wanted)
-        monkeypatch.undo()
+        there.pool.copier = transport[1]
         expected = there.fill(prompt(16))
         assert here.pull(peer, wanted).outcome == "ok"
         assert_same(here.content(wanted), expected)
 
 
-def test_altered_bytes_are_not_used(transport, monkeypatch):
+def test_altered_bytes_are_not_used(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         there.fill(prompt(16))
-        checksum = exported.checksum
         spoilt = iter([False, True, False, False])
 
         def altered(page):
@@ -202,7 +217,7 @@ def test_altered_bytes_are_not_used(transport, monkeypatch):
             page[4321] ^= 8 * next(spoilt)
             return result
 
-        monkeypatch.setattr(exported, "checksum", altered)
+        with_checksum(there, altered)
         settled = here.pull(peer, here.wanted(prompt(17)))
         assert (settled.outcome, settled.arrived) == ("stale", [True, False, True, True])
 
@@ -223,12 +238,12 @@ def test_a_peer_that_hangs_up_is_lost_and_told_of_once(transport):
         assert [one for one, _ in here.lost] == [peer]
 
 
-def test_a_slow_peer_is_late_and_its_pages_stay_reserved_until_then(transport, monkeypatch):
+def test_a_slow_peer_is_late_and_its_pages_stay_reserved_until_then(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         there.fill(prompt(16))
-        go_on, checksum = threading.Event(), exported.checksum
-        monkeypatch.setattr(exported, "checksum", lambda page: go_on.wait(60) and checksum(page))
+        go_on = threading.Event()
+        with_checksum(there, lambda page: go_on.wait(60) and checksum(page))
         settled = here.pull(peer, here.wanted(prompt(17)), deadline_s=0.05)
         go_on.set()
         assert (settled.outcome, settled.arrived) == ("late", [False] * 4)
@@ -241,7 +256,7 @@ def test_another_life_is_another_peer(transport):
     with pair(transport) as (there, here):
         peer = attach(transport, there, here)
         there.transfer.close()
-        other = Engine(maps=transport == "shm")
+        other = Engine(maps=transport[0] == "shm", copier=transport[1])
         other.fill(prompt(16))
         try:
             again = attach(transport, other, here)
@@ -266,12 +281,12 @@ def test_what_does_not_fit_is_refused_by_name(transport, reader, reason):
         attach(transport, there, here)
 
 
-def test_pages_are_private_unless_both_can_map_them():
+def test_pages_are_private_unless_both_can_map_them(copier):
     """A source without a file in memory sends its pages over the Unix socket."""
-    there, here = Engine(maps=False), Engine(maps=True)
+    there, here = Engine(maps=False, copier=copier), Engine(maps=True, copier=copier)
     try:
         expected = there.fill(prompt(16))
-        peer = attach("shm", there, here)
+        peer = attach(("shm", copier), there, here)
         wanted = here.wanted(prompt(17))
         assert here.pull(peer, wanted).outcome == "ok"
         assert_same(here.content(wanted), expected)

@@ -11,6 +11,7 @@ import pytest
 from firelane.contract import PageMemory
 from firelane.engine.peers import EnginePeers, NoPeers, connect_peers
 from firelane.kv import KvCache, WantedPage
+from firelane.kv.transfer import PlainCopier
 from firelane.node import peer_connections
 from firelane.node.peer_connections import PeerConnections
 
@@ -28,7 +29,7 @@ class Core:
 def join(node, identity="model"):
     core = Core()
     memory = PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="layout")
-    return core, EnginePeers(node.join(), core, memory, identity)
+    return core, EnginePeers(node.join(), core, memory, identity, PlainCopier())
 
 
 async def until(condition):
@@ -118,4 +119,4 @@ def test_an_engine_that_is_gone_is_forgotten():
 
 @pytest.mark.parametrize("memory", [None, PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="x")])
 def test_without_pages_or_a_socket_there_are_no_peers(memory):
-    assert isinstance(connect_peers(None, Core(), memory, "model"), NoPeers)
+    assert isinstance(connect_peers(None, Core(), memory, "model", PlainCopier()), NoPeers)

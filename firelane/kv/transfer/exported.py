@@ -9,7 +9,7 @@ import sys
 from typing import Protocol
 
 from firelane.contract import PageMemory
-from firelane.kv.transfer.checksum import checksum
+from firelane.kv.transfer.page_copy import PageCopier, PlainCopier
 from firelane.kv.transfer.populate import populate
 
 SEALS = 0x1 | 0x2 | 0x4 | 0x10
@@ -27,10 +27,13 @@ class NamedPages(Protocol):
 class ExportedPool:
     """Pages, their names and tags. identity: of the model, as in wire.Ready. tags_fd: the file where tags
     lie, for pages that others can map; else -1. Made before anything happens to the pages; owns that file
-    alone."""
+    alone. copier: of these pages and of those that come."""
 
-    def __init__(self, memory: PageMemory, names: NamedPages, identity: str) -> None:
+    def __init__(
+        self, memory: PageMemory, names: NamedPages, identity: str, copier: PageCopier | None = None
+    ) -> None:
         self.memory, self.names, self.identity = memory, names, identity
+        self.copier = PlainCopier() if copier is None else copier
         self.tags_fd = -1
         self._checksums: dict[int, tuple[int, int]] = {}
         if memory.fd >= 0 and sys.platform == "linux":
@@ -41,7 +44,7 @@ class ExportedPool:
         """Of the content that the page has under this tag: computed once."""
         known = self._checksums.get(page)
         if known is None or known[0] != tag:
-            known = self._checksums[page] = tag, checksum(self.memory.pages[page])
+            known = self._checksums[page] = tag, self.copier.checksum(self.memory.pages[page])
         return known[1]
 
     def populate(self) -> None:

@@ -7,8 +7,8 @@
     reader -> source   Find        any number of times
     source -> reader   Found       the same number of times
 
-Where the reader cannot map the source's memory, the pages follow their Found: the bytes of each that was
-found, in order, and behind each its tag as it then is.
+Where the reader cannot map the source's memory, the pages follow their Found: the bytes of all that were
+found, in order, then the tags (64 bits each) that they have once their bytes are on the way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-VERSION = 1
+from firelane.kv.transfer.page_copy import HungUpError, LateError, Numbers, PageCopier, Sums
+
+VERSION = 2
 LENGTH_BYTES = 4
 MOST_BYTES = 1 << 20
 """Of one message."""
@@ -86,10 +90,6 @@ class ConnectionLostError(Exception):
     """The peer is gone, or sends what is no message."""
 
 
-class LateError(Exception):
-    """The deadline is over."""
-
-
 def proof(key: bytes, side: str, *parts: bytes) -> bytes:
     """A proof that only one who has the key can give, to these nonces and about these facts."""
     return hmac.new(
@@ -148,6 +148,14 @@ class Line:
                 raise ConnectionLostError("it has hung up")
             view = view[count:]
 
+    def send_pages(self, copier: PageCopier, pages: NDArray[np.uint8], numbers: Numbers) -> None:
+        """As in PageCopier.send()."""
+        self._call(lambda: copier.send(self._sock, pages, numbers, self._deadline_s()))
+
+    def receive_pages(self, copier: PageCopier, pages: NDArray[np.uint8], places: Numbers) -> Sums:
+        """As in PageCopier.receive()."""
+        return self._call(lambda: copier.receive(self._sock, pages, places, self._deadline_s()))
+
     def close(self) -> None:
         self._sock.close()
 
@@ -173,8 +181,14 @@ class Line:
             return operation()
         except TimeoutError as error:
             raise LateError from error
+        except HungUpError as error:
+            raise ConnectionLostError("it has hung up") from error
         except OSError as error:
             raise ConnectionLostError(error.strerror or str(error)) from error
+
+    def _deadline_s(self) -> float:
+        assert self.deadline_s is not None
+        return self.deadline_s
 
     def _left_s(self) -> float | None:
         if self.deadline_s is None:

@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 
 from firelane.contract import PageMemory
 from firelane.kv.incoming import WantedPage
-from firelane.kv.transfer.checksum import checksum
 from firelane.kv.transfer.handshake import Side, join
-from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, LateError, Line
+from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, Line
+from firelane.kv.transfer.page_copy import LateError, Numbers, PageCopier, Sums
 from firelane.kv.transfer.populate import populate
 from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
 
 HANDSHAKE_S = 5.0
-BATCH = 16
+BATCH = 32
 """Pages of one Find."""
 AHEAD = 2
 """Finds that are sent before the first of them is answered: the source looks while the reader copies."""
+Tags = NDArray[np.uint64]
 
 
 class Pull(NamedTuple):
@@ -39,51 +40,57 @@ class Pull(NamedTuple):
 class Copy(Protocol):
     """Copies of found pages, over one transport."""
 
-    def take(self, page: int, tag: int, into: NDArray[np.uint8]) -> bool:
-        """Copy a page; whether its tag was still this one afterwards. Called once for each page found, in
-        their order. Raises as Line does."""
+    def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
+        """Copy these pages of the source to these places here; their checksums, and the tags that they had
+        afterwards. Called once for the pages found of each Find. Raises as Line does."""
         ...
 
     def close(self) -> None: ...
 
 
 class StreamedCopy:
-    """From the connection itself."""
+    """From the connection itself. pages: here."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, copier: PageCopier, pages: NDArray[np.uint8]) -> None:
+        self._line, self._copier, self._pages = line, copier, pages
 
-    def take(self, page: int, tag: int, into: NDArray[np.uint8]) -> bool:
-        del page
-        self._line.receive_into(into.data)
-        after = bytearray(TAG_BYTES)
-        self._line.receive_into(memoryview(after))
-        return int.from_bytes(after, "little") == tag
+    def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
+        del deadline_s  # the line's own
+        sums, tags = (
+            self._line.receive_pages(self._copier, self._pages, places),
+            np.empty(len(numbers), "<u8"),
+        )
+        self._line.receive_into(tags.data.cast("B"))
+        return sums, tags
 
     def close(self) -> None:
         pass
 
 
 class MappedCopy:
-    """From the source's memory, mapped here."""
+    """From the source's memory, mapped here. pages: here."""
 
-    def __init__(self, fds: Sequence[int], num_pages: int, page_bytes: int) -> None:
+    def __init__(
+        self, fds: Sequence[int], num_pages: int, copier: PageCopier, pages: NDArray[np.uint8]
+    ) -> None:
         """Takes over the descriptors. Raises OSError."""
+        self._copier, self._pages = copier, pages
+        page_bytes = pages.shape[1]
         try:
-            self._pages = _mapped(fds[0], num_pages * page_bytes).reshape(num_pages, page_bytes)
-            populate(self._pages, write=False)
+            self._theirs = _mapped(fds[0], num_pages * page_bytes).reshape(num_pages, page_bytes)
+            populate(self._theirs, write=False)
             self._tags = _mapped(fds[1], num_pages * TAG_BYTES).view(np.uint64)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def take(self, page: int, tag: int, into: NDArray[np.uint8]) -> bool:
-        np.copyto(into, self._pages[page])
-        return int(self._tags[page]) == tag
+    def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
+        sums = self._copier.copy(self._theirs, numbers, self._pages, places, deadline_s)
+        return sums, self._tags[numbers]
 
     def close(self) -> None:
         """The mapping goes with the last reference."""
-        del self._pages, self._tags
+        del self._theirs, self._tags
 
 
 class PageReader:
@@ -107,10 +114,11 @@ class PageReader:
             line.deadline_s = time.monotonic() + HANDSHAKE_S
             joined, fds = join(line, side, maps=maps)
             self.peer, self._num_pages = joined.engine_id, joined.num_pages
+            pages, copier = self._memory.pages, side.pool.copier
             self._copy: Copy = (
-                MappedCopy(fds, joined.num_pages, self._memory.page_bytes)
+                MappedCopy(fds, joined.num_pages, copier, pages)
                 if joined.maps
-                else StreamedCopy(line)
+                else StreamedCopy(line, copier, pages)
             )
         except (ConnectionLostError, LateError, OSError) as error:
             line.close()
@@ -177,17 +185,15 @@ class PageReader:
         mine = pull.mine[start : start + BATCH]
         if not len(found.pages) == len(found.tags) == len(found.checksums) == len(mine):
             raise ConnectionLostError("its answer is not to what was asked")
-        for index, (page, tag, expected) in enumerate(
-            zip(found.pages, found.tags, found.checksums, strict=True), start
-        ):
-            if page < 0:
-                continue
-            if page >= self._num_pages:
-                raise ConnectionLostError(f"it has no page {page}")
-            if time.monotonic() >= pull.deadline_s:
-                raise LateError
-            into = self._memory.pages[pull.mine[index]]
-            arrived[index] = self._copy.take(page, tag, into) and checksum(into) == expected
+        if max(found.pages, default=-1) >= self._num_pages:
+            raise ConnectionLostError(f"it has no page {max(found.pages)}")
+        there = [index for index, page in enumerate(found.pages) if page >= 0]
+        if not there:
+            return
+        numbers, places = (np.array([of[index] for index in there], np.int64) for of in (found.pages, mine))
+        sums, tags = self._copy.take(numbers, places, pull.deadline_s)
+        for index, total, tag in zip(there, sums.tolist(), tags.tolist(), strict=True):
+            arrived[start + index] = tag == found.tags[index] and total == found.checksums[index]
 
 
 def _mapped(fd: int, nbytes: int) -> NDArray[np.uint8]:

@@ -6,15 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from firelane.kv.transfer.handshake import Side, welcome
 from firelane.kv.transfer.messages import (
-    TAG_BYTES,
     ConnectionLostError,
     Find,
     Found,
-    LateError,
     Line,
 )
+from firelane.kv.transfer.page_copy import LateError
 
 HANDSHAKE_S = 5.0
 SEND_S = 30.0
@@ -59,10 +60,14 @@ class PageSource:
         pages = [page for page, _ in places]
         checksums = [pool.checksum(page, tag) if page >= 0 else 0 for page, tag in places]
         self._line.send(Found(pages, [tag for _, tag in places], checksums))
-        if self._maps:
-            return
-        for page, (group, name) in zip(pages, find.wanted, strict=True):
-            if page >= 0:
-                self._line.send_bytes(pool.memory.pages[page].data)
-                now, tag = pool.names.locate(group, name)
-                self._line.send_bytes(memoryview((tag if now == page else 0).to_bytes(TAG_BYTES, "little")))
+        if not self._maps:
+            self._send_found(places, find)
+
+    def _send_found(self, places: list[tuple[int, int]], find: Find) -> None:
+        pool = self._side.pool
+        found = [(page, wanted) for (page, _), wanted in zip(places, find.wanted, strict=True) if page >= 0]
+        numbers = np.array([page for page, _ in found], np.int64)
+        self._line.send_pages(pool.copier, pool.memory.pages, numbers)
+        now = [(page, pool.names.locate(group, name)) for page, (group, name) in found]
+        tags = [tag if place == page else 0 for page, (place, tag) in now]
+        self._line.send_bytes(np.array(tags, "<u8").data.cast("B"))

@@ -1,0 +1,115 @@
+"""Pages copied, sent and received, many in a call, with the checksums of what has arrived."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.kv.transfer.checksum import checksum
+
+Numbers = NDArray[np.int64]
+"""Of pages, in the order in which they travel."""
+Sums = NDArray[np.uint64]
+"""Checksums, one for each page."""
+
+
+class LateError(Exception):
+    """The deadline is over."""
+
+
+class HungUpError(Exception):
+    """The peer is gone."""
+
+
+class PageCopier(Protocol):
+    """Pages are uint8 [num_pages, page_bytes], rows contiguous. Deadlines are of time.monotonic(); after
+    LateError some pages have come and some have not."""
+
+    def checksum(self, page: NDArray[np.uint8]) -> int: ...
+
+    def copy(
+        self,
+        source: NDArray[np.uint8],
+        numbers: Numbers,
+        into: NDArray[np.uint8],
+        places: Numbers,
+        deadline_s: float,
+    ) -> Sums:
+        """Pages `numbers` of source, written to `places`. Raises LateError."""
+        ...
+
+    def send(
+        self, sock: socket.socket, pages: NDArray[np.uint8], numbers: Numbers, deadline_s: float
+    ) -> None:
+        """Raises HungUpError, LateError, OSError."""
+        ...
+
+    def receive(
+        self, sock: socket.socket, pages: NDArray[np.uint8], places: Numbers, deadline_s: float
+    ) -> Sums:
+        """Raises as send()."""
+        ...
+
+
+class PlainCopier:
+    """See PageCopier: in Python, a page at a time."""
+
+    def checksum(self, page: NDArray[np.uint8]) -> int:
+        return checksum(page)
+
+    def copy(
+        self,
+        source: NDArray[np.uint8],
+        numbers: Numbers,
+        into: NDArray[np.uint8],
+        places: Numbers,
+        deadline_s: float,
+    ) -> Sums:
+        for number, place in zip(numbers, places, strict=True):
+            _left_s(deadline_s)
+            into[place] = source[number]
+        return self._sums(into, places)
+
+    def send(
+        self, sock: socket.socket, pages: NDArray[np.uint8], numbers: Numbers, deadline_s: float
+    ) -> None:
+        for number in numbers:
+            left = pages[number].data
+            while left:
+                sock.settimeout(_left_s(deadline_s))
+                left = left[_call(lambda view=left: sock.send(view)) :]
+
+    def receive(
+        self, sock: socket.socket, pages: NDArray[np.uint8], places: Numbers, deadline_s: float
+    ) -> Sums:
+        for place in places:
+            left = pages[place].data
+            while left:
+                sock.settimeout(_left_s(deadline_s))
+                count = _call(lambda view=left: sock.recv_into(view))
+                if not count:
+                    raise HungUpError
+                left = left[count:]
+        return self._sums(pages, places)
+
+    def _sums(self, pages: NDArray[np.uint8], places: Numbers) -> Sums:
+        return np.array([self.checksum(pages[place]) for place in places], np.uint64)
+
+
+def _call(operation: Callable[[], int]) -> int:
+    try:
+        return operation()
+    except TimeoutError as error:
+        raise LateError from error
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise LateError
+    return left_s
