@@ -16,7 +16,7 @@ from firelane.program.program import Program
 def describe_ranks(program: Program, layout: RankLayout) -> str:
     """A table of each rank's program, and what they have in common. Raises UsageError."""
     parts = [f"rank {r}: " + format_program(rank_program(program, layout, r)) for r in range(layout.ranks)]
-    if layout.lanes > 1 and (whole := whole_products(program, layout.lanes, attention=layout.tp > 1)):
+    if layout.lanes > 1 and (whole := whole_products(program, layout.lanes, attention=layout.attention)):
         parts.append(f"whole on every rank: {', '.join(whole)}")
     if layout.pp > 1:
         costs = stage_costs(program, layout.pp)

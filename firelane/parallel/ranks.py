@@ -7,31 +7,37 @@ from dataclasses import dataclass
 from firelane.errors import UsageError
 from firelane.parallel.experts import experts, has_experts
 from firelane.parallel.segments import segmented
-from firelane.parallel.shard import check_ranks, shard
+from firelane.parallel.shard import AttentionShare, check_ranks, divides_heads, shard
 from firelane.parallel.stage import stage
 from firelane.program.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankLayout:
-    """A group of ranks: `tp` in each of `pp` stages. Rank numbers count the ranks of a stage first. The ranks
-    of a stage share heads, MLPs, experts and vocabulary; experts without tp: of so many ranks, which have
-    attention and recurrent layers whole."""
+    """A group of ranks: `tp` in each of `pp` stages, or so many that share experts. Rank numbers count the
+    ranks of a stage first. The ranks of a stage share MLPs, experts and vocabulary, and attention as
+    `attention` says."""
 
     tp: int = 1
     pp: int = 1
     experts: int = 1
+    attention: AttentionShare = AttentionShare.HEADS
 
     @classmethod
-    def of(cls, program: Program, *, tp: int = 1, pp: int = 1, ep: int = 1) -> RankLayout:
-        """The layout that a user asks for. Raises UsageError where there are no experts to share."""
+    def of(cls, program: Program, *, tp: int = 1, pp: int = 1, ep: int = 1, hosts: int = 1) -> RankLayout:
+        """The layout that a user asks for. hosts: that the ranks are on. Raises UsageError where there are no
+        experts to share."""
         experts = any(map(has_experts, program.ops))
         if ep > 1 and not experts:
             raise UsageError(
                 f"--expert-parallel-size {ep}: {program.name} has no experts to share; leave it out, or "
                 f"share all of the model with --tensor-parallel-size {ep}"
             )
-        return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep)
+        check_ranks("expert parallel", ep)
+        attention = AttentionShare.HEADS
+        if tp == 1 and ep > 1 and (hosts > 1 or not divides_heads(program, ep)):
+            attention = AttentionShare.WHOLE
+        return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep, attention=attention)
 
     def __post_init__(self) -> None:
         if self.experts > 1 and self.tp > 1 and self.experts != self.tp:
@@ -68,5 +74,5 @@ def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
     check_ranks("expert parallel", layout.experts)
     lane = layout.lane_of(rank)
     staged = stage(segmented(program), layout.pp, layout.stage_of(rank))
-    cut = shard(staged, layout.lanes, lane, attention=layout.tp > 1)
+    cut = shard(staged, layout.lanes, lane, attention=layout.attention)
     return experts(cut, layout.lanes, lane)

@@ -9,8 +9,9 @@ never bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from firelane.errors import UsageError
 from firelane.parallel.columns import Columns, Held, joined, width
@@ -36,10 +37,19 @@ VOCABULARY_UNIT = 32
 RANKS = tuple(2**i for i in range(SEGMENTS.bit_length()))
 
 
-def shard(program: Program, tp: int, rank: int, *, attention: bool = True) -> Program:
-    """The program of rank `rank` of `tp`, with segments also where that is one. attention: shared, as are
-    recurrent layers; else these are whole on every rank. Experts stay whole: see experts(). Raises UsageError
-    for a number of ranks that no cut exists for."""
+class AttentionShare(Enum):
+    """What ranks share of attention and of recurrent layers. HEADS: heads, as far as they divide. WHOLE:
+    nothing, each rank computes all of it, and keeps all of the KV cache."""
+
+    HEADS = "heads"
+    WHOLE = "whole"
+
+
+def shard(
+    program: Program, tp: int, rank: int, *, attention: AttentionShare = AttentionShare.HEADS
+) -> Program:
+    """The program of rank `rank` of `tp`, with segments also where that is one. Experts stay whole: see
+    experts(). Raises UsageError for a number of ranks that no cut exists for."""
     check_ranks("tensor parallel", tp)
     program = segmented(program)
     if tp == 1:
@@ -49,7 +59,16 @@ def shard(program: Program, tp: int, rank: int, *, attention: bool = True) -> Pr
     return _Rewrite(program, tp, rank, demand(program, shared, tp, rank)).program()
 
 
-def whole_products(program: Program, tp: int, *, attention: bool = True) -> list[str]:
+def divides_heads(program: Program, tp: int) -> bool:
+    """Whether ranks can share all attention by heads, and none of them needs keys that another one has."""
+    program = segmented(program)
+    found = [op for op in program.ops if isinstance(op, Attention)]
+    ends = _ends_of(program, lambda op: isinstance(op, Attention))
+    is_even = all(op.shape.kv_heads % tp == 0 for op in found)
+    return is_even and ends <= _shared(program, tp, attention=AttentionShare.HEADS)
+
+
+def whole_products(program: Program, tp: int, *, attention: AttentionShare) -> list[str]:
     """Names of the row-parallel products that every rank computes whole."""
     program = segmented(program)
     shared = _shared(program, tp, attention=attention)
@@ -82,24 +101,24 @@ def _is_candidate(op: Op) -> bool:
     return isinstance(op, Linear) and len(op.segments) == SEGMENTS
 
 
-def _shared(program: Program, tp: int, *, attention: bool) -> set[int]:
+def _shared(program: Program, tp: int, *, attention: AttentionShare) -> set[int]:
     """The numbers of the products that all ranks can share."""
     shared = {i for i, op in enumerate(program.ops) if _is_candidate(op)}
-    if not attention:
-        shared -= _ends_of_mixers(program)
+    if attention is AttentionShare.WHOLE:
+        shared -= _ends_of(program, lambda op: isinstance(op, Attention) or bool(op.states))
     while refused := set[int]().union(*(demand(program, shared, tp, r).refused for r in range(tp))):
         shared -= refused
     return shared
 
 
-def _ends_of_mixers(program: Program) -> set[int]:
-    """The numbers of the products that attention and recurrent layers end with."""
+def _ends_of(program: Program, is_mixer: Callable[[Op], bool]) -> set[int]:
+    """The numbers of the products that attention or recurrent layers end with, whichever are asked for."""
     found, mixed = set[int](), set[Value]()
     for i, op in enumerate(program.ops):
         is_mixed = not mixed.isdisjoint(op.inputs)
         if is_mixed and isinstance(op, Linear):
             found.add(i)
-        elif is_mixed or isinstance(op, Attention) or op.states:
+        elif is_mixed or is_mixer(op):
             mixed.update(op.outputs)
     return found
 

@@ -11,6 +11,7 @@ from firelane.errors import UsageError
 from firelane.models.registry import load_program
 from firelane.parallel.describe import describe_ranks
 from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.parallel.shard import AttentionShare
 from firelane.program.ops import AllReduce, Attention, Gather, Receive, Sample, Send
 from firelane.program.program import Program
 from tests.models.families import FAMILIES, PICKS_KEYS, config_of, random_tensors
@@ -22,7 +23,7 @@ WITH_EXPERTS = [name for name, config in FAMILIES.items() if not config().keys()
 CASES = [
     *((family, RankLayout(tp=2)) for family in FAMILIES),
     *((family, RankLayout(pp=2)) for family in FAMILIES),
-    *((family, RankLayout(experts=2)) for family in WITH_EXPERTS),
+    *((family, RankLayout(experts=2, attention=AttentionShare.WHOLE)) for family in WITH_EXPERTS),
 ]
 
 
@@ -105,10 +106,10 @@ def test_collectives_of_a_layer() -> None:
 
 
 @pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "qwen3_next"])
-def test_ranks_that_share_experts_have_attention_whole(family: str) -> None:
+def test_ranks_of_several_hosts_have_attention_whole(family: str) -> None:
     """And with it the cache and states; MLPs, experts and the vocabulary are shared."""
     program, _ = toy(family)
-    layout = RankLayout(experts=2)
+    layout = RankLayout(experts=2, attention=AttentionShare.WHOLE)
     ranks = [rank_program(program, layout, rank) for rank in range(2)]
     whole = {weight.name: weight.shape for weight in program.weights}
     for rank in ranks:
@@ -119,6 +120,23 @@ def test_ranks_that_share_experts_have_attention_whole(family: str) -> None:
         assert not {name for name in whole if "output" in name or "qkv" in name} & cut
     assert [sum(isinstance(op, Sample) for op in rank.ops) for rank in ranks] == [1, 0]
     assert "whole on every rank" in describe_ranks(program, layout)
+
+
+@pytest.mark.parametrize(
+    ("family", "hosts", "attention"),
+    [
+        ("mixtral", 1, AttentionShare.HEADS),
+        ("mixtral", 2, AttentionShare.WHOLE),
+        ("deepseek_v3", 1, AttentionShare.WHOLE),
+        ("minimax_m2", 1, AttentionShare.WHOLE),
+    ],
+)
+def test_what_ranks_that_share_experts_share_of_attention(
+    family: str, hosts: int, attention: AttentionShare
+) -> None:
+    """Heads, where each rank has keys of its own: not of latents, nor where a norm is over all heads."""
+    program, _ = toy(family)
+    assert RankLayout.of(program, ep=2, hosts=hosts).attention is attention
 
 
 def test_a_tied_table_is_cut_once() -> None:

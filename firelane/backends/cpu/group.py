@@ -26,7 +26,8 @@ from firelane.weights.checkpoint import Checkpoint
 def check_group(program: Program, config: ExecutorConfig) -> HostLayout:
     """The group that `config` asks for. Raises UsageError for what ranks on CPUs do not take."""
     pp, nodes = config.pipeline_parallel_size, config.hosts.count if config.hosts else 1
-    ranks = RankLayout.of(program, tp=config.tensor_parallel_size, pp=pp, ep=config.expert_parallel_size)
+    tp, ep = config.tensor_parallel_size, config.expert_parallel_size
+    ranks = RankLayout.of(program, tp=tp, pp=pp, ep=ep, hosts=nodes)
     if pp >= MOST_IN_FLIGHT:
         raise UsageError(
             f"--pipeline-parallel-size {pp}: at most {MOST_IN_FLIGHT - 1} stages run on CPUs; lower it"
