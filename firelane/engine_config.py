@@ -61,8 +61,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     """Processes of one stage that share the model's heads, MLPs and experts."""
     expert_parallel_size: int = 1
-    """Processes of one stage that share the model's experts and MLPs, each with attention whole; or as many
-    as tensor_parallel_size, which share all."""
+    """Processes of one stage that share the model's experts and MLPs, and attention as RankLayout.of() says;
+    or as many as tensor_parallel_size."""
     pipeline_parallel_size: int = 1
     """Stages of one engine that share the model's layers, each as many processes as the sizes above say."""
     hosts: HostsConfig | None = None

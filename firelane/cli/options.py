@@ -182,8 +182,8 @@ def _add_ranks(group: Any) -> None:
         type=positive_int,
         default=1,
         metavar="N",
-        help="the same, of models with experts, but each process has attention whole, and its cache: for "
-        "models whose heads cannot be shared out (default: %(default)s)",
+        help="the same, of models with experts, but each process has attention whole, and its cache, where "
+        "heads cannot be shared out evenly, or hosts are several (default: %(default)s)",
     )
     group.add_argument(
         "--pipeline-parallel-size",

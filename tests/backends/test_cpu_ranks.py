@@ -141,7 +141,7 @@ def test_the_bits_of_one_rank(
 
 
 def test_the_bits_of_one_rank_when_experts_are_shared(tmp_path: Path, kernel_cache: Path) -> None:
-    """And nothing of attention, which is whole on both."""
+    """And attention's heads, of which each rank has its own."""
     directory = make_checkpoint("mixtral", DTYPE, tmp_path)
     with loaded(directory, kernel_cache) as alone:
         want = run(alone)
