@@ -1,0 +1,78 @@
+"""One engine process of this machine and the requests in flight there, over Firelane's own frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from firelane.engine_config import EngineConfig
+from firelane.errors import FirelaneError
+from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.recovery import Resume
+from firelane.gateway.engines.replicas import EngineEvents, ReplicaSet
+from firelane.gateway.engines.watch import Deadlines, Heartbeat
+from firelane.node.supervisor import EngineExit, EngineSupervisor
+from firelane.wire.frames import Ready
+
+LAST_FRAMES_S = 0.5
+"""For the last frame of an engine that ended, which says why."""
+STOP_S = 2.0
+
+
+class LocalEngine:
+    """Used by one event loop. Owns the process, which is started again when it dies: its requests go on then,
+    with the same tokens. An engine that cannot be had any more ends this worker."""
+
+    def __init__(self, config: EngineConfig, deadlines: Deadlines) -> None:
+        self._link = EngineLink(watch=Heartbeat(deadlines))
+        self.replicas = ReplicaSet([self._link], Resume())
+        self._supervisor = EngineSupervisor(
+            config, self._link.attach, on_exit=self._on_exit, on_given_up=self._on_given_up
+        )
+        self._link.on_hang = lambda _: self._supervisor.kill()
+        self._link.is_stopped = self._supervisor.is_stopped
+        self._link.on_ready = self._on_ready
+        self._first: asyncio.Future[Ready] | None = None
+        self._is_closing = False
+
+    async def start(self, events: EngineEvents | None = None) -> Ready:
+        """Return when the engine serves. Raises the FirelaneError for which it does not."""
+        self.replicas.events = events
+        self._first = asyncio.get_running_loop().create_future()
+        await self._supervisor.start()
+        return await self._first
+
+    @property
+    def pid(self) -> int | None:
+        return self._supervisor.pid
+
+    async def close(self) -> None:
+        """Idempotent; also after a start that failed."""
+        self._is_closing = True
+        self.replicas.close()
+        await self._supervisor.stop(STOP_S if self._first is not None else 0.0)
+
+    def _on_ready(self, ready: Ready) -> None:
+        self._supervisor.mark_ready()
+        if self._first is not None and not self._first.done():
+            self._first.set_result(ready)
+
+    def _on_exit(self, ended: EngineExit) -> None:
+        del ended
+        if self._link.has_served:
+            self._supervisor.mark_served()
+
+    def _on_given_up(self, ended: EngineExit) -> None:
+        """The process may be gone before its last frame has been read."""
+        asyncio.get_running_loop().call_later(LAST_FRAMES_S, self._explain, ended)
+
+    def _explain(self, ended: EngineExit) -> None:
+        failed = self._link.failed
+        if self._first is not None and not self._first.done():
+            error = FirelaneError(failed.message if failed is not None else f"{ended}")
+            error.exit_code = ended.exit_code
+            self._first.set_exception(error)
+        elif not self._is_closing:
+            self.replicas.close()  # requests go on at other workers
+            os.kill(os.getpid(), signal.SIGTERM)

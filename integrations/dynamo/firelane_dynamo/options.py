@@ -1,0 +1,91 @@
+"""Options of a worker: Dynamo's own, and those of `firelane serve` that are of the engine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dynamo.common.backend.worker import WorkerConfig
+from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup, DynamoRuntimeConfig
+from dynamo.common.constants import DisaggregationMode
+from dynamo.common.utils.runtime import parse_endpoint
+
+from firelane import env
+from firelane.cli import options
+from firelane.engine_config import EngineConfig
+from firelane.errors import UsageError
+from firelane.sources.resolve import resolve
+from firelane.text.tokenizer_source import tokenizer_directory
+
+MODES = ("agg", "prefill", "decode")
+EMBEDDED_NAME = "firelane-embedded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """engine_timeout_s: an engine that shows no life for so long is replaced."""
+
+    engine: EngineConfig
+    worker: WorkerConfig
+    engine_timeout_s: float
+
+
+def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
+    """Raises FirelaneError; may fetch a model."""
+    given = _parser().parse_args(arguments)
+    environment = env.read()
+    model_dir = resolve(given.model, cache_dir=environment.cache_dir)
+    engine = EngineConfig(
+        model_dir=model_dir,
+        cache_dir=environment.cache_dir,
+        tokenizer_dir=tokenizer_directory(model_dir, environment.cache_dir),
+        sandbox=not given.no_sandbox,
+        **options.engine_settings(given),
+    )
+    if engine.ranks_option and given.disaggregation_mode != "agg":
+        raise UsageError(f"{engine.ranks_option} beside --disaggregation-mode: pages of ranks do not travel")
+    return WorkerOptions(engine=engine, worker=_worker(given, engine), engine_timeout_s=given.engine_timeout)
+
+
+def _worker(given: argparse.Namespace, engine: EngineConfig) -> WorkerConfig:
+    name = given.served_model_name or given.model or EMBEDDED_NAME
+    mode = DisaggregationMode(given.disaggregation_mode)
+    runtime = DynamoRuntimeConfig.from_cli_args(given)
+    runtime.validate()
+    component = "prefill" if mode is DisaggregationMode.PREFILL else "backend"
+    endpoint = runtime.endpoint or f"dyn://{runtime.namespace}.{component}.generate"
+    runtime.namespace, component, runtime.endpoint = parse_endpoint(endpoint)
+    return WorkerConfig.from_runtime_config(
+        runtime,
+        model_name=str(engine.tokenizer_dir or engine.model_dir),
+        served_model_name=name,
+        component=component,
+        disaggregation_mode=mode,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("firelane-dynamo", description=__doc__, allow_abbrev=False)
+    options.add_model(parser)
+    group = parser.add_argument_group("worker")
+    group.add_argument(
+        "--served-model-name", metavar="NAME", help="by which requests name it (default: MODEL)"
+    )
+    group.add_argument(
+        "--disaggregation-mode",
+        choices=MODES,
+        default="agg",
+        help="part of a request that comes here: all, the prompt, or what follows (default: %(default)s)",
+    )
+    group.add_argument(
+        "--engine-timeout",
+        type=options.positive_float,
+        default=5.0,
+        metavar="S",
+        help="an engine that shows no life for so many seconds is replaced (default: %(default)s)",
+    )
+    group.add_argument("--no-sandbox", action="store_true", help="the engine keeps all rights of this user")
+    options.add_engine(parser)
+    DynamoRuntimeArgGroup().add_arguments(parser)
+    return parser

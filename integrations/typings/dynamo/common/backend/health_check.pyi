@@ -1,0 +1,3 @@
+from typing import Any
+
+def build_health_check_payload(bos_token_id: int) -> dict[str, Any]: ...

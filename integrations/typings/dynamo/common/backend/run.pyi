@@ -1,0 +1,3 @@
+from dynamo.common.backend.engine import LLMEngine
+
+def run(engine_cls: type[LLMEngine], argv: list[str] | None = None) -> None: ...
