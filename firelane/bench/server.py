@@ -15,7 +15,9 @@ from typing import IO
 
 from firelane.errors import MachineError
 
-READY = re.compile(r'^(?:serving +.* at |.*"event": "serving".*"url": ")(http://[^\s"]+)', re.MULTILINE)
+READY = re.compile(
+    r'^(?:serving +.* at (?=http)|engine +\S+ at |.*"event": "serving".*"url": ")([^\s"]+)', re.MULTILINE
+)
 POLL_S = 0.005
 
 
@@ -23,8 +25,9 @@ class ServerProcess:
     """`firelane serve ARGUMENTS --port 0` as a child, or another command that serves; a context manager that
     stops it.
 
-    `url` is known when the constructor returns: the server is ready. `log` is its standard error so far.
-    Raises MachineError, with the server's last line, when it ends or stays silent for `timeout_s`.
+    `url` (of `firelane engine`: HOST:PORT) is known when the constructor returns: the server is ready. `log`
+    is its standard error so far. Raises MachineError, with the server's last line, when it ends or stays
+    silent for `timeout_s`.
     """
 
     def __init__(

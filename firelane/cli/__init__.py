@@ -20,6 +20,7 @@ from firelane.cli import (
     cache,
     chat,
     doctor,
+    engine,
     generate,
     keys,
     load,
@@ -43,6 +44,7 @@ from firelane.errors import FirelaneError
 
 COMMANDS = (
     serve,
+    engine,
     node,
     ps,
     load,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import positive_float, positive_int
 from firelane.errors import UsageError
@@ -49,6 +49,11 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="requests fail when their engine dies, in place of going on with another one",
     )
+    add_care(group)
+
+
+def add_care(group: Any) -> None:
+    """To a group: what becomes of engines that hang, and what they may do."""
     group.add_argument(
         "--engine-timeout",
         type=positive_float,
@@ -78,27 +83,36 @@ def tell_sandbox(engine: EngineConfig, settings: Environment) -> None:
         log.warning("sandbox: %s", lacking)
 
 
-def engine_options(
-    arguments: argparse.Namespace, engine: EngineConfig, models: int, index: int = 0
-) -> EngineOptions:
-    """The EngineOptions that the options of `add_replicas` give. models, index: as there."""
+def cared_for(arguments: argparse.Namespace, engine: EngineConfig) -> EngineOptions:
+    """One engine, as the options of `add_care` say."""
     import msgspec
 
     from firelane.cli.engine_shares import EngineOptions
 
-    step_deadline_s = arguments.step_deadline
-    if step_deadline_s is not None:
-        engine = msgspec.structs.replace(engine, step_limit_s=step_deadline_s)
-    roles = _roles(arguments, engine)
+    if arguments.step_deadline is not None:
+        engine = msgspec.structs.replace(engine, step_limit_s=arguments.step_deadline)
     return EngineOptions(
         engine=engine,
+        engine_timeout_s=arguments.engine_timeout,
+        step_deadline_s=arguments.step_deadline,
+    )
+
+
+def engine_options(
+    arguments: argparse.Namespace, engine: EngineConfig, models: int, index: int = 0
+) -> EngineOptions:
+    """The EngineOptions that the options of `add_replicas` give. models, index: as there. Raises
+    UsageError."""
+    from dataclasses import replace
+
+    roles = _roles(arguments, engine)
+    return replace(
+        cared_for(arguments, engine),
         replicas=len(roles) or arguments.replicas,
         roles=roles,
         models=models,
         index=index,
         recovery=not arguments.no_recovery,
-        engine_timeout_s=arguments.engine_timeout,
-        step_deadline_s=step_deadline_s,
         routing=arguments.routing,
     )
 

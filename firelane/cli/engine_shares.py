@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from firelane.cluster.config import RemoteConfig
 from firelane.engine_config import EngineConfig
 from firelane.gateway.routing_names import LEAST_TOKENS
 from firelane.native import cgroup
@@ -21,7 +22,7 @@ class EngineOptions:
     have some: as many as there are replicas. models: those that share this
     machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
     an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
-    the default). routing: as in ModelConfig.
+    the default). routing: as in ModelConfig. remote: where engines are that are not processes of this one.
     """
 
     engine: EngineConfig
@@ -33,6 +34,7 @@ class EngineOptions:
     engine_timeout_s: float = 5.0
     step_deadline_s: float | None = None
     routing: str = LEAST_TOKENS
+    remote: RemoteConfig | None = None
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""

@@ -17,6 +17,7 @@ from firelane.node.supervisor import EngineExit
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
     from firelane.cli.engines import GatewayEngines
+    from firelane.cluster.remote_fleet import RemoteFleet
     from firelane.gateway.engines.link import EngineLink
     from firelane.gateway.engines.replicas import ReplicaSet
     from firelane.gateway.requests.models import ServedModel
@@ -81,7 +82,11 @@ class ModelEngines:
         self._ends, self.replicas = engines, engines.replicas
         return engines
 
-    def _fleet(self) -> Fleet[EngineLink]:
+    def _fleet(self) -> Fleet[EngineLink] | RemoteFleet[EngineLink]:
+        if self.options.remote is not None:
+            from firelane.cli.remote_engines import remote_fleet
+
+            return remote_fleet(self.options.remote, self.options.engine, self)
         configs, shared = self.options.configs(), self._sharing.is_shared
         return Fleet(configs, self, is_shared=shared, group_of=self._group_of)
 
@@ -100,7 +105,12 @@ class ModelEngines:
     @property
     def can_sleep(self) -> bool:
         serving = self.replicas.serving if self.replicas is not None else []
-        return bool(serving) and all(link.ready is not None and link.ready.can_sleep for link in serving)
+        is_own = self.options.remote is None
+        return (
+            is_own
+            and bool(serving)
+            and all(link.ready is not None and link.ready.can_sleep for link in serving)
+        )
 
     @property
     def ready_bytes(self) -> int:

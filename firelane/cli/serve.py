@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli import engine_options, gateway_options, host_options, options
+from firelane.cli import cluster_options, engine_options, gateway_options, host_options, options
 from firelane.errors import UsageError
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_engine(parser)
     host_options.add_hosts(parser)
     engine_options.add_replicas(parser)
+    cluster_options.add_engines(parser)
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +153,8 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def run(arguments: argparse.Namespace, environment: Environment) -> int:
+    from dataclasses import replace
+
     from firelane.cli.node_plan import fixed_models
     from firelane.cli.service import serve
 
@@ -166,13 +169,16 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     settings |= gateway_options.storage_settings(arguments, environment.cache_dir, name, arguments.port)
     config = gateway_config(arguments, models, settings)
     options.log_resolved("gateway", config, as_json=as_json)
+    remote = cluster_options.remote_config(arguments)
     engines: list[EngineOptions] = []
     for index, model in enumerate(models):
         engine = _engine(arguments, model, environment, hosts)
-        options.log_resolved("engine", engine, as_json=as_json)
-        if index == 0:
-            engine_options.tell_sandbox(engine, environment)
-        engines.append(engine_options.engine_options(arguments, engine, len(models), index))
+        own = engine_options.engine_options(arguments, engine, len(models), index)
+        engines.append(replace(own, remote=remote))
+        if arguments.engines is None:
+            options.log_resolved("engine", engine, as_json=as_json)
+            if index == 0:
+                engine_options.tell_sandbox(engine, environment)
     return serve(config, fixed_models(config, engines), display)
 
 

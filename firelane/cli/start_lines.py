@@ -40,6 +40,10 @@ class StartLines:
         self._display.close()
         self._say("serving", f"{', '.join(names)} at {url} after {ready_s:.2f} s{note}; Ctrl-C ends it")
 
+    def listening(self, name: str, address: str, ready_s: float) -> None:
+        """Of an engine for gateways elsewhere."""
+        self._say("engine", f"{name} at {address} after {ready_s:.2f} s; Ctrl-C ends it")
+
     def _say(self, label: str, text: str) -> None:
         self._display.say(f"{label:<{LABEL_WIDTH}}{text}")
 

@@ -29,6 +29,7 @@ ENGINE = (
     "--state-snapshots --state-snapshot-interval"
 )
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
+REMOTE = "--engines --engine-tls-ca --engine-tls-cert --engine-tls-key"
 HOSTS = "--nnodes --node-rank --master-addr --cluster-key-file --node-timeout"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices --tls-cert --tls-key"
@@ -41,7 +42,10 @@ FLAGS = {
     "--no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
-    f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {ENGINE}",
+    f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {REMOTE} "
+    f"{ENGINE}",
+    "engine": "MODEL --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format --no-sandbox "
+    f"--engine-timeout --step-deadline {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,
     "load": f"MODEL --timeout-s {SERVER}",

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Protocol, cast
 
-from firelane.wire.codec import FrameReader, WireError
-from firelane.wire.frames import FromEngine, NewRequest, Submit
+from firelane.gateway.engines.renumbering import SAME_IDS, Ids
+from firelane.wire.codec import FrameReader, WireError, encode
+from firelane.wire.frames import FromEngine, NewRequest, Submit, ToEngine
 from firelane.wire.repeats import repeats, shortened
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,10 @@ class Receiver(Protocol):
 class Connection(asyncio.Protocol):
     """Owns the socket. Reports to its receiver until one of them closes it. frames: how many have come."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, ids: Ids = SAME_IDS) -> None:
+        """ids: of requests, as they are on the way."""
         self.frames = 0
+        self._ids = ids
         self._receiver: Receiver | None = receiver
         self._reader: FrameReader[FromEngine] = FrameReader(FromEngine)
         self._transport: asyncio.Transport | None = None
@@ -43,6 +46,14 @@ class Connection(asyncio.Protocol):
         make = loop.create_unix_connection if sock.family == socket.AF_UNIX else loop.create_connection
         _, connection = await make(lambda: cls(receiver), sock=sock)  # pyright: ignore[reportCallIssue]
         return connection
+
+    def take_over(self, transport: asyncio.Transport, head: bytes) -> None:
+        """Of a connection that does not read. head: what has come of its frames."""
+        self._transport = transport
+        transport.set_protocol(self)
+        self.data_received(head)
+        if not transport.is_closing():
+            transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -63,7 +74,7 @@ class Connection(asyncio.Protocol):
             return
         self.frames += 1
         try:
-            self._receiver.receive(frame)
+            self._receiver.receive(self._ids.received(frame))
         except Exception:  # a defect in handling one frame must not cost the engine's other requests
             log.exception("frame_failed kind=%s", type(frame).__name__)
 
@@ -77,9 +88,9 @@ class Connection(asyncio.Protocol):
         if receiver is not None:
             receiver.lose(reason)
 
-    def write(self, data: bytes) -> None:
+    def send(self, frame: ToEngine) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._transport.write(encode(self._ids.sent(frame)))
 
     def close(self) -> None:
         self._receiver = None

@@ -13,15 +13,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from firelane.errors import FirelaneError, RequestError
+from firelane.errors import RequestError
 from firelane.gateway.engines.connection import Connection, submissions
+from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
-from firelane.gateway.engines.load import Load
 from firelane.gateway.engines.load_clock import LoadClock
-from firelane.gateway.engines.ragged import deliver_ragged
+from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
-from firelane.wire.codec import encode
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -40,7 +39,6 @@ from firelane.wire.frames import (
     Rejected,
     Sleep,
     StepFrame,
-    TokenLogprobs,
     Wake,
 )
 
@@ -88,11 +86,9 @@ class EngineLink:
         self.failed: Failed | None = None
         self.has_served = self.is_shared = False
         self.life = 0
-        self.step_prompt_tokens = 0
-        self.load = Load()
         self.load_clock = LoadClock()
         self._watch = watch
-        self._flights: dict[int, InFlight] = {}
+        self._delivery = Delivery(self.abort)
         self._new: list[NewRequest] = []
         self._aborts: list[int] = []
         self._flush_scheduled = False
@@ -104,17 +100,22 @@ class EngineLink:
 
     @property
     def in_flight(self) -> int:
-        return len(self._flights)
+        return len(self._delivery.flights)
 
     @property
     def prefill_tokens(self) -> int:
         """Of prompts that have not drawn yet, less those that are likely cached."""
-        return self.load.tokens
+        return self._delivery.load.tokens
+
+    @property
+    def step_prompt_tokens(self) -> int:
+        """Of the prompts that the last step began."""
+        return self._delivery.step_prompt_tokens
 
     @property
     def sequences(self) -> int:
         """In flight here, also for other gateways, as far as the engine has told."""
-        own = len(self._flights)
+        own = self.in_flight
         return max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     @property
@@ -138,50 +139,57 @@ class EngineLink:
         self._schedule_flush()
 
     def holds(self, flight: InFlight) -> bool:
-        return flight.id in self._flights
+        return flight.id in self._delivery.flights
 
     async def attach(self, sock: socket.socket) -> None:
         """Take over a connected stream socket to an engine that is loading. Owns and closes the socket.
 
         What is still in flight on an older connection is lost.
         """
+        self._renew()
+        self._connection = await Connection.open(sock, self)
+        self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
+
+    def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
+        """As `attach`, of a connection over a network that stands already and does not read. number: of its
+        requests' ids there; head: what has come of its frames."""
+        self._renew()
+        self._connection = Connection(self, Renumbering(number))
+        self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
+        self._connection.take_over(stream, head)
+
+    def _renew(self) -> None:
         if self._connection is not None:
             self._detach()
             self.lose("another engine takes its place")
         self.state, self.reason = LinkState.STARTING, "the engine is starting"
         self.progress = self.ready = self.failed = self.asleep = None
         self.has_served = False
-        self._connection = await Connection.open(sock, self)
-        self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
 
     def submit(self, flight: InFlight) -> None:
         """Queue a request; those of one event-loop turn travel together. Only where the link is ready."""
-        flight.running = False
-        self._flights[flight.id] = flight
+        self._delivery.add(flight)
         self._new.append(flight.continuation())
-        self.load.add(flight)
         self._schedule_flush()
 
     def abort(self, request_id: int) -> bool:
         """Stop a request and forget its sink. False where it is not here."""
-        flight = self._flights.pop(request_id, None)
-        if flight is None:
+        if self._delivery.remove(request_id) is None:
             return False
-        self.load.settle(self._flights)
         self._aborts.append(request_id)
         self._schedule_flush()
         return True
 
     def take_back(self, count: int) -> list[InFlight]:
         """The oldest requests leave this engine, to go on elsewhere."""
-        flights = list(self._flights.values())[:count]
+        flights = list(self._delivery.flights.values())[:count]
         for flight in flights:
             self.abort(flight.id)
         return flights
 
     def take_waiting(self) -> list[InFlight]:
         """Requests that the engine has not begun leave it."""
-        flights = [flight for flight in self._flights.values() if not flight.running]
+        flights = [flight for flight in self._delivery.flights.values() if not flight.running]
         for flight in flights:
             self.abort(flight.id)
         return flights
@@ -196,19 +204,19 @@ class EngineLink:
         if self.state is LinkState.READY and self._connection is not None:
             self.state, self.reason = LinkState.STANDBY, "the engine is in standby"
             self._flush()
-            self._connection.write(encode(Sleep()))
+            self._connection.send(Sleep())
 
     def wake(self) -> None:
         """Have it come back."""
         if self.state is LinkState.STANDBY and self._connection is not None:
-            self._connection.write(encode(Wake()))
+            self._connection.send(Wake())
 
     def drain(self, timeout_s: float) -> None:
         """Ask the engine to end when it has nothing left, or at the latest after this time."""
         self.retire("the engine is draining")
         if self._connection is not None:
             self._flush()
-            self._connection.write(encode(Drain(timeout_s)))
+            self._connection.send(Drain(timeout_s))
 
     def close(self, reason: str = "the gateway is closing") -> None:
         """Drop the connection; requests in flight are lost. `on_down` is not called."""
@@ -243,9 +251,9 @@ class EngineLink:
         if self._connection is None:
             return
         for submission in submissions(new):
-            self._connection.write(encode(submission))
+            self._connection.send(submission)
         if aborts:
-            self._connection.write(encode(Abort(aborts)))
+            self._connection.send(Abort(aborts))
 
     def receive(self, frame: FromEngine) -> None:
         """Act on one frame from the engine."""
@@ -305,8 +313,7 @@ class EngineLink:
             self.on_awake()
 
     def _on_rejected(self, frame: Rejected) -> None:
-        flight = self._flights.pop(frame.id, None)
-        self.load.settle(self._flights)
+        flight = self._delivery.remove(frame.id)
         if flight is not None and frame.elsewhere:
             self._give_back([flight])
         elif flight is not None:
@@ -314,99 +321,18 @@ class EngineLink:
 
     def _on_step(self, frame: StepFrame) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
-        flights = self._flights
-        self.step_prompt_tokens = 0
-        self.stats = frame.stats
-        self.has_served = True
-        if frame.counts:
-            deliver_ragged(frame, self, now_s)
-        else:
-            if frame.started or frame.logprobs or frame.finished:
-                self._before_tokens(frame, now_s)
-            for request_id, token in zip(frame.ids, frame.tokens, strict=True):
-                flight = flights.get(request_id)
-                if flight is None:
-                    continue
-                flight.tokens.append(token)
-                try:
-                    flight.sink.on_token(token, now_s)
-                except Exception:
-                    self._drop(request_id)
-        self.load.settle(flights)
+        self.stats, self.has_served = frame.stats, True
+        self._delivery.deliver(frame, now_s)
         if frame.finished:
             self._end(frame.finished)
         if self.owner is not None:
             self.owner.on_frame(self, frame, now_s)
 
-    def _before_tokens(self, frame: StepFrame, now_s: float) -> None:
-        self.tell_started(frame, now_s)
-        for entry in frame.logprobs:
-            self.tell_logprobs(entry)
-        self.tell_embeddings(frame)
-        for finished in frame.finished:
-            self.tell_ending(finished)
-
-    def tell_started(self, frame: StepFrame, now_s: float) -> None:
-        for started in frame.started:
-            flight = self._flights.get(started.id)
-            if flight is not None:
-                flight.running = True
-                self.step_prompt_tokens += len(flight.request.prompt) // 4
-                first, flight.told = not flight.told, True
-                if first:
-                    at_s = now_s - started.age_s
-                    self._tell(started.id, flight.sink.on_started, started.cached_tokens, at_s)
-
-    def tell_logprobs(self, entry: TokenLogprobs) -> None:
-        """Each position once, however often the prompt was computed."""
-        flight = self._flights.get(entry.id)
-        if flight is not None and entry.position > flight.reported:
-            flight.reported = entry.position
-            self._tell(entry.id, flight.sink.on_logprobs, entry)
-
-    def tell_embeddings(self, frame: StepFrame) -> None:
-        for embedding in frame.embeddings:
-            flight = self._flights.get(embedding.id)
-            if flight is not None:
-                self._tell(embedding.id, flight.sink.on_embedding, embedding.values)
-
-    def tell_ending(self, finished: Finished) -> None:
-        """Not of those that the engine gives up because it ends: they go on elsewhere."""
-        flight = self._flights.get(finished.id)
-        if flight is not None and finished.reason != "abort" and not flight.goes_on(finished.reason):
-            self._tell(finished.id, flight.sink.ending, finished.reason)
-
-    def tell_token(self, request_id: int, token: int, now_s: float) -> None:
-        flight = self._flights.get(request_id)
-        if flight is not None:
-            flight.tokens.append(token)
-            self._tell(request_id, flight.sink.on_token, token, now_s)
-
-    def wants_logprobs(self, request_id: int) -> bool:
-        flight = self._flights.get(request_id)
-        return flight is not None and flight.request.sampling.logprobs >= 0
-
-    def _tell(self, request_id: int, method: Callable[..., None], *news: object) -> None:
-        try:
-            method(*news)
-        except Exception:
-            self._drop(request_id)
-
     def _end(self, ended: list[Finished]) -> None:
-        returned: list[InFlight] = []
-        for finished in ended:
-            flight = self._flights.pop(finished.id, None)
-            if flight is None:
-                continue
-            self.load.settle(self._flights)
-            if finished.reason == "abort":
-                returned.append(flight)
-            elif flight.goes_on(finished.reason) and self.owner is not None:
+        returned, handed_over = self._delivery.end(ended)
+        if self.owner is not None:
+            for flight in handed_over:
                 self.owner.on_handed_over(self, flight)
-            elif finished.message:
-                flight.fail(RequestError(finished.message, code="grammar_failed"))
-            else:
-                flight.finish()
         if returned:
             self._give_back(returned)
 
@@ -414,14 +340,6 @@ class EngineLink:
         self.retire("the engine is ending")
         if self.owner is not None:
             self.owner.on_returned(self, flights)
-
-    def _drop(self, request_id: int) -> None:
-        """A defect in one stream must not end the others."""
-        log.exception("request_failed id=%d", request_id)
-        flight = self._flights.get(request_id)
-        self.abort(request_id)
-        if flight is not None:
-            flight.fail(FirelaneError("internal error in the token stream"))
 
     def lose(self, reason: str) -> None:
         """The connection is gone, and with it all that is in flight."""
@@ -431,8 +349,7 @@ class EngineLink:
         self.reason = self.failed.message if self.failed else reason
         self._new.clear()
         self._aborts.clear()
-        lost, self._flights = list(self._flights.values()), {}
-        self.load = Load()
+        lost = self._delivery.clear()
         self.load_clock = LoadClock()
         if self.owner is not None:
             self.owner.on_lost(self, lost, self.reason)

@@ -1,0 +1,127 @@
+"""A gateway's connection to the host of an engine, up to the end of the hello."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import cast
+
+from firelane.cluster.addresses import Place
+from firelane.errors import FirelaneError
+from firelane.wire.codec import WireError
+from firelane.wire.hello import Hello, Refusal, Welcome, encode_hello, take_hello
+
+DIAL_S = 10.0
+"""For the connection, TLS and the hello together."""
+IDLE_S, INTERVAL_S, PROBES = 10, 5, 3
+SILENCE_MS = 20_000
+"""A peer that answers no packet for so long is gone."""
+
+
+class DialError(FirelaneError):
+    """No connection; is_passing: maybe one soon."""
+
+    def __init__(self, message: str, *, is_passing: bool = True) -> None:
+        super().__init__(message)
+        self.is_passing = is_passing
+
+
+@dataclass(frozen=True)
+class Dialed:
+    """A connection after the hello, which does not read. number: of it; head: what has come of its frames;
+    more may come in the same turn of the loop."""
+
+    transport: asyncio.Transport
+    number: int
+    head: bytearray
+
+
+async def dial(place: Place, hello: Hello, context: ssl.SSLContext | None) -> Dialed:
+    """Raises DialError."""
+    loop = asyncio.get_running_loop()
+    client: _Client | None = None
+    try:
+        async with asyncio.timeout(DIAL_S):
+            _, client = await loop.create_connection(
+                lambda: _Client(hello),
+                *place.address,
+                ssl=context,
+                server_hostname=place.name if context is not None else None,
+            )
+            return await client.dialed
+    except TimeoutError as error:
+        raise DialError(f"no answer for {DIAL_S:g} s") from error
+    except (OSError, ssl.SSLError) as error:
+        raise DialError(f"no connection: {error}") from error
+    finally:
+        if client is not None:
+            client.release()
+
+
+class _Client(asyncio.Protocol):
+    def __init__(self, hello: Hello) -> None:
+        self.dialed: asyncio.Future[Dialed] = asyncio.get_running_loop().create_future()
+        self._hello, self._data = hello, bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def release(self) -> None:
+        """Close what nobody has got."""
+        got = self.dialed.done() and not self.dialed.cancelled() and self.dialed.exception() is None
+        if not got and self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        watch_peer(self._transport)
+        self._transport.write(encode_hello(self._hello))
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._transport is None or self.dialed.done():
+            return
+        try:
+            taken = take_hello(bytes(self._data))
+        except WireError as error:
+            self._fail(DialError(str(error)))
+            return
+        if taken is None:
+            return
+        message, rest = taken
+        if isinstance(message, Welcome):
+            self._transport.pause_reading()
+            del self._data[: len(self._data) - len(rest)]
+            self.dialed.set_result(Dialed(self._transport, message.number, self._data))
+        elif isinstance(message, Refusal):
+            self._fail(DialError(f"refused: {message.reason}", is_passing=message.is_passing))
+        else:
+            self._fail(DialError("a gateway answers there, not an engine's host"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f" ({exc})" if exc else ""
+        self._fail(DialError(f"the host closed the connection before the hello's end{why}"))
+
+    def _fail(self, error: DialError) -> None:
+        if not self.dialed.done():
+            self.dialed.set_exception(error)
+
+
+def watch_peer(transport: asyncio.BaseTransport) -> None:
+    """Have the system find out when the other host is gone without a word."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+    for name, value in (
+        ("TCP_KEEPIDLE", IDLE_S),
+        ("TCP_KEEPINTVL", INTERVAL_S),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", SILENCE_MS),
+    ):
+        if hasattr(socket, name):
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    for level, option, value in options:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(level, option, value)

@@ -1,0 +1,58 @@
+"""Options of engines on other hosts: what goes together, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firelane.cli import build_parser, cluster_options
+from firelane.cluster.addresses import Address
+from firelane.errors import UsageError
+
+TLS = ["--engine-tls-ca", "a.pem", "--engine-tls-cert", "b.pem", "--engine-tls-key", "c.pem"]
+
+
+def remote(*words):
+    return cluster_options.remote_config(build_parser().parse_args(["serve", *words]))
+
+
+def test_engines_here_need_no_config():
+    assert remote() is None
+
+
+def test_addresses_and_certificates():
+    found = remote("--engines", "localhost:1", "[::1]")
+    assert found.addresses == (Address("localhost", 1), Address("::1", cluster_options.DEFAULT_PORT))
+    assert found.tls is None
+    found = remote("--engines", "far:7", *TLS)
+    assert (found.tls.ca, found.tls.cert, found.tls.key) == (Path("a.pem"), Path("b.pem"), Path("c.pem"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engines", "far"], "--engine-tls-ca"),
+        (["--engines", "far:0"], "HOST"),
+        (["--engines", "far", *TLS[:4]], "--engine-tls-key is missing"),
+        (TLS, "--engines"),
+        (["--engines", "localhost", "--threads", "2"], "--threads beside --engines"),
+        (["--engines", "localhost", "--replicas", "2"], "--replicas beside --engines"),
+        (["--engines", "localhost", "--prefill", "1"], "--prefill beside --engines"),
+        (["--engines", "localhost", "--no-sandbox"], "--no-sandbox beside --engines"),
+        (["--engines", "localhost", "--nnodes", "2"], "--nnodes beside --engines"),
+        (["--engines", "localhost", "--no-prefix-cache"], "--no-prefix-cache beside --engines"),
+        (["--engines", "localhost", "--gateways", "2"], "--gateways"),
+        (["--model", "x", "--engines", "localhost"], "--model"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        remote(*words)
+
+
+def test_an_engine_listens_elsewhere_with_certificates_alone():
+    words = build_parser().parse_args(["engine", "--host", "10.0.0.1"])
+    tls = cluster_options.cluster_tls(words, "--tls")
+    with pytest.raises(UsageError, match="--tls-ca"):
+        cluster_options.check_plain(Address(words.host, words.port), tls, "--tls")
