@@ -18,6 +18,7 @@ from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
+from firelane.gateway.engines.load import Load
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
@@ -105,7 +106,12 @@ class EngineLink:
     @property
     def prefill_tokens(self) -> int:
         """Of prompts that have not drawn yet, less those that are likely cached."""
-        return self._delivery.load.tokens
+        return self.load.tokens
+
+    @property
+    def load(self) -> Load:
+        """The work that lies before the engine."""
+        return self._delivery.load
 
     @property
     def step_prompt_tokens(self) -> int:
