@@ -131,6 +131,11 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
+    def ranks(self) -> int:
+        """Processes of one engine, on all of its hosts."""
+        return max(self.tensor_parallel_size, self.expert_parallel_size) * self.pipeline_parallel_size
+
+    @property
     def ranks_option(self) -> str:
         """The options that ask for several ranks, as they are given; "" of one rank."""
         sizes = {kind: getattr(self, f"{kind}_parallel_size") for kind in ("tensor", "expert", "pipeline")}

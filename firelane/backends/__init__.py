@@ -42,11 +42,11 @@ def create_executor(
 
 def check(name: str, config: ExecutorConfig) -> None:
     """Raises UsageError for what the backend of this name does not take, whatever the model."""
-    if name == "null":
-        _check_for_one(name, "tensor", config.tensor_parallel_size)
+    if name == "null" and config.ranks > 1:
+        raise UsageError(
+            f"{config.ranks_option}: the null backend has one rank; leave it out, or choose --backend cpu"
+        )
     if name != "cpu":
-        _check_for_one(name, "expert", config.expert_parallel_size)
-        _check_for_one(name, "pipeline", config.pipeline_parallel_size)
         _check_for_one_host(name, config)
     if name == "cuda":
         _check_for_gpu(config)
@@ -63,14 +63,6 @@ def resolve(backend: str) -> str:
 def describe(name: str, config: ExecutorConfig) -> str:
     """The device that the backend of this name will use, in words for people. Raises UsageError."""
     return import_module(BACKENDS[name]).describe(config)
-
-
-def _check_for_one(name: str, kind: str, size: int) -> None:
-    if size > 1:
-        raise UsageError(
-            f"--{kind}-parallel-size {size}: the {name} backend has one; leave it out, or choose "
-            "--backend cpu"
-        )
 
 
 def _check_for_one_host(name: str, config: ExecutorConfig) -> None:

@@ -29,7 +29,7 @@ def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) ->
     codes of the KV cache and of activations. The number of threads and of ranks, the sizes and the format of
     the weights in memory, unless it quantises them, make no difference to the tokens."""
     backend = type(executor).__module__.rpartition(".")[0]
-    gemm = "ranks" if backend.endswith(".cuda") and config.tensor_parallel_size > 1 else config.gemm
+    gemm = "ranks" if backend.endswith(".cuda") and config.ranks > 1 else config.gemm
     form = config.weights if config.weights in QUANTIZING else config.dtype
     parts = (firelane.__version__, checkpoint, backend, gemm, form, str(executor.vocab_size))
     parts = (*parts, config.kv_cache_code) if config.kv_cache_code else parts

@@ -8,4 +8,4 @@ from firelane.backends.cuda.rank_process import main
 MODULE = "tests.gpu.nccl_rank"
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], lambda t: gpu_of(t.rank, t.layout.ranks, t.meeting, gathers=True)))
+    sys.exit(main(sys.argv[1:], lambda t: gpu_of(t.rank, t.layout, t.meeting, gathers=True)))

@@ -36,19 +36,21 @@ def found(cache_dir: Path, **options: Any) -> list[Any]:
     return [(o.token_ids, [[x.logprob for x in step.values()] for step in o.logprobs]) for o in outputs]
 
 
-def test_the_bits_of_one_gpu(tmp_path: Path) -> None:
-    assert found(tmp_path, tensor_parallel_size=2) == found(tmp_path, gemm="ranks")
+@pytest.mark.parametrize("kind", ["tensor", "pipeline"])
+def test_the_bits_of_one_gpu(kind: str, tmp_path: Path) -> None:
+    assert found(tmp_path, **{f"{kind}_parallel_size": 2}) == found(tmp_path, gemm="ranks")
 
 
-def test_rows_that_nccl_brings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["tensor", "pipeline"])
+def test_rows_that_nccl_brings(kind: str, tmp_path: Path) -> None:
     """As on GPUs that cannot read each other's memory."""
     directory = make_checkpoint("llama3", "bfloat16", tmp_path / "model")
     program, prompt = load_program(read_config(directory)), list(range(20))
-    config = ExecutorConfig(cache_dir=tmp_path, tensor_parallel_size=2, **SIZES)
+    config = ExecutorConfig(cache_dir=tmp_path, **{f"{kind}_parallel_size": 2}, **SIZES)
     with ExitStack() as stack:
         leader = Leader(program, directory, config, tmp_path / "meeting", module=MODULE)
         stack.callback(leader.close)
-        device = gpu_of(0, leader.ranks, leader.meeting, gathers=True)
+        device = gpu_of(leader.rank, leader.layout, leader.meeting, gathers=True)
         group = load_led(leader, device, lambda *_: None, stack)
         tokens = Batch(group).generate(1, prompt, 8)
         group.release()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def describe(config: ExecutorConfig) -> str:
     """Raises MachineError where no GPU can be used."""
-    gpu, ranks = gpu_detection.require(gpu_detection.detect()), config.tensor_parallel_size
+    gpu, ranks = gpu_detection.require(gpu_detection.detect()), config.ranks
     return f"{ranks} x {gpu}" if ranks > 1 else str(gpu)
 
 
@@ -41,11 +41,11 @@ def load(program: Program, model_dir: Path, config: ExecutorConfig, progress: Pr
     log.debug(
         "gpu %s, driver %s, CUDA %s", gpu, found.driver or "unknown", gpu_detection.dotted(found.driver_cuda)
     )
-    ranks = config.tensor_parallel_size
+    ranks = config.ranks
     if ranks > found.count:
         raise UsageError(
-            f"--tensor-parallel-size {ranks}: this process sees {found.count} GPU{'s' * (found.count != 1)}, "
-            "and each rank needs one; lower it, or look at CUDA_VISIBLE_DEVICES"
+            f"{config.ranks_option}: this process sees {found.count} GPU{'s' * (found.count != 1)}, "
+            f"and each of {ranks} ranks needs one; lower it, or look at CUDA_VISIBLE_DEVICES"
         )
     with translated("importing torch and triton"):
         loader = import_module("firelane.backends.cuda.loader")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import WAIT_LIMIT_S, Fence, Graph, Shared
+from firelane.backends.cuda.device import WAIT_LIMIT_S, Fence, Graph, Shared, StageLink
 from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.peers import Peers
 from firelane.errors import MachineError
@@ -99,9 +99,14 @@ class CudaDevice:
 
     def shared(self, nbytes: int, *, ranks: int) -> Shared:
         assert self._peers is not None, "a program of ranks on a device that has no peers"
-        assert self._peers.ranks == ranks, f"{ranks} ranks of {self._peers.ranks}"
+        assert self._peers.layout.lanes == ranks, f"{ranks} ranks of {self._peers.layout}"
         with translated("sharing memory with the other GPUs"), self.on_stream():
             return self._peers.share(nbytes)
+
+    def stage_link(self, nbytes: int, *, received: int) -> StageLink:
+        assert self._peers is not None, "a program of stages on a device that has no peers"
+        with translated("connecting stages on several GPUs"), self.on_stream():
+            return self._peers.link_stages(nbytes, received)
 
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         with self.on_stream():

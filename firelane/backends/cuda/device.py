@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -49,6 +50,30 @@ class Shared(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """Rows on their way from one stage of a pipeline to the next. memory: uint8, theirs while they move.
+    before: work after which `memory` may be written (by the sender) or read (by the receiver); after: work
+    that says that it was."""
+
+    before: Work
+    memory: Tensor
+    after: Work
+
+
+class StageLink(Protocol):
+    """What a rank sends to that of the next stage, and receives from that of the stage before. Transfers have
+    numbers from 0 on; each ends before that of the same number begins again."""
+
+    def send(self, number: int, first: int, nbytes: int) -> Transfer:
+        """Of so many bytes, from `first` on in the memory of this link."""
+        ...
+
+    def receive(self, number: int, first: int, nbytes: int) -> Transfer:
+        """As the stage before sends them, with the same numbers."""
+        ...
+
+
 class Device(Protocol):
     """One device. All work goes to one stream, in order, whatever thread starts it."""
 
@@ -81,6 +106,11 @@ class Device(Protocol):
 
     def shared(self, nbytes: int, *, ranks: int) -> Shared:
         """Memory that all `ranks` ranks of the group ask for, each on its device; not initialised."""
+        ...
+
+    def stage_link(self, nbytes: int, *, received: int) -> StageLink:
+        """The link to the stages before and behind, which all ranks ask for. nbytes: of all that this rank
+        sends in a step, or of all `received` transfers that it receives, whichever is more."""
         ...
 
     def register(self, address: int, nbytes: int) -> None:

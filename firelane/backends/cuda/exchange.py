@@ -2,7 +2,8 @@
 
 All-reduces take two places by turns: a rank that writes to one again has met the others since, at the
 collective between, so all have read what lay there. Behind the last one of a step comes the meeting for its
-logits."""
+logits; or, of a stage that has none, the next step's first, which takes the other place unless their number
+is odd: then the ranks meet once more."""
 
 from __future__ import annotations
 
@@ -36,10 +37,12 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """shared: None of a program without collectives. places: by value that this rank leaves."""
+    """shared: None of a program without collectives. places: by value that this rank leaves. last: the value
+    behind whose sum all have to meet again."""
 
     shared: Shared | None
     places: Mapping[Value, Place]
+    last: Value | None = None
 
     @classmethod
     def allocate(cls, program: Program, max_rows: Mapping[Rows, int], device: Device) -> Exchange:
@@ -57,7 +60,8 @@ class Exchange:
             width = max(op.widths)
             places[op.x] = Place(first=end, stride=_stride(width), rows=max_rows[op.x.rows])
             end += _nbytes(op.x, width, max_rows)
-        return cls(shared=device.shared(end, ranks=sums[0].ranks), places=places)
+        last = sums[-1].x if len(sums) % 2 and not gathered else None
+        return cls(shared=device.shared(end, ranks=sums[0].ranks), places=places, last=last)
 
     @property
     def values(self) -> dict[Value, Tensor]:
@@ -65,18 +69,31 @@ class Exchange:
         if self.shared is None:
             return {}
         mine = self.shared.mine
-        return {v: _view(mine[p.first : p.first + p.nbytes(v)], v, p) for v, p in self.places.items()}
+        return {v: view_of(mine[p.first : p.first + p.nbytes(v)], v, p) for v, p in self.places.items()}
 
     def meeting(self, value: Value, rows: int) -> tuple[Work, list[Tensor]]:
         """Work after which all ranks have left `rows` rows, and those of each rank: [rows, stride]."""
         assert self.shared is not None
         place = self.places[value]
         work, found = self.shared.meeting(place.first, place.nbytes(value, rows))
-        return work, [_view(part, value, place) for part in found]
+        return work, [view_of(part, value, place) for part in found]
+
+    def closing(self, value: Value) -> list[Work]:
+        """Work behind the sum of `value`."""
+        if value != self.last or self.shared is None:
+            return []
+        work, _ = self.shared.meeting(self.places[value].first, GRAIN_BYTES)
+        return [work]
 
 
-def _view(data: Tensor, value: Value, place: Place) -> Tensor:
+def view_of(data: Tensor, value: Value, place: Place) -> Tensor:
+    """Bytes of a place as rows: [rows, stride]."""
     return data.view(DTYPES[value.dtype]).view(-1, place.stride)
+
+
+def end_of(value: Value, place: Place) -> int:
+    """The first byte behind a place, where another one may begin."""
+    return place.first + round_up(place.nbytes(value), GRAIN_BYTES)
 
 
 def _stride(width: int) -> int:

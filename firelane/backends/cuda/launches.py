@@ -33,6 +33,8 @@ from firelane.backends.cuda.segmented_launches import (
     all_reduce,
     gather,
     planes,
+    receive,
+    send,
     tree_linear,
     tree_of_experts,
 )
@@ -54,11 +56,13 @@ from firelane.program.ops import (
     LatentCache,
     Linear,
     Op,
+    Receive,
     RMSNorm,
     RopeAndCache,
     Route,
     Sample,
     SelectRows,
+    Send,
     ShortConv,
     StateSpace,
 )
@@ -347,6 +351,16 @@ def _(op: AllReduce, to: Lowering) -> list[Work]:
 @lower.register
 def _(op: Gather, to: Lowering) -> list[Work]:
     return gather(op, to)
+
+
+@lower.register
+def _(op: Send, to: Lowering) -> list[Work]:
+    return send(op, to)
+
+
+@lower.register
+def _(op: Receive, to: Lowering) -> list[Work]:
+    return receive(op, to)
 
 
 @lower.register

@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -85,10 +86,25 @@ def load_on(
     member: Member = ALONE,
 ) -> CudaExecutor:
     """As load(), on a given device; program: of all members."""
-    program = member.program(program)
+    others, program = member.others(program), member.program(program)
     check_supported(program)
     with device.on_stream():
-        return _load_on(device, program, checkpoint, config, progress, member)
+        return _load_on(device, program, checkpoint, config, progress, member, others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A program that a rank runs, as far as it is known before its weights are read. stored: codes of the
+    checkpoint, by weight. expected: of its products, those that may be in the coded form taken to be."""
+
+    program: Program
+    stored: Mapping[str, Stored]
+    expected: ProductPlan
+
+    @classmethod
+    def of(cls, program: Program, checkpoint: Checkpoint, config: ExecutorConfig, device: Device) -> Part:
+        stored = stored_weights(program, checkpoint, config.weights)
+        return cls(program=program, stored=stored, expected=_expected_plan(program, config, stored, device))
 
 
 def _load_on(
@@ -98,23 +114,14 @@ def _load_on(
     config: ExecutorConfig,
     progress: ProgressCallback,
     member: Member,
+    others: Sequence[Program],
 ) -> CudaExecutor:
     before = device.free_bytes()
-    stored = stored_weights(program, checkpoint, config.weights)
-    expected = _expected_plan(program, config, stored, device)
-    early = _memory_plan(
-        program,
-        config,
-        expected,
-        stored,
-        free_bytes=before,
-        weights_bytes=planned_bytes(program, config.weights, stored),
-        given=member.limits(program),
-    )
+    parts = [Part.of(one, checkpoint, config, device) for one in (program, *others)]
+    part, given = parts[0], member.limits(program)
+    early = _early_plan(parts, config, free_bytes=before, given=given)
     state = member.join(early.limits, program.vocab_size)
-    compiled = in_background(
-        lambda: _compile_early(program, config, early, expected, stored, device, progress), name="compile"
-    )
+    compiled = in_background(lambda: _compile_early(part, config, early, device, progress), name="compile")
 
     def watchful(stage: str, done: float, total: float, unit: str, /) -> None:
         """A kernel that does not compile ends the loading."""
@@ -128,22 +135,20 @@ def _load_on(
         checkpoint,
         device,
         mode=config.weights,
-        stored=stored,
+        stored=part.stored,
         threads=threads,
         progress=watchful,
     )
     memory = _memory_plan(
-        program,
+        part,
         config,
-        expected,
-        stored,
         free_bytes=device.free_bytes() + weights.nbytes,
         weights_bytes=weights.nbytes,
         given=early.limits if state else None,
     )
     compiled.result()
     member.meet_loaded()
-    executor = _assemble(device, memory, weights, expected, config.step_limit_s, progress, state)
+    executor = _assemble(device, memory, weights, part.expected, config.step_limit_s, progress, state)
     _report(memory, before - device.free_bytes(), executor)
     return executor
 
@@ -190,10 +195,8 @@ def _expected_plan(
 
 
 def _memory_plan(
-    program: Program,
+    part: Part,
     config: ExecutorConfig,
-    expected: ProductPlan,
-    stored: Mapping[str, Stored],
     *,
     free_bytes: int,
     weights_bytes: int,
@@ -202,46 +205,64 @@ def _memory_plan(
     """given: sizes that were found already."""
 
     def sizes(limits: StepLimits) -> Sizes:
-        return sizes_of(program, limits, expected)
+        return sizes_of(part.program, limits, part.expected)
 
     if given is not None:
         return fixed_memory(
-            program, given, free_bytes=free_bytes, weights_bytes=weights_bytes, sizes_of=sizes
+            part.program, given, free_bytes=free_bytes, weights_bytes=weights_bytes, sizes_of=sizes
         )
     return plan_memory(
-        program,
+        part.program,
         config,
         DEFAULTS,
         free_bytes=free_bytes,
         weights_bytes=weights_bytes,
-        staging_bytes=staging_bytes(program, config.weights, stored),
+        staging_bytes=staging_bytes(part.program, config.weights, part.stored),
         sizes_of=sizes,
     )
 
 
+def _early_plan(
+    parts: Sequence[Part], config: ExecutorConfig, *, free_bytes: int, given: StepLimits | None
+) -> MemoryPlan:
+    """Of the first part, before its weights are there. Where sizes are not given, the others have as many
+    pages, on devices that are taken to be like this one."""
+
+    def plan(part: Part, given: StepLimits | None = None) -> MemoryPlan:
+        weights_bytes = planned_bytes(part.program, config.weights, part.stored)
+        return _memory_plan(part, config, free_bytes=free_bytes, weights_bytes=weights_bytes, given=given)
+
+    if given is not None:
+        return plan(parts[0], given)
+    plans = [plan(part) for part in parts]
+    least = min(plans, key=lambda plan: plan.limits.num_blocks)
+    if least is plans[0]:
+        return least
+    own = parts[0].program
+    return plan(parts[0], replace(least.limits, spans=own.spans, state_bytes=own.state_bytes))
+
+
 def _compile_early(
-    program: Program,
+    part: Part,
     config: ExecutorConfig,
     memory: MemoryPlan,
-    plan: ProductPlan,
-    stored: Mapping[str, Stored],
     device: Device,
     progress: ProgressCallback,
 ) -> int:
     """Compile what packing and the real launches will need, made from weights and memory that are not
     there."""
-    sizes = sizes_of(program, memory.limits, plan)
+    sizes = sizes_of(part.program, memory.limits, part.expected)
     work = lower_all(
-        program,
+        part.program,
         limits=memory.limits,
         memory=StepMemory.allocate(sizes, CountingDevice()),
-        weights=placeholder_weights(plan, stored),
-        plan=plan,
+        weights=placeholder_weights(part.expected, part.stored),
+        plan=part.expected,
         device=device,
     )
     progress("compile", 0, 1, "unit")
     began_s = time.monotonic()
-    packing = work_ahead(placements(program, config.weights, stored))
+    packing = work_ahead(placements(part.program, config.weights, part.stored))
     threads = max(1, (os.cpu_count() or 2) // 2)
     kernels = compile_all(chain(packing, *work.values()), threads=threads, on_device=device.on_stream)
     progress("compile", 1, 1, "unit")

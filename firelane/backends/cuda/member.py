@@ -18,6 +18,11 @@ class Member(Protocol):
     @property
     def ranks(self) -> int: ...
 
+    def others(self, program: Program) -> tuple[Program, ...]:
+        """Parts of the whole model that other stages have, one of each: their devices need as many pages. Of
+        a member that finds the sizes."""
+        ...
+
     def program(self, program: Program) -> Program:
         """Its part of the whole model. Raises UsageError for sizes that no cut exists for."""
         ...
@@ -41,6 +46,10 @@ class Alone:
 
     is_segmented: bool = False
     ranks: int = 1
+
+    def others(self, program: Program) -> tuple[Program, ...]:
+        del program
+        return ()
 
     def program(self, program: Program) -> Program:
         return rank_program(program, RankLayout(), 0) if self.is_segmented else program
@@ -71,6 +80,10 @@ class Follower:
     @property
     def ranks(self) -> int:
         return self.layout.ranks
+
+    def others(self, program: Program) -> tuple[Program, ...]:
+        del program
+        return ()
 
     def program(self, program: Program) -> Program:
         return rank_program(program, self.layout, self.rank)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from firelane.backends.cuda.device import Fence, Graph, Shared
+from firelane.backends.cuda.device import Fence, Graph, Shared, StageLink, Transfer
 from firelane.backends.cuda.launch import NOTHING, Work
 from firelane.backends.cuda.step_memory import Sizes, StepMemory
 from firelane.contract import BackendDefaults, StepLimits, resolve_limits, smallest_limits
@@ -140,6 +140,10 @@ class CountingDevice:
     def shared(self, nbytes: int, *, ranks: int) -> Shared:
         return CountedShared(self.empty(nbytes, dtype=torch.uint8), ranks)
 
+    def stage_link(self, nbytes: int, *, received: int) -> StageLink:
+        del received
+        return CountedLink(self.empty(nbytes, dtype=torch.uint8))
+
     def upload(self, target: Tensor, source: Tensor) -> Fence:
         raise NotImplementedError
 
@@ -157,6 +161,19 @@ class CountingDevice:
 
     def trim(self) -> None:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CountedLink:
+    """A link of a CountingDevice."""
+
+    memory: Tensor
+
+    def send(self, number: int, first: int, nbytes: int) -> Transfer:
+        del number
+        return Transfer(before=NOTHING, memory=self.memory[first : first + nbytes], after=NOTHING)
+
+    receive = send
 
 
 @dataclass(frozen=True)

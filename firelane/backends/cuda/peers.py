@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firelane.backends.cuda.device import Shared
+from firelane.backends.cuda.device import Shared, StageLink
 from firelane.backends.cuda.launch import Work
+from firelane.backends.cuda.stage_links import MessageLink, SymmetricLink
 from firelane.errors import MachineError
+from firelane.parallel.ranks import RankLayout
 
 MEET_S = 600.0
 """Until all ranks have come to where they meet while they load."""
@@ -29,55 +32,93 @@ class Peers:
     them are there; close() ends it."""
 
     def __init__(
-        self, rank: int, ranks: int, meeting: Path, device: torch.device, *, gathers: bool = False
+        self, rank: int, layout: RankLayout, meeting: Path, device: torch.device, *, gathers: bool = False
     ) -> None:
-        """meeting: a file that is not there yet, the same for all ranks. gathers: rows, also where GPUs can
-        read them."""
-        self.rank, self.ranks, self._meeting, self._device = rank, ranks, meeting, device
+        """meeting: a file that is not there yet, the same for all ranks. gathers: rows are moved by the
+        library, also where GPUs can read them."""
+        self.rank, self.layout, self._meeting, self._device = rank, layout, meeting, device
         self._gathers = gathers
+        self._stage: Any = None
 
     @property
     def are_readable(self) -> bool:
         """Whether every GPU can read the memory of every other one: the same answer on all ranks."""
         if self._gathers or self._device.type != "cuda":
             return False
-        pairs = [(a, b) for a in range(self.ranks) for b in range(self.ranks) if a != b]
+        pairs = permutations(range(self.layout.ranks), 2)
         return all(torch.cuda.can_device_access_peer(*pair) for pair in pairs)
 
     def share(self, nbytes: int) -> Shared:
-        """Memory of that size on every rank; all of them call this together. Raises MachineError where they
-        do not find each other."""
-        if not dist.is_initialized():
-            self._connect()
+        """Memory of that size on every rank of this stage; all of them call this together. Raises
+        MachineError where they do not find each other."""
+        self._connect()
         return self._symmetric(nbytes) if self.are_readable else self._gathered(nbytes)
 
+    def link_stages(self, nbytes: int, received: int) -> StageLink:
+        """As Device.stage_link(); all ranks of all stages call this together. Raises MachineError as
+        share()."""
+        self._connect()
+        nbytes, lanes = self._most(nbytes), self.layout.lanes
+        before, behind = self.rank - lanes, self.rank + lanes
+        if not self.are_readable:
+            outgoing, incoming = (self._empty(nbytes) for _ in range(2))
+            return MessageLink(outgoing=outgoing, incoming=incoming, before=before, behind=behind)
+        mine, handle = self._rendezvous(nbytes, dist.group.WORLD)
+        theirs = handle.get_buffer(before, (nbytes,), torch.uint8) if before >= 0 else None
+        link = SymmetricLink(handle=handle, mine=mine, theirs=theirs, before=before, behind=behind)
+        link.open(received)
+        return link
+
+    def _most(self, nbytes: int) -> int:
+        """The most that any rank asks for."""
+        size = torch.tensor([nbytes], dtype=torch.int64, device=self._device)
+        dist.all_reduce(size, op=dist.ReduceOp.MAX)
+        return int(size.item())
+
     def _connect(self) -> None:
+        """Once: all ranks find each other, and those of each stage are a group."""
+        if dist.is_initialized():
+            return
         is_gpu = self._device.type == "cuda"
         try:
             dist.init_process_group(
                 "nccl" if is_gpu else "gloo",
                 init_method=self._meeting.as_uri(),
                 rank=self.rank,
-                world_size=self.ranks,
+                world_size=self.layout.ranks,
                 timeout=timedelta(seconds=MEET_S),
             )
         except (RuntimeError, ValueError) as error:
             raise MachineError(f"rank {self.rank} of the model did not find the others: {error}") from error
+        self._stage = self._stage_group()
+
+    def _stage_group(self) -> Any:
+        if self.layout.pp == 1:
+            return dist.group.WORLD
+        lanes = self.layout.lanes
+        firsts = range(0, self.layout.ranks, lanes)
+        groups = [dist.new_group(list(range(first, first + lanes))) for first in firsts]
+        return groups[self.layout.stage_of(self.rank)]
 
     def _symmetric(self, nbytes: int) -> Shared:
+        mine, handle = self._rendezvous(nbytes, self._stage)
+        lanes = range(self.layout.lanes)
+        memory = tuple(handle.get_buffer(lane, (nbytes,), torch.uint8) for lane in lanes)
+        return SymmetricMemory(handle=handle, mine=mine, all=memory)
+
+    def _rendezvous(self, nbytes: int, group: Any) -> tuple[Tensor, Any]:
         from torch.distributed import _symmetric_memory as symmetric
 
         mine = symmetric.empty(nbytes, dtype=torch.uint8, device=self._device)
-        world: Any = dist.group.WORLD
-        handle: Any = symmetric.rendezvous(mine, world)
-        memory = tuple(handle.get_buffer(rank, (nbytes,), torch.uint8) for rank in range(self.ranks))
-        return SymmetricMemory(handle=handle, mine=mine, all=memory)
+        return mine, symmetric.rendezvous(mine, group)
 
     def _gathered(self, nbytes: int) -> Shared:
-        mine, received = (
-            torch.empty(n, dtype=torch.uint8, device=self._device) for n in (nbytes, nbytes * self.ranks)
-        )
-        return GatheredMemory(mine=mine, received=received, ranks=self.ranks)
+        lanes = self.layout.lanes
+        mine, received = self._empty(nbytes), self._empty(nbytes * lanes)
+        return GatheredMemory(mine=mine, received=received, ranks=lanes, group=self._stage)
+
+    def _empty(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def close(self) -> None:
         """Idempotent."""
@@ -113,29 +154,32 @@ class Barrier:
 
 @dataclass(frozen=True, kw_only=True)
 class GatheredMemory:
-    """Memory of this rank, and room for what a meeting brings of all."""
+    """Memory of this rank, and room for what a meeting brings of all in the library's group."""
 
     mine: Tensor
     received: Tensor
     ranks: int
+    group: Any
 
     def meeting(self, first: int, nbytes: int) -> tuple[Work, tuple[Tensor, ...]]:
         received = self.received[: nbytes * self.ranks]
-        return AllGather(self.mine[first : first + nbytes], received), received.split(nbytes)
+        gather = AllGather(self.mine[first : first + nbytes], received, self.group)
+        return gather, received.split(nbytes)
 
 
 @dataclass(frozen=True)
 class AllGather:
-    """Work that brings `mine` of all ranks, one behind the other."""
+    """Work that brings `mine` of all ranks of the library's group, one behind the other."""
 
     mine: Tensor
     received: Tensor
+    group: Any
     name: str = "all_gather"
 
     def run(self) -> None:
         library: Any = dist
         gather = getattr(library, "all_gather_single", None) or library.all_gather_into_tensor
-        gather(self.received, self.mine)
+        gather(self.received, self.mine, group=self.group)
 
     def compile(self) -> None:
         """The library brings its kernels along."""

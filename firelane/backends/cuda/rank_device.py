@@ -11,15 +11,16 @@ import torch
 from firelane.backends.cuda.cuda_device import CudaDevice
 from firelane.backends.cuda.faults import translated
 from firelane.backends.cuda.peers import Peers
+from firelane.parallel.ranks import RankLayout
 
 
 @contextmanager
-def gpu_of(rank: int, ranks: int, meeting: Path, *, gathers: bool = False) -> Generator[CudaDevice]:
+def gpu_of(rank: int, layout: RankLayout, meeting: Path, *, gathers: bool = False) -> Generator[CudaDevice]:
     """GPU number `rank` of those that this process sees, which is the thread's current one from now on.
-    meeting, gathers: as of Peers. Raises MachineError."""
+    layout, meeting, gathers: as of Peers. Raises MachineError."""
     with translated(f"opening GPU {rank}"):
         torch.cuda.set_device(rank)
-    peers = Peers(rank, ranks, meeting, torch.device("cuda", rank), gathers=gathers)
+    peers = Peers(rank, layout, meeting, torch.device("cuda", rank), gathers=gathers)
     try:
         yield CudaDevice(rank, peers)
     finally:

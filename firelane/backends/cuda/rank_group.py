@@ -1,5 +1,5 @@
-"""A model on several GPUs of this machine: the executor in front, which is the first rank itself, and the
-processes of the others."""
+"""A model on several GPUs of this machine: the executor in front, which is itself the rank that draws tokens,
+and the processes of the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from firelane.contract.slots import shared_memory
 from firelane.engine_config import EngineConfig, ExecutorConfig
 from firelane.errors import MachineError, UsageError
 from firelane.parallel.ranks import RankLayout, rank_program
+from firelane.program.cache import grouping_of
 from firelane.program.program import Program
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 
@@ -49,13 +51,14 @@ def load_group(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firelane-ranks-")))
         leader = Leader(program, model_dir, config, directory / "meeting")
         stack.callback(leader.close)
-        return load_led(leader, gpu_of(0, leader.ranks, leader.meeting), progress, stack)
+        return load_led(leader, gpu_of(leader.rank, leader.layout, leader.meeting), progress, stack)
 
 
 def load_led(
     leader: Leader, device: AbstractContextManager[Device], progress: ProgressCallback, stack: ExitStack
 ) -> RankGroup:
-    """The group that `leader` starts from `device`'s rank. What `stack` holds ends with the group."""
+    """The group that `leader` starts from the rank of `device`, the one that draws. What `stack` holds ends
+    with the group."""
     program, checkpoint = opened(leader.whole, leader.model_dir, leader.own_config)
     leader.check(program)
     opened_device = stack.enter_context(device)
@@ -69,7 +72,7 @@ def load_led(
 
 @dataclass
 class Leader:
-    """The first rank, as the loader sees it: the others begin when their sizes are known."""
+    """The rank that draws, as the loader sees it: the others begin when their sizes are known."""
 
     whole: Program
     model_dir: Path
@@ -80,44 +83,60 @@ class Leader:
     processes: list[RankProcess] = field(default_factory=list[RankProcess], init=False)
 
     def __post_init__(self) -> None:
-        size = self.config.tensor_parallel_size
-        if self.config.weights in (*WHILE_PACKING, "lossless"):
+        config, asked = self.config, self.config.ranks_option
+        if config.weights in (*WHILE_PACKING, "lossless"):
             raise UsageError(
-                f"--weights {self.config.weights} with --tensor-parallel-size {size}: ranks on GPUs keep "
-                "weights as the checkpoint has them; leave it out"
+                f"--weights {config.weights} with {asked}: ranks on GPUs keep weights as the checkpoint has "
+                "them; leave it out"
             )
-        if self.config.gemm == "library":
-            raise UsageError(f"--gemm library with --tensor-parallel-size {size}: leave one of them out")
-        self.layout = RankLayout(tp=size, experts=size if _has_experts(self.whole) else 1)
-        kv = self.config.kv_cache_bytes
-        self.own_config = msgspec.structs.replace(self.config, kv_cache_bytes=kv and max(1, kv // size))
+        if config.gemm == "library":
+            raise UsageError(f"--gemm library with {asked}: leave one of them out")
+        self.layout = RankLayout.of(
+            self.whole,
+            tp=config.tensor_parallel_size,
+            pp=config.pipeline_parallel_size,
+            ep=config.expert_parallel_size,
+        )
+        kv = config.kv_cache_bytes
+        self.own_config = msgspec.structs.replace(config, kv_cache_bytes=kv and max(1, kv // self.ranks))
 
     @property
     def ranks(self) -> int:
         return self.layout.ranks
 
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self.layout.sampler
+
     def check(self, program: Program) -> None:
-        """Raises UsageError for sizes that no cut exists for, and where block tables would not mean the same
-        on all ranks."""
+        """Raises UsageError for sizes that no cut exists for, where block tables would not mean the same on
+        all ranks, and for a stage without attention."""
         programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
-        if len({_cache_groups(own) for own in programs}) > 1:
-            raise UsageError(
-                f"--tensor-parallel-size {self.ranks}: the KV heads of this model cannot be shared evenly "
-                "enough; lower it"
-            )
+        asked = self.config.ranks_option
+        if len({own.grouping or grouping_of(own.cache_groups) for own in programs}) > 1:
+            raise UsageError(f"{asked}: the KV heads of this model cannot be shared evenly enough; lower it")
+        if not all(own.cache_layers for own in programs):
+            raise UsageError(f"{asked}: a stage would have no attention layer, which needs a CPU; lower it")
 
     def program(self, program: Program) -> Program:
-        return rank_program(program, self.layout, 0)
+        return rank_program(program, self.layout, self.rank)
+
+    def others(self, program: Program) -> tuple[Program, ...]:
+        firsts = range(0, self.rank, self.layout.lanes)
+        return tuple(rank_program(program, self.layout, first) for first in firsts)
 
     def limits(self, program: Program) -> StepLimits | None:
         del program
         return None
 
     def join(self, limits: StepLimits, vocab_size: int) -> SlotState | None:
-        self.link, slots = StepLink(limits), shared_memory()
+        self.link, slots = StepLink(limits, steps=self.layout.pp), shared_memory()
         try:
             state = SlotState.allocate(limits, vocab_size, fd=slots)
-            for rank in range(1, self.ranks):
+            for rank in range(self.ranks):
+                if rank == self.rank:
+                    continue
                 task = self._task(rank, limits, slots)
                 self.processes.append(RankProcess(self.module, rank, task, (task.link_fd, slots)))
                 self.processes[-1].send()
@@ -152,24 +171,13 @@ class Leader:
         )
 
 
-def _cache_groups(program: Program) -> tuple[tuple[int, ...], ...]:
-    """The layers of each group, whose pages the same block tables name on all ranks."""
-    return tuple(tuple(layer.layer for layer in group.layers) for group in program.cache_groups)
-
-
-def _has_experts(program: Program) -> bool:
-    return any(len(w.shape) == 3 and w.layout.by_expert and w.matrices > 1 for w in program.weights)
-
-
 class RankGroup:
     """See contract.Executor: steps of all ranks. Ends with MachineError once a rank is gone.
 
-    One step is in flight: the token that the first rank draws lies in host memory, where the others read it
-    when the next step begins.
+    As many steps are in flight as stages, none of which needs a token of another: the token that is drawn
+    lies in host memory, where the ranks read it when the next step of its sequence begins.
     """
 
-    max_in_flight = 1
-    is_pipelined = False
     page_memory = None
 
     def __init__(self, executor: CudaExecutor, leader: Leader, resources: ExitStack) -> None:
@@ -177,6 +185,9 @@ class RankGroup:
         assert leader.link is not None
         self._executor, self._leader, self._link = executor, leader, leader.link
         self._resources = resources
+        self.max_in_flight = leader.layout.pp
+        self.is_pipelined = self.max_in_flight > 1
+        self._own_in_flight, self._waiting = 0, deque[StepInputs]()
         self._ended, self._is_over = "", threading.Event()
         for process in leader.processes:
             process.watch(self._end)
@@ -199,7 +210,7 @@ class RankGroup:
 
     @property
     def weights_bytes(self) -> int:
-        """Of all ranks, as those of the first one."""
+        """Of all ranks, as if they were those of this one."""
         return self._executor.weights_bytes * self._leader.ranks
 
     @property
@@ -219,12 +230,21 @@ class RankGroup:
         self._link.hand_out(inputs)
         for process in self._leader.processes:
             process.begin_step()
+        self._waiting.append(self._link.receive())
         with self._blaming():
-            self._executor.submit(inputs)
+            self._launch()
+
+    def _launch(self) -> None:
+        """This rank's part of the steps that wait for it, as many as its executor takes."""
+        while self._waiting and self._own_in_flight < self._executor.max_in_flight:
+            self._executor.submit(self._waiting.popleft())
+            self._own_in_flight += 1
 
     def wait(self) -> StepOutputs:
         with self._blaming():
             outputs = self._executor.wait()
+            self._own_in_flight -= 1
+            self._launch()
         self._check()
         return outputs
 

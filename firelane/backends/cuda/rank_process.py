@@ -35,10 +35,10 @@ def main(arguments: list[str], open_device: Open) -> int:
     logs.set_up(task.log_level, task.log_format, rank=task.rank)
     try:
         with open_device(task) as device:
-            link = StepLink(task.sizes, task.link_fd)
+            link = StepLink(task.sizes, task.link_fd, steps=task.layout.pp)
             executor = _load(task, device, sock)
             sock.sendall(READY)
-            _follow(sock, executor, link)
+            _follow(sock, executor, link, ahead=min(task.layout.pp, executor.max_in_flight))
             executor.release()
     except (FirelaneError, MemoryError) as error:
         send_failure(sock, f"{error}" or "out of memory")
@@ -58,11 +58,16 @@ def _load(task: Task, device: Device, sock: socket.socket) -> CudaExecutor:
     return load_on(device, program, checkpoint, task.config, _silent, follower)
 
 
-def _follow(sock: socket.socket, executor: CudaExecutor, link: StepLink) -> None:
-    """Steps, until the first rank ends."""
+def _follow(sock: socket.socket, executor: CudaExecutor, link: StepLink, *, ahead: int) -> None:
+    """Steps, until the rank that draws ends. ahead: of how many the launches are made before the first of
+    them has ended, so that a stage does not wait for its host between two."""
+    in_flight = 0
     while sock.recv(1) == STEP:
         executor.submit(link.receive())
-        executor.wait()
+        in_flight += 1
+        if in_flight == ahead:
+            executor.wait()
+            in_flight -= 1
 
 
 def _silent(stage: str, done: float, total: float, unit: str, /) -> None:
@@ -72,4 +77,4 @@ def _silent(stage: str, done: float, total: float, unit: str, /) -> None:
 if __name__ == "__main__":
     from firelane.backends.cuda.rank_device import gpu_of
 
-    sys.exit(main(sys.argv[1:], lambda task: gpu_of(task.rank, task.layout.ranks, task.meeting)))
+    sys.exit(main(sys.argv[1:], lambda task: gpu_of(task.rank, task.layout, task.meeting)))

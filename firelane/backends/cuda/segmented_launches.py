@@ -1,4 +1,5 @@
-"""Launches of a program that several ranks share: sums in segments, and what ranks exchange."""
+"""Launches of a program that several ranks share: sums in segments, what the ranks of a stage exchange, and
+what one stage hands on to the next."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering
 from firelane.backends.cuda.step_memory import stride_of
 from firelane.backends.cuda.sum_order import SumOrder, is_ragged
-from firelane.program.ops import AllReduce, ExpertLinear, Gather, Linear
+from firelane.program.ops import AllReduce, ExpertLinear, Gather, Linear, Receive, Send
 from firelane.program.segments import SEGMENTS
 
 
@@ -89,7 +90,7 @@ def all_reduce(op: AllReduce, to: Lowering) -> list[Work]:
         scale=op.scale,
         **to.counted(op.out),
     )
-    return [meeting, added]
+    return [meeting, added, *to.memory.exchange.closing(op.x)]
 
 
 def gather(op: Gather, to: Lowering) -> list[Work]:
@@ -102,3 +103,14 @@ def gather(op: Gather, to: Lowering) -> list[Work]:
             works.append(cast(part, to.at(op.out)[:, first:], width=width, **counted))
             first += width
     return works
+
+
+def send(op: Send, to: Lowering) -> list[Work]:
+    """A copy, so that the memory of values is this stage's own while the next one reads."""
+    before, memory, after = to.memory.stages.sending(op.x, to.rows(op.x))
+    return [before, cast(to.source(op.x), memory, width=op.x.width, **to.counted(op.x)), after]
+
+
+def receive(op: Receive, to: Lowering) -> list[Work]:
+    before, memory, after = to.memory.stages.receiving(op.out, to.rows(op.out))
+    return [before, cast(memory, to.at(op.out), width=op.out.width, **to.counted(op.out)), after]

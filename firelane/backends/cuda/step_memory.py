@@ -18,6 +18,7 @@ from firelane.backends.cuda.kv_pages import DTYPES, KvPages
 from firelane.backends.cuda.pinned_state import PinnedState
 from firelane.backends.cuda.row_groups import RowGroups
 from firelane.backends.cuda.shapes import STRIDE_ELEMENTS, round_up
+from firelane.backends.cuda.stage_rows import StageRows
 from firelane.backends.cuda.state_pool import StatePool
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT, StepTables
 from firelane.contract import SlotState, StepLimits
@@ -82,9 +83,9 @@ def placement_of(sizes: Sizes) -> Placement:
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
     """values: by Value, [max rows, stride]. bounds: by widths of segments, int32, where each begins and the
-    last one ends. exchange: with other ranks. parts, decoded, transposed: flat scratch, see ScratchSizes.
-    partial, stats: of attention's KV splits. hidden: pinned float32 [MAX_IN_FLIGHT, max_output_rows,
-    hidden_width]."""
+    last one ends. exchange: with other ranks of the stage; stages: rows from and for others. parts, decoded,
+    transposed: flat scratch, see ScratchSizes. partial, stats: of attention's KV splits. hidden: pinned
+    float32 [MAX_IN_FLIGHT, max_output_rows, hidden_width]."""
 
     tables: StepTables
     state: PinnedState
@@ -94,6 +95,7 @@ class StepMemory:
     by_position: Mapping[Rotary | Temperature, Tensor]
     bounds: Mapping[tuple[int, ...], Tensor]
     exchange: Exchange
+    stages: StageRows
     parts: Tensor
     decoded: Tensor
     transposed: Tensor
@@ -125,6 +127,7 @@ class StepMemory:
             values=_values(sizes, device) | exchange.values,
             bounds=_bounds(program, device),
             exchange=exchange,
+            stages=StageRows.allocate(program, sizes.max_rows, device),
             pages=KvPages.allocate(program, limits, device),
             states=StatePool.allocate(program, limits, device),
             by_position=_position_tables(program, limits, device),

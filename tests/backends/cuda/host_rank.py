@@ -12,9 +12,10 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import torch
 
-from firelane.backends.cuda.device import Shared
+from firelane.backends.cuda.device import Shared, StageLink
 from firelane.backends.cuda.peers import Peers
 from firelane.backends.cuda.rank_process import main
+from firelane.parallel.ranks import RankLayout
 from tests.backends.cuda import interpreter
 from tests.backends.cuda.host_device import HostDevice
 from tests.backends.cuda.lean import lean
@@ -30,13 +31,16 @@ class HostPeer(HostDevice):
         self._peers = peers
 
     def shared(self, nbytes: int, *, ranks: int) -> Shared:
-        assert ranks == self._peers.ranks
+        assert ranks == self._peers.layout.lanes
         return self._peers.share(nbytes)
+
+    def stage_link(self, nbytes: int, *, received: int) -> StageLink:
+        return self._peers.link_stages(nbytes, received)
 
 
 @contextmanager
-def peer_of(rank: int, ranks: int, meeting: Path) -> Generator[HostPeer]:
-    peers = Peers(rank, ranks, meeting, torch.device("cpu"))
+def peer_of(rank: int, layout: RankLayout, meeting: Path) -> Generator[HostPeer]:
+    peers = Peers(rank, layout, meeting, torch.device("cpu"))
     try:
         yield HostPeer(peers)
     finally:
@@ -46,4 +50,4 @@ def peer_of(rank: int, ranks: int, meeting: Path) -> Generator[HostPeer]:
 if __name__ == "__main__":
     interpreter.install()
     with lean():
-        sys.exit(main(sys.argv[1:], lambda task: peer_of(task.rank, task.layout.ranks, task.meeting)))
+        sys.exit(main(sys.argv[1:], lambda task: peer_of(task.rank, task.layout, task.meeting)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -50,12 +51,13 @@ def config_of(directory: Path, **options: object) -> ExecutorConfig:
 
 @contextmanager
 def group_of(directory: Path, **options: object) -> Generator[RankGroup]:
-    config = config_of(directory, tensor_parallel_size=2, **options)
+    config = config_of(directory, **options)
     program = load_program(read_config(directory))
     with ExitStack() as stack:
-        leader = Leader(program, directory, config, directory / "meeting", module=MODULE)
+        meeting = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "meeting"  # each group its own
+        leader = Leader(program, directory, config, meeting, module=MODULE)
         stack.callback(leader.close)
-        group = load_led(leader, peer_of(0, 2, leader.meeting), lambda *_: None, stack)
+        group = load_led(leader, peer_of(leader.rank, leader.layout, leader.meeting), lambda *_: None, stack)
         try:
             yield group
         finally:
@@ -71,13 +73,41 @@ def alone(directory: Path) -> Executor:
 
 def test_two_processes_give_the_tokens_of_one_and_end_together(checkpoint: Path) -> None:
     want = Batch(alone(checkpoint)).generate(1, PROMPT, 3)
-    with group_of(checkpoint) as group:
+    with group_of(checkpoint, tensor_parallel_size=2) as group:
         batch = Batch(group)
         assert batch.generate(1, PROMPT, 3) == want
         assert len(group.pids) == 2
         os.kill(group.pids[1], signal.SIGKILL)
         with pytest.raises(MachineError, match=r"rank 1 of the model ended \(SIGKILL\)"):
             run_for_ever(batch)
+
+
+def test_two_stages_have_two_steps_in_flight(checkpoint: Path) -> None:
+    """Of a sequence each, every second one begun before the first has ended."""
+    other = PROMPT[::-1]
+    single = Batch(alone(checkpoint))
+    want = [single.generate(slot, prompt, 3) for slot, prompt in enumerate((PROMPT, other))]
+    with group_of(checkpoint, pipeline_parallel_size=2) as group:
+        assert (group.max_in_flight, group.is_pipelined) == (2, True)
+        batch, found = Batch(group), ([], [])
+        for slot, prompt in enumerate((PROMPT, other)):
+            batch.install(slot, prompt)
+            batch.submit((slot, 0, 4, {3: SAMPLE}))
+        for position in (4, 5):
+            for slot in (0, 1):
+                found[slot].append(int(group.wait().tokens[0]))
+                batch.submit((slot, position, 1, {position: SAMPLE}))
+        for slot in (0, 1):
+            found[slot].append(int(group.wait().tokens[0]))
+    assert list(found) == want
+
+
+def test_a_stage_without_attention_is_refused(tmp_path: Path) -> None:
+    directory = make_checkpoint("qwen3_next", "bfloat16", tmp_path)
+    program = load_program(read_config(directory))
+    leader = Leader(program, directory, config_of(directory, pipeline_parallel_size=4), tmp_path / "meeting")
+    with pytest.raises(UsageError, match="--pipeline-parallel-size 4: a stage would have no attention"):
+        leader.check(program)
 
 
 @pytest.mark.parametrize(
