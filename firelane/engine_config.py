@@ -18,6 +18,8 @@ KV_CACHE_CODES = ("int8", "fp8")
 KV_CACHE_DTYPES = ("auto", "bf16", *KV_CACHE_CODES)
 WEIGHTS_PAGES = ("auto", "file", "huge")
 SCHEDULING_POLICIES = ("fair", "fcfs")
+KV_ADMISSIONS = ("always", "reuse")
+GIB = 1 << 30
 ROLES = ("both", "prefill", "decode")
 
 
@@ -32,6 +34,45 @@ class HostsConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     key_file: Path | None = None
     timeout_s: float = 300.0
+
+
+class TiersConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Tiers of an engine's KV cache. host_bytes: of host memory. disk: the directory of files of disk_bytes;
+    disk_key_file: with the secret that they are encrypted by; engines: that share the directory.
+    tenant_bytes: the most that one tenant's pages take of a tier; None: all. admission: pages that are
+    stored, one of KV_ADMISSIONS: "always" all, "reuse" those that are used a second time."""
+
+    host_bytes: int = 0
+    disk: Path | None = None
+    disk_bytes: int = 0
+    disk_key_file: Path | None = None
+    engines: int = 1
+    tenant_bytes: int | None = None
+    admission: str = "always"
+
+    def __post_init__(self) -> None:
+        if self.host_bytes < 0 or self.disk_bytes < (self.disk is not None) or self.engines < 1:
+            raise UsageError("sizes of tiers, and the number of engines that have them, are 1 or more")
+        if not self.host_bytes and self.disk is None:
+            raise UsageError("tiers without host_bytes or disk: say where pages are to lie")
+        if self.admission not in KV_ADMISSIONS:
+            known = ", ".join(KV_ADMISSIONS)
+            raise UsageError(f"admission is {self.admission[:40]!r}: it must be one of {known}")
+
+    @property
+    def option(self) -> str:
+        """The option that asks for a tier, as it is given."""
+        if self.host_bytes:
+            return f"--kv-offloading-size {self.host_bytes / GIB:g}"
+        return f"--kv-disk {self.disk} --kv-disk-size {self.disk_bytes / GIB:g}"
+
+    def share(self, number: int) -> TiersConfig:
+        """Of one of so many engines."""
+        tenant = self.tenant_bytes and max(1, self.tenant_bytes // number)
+        host, disk = (nbytes and max(1, nbytes // number) for nbytes in (self.host_bytes, self.disk_bytes))
+        return msgspec.structs.replace(
+            self, host_bytes=host, disk_bytes=disk, tenant_bytes=tenant, engines=number
+        )
 
 
 class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +134,8 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the KV cache, one of KV_CACHE_DTYPES: "auto" those that the model computes with; "int8" and
     "fp8" (e4m3) take half the memory of bf16 on a CPU, with a scale for each token and head, and change
     outputs."""
+    tiers: TiersConfig | None = None
+    """Where pages lie that the KV cache has no room for; None: nowhere."""
     sandbox: bool = True
     """Engine processes give up files, the network and the starting of programs, as far as the system can."""
     step_limit_s: float = 8.0
@@ -124,6 +167,10 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
             kv_cache_memory=KV_CACHE_MEMORY,
             kv_cache_dtype=KV_CACHE_DTYPES,
         )
+        if self.tiers is not None and self.ranks_option:
+            raise UsageError(
+                f"{self.tiers.option}: pages of several ranks ({self.ranks_option}) have no tiers"
+            )
         if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
@@ -192,6 +239,8 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
                 f"state_snapshots is {self.state_snapshots}: without the prefix cache no prompt begins with "
                 "one; leave it out"
             )
+        if not self.prefix_cache and self.tiers is not None:
+            raise UsageError(f"{self.tiers.option}: pages are found by the prefix cache; leave it on")
         self._check_choices(scheduling_policy=SCHEDULING_POLICIES, role=ROLES)
 
     def to_json(self) -> str:

@@ -20,7 +20,7 @@ from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.page_record import page_names
 from firelane.gateway.engines.policies import Policy, Random
 from firelane.gateway.engines.routing import POLICIES
-from firelane.wire.frames import FinishReason, NewRequest, Sampling, TokenLogprobs
+from firelane.wire.frames import FinishReason, NewRequest, Sampling, Started, TokenLogprobs
 
 SAMPLING = Sampling()
 
@@ -48,7 +48,7 @@ class RouterFigures:
 class _NoSink:
     """Simulated requests have no client."""
 
-    def on_started(self, cached_tokens: int, planned_s: float) -> None: ...
+    def on_started(self, started: Started, planned_s: float) -> None: ...
     def on_logprobs(self, entry: TokenLogprobs) -> None: ...
     def on_embedding(self, values: bytes) -> None: ...
     def ending(self, reason: FinishReason) -> None: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from firelane.cli import cluster_options, engine_options, options
+from firelane.cli import cluster_options, engine_options, options, tier_options
 
 if TYPE_CHECKING:
     from firelane.env import Environment
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log-format", choices=("text", "json"), default="text", help="form of a log line (default: text)"
     )
     options.add_engine(parser)
+    tier_options.add_tiers(parser)
     engine_options.add_care(parser.add_argument_group("care of the engine"))
 
 
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
         tokenizer_dir=tokenizer_directory(model_dir, environment.cache_dir),
         log_format=arguments.log_format,
         sandbox=not arguments.no_sandbox,
+        tiers=tier_options.tiers_config(arguments),
         **options.engine_settings(arguments),
     )
     options.log_resolved("engine", engine, as_json=arguments.log_format == "json")

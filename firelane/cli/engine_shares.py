@@ -53,7 +53,10 @@ class EngineOptions:
         if number * self.models == 1:
             return [engine]
         kv_bytes = engine.kv_cache_bytes and max(1, engine.kv_cache_bytes // number)
-        engine = msgspec.structs.replace(engine, replicas=number * self.models, kv_cache_bytes=kv_bytes)
+        tiers = engine.tiers and engine.tiers.share(number)
+        engine = msgspec.structs.replace(
+            engine, replicas=number * self.models, kv_cache_bytes=kv_bytes, tiers=tiers
+        )
         if engine.backend == "cuda":
             return [engine] * number
         cores = share_out(sorted(os.sched_getaffinity(0)), number) if number > 1 else [None]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8000"
 ANSWER_S = 30.0
 """For the answer itself, beside what it may wait for."""
+FORGET_S = 600.0
 PULL_S = 3600.0
 """Between two lines about a pull, which are told when something has come."""
 
@@ -77,6 +78,12 @@ def remove(arguments: argparse.Namespace) -> str:
     """Have a node remove the files of its model; returns what the model is then. Raises FirelaneError."""
     body = {"model": arguments.source}
     return _ask(arguments, "/admin/models/remove", body, within_s=PULL_S)["state"]
+
+
+def forget_tenant(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Have a server erase a tenant's pages; returns its answer. Raises FirelaneError."""
+    body = {"tenant": arguments.name, "timeout_s": FORGET_S}
+    return _ask(arguments, "/admin/tenants/forget", body, within_s=FORGET_S + ANSWER_S)
 
 
 def report(arguments: argparse.Namespace) -> list[str]:

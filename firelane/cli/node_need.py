@@ -24,7 +24,7 @@ BITS = {"int8": 8.5, "int4": 4.5}
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Bytes of weights, and of the KV cache of all replicas."""
+    """Bytes of weights, and of the KV cache of all replicas with its tier in host memory."""
 
     weights: int
     kv: int
@@ -49,6 +49,7 @@ def need_of(engine: EngineConfig, replicas: int) -> Need:
     if engine.weights in QUANTIZING:
         weights = int(weights * BITS[engine.weights] / 16)
     kv = engine.kv_cache_bytes or _one_sequence(program, engine)
+    kv += engine.tiers.host_bytes if engine.tiers else 0
     return Need(weights=weights * replicas, kv=kv)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firelane.cli import engine_options, gateway_options, options, serve
+from firelane.cli import engine_options, gateway_options, options, serve, tier_options
 from firelane.cli.node_need import Need, default_kv_bytes, gib, need_of
 from firelane.cli.node_plan import ModelSetup, NodePlan
 from firelane.cli.option_table import OptionTable
@@ -90,8 +90,8 @@ class NodeReader:
             gateway_options.add_telemetry,
             without=NOT_IN_A_NODE,
         )
-        self._engine = OptionTable(options.add_engine, engine_options.add_replicas)
-        self._model = OptionTable(options.add_engine, engine_options.add_replicas, _add_formats)
+        self._engine = OptionTable(*ENGINE)
+        self._model = OptionTable(*ENGINE, _add_formats)
 
     def read(self) -> NodeSetup:
         config = read_config(self._path, self._model.keys)
@@ -180,6 +180,7 @@ class NodeReader:
             cache_dir=cache_dir,
             tokenizer_dir=None if directory is None else tokenizer_directory(directory, cache_dir),
             log_format=server.log_format,
+            tiers=tier_options.tiers_config(chosen),
             **options.engine_settings(chosen),
         )
 
@@ -199,6 +200,8 @@ class NodeReader:
             raise config.file.error(("server",), str(error)) from error
 
 
+ENGINE = (options.add_engine, engine_options.add_replicas, tier_options.add_tiers)
+"""Functions that add the options of a model's engines."""
 BUDGET_SHARE = 0.8
 """Of the memory that is free at the start, where the file names no budget."""
 

@@ -10,7 +10,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firelane.cli import cluster_options, engine_options, gateway_options, host_options, options
+from firelane.cli import (
+    cluster_options,
+    engine_options,
+    gateway_options,
+    host_options,
+    options,
+    tier_options,
+)
 from firelane.errors import UsageError
 from firelane.text.parsers import REASONING_ALIASES, REASONING_PARSERS, TOOL_ALIASES, TOOL_PARSERS
 
@@ -38,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     host_options.add_hosts(parser)
     engine_options.add_replicas(parser)
     cluster_options.add_engines(parser)
+    tier_options.add_tiers(parser)
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +203,7 @@ def _engine(
         log_format=arguments.log_format,
         sandbox=not arguments.no_sandbox,
         hosts=hosts,
+        tiers=tier_options.tiers_config(arguments),
         **options.engine_settings(arguments),
     )
 

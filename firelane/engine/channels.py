@@ -25,6 +25,7 @@ from firelane.wire.frames import (
     Asleep,
     Awake,
     Drain,
+    ForgetTenant,
     FromEngine,
     Loading,
     Progress,
@@ -191,7 +192,7 @@ class Channels:
 
     def _is_allowed(self, number: int, frame: ToEngine) -> bool:
         """Raises WireError where the ids are another gateway's."""
-        if isinstance(frame, Drain | Sleep | Wake):
+        if isinstance(frame, Drain | Sleep | Wake | ForgetTenant):
             return False
         ids = frame.ids if isinstance(frame, Abort) else [request.id for request in frame.requests]
         if any(number_of(one) != number for one in ids):

@@ -25,10 +25,12 @@ from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
 from firelane.engine.slot_writer import SlotWriter
 from firelane.engine.table import SequenceTable
+from firelane.engine.tier_reads import TierReads
 from firelane.errors import RequestError, UsageError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
+from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer import KVTransfer
-from firelane.wire.frames import Abort, FinishReason, NewRequest, Rejected, StepFrame, Submit
+from firelane.wire.frames import Abort, EngineStats, FinishReason, NewRequest, Rejected, StepFrame, Submit
 from firelane.wire.repeats import restored
 
 PREREQUISITE_POLL_S = 0.002
@@ -106,9 +108,10 @@ class EngineCore:
         self._inputs = InputWriter(limits, executor.max_in_flight)
         self._pulls = PullCounters()
         self._page_pulls: PagePulls | None = None
+        self._tier_reads: TierReads | None = None
         self._is_stuck = False  # for want of pages that are on their way
         self._outputs = OutputProcessor(
-            self.table, self.kv, self._applier, self.policy, executor.state, self._pulls
+            self.table, self.kv, self._applier, self.policy, executor.state, self._in_stats
         )
         self._in_flight: deque[_InFlight] = deque()
         self._speculates = speculates
@@ -122,6 +125,14 @@ class EngineCore:
             self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages
         )
         self._prerequisites = self._page_pulls
+
+    def have_tiers(self, tiers: TieredPages) -> None:
+        """From now on requests wait for pages that `tiers` have. Before the first step; the caller keeps
+        `tiers`."""
+        self._tier_reads = TierReads(
+            self._prerequisites, self.kv, tiers, self._pulls, self.table.num_spare_pages
+        )
+        self._prerequisites = self._tier_reads
 
     @property
     def is_idle(self) -> bool:
@@ -218,6 +229,10 @@ class EngineCore:
                 else:
                     self._add(sequence)
         self.table.changes += self.kv.incoming.begun - reserved
+
+    def _in_stats(self, stats: EngineStats) -> EngineStats:
+        stats = self._pulls.in_stats(stats)
+        return stats if self._tier_reads is None else self._tier_reads.in_stats(stats)
 
     def _get(self, request_id: int) -> Sequence | None:
         return self.table.get(request_id) or self._prerequisites.get(request_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from firelane.contract import EMBED, NO_SNAPSHOT, SAMPLE, SCORE, SlotState, StepInputs, StepOutputs
 from firelane.engine.apply import PlanApplier
-from firelane.engine.plan import StepPlan
+from firelane.engine.plan import PrefillChunk, StepPlan
 from firelane.engine.policies.policy import Policy
-from firelane.engine.pulls import PullCounters
 from firelane.engine.sequence import Sequence, Status
 from firelane.engine.table import SequenceTable
 from firelane.kv import KvCache
@@ -39,14 +38,15 @@ class OutputProcessor:
         applier: PlanApplier,
         policy: Policy,
         state: SlotState,
-        pulls: PullCounters,
+        in_stats: Callable[[EngineStats], EngineStats],
     ) -> None:
+        """in_stats: adds the counters of others."""
         self._table = table
         self._kv = kv
         self._applier = applier
         self._policy = policy
         self._state = state
-        self._pulls = pulls
+        self._in_stats = in_stats
         self._count = np.arange(len(table.sequences), dtype=np.int64)
         self._started: list[Started] = []
         self._finished: list[Finished] = []
@@ -153,9 +153,16 @@ class OutputProcessor:
                 sequence.started = True
                 if not sequence.is_resumed:
                     self._prompt_tokens += sequence.prompt_len
-                self._started.append(
-                    Started(sequence.id, chunk.start, time.monotonic() - sequence.scheduled_s)
-                )
+                age_s = time.monotonic() - sequence.scheduled_s
+                self._started.append(Started(sequence.id, chunk.start, age_s, *self._restored(chunk)))
+
+    def _restored(self, chunk: PrefillChunk) -> tuple[int, int]:
+        """Tokens before the chunk that came from host memory, and from a drive."""
+        size = self._kv.block_size
+        blocks, sequence = chunk.start // size, chunk.sequence
+        return size * sequence.restored_blocks("host", blocks), size * sequence.restored_blocks(
+            "disk", blocks
+        )
 
     def _publish_full(self, plan: StepPlan) -> None:
         """Give the prefix cache the blocks that this step has filled (all of their tokens are known by now),
@@ -272,7 +279,7 @@ class OutputProcessor:
             started=started,
             finished=finished,
             logprobs=logprobs,
-            stats=self._pulls.in_stats(self._stats()),
+            stats=self._in_stats(self._stats()),
             embeddings=embeddings,
             counts=counts,
         )

@@ -23,9 +23,12 @@ from firelane.engine.peers import connect_peers
 from firelane.engine.policies import make_policy
 from firelane.engine.rights import ALL_RIGHTS, Rights
 from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
+from firelane.engine.tiers import NO_TIERS, NoTiers, open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
 from firelane.kv import SnapshotRule
+from firelane.kv.prefix import tenant_id
+from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer import PlainCopier, page_copier
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
@@ -34,6 +37,8 @@ from firelane.wire.frames import (
     Awake,
     Drain,
     Failed,
+    ForgetTenant,
+    Forgotten,
     Progress,
     Ready,
     Rejected,
@@ -65,6 +70,8 @@ class SocketChannel:
         self.is_loading = True
         self.standby: Standby = NO_STANDBY
         self.is_to_sleep = False
+        self.forgotten: list[str] = []
+        """Tenants whose pages are to be erased."""
 
     @property
     def is_draining(self) -> bool:
@@ -75,7 +82,7 @@ class SocketChannel:
         """The time to drain is over."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
-    def send(self, frame: StepFrame | Rejected | Asleep | Awake) -> None:
+    def send(self, frame: StepFrame | Rejected | Asleep | Awake | Forgotten) -> None:
         self._channel.send(frame)
 
     def rest(self) -> None:
@@ -112,6 +119,9 @@ class SocketChannel:
             return False
         if isinstance(frame, Sleep):
             self.is_to_sleep = True
+            return False
+        if isinstance(frame, ForgetTenant):
+            self.forgotten.append(frame.tenant)
             return False
         if isinstance(frame, Wake | Submit):
             self._wake(is_asked=isinstance(frame, Wake))
@@ -188,6 +198,7 @@ def _load_and_serve(
     grammars = grammar_queue(
         config.tokenizer_dir or config.model_dir, executor.vocab_size, rights.start_trial
     )
+    tiers: TieredPages | NoTiers = NO_TIERS
     try:
         core = EngineCore(
             executor,
@@ -199,23 +210,36 @@ def _load_and_serve(
         )
         identity = model_identity(checkpoint, executor, config)
         peers = connect_peers(peer_socket, core, executor.page_memory, identity, copier)
+        tiers = open_tiers(config.tiers, core, executor.page_memory, identity)
         if executor.can_sleep:
-            served.standby = EngineStandby(executor, core.kv)
+            served.standby = EngineStandby(executor, core.kv, tiers)
         load_s = time.monotonic() - began_s
         channel.send(_ready(executor, config, identity, load_s, peers.engine_id))
         served.is_loading = False
         gc.collect()
         gc.freeze()  # what the load has made lives on: no collection need look at it again
-        _serve(core, served)
+        _serve(core, served, tiers)
         channel.flush(LAST_FLUSH_S)
         peers.close()
     finally:
         grammars.close()
+        tiers.close()
         executor.release()
     return 0
 
 
-def _serve(core: EngineCore, served: SocketChannel) -> None:
+def _forget(core: EngineCore, tiers: TieredPages | NoTiers, tenant: str, served: SocketChannel) -> None:
+    """The KV cache first, so that nothing of it is stored behind the tiers."""
+    here = core.kv.forget_tenant(tenant_id(tenant))
+
+    def done(erased: int) -> None:
+        with contextlib.suppress(ConnectionClosedError):
+            served.send(Forgotten(tenant, here + erased))
+
+    tiers.forget(tenant_id(tenant), done)
+
+
+def _serve(core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers) -> None:
     """Until it is drained. What fails here is no start that failed: the gateway goes on with another engine,
     so the log has to say why."""
     try:
@@ -224,6 +248,8 @@ def _serve(core: EngineCore, served: SocketChannel) -> None:
                 core.abort_all()
             if served.is_to_sleep and core.is_idle:
                 served.rest()
+            while served.forgotten:
+                _forget(core, tiers, served.forgotten.pop(), served)
             core.step()
     except MachineError as error:
         log.error("engine_failed error=%r", str(error))

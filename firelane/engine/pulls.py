@@ -129,7 +129,8 @@ class PagePulls:
         """From now on have pages of its prompt as they are computed at its `pages_at`."""
         tokens = np.frombuffer(request.prompt[: len(request.prompt) // 4 * 4], np.dtype("<i4"))
         if len(tokens):
-            chain, ends_s = self._kv.chain(request.salt), time.monotonic() + QUIET_S
+            chain = self._kv.chain(request.salt, request.tenant)
+            ends_s = time.monotonic() + QUIET_S
             expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
             self._expected[request.salt, request.prompt] = expected
 

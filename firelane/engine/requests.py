@@ -54,7 +54,7 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
         tokens,
         sampling=sampling,
         end=prompt_len + 1 if request.pooling else end,
-        chain=kv.chain(request.salt),
+        chain=kv.chain(request.salt, request.tenant),
         tenant=_tenant(request),
     )
     sequence.pool = Pool() if request.pooling else None

@@ -60,8 +60,11 @@ def rights_of(config: EngineConfig, *, has_grammars: bool = True) -> Rights:
         models.append(config.tokenizer_dir)
     if config.hosts is not None and config.hosts.key_file is not None:
         models.append(config.hosts.key_file)
+    writes = [config.tiers.disk] if config.tiers is not None and config.tiers.disk is not None else []
+    if config.tiers is not None and config.tiers.disk_key_file is not None:
+        models.append(config.tiers.disk_key_file)
     network = (config.model_dir / STORE_INDEX).exists() or config.hosts is not None
-    confine(env.read(), config.cache_dir, models, network=network)
+    confine(env.read(), config.cache_dir, models, writes, network=network)
     start_trial = TrialHelper.fork().start if has_grammars else ChildTrial
     return Rights(start_trial, is_confined=True, network=network)
 

@@ -48,6 +48,7 @@ class Sequence:
         "preempted_tokens",
         "prompt_len",
         "prompt_logprobs_done",
+        "restored",
         "row_written",
         "sampling",
         "scheduled_s",
@@ -100,6 +101,8 @@ class Sequence:
         """When it first got its slot, by time.monotonic()."""
         self.pool: Pool | None = None
         """Where a request for an embedding collects it."""
+        self.restored: dict[bytes, str] = {}
+        """Names of its blocks that were read from a tier, and which one."""
 
     def resume(self, output_start: int) -> None:
         """Tokens from `output_start` on are output already. Whoever drew them has reported the prompt's
@@ -120,6 +123,13 @@ class Sequence:
     def failure(self) -> str:
         """What is wrong with the request itself, where it ends in an error."""
         return "" if self.constraint is None else self.constraint.failure
+
+    def restored_blocks(self, tier: str, num_blocks: int) -> int:
+        """Of its first `num_blocks` blocks, those that came from this tier."""
+        if not self.restored:
+            return 0
+        names = self.chain.names(self.tokens, num_blocks)[:num_blocks]
+        return sum(self.restored.get(name) == tier for name in names)
 
     @property
     def reusable_tokens(self) -> int:

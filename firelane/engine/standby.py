@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from firelane.contract import Executor
+from firelane.engine.tiers import NO_TIERS, NoTiers
 from firelane.kv import KvCache
+from firelane.kv.tiers import TieredPages
 from firelane.wire.frames import Asleep, Awake
 
 STATUS = Path("/proc/self/status")
@@ -43,11 +45,11 @@ NO_STANDBY: Standby = NoStandby()
 
 
 class EngineStandby:
-    """Of an executor and the cache whose memory it holds: what later prompts could find there is forgotten.
-    Owns neither."""
+    """Of an executor, the cache whose memory it holds, and the tiers in memory: what later prompts could find
+    there is forgotten. Owns none of them."""
 
-    def __init__(self, executor: Executor, kv: KvCache) -> None:
-        self._executor, self._kv = executor, kv
+    def __init__(self, executor: Executor, kv: KvCache, tiers: TieredPages | NoTiers = NO_TIERS) -> None:
+        self._executor, self._kv, self._tiers = executor, kv, tiers
         self.sleeps = False
 
     def sleep(self) -> Asleep:
@@ -55,6 +57,7 @@ class EngineStandby:
         if not self.sleeps:
             self.sleeps = True
             self._kv.forget()
+            self._tiers.standby()
             self._executor.standby()
         held = private_bytes()
         return Asleep(max(0, before - held), held, time.monotonic() - began_s)

@@ -13,7 +13,7 @@ returns those that lie wholly before what a later query may read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import accumulate
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
 from firelane.kv.incoming import IncomingPages, WantedPage
-from firelane.kv.pool import BlockPool
+from firelane.kv.pool import UNKNOWN, BlockPool, PageWatcher
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import StateSnapshots
 from firelane.kv.tables import RELEASED, BlockTables, PrefixHit
@@ -32,6 +32,8 @@ NewPage = tuple[int, int, int]
 
 
 MAX_TOKENS = 1 << 31
+ELSEWHERE = 1 << 40
+"""In place of a page of this pool."""
 
 
 class KvCache:
@@ -90,8 +92,12 @@ class KvCache:
     def num_users(self, page: int) -> int:
         return self._pool.references(page)
 
-    def chain(self, salt: bytes) -> PrefixChain:
-        return PrefixChain(salt, self.block_size, self._code)
+    def chain(self, salt: bytes, tenant: str = "") -> PrefixChain:
+        return PrefixChain(salt, self.block_size, self._code, tenant)
+
+    def watch(self, watcher: PageWatcher) -> None:
+        """Tell it of pages from now on."""
+        self._pool.watcher = watcher
 
     def lookup(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> PrefixHit:
         """The longest cached prefix of at most `reusable_tokens` tokens; never all, since the last token must
@@ -127,8 +133,40 @@ class KvCache:
         for group in range(len(self.spans)):
             for index in range(self._first_block(group, blocks * self.block_size), blocks):
                 if self._pool.locate(group, names[index])[0] < 0:
-                    found.append(WantedPage(group, names[index]))
+                    found.append(WantedPage(group, names[index], chain.tenant))
         return found
+
+    def restorable(
+        self,
+        chain: PrefixChain,
+        tokens: NDArray[np.int32],
+        reusable_tokens: int,
+        holds: Callable[[tuple[int, bytes]], bool],
+    ) -> list[WantedPage]:
+        """Pages that are missing for the longest prefix that a sequence could begin with if all came that
+        `holds` says are elsewhere (by group and name); in order, those of a block together. The others of
+        that prefix are given out after all other free pages. None of a model with recurrent state."""
+        limit = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
+        if limit <= 0 or self.states.is_kept:
+            return []
+        names = chain.names(tokens, limit)
+        pages: list[list[int]] = [[] for _ in self.spans]
+        for group in self._causal:
+            known = self._here_or_held(group, names, limit, holds)
+            pages[group] = known[: (*known, UNKNOWN).index(UNKNOWN)]
+            limit = len(pages[group])
+        for group in self._limited:
+            pages[group] = self._here_or_held(group, names, limit, holds)
+        blocks = _last(self._hits(pages, limit))
+        firsts = [self._first_block(group, blocks * self.block_size) for group in range(len(self.spans))]
+        for group, first in enumerate(firsts):
+            self._pool.refresh([page for page in pages[group][first:blocks] if page != ELSEWHERE])
+        return [
+            WantedPage(group, names[index], chain.tenant)
+            for index in range(blocks)
+            for group, first in enumerate(firsts)
+            if index >= first and pages[group][index] == ELSEWHERE
+        ]
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]:
         """As BlockPool.locate."""
@@ -229,7 +267,7 @@ class KvCache:
             for group, table in enumerate(tables.tables):
                 first = tables.first[group]
                 for index in range(before if before > first else first, num_blocks):
-                    publish(table[index], group, names[index])
+                    publish(table[index], group, names[index], chain.tenant)
         tables.published_blocks = num_blocks
 
     def release(self, tables: BlockTables) -> None:
@@ -245,6 +283,11 @@ class KvCache:
         """All that later prompts could find: the memory behind it is given back."""
         self._pool.forget()
         self.states.forget()
+
+    def forget_tenant(self, tenant: bytes) -> int:
+        """As BlockPool.forget_tenant; what its sequences compute from now on can be found again. Snapshots of
+        recurrent states age by themselves: without pages they are of no use."""
+        return self._pool.forget_tenant(tenant)
 
     def check_integrity(self, all_tables: Iterable[BlockTables]) -> None:
         """Raise AssertionError unless the pool is sound and `all_tables` are exactly its users."""
@@ -265,6 +308,13 @@ class KvCache:
         actual = [self._pool.references(page) for page in range(self.num_pages)]
         assert actual == expected, "reference counts differ from the block tables: leaked or freed too early"
         assert self._set_aside == set_aside, "pages set aside are miscounted"
+
+    def _here_or_held(
+        self, group: int, names: list[bytes], limit: int, holds: Callable[[tuple[int, bytes]], bool]
+    ) -> list[int]:
+        """The page of each of names[:limit], ELSEWHERE, or UNKNOWN."""
+        here = zip(self._pool.find_each(group, names, limit), names, strict=False)
+        return [p if p >= 0 else ELSEWHERE if holds((group, name)) else UNKNOWN for p, name in here]
 
     def _hits(self, pages: list[list[int]], limit: int) -> NDArray[np.bool_]:
         """By number of leading blocks, up to `limit`: each group has the pages that what follows may read."""

@@ -10,16 +10,10 @@ While they are held nobody else is given them, so a copy that comes late overwri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from firelane.kv.pool import BlockPool
+from firelane.kv.pool import BlockPool, NamedPage
 
-
-class WantedPage(NamedTuple):
-    """A page by its name, and the cache group whose content it is."""
-
-    group: int
-    name: bytes
+WantedPage = NamedPage
 
 
 class IncomingPages:
@@ -50,7 +44,7 @@ class IncomingPages:
     def settle(self, pages: Sequence[int], arrived: Sequence[bool]) -> None:
         """Nobody writes to these pages any more; arrived: whose content is there, and has been checked."""
         for page, is_there in zip(pages, arrived, strict=True):
-            group, name = self._held.pop(page)
+            wanted = self._held.pop(page)
             if is_there:
-                self._pool.publish(page, group, name)
+                self._pool.publish(page, *wanted)
         self._pool.release(pages)

@@ -15,23 +15,54 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 UNKNOWN = -1
 """Instead of a page: no page has this name."""
+
+
+class NamedPage(NamedTuple):
+    """The content of a page: its cache group, its name, and whose it is, as in PrefixChain."""
+
+    group: int
+    name: bytes
+    tenant: bytes = b""
+
+    @property
+    def key(self) -> tuple[int, bytes]:
+        """The same whoever wants it."""
+        return self.group, self.name
+
+
+class PageWatcher(Protocol):
+    """Told of pages as they become findable and are found, in the engine's loop: it returns at once."""
+
+    def published(self, page: int, named: NamedPage) -> None: ...
+    def shared(self, pages: list[tuple[int, NamedPage]]) -> None: ...
+
+
+class NoWatcher:
+    def published(self, page: int, named: NamedPage) -> None:
+        pass
+
+    def shared(self, pages: list[tuple[int, NamedPage]]) -> None:
+        pass
+
+
+NO_WATCHER = NoWatcher()
 
 
 class BlockPool:
     def __init__(self, num_pages: int, num_groups: int = 1) -> None:
         self.num_pages = num_pages
         self._references = [0] * num_pages
-        self._name_of: list[bytes | None] = [None] * num_pages
-        self._group_of = [0] * num_pages
-        """The cache group of each page that has a name."""
+        self._name_of: list[NamedPage | None] = [None] * num_pages
         self._by_name: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._blank = list(range(num_pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._tags = memoryview(bytearray(8 * num_pages)).cast("Q")
         """From 1, once a page has been taken."""
+        self.watcher: PageWatcher = NO_WATCHER
 
     @property
     def num_free(self) -> int:
@@ -88,13 +119,23 @@ class BlockPool:
             if self._references[page] == 0:
                 del self._cached[page]
             self._references[page] += 1
+        if pages and self.watcher is not NO_WATCHER:
+            named = [(page, self._name_of[page]) for page in pages]
+            self.watcher.shared([(page, name) for page, name in named if name is not None])
 
-    def publish(self, page: int, group: int, name: bytes) -> None:
+    def refresh(self, pages: Sequence[int]) -> None:
+        """Have these named pages given out after all others, the first of them last."""
+        for page in reversed(pages):
+            if page in self._cached:
+                self._cached.move_to_end(page)
+
+    def publish(self, page: int, group: int, name: bytes, tenant: bytes = b"") -> None:
         """Let others find this page in use by its name. A second page of the same content stays unnamed."""
         by_name = self._by_name[group]
         if name not in by_name and self._name_of[page] is None:
             by_name[name] = page
-            self._name_of[page], self._group_of[page] = name, group
+            named = self._name_of[page] = NamedPage(group, name, tenant)
+            self.watcher.published(page, named)
 
     def release(self, pages: Sequence[int]) -> None:
         """One user fewer for each. Later pages become older: a prefix without its tail is still of use."""
@@ -114,6 +155,19 @@ class BlockPool:
             self._tags[page] += 1
             self._blank.append(page)
         self._cached.clear()
+
+    def forget_tenant(self, tenant: bytes) -> int:
+        """Names of all pages of a tenant, those in use, too; returns how many there were."""
+        named = [
+            page for page, name in enumerate(self._name_of) if name is not None and name.tenant == tenant
+        ]
+        for page in named:
+            self._forget(page)
+            if page in self._cached:
+                del self._cached[page]
+                self._tags[page] += 1
+                self._blank.append(page)
+        return len(named)
 
     def keep_tags_in(self, memory: memoryview) -> None:
         """From now on tags lie there: num_pages of format Q. Nothing has happened in this pool yet."""
@@ -144,18 +198,14 @@ class BlockPool:
             assert free == (self._references[page] == 0), f"page {page}: free and in use, or lost"
             assert page not in blank or self._name_of[page] is None, f"page {page}: blank but named"
             assert page not in cached or self._name_of[page] is not None, f"page {page}: cached, no name"
-        named = {
-            (group, name): page
-            for page, (group, name) in enumerate(zip(self._group_of, self._name_of, strict=True))
-            if name is not None
-        }
+        named = {named.key: page for page, named in enumerate(self._name_of) if named is not None}
         known = {
             (group, name): page for group, pages in enumerate(self._by_name) for name, page in pages.items()
         }
         assert named == known, "names and pages differ"
 
     def _forget(self, page: int) -> None:
-        name = self._name_of[page]
-        assert name is not None
-        del self._by_name[self._group_of[page]][name]
+        named = self._name_of[page]
+        assert named is not None
+        del self._by_name[named.group][named.name]
         self._name_of[page] = None

@@ -13,15 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 DIGEST_BYTES = 32
+TENANT_BYTES = 16
+
+
+def tenant_id(tenant: str) -> bytes:
+    """Of a tenant by its name, where its pages are accounted for: TENANT_BYTES bytes."""
+    return blake2b(tenant.encode(), digest_size=TENANT_BYTES, person=b"firelane-tenant").digest()
 
 
 class PrefixChain:
     """Names of the leading full blocks of one sequence; it only grows, and outlives preemption."""
 
-    __slots__ = ("_block_size", "_names", "_root")
+    __slots__ = ("_block_size", "_names", "_root", "tenant")
 
-    def __init__(self, salt: bytes, block_size: int, code: str = "") -> None:
-        """code: as StepLimits.kv_cache_code."""
+    def __init__(self, salt: bytes, block_size: int, code: str = "", tenant: str = "") -> None:
+        """code: as StepLimits.kv_cache_code. tenant: whose pages these are; it is no part of their names."""
+        self.tenant = tenant_id(tenant)
         person = b"firelane-kv" + code.encode()
         self._root = blake2b(salt, digest_size=DIGEST_BYTES, person=person).digest()
         self._block_size = block_size

@@ -19,8 +19,10 @@ from firelane import env
 from firelane.api.chat import ChatRequest
 from firelane.engine.core import EngineCore
 from firelane.engine.grammar.queue import grammar_queue
-from firelane.engine.load import load_executor
+from firelane.engine.identity import checkpoint_identity, model_identity
+from firelane.engine.load import load_executor, rotation_identity
 from firelane.engine.policies import make_policy
+from firelane.engine.tiers import open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
 from firelane.kv import SnapshotRule
@@ -71,6 +73,7 @@ class LLM:
         self._tokenizer.check_vocab(self._files.vocab_size)
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._assistant = Assistant(self._prompts)
+        checkpoint = checkpoint_identity(model_dir) + rotation_identity(config)
         self._executor = load_executor(config, progress)
         self._channel = LocalChannel()
         self._grammars = grammar_queue(tokenizer_dir, self._executor.vocab_size)
@@ -82,6 +85,8 @@ class LLM:
             policy=make_policy(config.scheduling_policy, self._executor.limits.max_num_batched_tokens),
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
+        identity = model_identity(checkpoint, self._executor, config)
+        self._tiers = open_tiers(config.tiers, self._core, self._executor.page_memory, identity)
         self._next_id = 0
         self._closed = False
 
@@ -166,6 +171,7 @@ class LLM:
                 self._core.step()
             self._grammars.close()
             self._prompts.close()
+            self._tiers.close()
             self._executor.release()
 
     def __enter__(self) -> LLM:

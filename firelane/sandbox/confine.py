@@ -14,6 +14,7 @@ import firelane
 from firelane import env
 from firelane.sandbox import landlock, seccomp
 from firelane.sandbox.calls import NEVER, NO_FILE_RIGHTS, NO_NETWORK, NO_PROGRAMS
+from firelane.sandbox.landlock import WRITE
 from firelane.sandbox.paths import PYTHON_CACHE, compiler_launcher, engine_rules, python_rules
 from firelane.sandbox.seccomp import Refused
 from firelane.sandbox.system import Machine, gain_nothing, this_machine
@@ -24,11 +25,16 @@ IMPORTED = ("engine", "process.py")
 
 
 def confine(
-    settings: env.Environment, cache_dir: Path, models: Iterable[Path], *, network: bool = False
+    settings: env.Environment,
+    cache_dir: Path,
+    models: Iterable[Path],
+    writes: Iterable[Path] = (),
+    *,
+    network: bool = False,
 ) -> None:
     """Of the process that calls it, which has one thread: others that run already would keep their rights.
-    models: directories that it reads. network: it is left to it, until `forbid_network`. What the kernel has
-    not is left out: `lacks` tells it."""
+    models: directories that it reads; writes: those that it also writes to, beside its caches. network:
+    it is left to it, until `forbid_network`. What the kernel has not is left out: `lacks` tells it."""
     machine = this_machine()
     if machine is None:
         return
@@ -36,7 +42,7 @@ def confine(
         gain_nothing(machine)
         if _has_landlock(machine, settings):
             rules = engine_rules(settings, cache_dir, list(models), network=network)
-            landlock.restrict(machine, rules, network=network)
+            landlock.restrict(machine, [*rules, *((path, WRITE) for path in writes)], network=network)
             _compile_python_to(cache_dir / PYTHON_CACHE)
         if seccomp.has_filters(machine):
             launched = compiler_launcher(settings) is not None  # a script may set rights of what it makes

@@ -1,10 +1,10 @@
 """Frames between a gateway and an engine. Encoded as msgpack arrays, one length-prefixed frame per message.
 
-Gateway to engine: Submit (new requests), Abort, Drain, Sleep and Wake. Engine to gateway: Loading and
-Progress while it loads, Ready once, then one StepFrame per step, and Rejected for requests that it cannot
-take; Asleep and Awake; all the time a Beat each second. One StepFrame carries the new tokens of all sequences
-of a step: a per-step cost, not a per-token one. docs/wire.md describes resumption, versions and the
-heartbeat.
+Gateway to engine: Submit (new requests), Abort, Drain, Sleep, Wake and ForgetTenant. Engine to gateway:
+Loading and Progress while it loads, Ready once, then one StepFrame per step, and Rejected for requests that
+it cannot take; Asleep, Awake and Forgotten; all the time a Beat each second. One StepFrame carries the new
+tokens of all sequences of a step: a per-step cost, not a per-token one. docs/wire.md describes resumption,
+versions and the heartbeat.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -109,6 +109,19 @@ class Wake(msgspec.Struct, frozen=True, array_like=True, tag="wake"):
     """Come back from standby. Answered with Awake, also by an engine that does not sleep."""
 
 
+class ForgetTenant(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
+    """Erase the pages of this tenant, in the KV cache and in all tiers. Answered with Forgotten."""
+
+    tenant: str
+
+
+class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
+    """Pages of this tenant that were erased, counted in each place where they were."""
+
+    tenant: str
+    pages: int
+
+
 class Asleep(msgspec.Struct, frozen=True, array_like=True, tag="asleep"):
     """The engine is in standby. released_bytes: of KV cache, states, buffers and private copies of weights
     that it gave back; resident_bytes: private memory that its processes still hold."""
@@ -191,11 +204,14 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 class Started(msgspec.Struct, frozen=True, array_like=True):
     """The request's prefill has begun, planned `age_s` seconds before this frame was made; `cached_tokens` of
-    its prompt came from the prefix cache."""
+    its prompt came from the prefix cache, of which host_tokens were read from the tier in host memory for
+    it, and disk_tokens from the one on a drive."""
 
     id: int
     cached_tokens: int
     age_s: float = 0.0
+    host_tokens: int = 0
+    disk_tokens: int = 0
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -235,7 +251,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     work. state_snapshots: snapshots of recurrent states that a prompt could begin with; state_snapshot_hits:
     sequences that began with one. pulls_ok, stale, lost, late: pulls of pages from other engines, by what
     became of them (docs/cluster.md); pulled_bytes: of pages that came; pull_seconds: of all pulls
-    together."""
+    together. host_, disk_: of the tiers (docs/kv-tiers.md): pages now; of prompts that came from there
+    (hits), that made room for others, that were found damaged; and bytes."""
 
     running: int = 0
     waiting: int = 0
@@ -259,6 +276,18 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     pulls_late: int = 0
     pulled_bytes: int = 0
     pull_seconds: float = 0.0
+    host_pages: int = 0
+    host_hits: int = 0
+    host_evicted: int = 0
+    host_damaged: int = 0
+    host_read_bytes: int = 0
+    host_written_bytes: int = 0
+    disk_pages: int = 0
+    disk_hits: int = 0
+    disk_evicted: int = 0
+    disk_damaged: int = 0
+    disk_read_bytes: int = 0
+    disk_written_bytes: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
@@ -284,5 +313,5 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
     elsewhere: bool = False
 
 
-ToEngine = Submit | Abort | Drain | Sleep | Wake
-FromEngine = Beat | Loading | Progress | Ready | Failed | StepFrame | Rejected | Asleep | Awake
+ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant
+FromEngine = Beat | Loading | Progress | Ready | Failed | StepFrame | Rejected | Asleep | Awake | Forgotten

@@ -31,6 +31,7 @@ ENGINE = (
 SAMPLING = "--max-tokens --temperature --top-p --top-k --seed --stop"
 REMOTE = "--engines --engine-tls-ca --engine-tls-cert --engine-tls-key"
 HOSTS = "--nnodes --node-rank --master-addr --cluster-key-file --node-timeout"
+TIERS = "--kv-offloading-size --kv-disk --kv-disk-size --kv-disk-key-file --kv-tenant-size --kv-admission"
 PARSERS = "--chat-template --tool-parser --reasoning-parser"
 ACCESS = "--api-keys --allow-anonymous --allow-origin --prices --tls-cert --tls-key"
 LIMITS = "--max-queue-age-s --max-connections --max-body-mib --header-timeout-s --idle-timeout-s"
@@ -43,9 +44,9 @@ FLAGS = {
     "--host --port --gateways --take-over --drain-timeout "
     "--served-model-name --max-queue --no-wait --alias --max-stored-responses "
     f"--unknown-fields --any-model {PARSERS} {ACCESS} {LIMITS} {STORAGE} {TELEMETRY} {HOSTS} {REMOTE} "
-    f"{ENGINE}",
+    f"{TIERS} {ENGINE}",
     "engine": "MODEL --host --port --tls-ca --tls-cert --tls-key --drain-timeout --log-format --no-sandbox "
-    f"--engine-timeout --step-deadline {ENGINE}",
+    f"--engine-timeout --step-deadline {TIERS} {ENGINE}",
     "node": "CONFIG.toml --check --host --port --log-format",
     "ps": SERVER,
     "load": f"MODEL --timeout-s {SERVER}",
@@ -75,6 +76,7 @@ FLAGS = {
     "pull": f"SOURCE {SERVER}",
     "rm": f"SOURCE {SERVER}",
     "cache list": "",
+    "cache forget-tenant": f"NAME --kv-disk --kv-disk-key-file {SERVER}",
     "doctor": "--json --save --verify",
     "plan": "MODEL --device --batch --context --output --weights --kv-cache-dtype --tp --pp --dp --ep "
     "--max-num-seqs --max-num-batched-tokens --max-model-len --reserve-gib --drive-gbps --best-for --json "

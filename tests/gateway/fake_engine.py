@@ -16,6 +16,8 @@ from firelane.wire.frames import (
     Embedding,
     EngineStats,
     Finished,
+    ForgetTenant,
+    Forgotten,
     NewRequest,
     Ready,
     Rejected,
@@ -48,6 +50,7 @@ class FakeEngine:
     max_model_len: int = 512
     max_num_seqs: int = 8
     cached_tokens: int = 0
+    restored_tokens: tuple[int, int] = (0, 0)
     age_s: float = 0.0
     held: bool = False
     reject: str = ""
@@ -122,6 +125,8 @@ class FakeEngine:
                 self.aborted.extend(frame.ids)
                 for request_id in frame.ids:
                     self.running.pop(request_id, None)
+            elif isinstance(frame, ForgetTenant) and not self.held:
+                self.send(Forgotten(frame.tenant, len(frame.tenant)))
 
     def _submit(self, frame: Submit) -> None:
         self.submit_frames += 1
@@ -184,7 +189,7 @@ class FakeEngine:
         request, sampling = row.request, row.request.sampling
         if not row.begun:
             row.begun = True
-            frame.started.append(Started(request.id, self.cached_tokens, self.age_s))
+            frame.started.append(Started(request.id, self.cached_tokens, self.age_s, *self.restored_tokens))
             if sampling.prompt_logprobs >= 0 and row.sent == 0:
                 for position, token in enumerate(row.prompt[1:], 1):
                     frame.logprobs.append(self._report(request.id, position, token, sampling.prompt_logprobs))

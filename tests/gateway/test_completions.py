@@ -221,6 +221,12 @@ def test_cached_tokens(service):
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
+def test_cached_tokens_by_tier(service):
+    service.engine.cached_tokens, service.engine.restored_tokens = 3, (1, 2)
+    details = completion(service, n=2)["usage"]["prompt_tokens_details"]
+    assert details == {"cached_tokens": 3, "cached_tokens_by_tier": {"device": 0, "host": 1, "disk": 2}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from firelane.errors import EngineDeadError
-from firelane.wire.frames import NewRequest, Sampling, TokenLogprobs
+from firelane.wire.frames import NewRequest, Sampling, Started, TokenLogprobs
 from firelane_dynamo.chunks import Choices
 
 
@@ -36,7 +36,7 @@ USAGE = {
 def test_what_has_come_together_is_one_chunk(reason, told) -> None:
     made = choices()
     (sink,) = made.all
-    sink.on_started(2, 0.0)
+    sink.on_started(Started(1, 2), 0.0)
     sink.on_token(40, 0.0)
     sink.ending(reason)
     sink.on_token(41, 0.0)

@@ -84,7 +84,7 @@ class Engine:
 
     def content(self, wanted):
         """Of the pages that have these names here."""
-        places = [(page.name, self.kv.locate(*page)[0]) for page in wanted]
+        places = [(page.name, self.kv.locate(*page.key)[0]) for page in wanted]
         return {name: self.memory.pages[page] for name, page in places if page >= 0}
 
 

@@ -134,6 +134,7 @@ def _spare(config: ExecutorConfig, layout: Layout) -> int:
         return 0
     limits = layout.limits
     held = limits.num_blocks * layout.page_bytes + limits.num_states * limits.state_bytes
+    held += config.tiers.host_bytes if config.tiers else 0
     free = available_bytes() - held
     if config.weights_pages == "huge":
         return free
@@ -174,15 +175,20 @@ def check_integers(layout: Layout) -> None:
         )
 
 
+def _beside(tiers_bytes: int) -> str:
+    return f" beside the {tiers_bytes / GIB:.1f} GiB of --kv-offloading-size" if tiers_bytes else ""
+
+
 def _limits(member: Member, sizes: GroupSizes, config: ExecutorConfig, saved_bytes: int) -> StepLimits:
     """saved_bytes: by the formats of a rank's weights; ranks share the memory that is left."""
-    ranks, available = member.ranks, member.available_bytes
+    tiers_bytes = config.replicas * config.tiers.host_bytes if config.tiers else 0
+    ranks, available = member.ranks, member.available_bytes - tiers_bytes
     weights_bytes = sizes.weights_bytes - saved_bytes * ranks
     free = available - weights_bytes
     if free <= 0:
         raise OutOfMemoryError(
-            f"the weights need {weights_bytes / GIB:.1f} GiB and {available / GIB:.1f} GiB "
-            "of memory are free: free some, or serve a smaller model"
+            f"the weights need {weights_bytes / GIB:.1f} GiB and {max(0, available) / GIB:.1f} GiB "
+            f"of memory are free{_beside(tiers_bytes)}: free some, or serve a smaller model"
         )
     return resolve_limits(
         sizes,

@@ -98,7 +98,7 @@ class Delivery:
                 first, flight.told = not flight.told, True
                 if first:
                     at_s = now_s - started.age_s
-                    self._tell(started.id, flight.sink.on_started, started.cached_tokens, at_s)
+                    self._tell(started.id, flight.sink.on_started, started, at_s)
 
     def tell_logprobs(self, entry: TokenLogprobs) -> None:
         """Each position once, however often the prompt was computed."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from firelane.errors import FirelaneError
-from firelane.wire.frames import FinishReason, NewRequest, TokenLogprobs
+from firelane.wire.frames import FinishReason, NewRequest, Started, TokenLogprobs
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Sink(Protocol):
     on_failed. An engine's death between two calls is not seen, but for on_waiting.
     """
 
-    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+    def on_started(self, started: Started, planned_s: float) -> None:
         """Once. planned_s: when the first engine took it out of its queue, by the monotonic clock."""
         ...
 

@@ -32,6 +32,8 @@ from firelane.wire.frames import (
     EngineStats,
     Failed,
     Finished,
+    ForgetTenant,
+    Forgotten,
     FromEngine,
     Loading,
     NewRequest,
@@ -83,6 +85,7 @@ class EngineLink:
         self.on_acceptor: Callable[[socket.socket], None] | None = None
         self.on_asleep: Callable[[], None] | None = None
         self.on_awake: Callable[[], None] | None = None
+        self.on_forgotten: Callable[[Forgotten], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.has_served = self.is_shared = False
@@ -217,6 +220,13 @@ class EngineLink:
         if self.state is LinkState.STANDBY and self._connection is not None:
             self._connection.send(Wake())
 
+    def forget_tenant(self, tenant: str) -> bool:
+        """Have the engine erase a tenant's pages; whether there is an engine."""
+        if self._connection is None or self.ready is None:
+            return False
+        self._connection.send(ForgetTenant(tenant))
+        return True
+
     def drain(self, timeout_s: float) -> None:
         """Ask the engine to end when it has nothing left, or at the latest after this time."""
         self.retire("the engine is draining")
@@ -281,6 +291,9 @@ class EngineLink:
             self._on_rejected(frame)
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
+        elif isinstance(frame, Forgotten):
+            if self.on_forgotten is not None:
+                self.on_forgotten(frame)
         else:
             self.failed, self.reason = frame, frame.message
 

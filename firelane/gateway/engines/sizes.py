@@ -8,11 +8,13 @@ import msgspec
 
 from firelane.wire.frames import EngineStats, Ready
 
+TIER_COUNTERS = ("hits", "evicted", "damaged", "read_bytes", "written_bytes")
 COUNTERS = frozenset(
     {
         *("prompt_tokens", "generated_tokens", "prefix_queries", "prefix_hits"),
         *("preemptions", "steps", "grammar_failures", "state_snapshot_hits"),
         *("pulls_ok", "pulls_stale", "pulls_lost", "pulls_late", "pulled_bytes", "pull_seconds"),
+        *(f"{tier}_{what}" for tier in ("host", "disk") for what in TIER_COUNTERS),
     }
 )
 """Fields of EngineStats that only grow; the others are levels, which end with their engine."""

@@ -24,6 +24,7 @@ from firelane.gateway.handlers.responses import Responses
 from firelane.gateway.handlers.scores import Scores
 from firelane.gateway.handlers.server import Server
 from firelane.gateway.handlers.stats import StatsReport
+from firelane.gateway.handlers.tenant_pages import TenantPages
 from firelane.gateway.handlers.tokens import Tokens
 from firelane.gateway.handlers.workers_ai import WorkersAi, openai_routes
 from firelane.gateway.http.exchange import Route
@@ -61,6 +62,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from _owned(Server(services).routes(), OF_THE_SERVER)
     yield from _owned(StatsReport(services).routes())
     yield from _owned(NodeModels(services).routes())
+    yield from _owned(TenantPages(services).routes())
     yield from Page(replies).routes()
 
 

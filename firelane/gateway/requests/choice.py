@@ -14,7 +14,7 @@ from firelane.text.deltas import CallStart, Splitter
 from firelane.text.detokenize import Detokenizer, SequenceText, make_detokenizer
 from firelane.text.prompt import Prompt
 from firelane.text.tokenizer import Tokenizer
-from firelane.wire.frames import FinishReason, TokenLogprobs
+from firelane.wire.frames import FinishReason, Started, TokenLogprobs
 
 
 class Choice:
@@ -24,7 +24,7 @@ class Choice:
         *("_called", "_detokenizer", "_gaps", "_last_s", "_late", "_options", "_sink", "_plain", "_prompt"),
         *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_splitter", "_tail", "_text"),
         *("_tokenizer", "_tokens", "cached_tokens", "done", "first_of_prompt", "first_s", "generated", "id"),
-        *("planned_s", "reasoning_tokens"),
+        *("disk_tokens", "host_tokens", "planned_s", "reasoning_tokens"),
     )
 
     def __init__(
@@ -41,7 +41,7 @@ class Choice:
         self.done = False
         self.first_of_prompt = True
         self.generated = 0
-        self.cached_tokens = 0
+        self.cached_tokens = self.host_tokens = self.disk_tokens = 0
         self.reasoning_tokens = 0
         self._run = run
         self._prompt = prompt
@@ -85,8 +85,9 @@ class Choice:
         """Reports of all tokens of the prompt; the first one has no log-probability."""
         return [TokenReport(self._prompt.ids[0], None, []), *self._prompt_reports]
 
-    def on_started(self, cached_tokens: int, planned_s: float) -> None:
-        self.cached_tokens, self.planned_s = cached_tokens, planned_s
+    def on_started(self, started: Started, planned_s: float) -> None:
+        self.cached_tokens, self.planned_s = started.cached_tokens, planned_s
+        self.host_tokens, self.disk_tokens = started.host_tokens, started.disk_tokens
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))

@@ -11,7 +11,7 @@ from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.vectors import VectorAnswer
 from firelane.text.prompt import Prompt
-from firelane.wire.frames import FinishReason, NewRequest, Pooling, Sampling, TokenLogprobs
+from firelane.wire.frames import FinishReason, NewRequest, Pooling, Sampling, Started, TokenLogprobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,8 +113,8 @@ class EmbeddingInput:
     def last_s(self) -> float:
         return self._done_s
 
-    def on_started(self, cached_tokens: int, planned_s: float) -> None:
-        self.cached_tokens, self.planned_s = cached_tokens, planned_s
+    def on_started(self, started: Started, planned_s: float) -> None:
+        self.cached_tokens, self.planned_s = started.cached_tokens, planned_s
         self._run.started(self)
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from firelane.api.sampling import SamplingFields, StreamOptions
-from firelane.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from firelane.api.usage import CachedByTier, CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.gateway.answers.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
 from firelane.gateway.answers.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
 from firelane.gateway.http.peer import NOBODY
@@ -169,17 +169,27 @@ class GenerationAnswer:
 def usage_of(choices: Sequence[Choice]) -> Usage:
     """The usage so far."""
     prompt = sum(choice.prompt_tokens for choice in choices if choice.first_of_prompt)
-    cached = sum(choice.cached_tokens for choice in choices if choice.first_of_prompt)
     completion = sum(choice.generated for choice in choices)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        prompt_tokens_details=_prompt_details([choice for choice in choices if choice.first_of_prompt]),
         completion_tokens_details=CompletionTokensDetails(
             reasoning_tokens=sum(choice.reasoning_tokens for choice in choices)
         ),
     )
+
+
+def _prompt_details(choices: Sequence[Choice]) -> PromptTokensDetails:
+    """Of the first choice of each prompt."""
+    cached = sum(choice.cached_tokens for choice in choices)
+    host = sum(choice.host_tokens for choice in choices)
+    disk = sum(choice.disk_tokens for choice in choices)
+    if not host + disk:
+        return PromptTokensDetails(cached_tokens=cached)
+    by_tier = CachedByTier(device=cached - host - disk, host=host, disk=disk)
+    return PromptTokensDetails(cached_tokens=cached, cached_tokens_by_tier=by_tier)
 
 
 def new_identity(prefix: str, fields: SamplingFields, model: ServedModel) -> Identity:

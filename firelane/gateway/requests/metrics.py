@@ -82,6 +82,7 @@ class ModelMetrics:
         self.ends = registry.counter("vllm:request_success", "Ended sequences.", "finished_reason")
         _engine_gauges(registry, engines)
         _engine_counters(registry, engines)
+        _tiers(registry, engines)
         _cache_facts(registry, engines)
 
     def started(self, prompt_tokens: int, cached_tokens: int) -> None:
@@ -227,6 +228,27 @@ def _cache_facts(registry: Registry, engines: ReplicaSet) -> None:
                 yield dict(zip(CACHE_FACTS, (link.name, *map(str, (*values, *sizes))), strict=True))
 
     registry.facts("vllm:cache_config_info", "The KV cache of each engine, in labels.", CACHE_FACTS, read)
+
+
+TIERS = (("host", "in host memory"), ("disk", "on a drive"))
+TIER_COUNTERS = {
+    "hits": "Pages of prompts that came from the tier {}.",
+    "evicted": "Pages in the tier {} that made room for others.",
+    "damaged": "Pages in the tier {} that were not what was stored, and were computed.",
+    "read_bytes": "Bytes read from the tier {}.",
+    "written_bytes": "Bytes written to the tier {}.",
+}
+
+
+def _tiers(registry: Registry, engines: ReplicaSet) -> None:
+    def read(field: str) -> Callable[[], float]:
+        return lambda: getattr(engines.stats, field)
+
+    for tier, place in TIERS:
+        registry.gauge(f"firelane:kv_{tier}_pages", f"Pages in the tier {place}.", read(f"{tier}_pages"))
+        for what, text in TIER_COUNTERS.items():
+            name, of = f"firelane:kv_{tier}_{what}", read(f"{tier}_{what}")
+            registry.gauge(name, text.format(place), of, monotonic=True, common=True)
 
 
 def _engine_counters(registry: Registry, engines: ReplicaSet) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from firelane.errors import FirelaneError
-from firelane.wire.frames import FinishReason, NewRequest, TokenLogprobs
+from firelane.wire.frames import FinishReason, NewRequest, Started, TokenLogprobs
 
 Chunk = dict[str, Any]
 """GenerateChunk in dynamo.common.backend.engine."""
@@ -36,9 +36,9 @@ class Choice:
         self._reason: FinishReason = "stop"
         self._is_ended = False
 
-    def on_started(self, cached_tokens: int, planned_s: float) -> None:
+    def on_started(self, started: Started, planned_s: float) -> None:
         del planned_s
-        self.cached_tokens = cached_tokens
+        self.cached_tokens = started.cached_tokens
 
     def on_logprobs(self, entry: TokenLogprobs) -> None:
         at_prompt = entry.position < self.prompt_tokens

@@ -1,0 +1,148 @@
+"""Tiers of the KV cache: time to the first token of a long prompt by where its pages are, and what storing
+costs a decode.
+
+    python benchmarks/kv_tiers.py MODEL [--tokens 8000] [--rounds 7] [--only restart|decode] [--directory DIR]
+
+restart: servers start anew in turns, without tiers ("computed"), and with the files that another one has left
+("drive", read past the page cache); then the same server has pages in host memory alone ("host"). decode:
+tokens of four sequences, of a server without tiers and of one that stores all pages in host memory and on the
+drive, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from firelane import __version__
+from firelane.bench.server import ServerProcess
+from firelane.bench.table import format_table
+from firelane.native.machine import cpu_identity
+
+TIMEOUT_S = 600.0
+DECODED, SEQUENCES = 256, 4
+
+
+def prompt(seed: int, tokens: int) -> list[int]:
+    return np.random.default_rng(seed).integers(10, 250, tokens).tolist()
+
+
+def first_token(server: ServerProcess, ids: list[int]) -> tuple[float, dict[str, Any], list[int]]:
+    """Seconds, details of the prompt's tokens, and the token."""
+    body = {
+        "prompt": ids,
+        "max_tokens": 1,
+        "temperature": 0,
+        "logprobs": 0,
+        "return_tokens_as_token_ids": True,
+    }
+    began_s = time.perf_counter()
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT_S).json()
+    seconds = time.perf_counter() - began_s
+    return seconds, answer["usage"]["prompt_tokens_details"], answer["choices"][0]["logprobs"]["tokens"]
+
+
+def metric(server: ServerProcess, name: str) -> float:
+    lines = httpx.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith((name + "{", name + " ")))
+
+
+def wait_written(server: ServerProcess, name: str, pages: int) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while metric(server, name) < pages:
+        assert time.monotonic() < deadline_s, "the pages were not written"
+        time.sleep(0.1)
+
+
+def restarts(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
+    ids = prompt(1, arguments.tokens)
+    pages = (arguments.tokens - 1) // 16
+    with ServerProcess([*common, *tiers]) as server:
+        _, _, expected = first_token(server, ids)
+        wait_written(server, "firelane:kv_disk_pages", pages)
+    found: dict[str, list[float]] = {"computed": [], "drive": []}
+    for _ in range(arguments.rounds):
+        for name, options in (("computed", []), ("drive", tiers)):
+            with ServerProcess([*common, *options]) as server:
+                first_token(server, prompt(2, 16))
+                seconds, details, token = first_token(server, ids)
+            assert token == expected, f"{name}: another token"
+            by_tier = details.get("cached_tokens_by_tier", {})
+            assert (name == "drive") == (by_tier.get("disk", 0) >= (pages - 1) * 16), f"{name}: {details}"
+            found[name].append(seconds)
+            print(f"{name} {seconds:.3f} s {details}", flush=True)
+    ratios = [d / c for d, c in zip(found["drive"], found["computed"], strict=True)]
+    rows = [[name, f"{statistics.median(times):.3f}"] for name, times in found.items()]
+    rows.append(["drive / computed", f"{statistics.median(ratios):.4f}"])
+    print(format_table(["first token after a restart", "median s"], rows))
+
+
+def decode_s(server: ServerProcess, seed: int) -> float:
+    """Seconds of a token of SEQUENCES sequences that decode together."""
+    body = {
+        "prompt": [prompt(seed + i, 32) for i in range(SEQUENCES)],
+        "max_tokens": DECODED,
+        "ignore_eos": True,
+    }
+    began_s = time.perf_counter()
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT_S).json()
+    assert answer["usage"]["completion_tokens"] == DECODED * SEQUENCES
+    return (time.perf_counter() - began_s) / DECODED
+
+
+def decodes(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
+    with ServerProcess(common) as plain, ServerProcess([*common, *tiers]) as tiered:
+        rounds: list[tuple[float, float]] = []
+        for number in range(arguments.rounds + 1):
+            pair = [decode_s(server, 10 * number) for server in _in_turns([plain, tiered], number)]
+            pair = pair if number % 2 == 0 else pair[::-1]
+            rounds.append((pair[0], pair[1]))
+        stored = metric(tiered, "firelane:kv_disk_pages")
+    rounds = rounds[1:]
+    rows = [
+        ["without tiers", f"{1000 * statistics.median(a for a, _ in rounds):.2f}"],
+        ["with both", f"{1000 * statistics.median(b for _, b in rounds):.2f}"],
+        ["ratio", f"{statistics.median(b / a for a, b in rounds):.4f}"],
+    ]
+    print(format_table([f"a token of {SEQUENCES} sequences ({stored:.0f} pages stored)", "median ms"], rows))
+    print("ratios", " ".join(f"{b / a:.3f}" for a, b in rounds))
+
+
+def _in_turns(servers: list[ServerProcess], number: int) -> Iterator[ServerProcess]:
+    yield from servers if number % 2 == 0 else reversed(servers)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", help="as firelane serve takes it")
+    parser.add_argument("--tokens", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("restart", "decode"))
+    parser.add_argument(
+        "--directory", type=Path, help="on the drive to be measured (default: a temporary one)"
+    )
+    parser.add_argument("--serve", default="", help="further options of firelane serve")
+    arguments = parser.parse_args()
+    cpu = cpu_identity()
+    print(f"firelane {__version__}, {cpu.model}, {cpu.usable_cores} cores, {arguments.model}")
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        tiers = ["--kv-disk", directory, "--kv-disk-size", "4", "--kv-offloading-size", "2"]
+        common = [arguments.model, "--max-num-seqs", "8", *arguments.serve.split()]
+        if arguments.only != "decode":
+            restarts(arguments, tiers, common)
+        if arguments.only != "restart":
+            decodes(arguments, tiers, common)
+
+
+if __name__ == "__main__":
+    main()

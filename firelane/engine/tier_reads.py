@@ -1,0 +1,173 @@
+"""Pages of the tiers as a prerequisite of a sequence: read ahead while it waits, no longer than computing
+them would take; what has not come by then is computed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from firelane.engine.prerequisites import Prerequisites, Waited
+from firelane.engine.pulls import PullCounters
+from firelane.engine.sequence import Sequence, Status
+from firelane.kv import KvCache, WantedPage
+from firelane.kv.tiers import PageRead, TieredPages, TierName
+from firelane.wire.frames import EngineStats, NewRequest
+
+BATCH = 8
+"""Pages of one read: threads share a prompt's pages, and what has come by the deadline counts."""
+
+
+@dataclass(eq=False)
+class _Wait:
+    """Of one sequence. tickets: reads that it waits for; is_ready: for nothing else."""
+
+    sequence: Sequence
+    tickets: set[int]
+    deadline_s: float
+    is_ready: bool
+
+
+@dataclass(eq=False)
+class _Read:
+    """Under way. mine: pages of ours."""
+
+    wanted: list[WantedPage]
+    mine: list[int]
+    deadline_s: float
+    waiting: list[Sequence] = field(default_factory=list[Sequence])
+
+
+class TierReads:
+    """See Prerequisites: those of `inner`, and pages. Owns the incoming pages of its reads. A page that is
+    being read is not read twice; while one takes longer than its deadline, no other read begins."""
+
+    def __init__(
+        self,
+        inner: Prerequisites,
+        kv: KvCache,
+        tiers: TieredPages,
+        counters: PullCounters,
+        spare_pages: Callable[[], int],
+    ) -> None:
+        self._inner, self._kv, self._tiers = inner, kv, tiers
+        self._counters, self._spare_pages = counters, spare_pages
+        self._waits: dict[int, _Wait] = {}
+        self._reads: dict[int, _Read] = {}
+        self._coming: dict[WantedPage, int] = {}
+        self._unused: list[tuple[Sequence, int]] = []
+        """Pages read for sequences that have not begun, as far as it is known."""
+        self._hits: Counter[TierName] = Counter()
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._inner.is_waiting or bool(self._waits or self._reads)
+
+    def add(self, sequence: Sequence, request: NewRequest) -> bool:
+        is_ready = self._inner.add(sequence, request)
+        if request.pages_at:  # an engine that has all of them
+            return is_ready
+        tokens = len(sequence.tokens)
+        deadline_s = time.monotonic() + self._counters.patience_s(tokens)
+        tickets = self._begin(sequence, deadline_s)
+        if tickets:
+            self._waits[sequence.id] = _Wait(sequence, tickets, deadline_s, is_ready)
+        return is_ready and not tickets
+
+    def take(self) -> list[Waited]:
+        for read in self._tiers.poll():
+            self._settle(read)
+        ended: list[Waited] = []
+        for waited in self._inner.take():
+            wait = self._waits.get(waited.sequence.id)
+            if wait is None or waited.error:
+                self._waits.pop(waited.sequence.id, None)
+                ended.append(waited)
+            else:
+                wait.is_ready = True
+        return ended + self._arrived()
+
+    def get(self, request_id: int) -> Sequence | None:
+        wait = self._waits.get(request_id)
+        return wait.sequence if wait else self._inner.get(request_id)
+
+    def waiting(self) -> list[Sequence]:
+        inner = [s for s in self._inner.waiting() if s.id not in self._waits]
+        return inner + [wait.sequence for wait in self._waits.values()]
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its pages come all the same: somebody else may ask for them."""
+        self._waits.pop(sequence.id, None)
+        if self._inner.get(sequence.id) is sequence:
+            self._inner.abort(sequence)
+
+    def in_stats(self, stats: EngineStats) -> EngineStats:
+        """The same with those of the tiers."""
+        fields: dict[str, int] = {}
+        for name, tier in self._tiers.stats().items():
+            counts = tier._asdict()
+            for what in ("read", "written"):
+                counts[f"{what}_bytes"] = counts.pop(what) * self._tiers.page_bytes
+            counts["hits"] = self._hits[name]
+            fields |= {f"{name}_{what}": count for what, count in counts.items()}
+        return msgspec.structs.replace(stats, **fields)
+
+    def _begin(self, sequence: Sequence, deadline_s: float) -> set[int]:
+        """Read what is missing and not being read. Returns the tickets to wait for."""
+        wanted = self._wanted(sequence)
+        if not wanted or self._is_late():
+            return set()
+        tickets = {self._coming[page] for page in wanted if page in self._coming}
+        missing = [page for page in wanted if page not in self._coming]
+        mine = self._kv.incoming.begin(missing, self._room())
+        self._unused.append((sequence, len(mine)))
+        for first in range(0, len(mine), BATCH):
+            part, into = missing[first : first + BATCH], mine[first : first + BATCH]
+            ticket = self._tiers.read(part[: len(into)], into, deadline_s)
+            self._reads[ticket] = _Read(part[: len(into)], into, deadline_s)
+            self._coming |= dict.fromkeys(part[: len(into)], ticket)
+            tickets.add(ticket)
+        for ticket in tickets:
+            self._reads[ticket].waiting.append(sequence)
+        return tickets
+
+    def _wanted(self, sequence: Sequence) -> list[WantedPage]:
+        """Pages of no longer a prefix than there is room for."""
+        chain, tokens, spare = sequence.chain, sequence.tokens, self._room()
+        wanted = self._kv.restorable(chain, tokens, sequence.reusable_tokens, self._tiers.holds)
+        if len(wanted) <= spare:
+            return wanted
+        blocks = chain.names(tokens, 0).index(wanted[spare].name)
+        return self._kv.restorable(chain, tokens, blocks * self._kv.block_size, self._tiers.holds)
+
+    def _room(self) -> int:
+        """Pages to read into: not those of sequences that were read for and have not begun."""
+        self._unused = [(s, pages) for s, pages in self._unused if s.status is Status.WAITING]
+        return max(0, self._spare_pages() - sum(pages for _, pages in self._unused))
+
+    def _is_late(self) -> bool:
+        now_s = time.monotonic()
+        return any(now_s > read.deadline_s for read in self._reads.values())
+
+    def _settle(self, ended: PageRead) -> None:
+        read = self._reads.pop(ended.ticket)
+        self._kv.incoming.settle(read.mine, [source is not None for source in ended.sources])
+        for wanted, source in zip(read.wanted, ended.sources, strict=True):
+            del self._coming[wanted]
+            if source is not None:
+                self._hits[source] += 1
+                for sequence in read.waiting:
+                    sequence.restored[wanted.name] = source
+
+    def _arrived(self) -> list[Waited]:
+        """Sequences that need not wait any longer."""
+        now_s, ended = time.monotonic(), list[Waited]()
+        for wait in list(self._waits.values()):
+            wait.tickets &= self._reads.keys()
+            if wait.is_ready and (not wait.tickets or now_s >= wait.deadline_s):
+                del self._waits[wait.sequence.id]
+                ended.append(Waited(wait.sequence, ""))
+        return ended

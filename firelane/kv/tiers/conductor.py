@@ -1,0 +1,94 @@
+"""The tiers of one KV cache together: written behind it, and read ahead of prompts. Behaviour belongs in what
+it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from firelane.contract import PageMemory
+from firelane.kv.cache import KvCache
+from firelane.kv.incoming import WantedPage
+from firelane.kv.pool import NamedPage
+from firelane.kv.tiers.admission import Admission
+from firelane.kv.tiers.reader import PageRead, TierReader
+from firelane.kv.tiers.slots import PageKey
+from firelane.kv.tiers.tier import PageTier, TierName, TierStats
+from firelane.kv.tiers.writer import Stored, TierWriter
+
+READERS = 4
+"""Threads: one copy at a time does not use all that a drive has."""
+
+
+class TieredPages:
+    """Owns `tiers`, the fastest first, and the threads that copy. Called by the engine's loop alone."""
+
+    def __init__(
+        self,
+        tiers: Sequence[PageTier],
+        memory: PageMemory,
+        kv: KvCache,
+        admission: Callable[[], Admission],
+    ) -> None:
+        """admission: makes one for each tier. From now on complete pages of `kv` are stored."""
+        self._tiers, self._kv, self.page_bytes = tuple(tiers), kv, memory.page_bytes
+        self._writers = [TierWriter(tier, admission(), memory, kv) for tier in tiers]
+        self._reader = TierReader(self._tiers, memory, READERS)
+        kv.watch(self)
+
+    def published(self, page: int, named: NamedPage) -> None:
+        """As PageWatcher."""
+        for writer in self._writers:
+            writer.store(Stored(((page, named),), is_reused=False))
+
+    def shared(self, pages: list[tuple[int, NamedPage]]) -> None:
+        """As PageWatcher."""
+        for writer in self._writers:
+            writer.store(Stored(pages, is_reused=True))
+
+    def holds(self, key: PageKey) -> bool:
+        """Some tier had the page a moment ago."""
+        return any(tier.contains(key) for tier in self._tiers)
+
+    def read(self, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
+        """As TierReader."""
+        return self._reader.read(wanted, mine, deadline_s)
+
+    def poll(self) -> list[PageRead]:
+        """As TierReader."""
+        return self._reader.poll()
+
+    def stats(self) -> dict[TierName, TierStats]:
+        return {tier.name: tier.stats() for tier in self._tiers}
+
+    def settle(self) -> None:
+        """Return when all pages that were complete before are stored, or passed over."""
+        for writer in self._writers:
+            writer.call(lambda: None)
+
+    def forget(self, tenant: bytes, done: Callable[[int], None]) -> None:
+        """Erase all pages of a tenant; then call `done`, from a thread, with the number of copies."""
+        self._forget(list(zip(self._tiers, self._writers, strict=True)), tenant, 0, done)
+
+    def standby(self) -> None:
+        """As PageTier."""
+        for tier, writer in zip(self._tiers, self._writers, strict=True):
+            writer.call(tier.standby)
+
+    def _forget(
+        self, left: list[tuple[PageTier, TierWriter]], tenant: bytes, erased: int, done: Callable[[int], None]
+    ) -> None:
+        """In one tier after the other."""
+        if not left:
+            done(erased)
+            return
+        (tier, writer), *others = left
+        writer.later(lambda: self._forget(others, tenant, erased + tier.forget(tenant), done))
+
+    def close(self) -> None:
+        """Write what is left, and end the threads; idempotent."""
+        writers, self._writers = self._writers, []
+        if writers:
+            self._reader.close()
+        for tier, writer in zip(self._tiers, writers, strict=False):
+            writer.close()
+            tier.close()

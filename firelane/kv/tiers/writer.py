@@ -1,0 +1,112 @@
+"""Write-behind: pages of the KV cache copied into a tier when they are complete, by a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firelane.contract import PageMemory
+from firelane.kv.pool import NamedPage
+from firelane.kv.tiers.admission import Admission
+from firelane.kv.tiers.memory import aligned
+from firelane.kv.tiers.tier import PageTier
+
+CLOSE_S = 10.0
+"""For what is left to be written at the end."""
+
+
+REFRESH_S = 2.0
+
+
+class PageNames(Protocol):
+    """The owner of pages' names (KvCache)."""
+
+    def locate(self, group: int, name: bytes) -> tuple[int, int]:
+        """As BlockPool.locate."""
+        ...
+
+
+class Stored(NamedTuple):
+    """Pages to store, where they still are what they were. is_reused: as in Admission."""
+
+    pages: Sequence[tuple[int, NamedPage]]
+    is_reused: bool
+
+
+NOTHING = Stored((), is_reused=False)
+
+
+class TierWriter:
+    """The one that changes `tier`. A page is copied first and compared with its tag afterwards: where it was
+    given out again meanwhile, the copy is dropped."""
+
+    def __init__(self, tier: PageTier, admission: Admission, memory: PageMemory, names: PageNames) -> None:
+        self._tier, self._admission, self._memory, self._names = tier, admission, memory, names
+        self._most_pending = 4 * memory.num_pages
+        self._copy: NDArray[np.uint8] = aligned(memory.page_bytes)
+        self._queue: SimpleQueue[Stored | Callable[[], None] | None] = SimpleQueue()
+        self._is_hurried = False
+        self._thread = threading.Thread(target=self._run, name=f"kv-{tier.name}-writer", daemon=True)
+        self._thread.start()
+
+    def store(self, stored: Stored) -> None:
+        """Later; not at all where the tier is far behind."""
+        if self._queue.qsize() < self._most_pending:
+            self._queue.put(stored)
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Have the thread call this, after what came before."""
+        self._queue.put(function)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have the thread call this, after what came before; returns then."""
+        done = threading.Event()
+        self.later(function)
+        self.later(done.set)
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    def close(self) -> None:
+        """Write what is left, as far as the time allows."""
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+        self._is_hurried = True
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        refresh_s = time.monotonic()
+        while (item := self._next()) is not None:
+            if time.monotonic() >= refresh_s:
+                self._tier.refresh()
+                refresh_s = time.monotonic() + REFRESH_S
+            if not isinstance(item, Stored):
+                item()
+                continue
+            for page, named in item.pages:
+                if not self._is_hurried:
+                    self._store(page, named, is_reused=item.is_reused)
+
+    def _next(self) -> Stored | Callable[[], None] | None:
+        try:
+            return self._queue.get(timeout=REFRESH_S)
+        except Empty:
+            return NOTHING
+
+    def _store(self, page: int, named: NamedPage, *, is_reused: bool) -> None:
+        if is_reused:
+            self._tier.touch(named.key)
+        is_admitted = self._admission.admits(named.key, is_reused=is_reused)
+        if not is_admitted or self._tier.contains(named.key):
+            return
+        there = self._names.locate(*named.key)
+        if there[0] != page:
+            return
+        np.copyto(self._copy, self._memory.pages[page])
+        if self._names.locate(*named.key) == there:
+            self._tier.put(named.key, named.tenant, self._copy)

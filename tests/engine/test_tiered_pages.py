@@ -1,0 +1,286 @@
+"""Prompts whose pages a tier has: the tokens are those of an engine that has computed all of it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firelane.contract import CAUSAL, PageMemory, Window
+from firelane.engine import pulls
+from firelane.kv.prefix import tenant_id
+from firelane.kv.tiers import AdmitAll, AdmitReused, HostTier, TieredPages
+from tests.engine.test_resume import VARIETIES, outcome
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Enough on however slow a machine."""
+    for name in ("UNKNOWN_S", "LEAST_S", "MOST_S"):
+        monkeypatch.setattr(pulls, name, 60.0)
+
+
+def page_bytes_of(d):
+    return d.executor.kv[0].nbytes
+
+
+@contextmanager
+def tiered(d, *tiers, admission=AdmitAll):
+    """The engine with these tiers; in the end they are closed."""
+    memory = PageMemory(pages=d.executor.kv.view(np.uint8), layout_id="chain")
+    tiered = TieredPages(tiers, memory, d.core.kv, admission)
+    d.core.have_tiers(tiered)
+    try:
+        yield tiered
+    finally:
+        tiered.close()
+
+
+@contextmanager
+def with_host(driver, slots=256, *, admission=AdmitAll, tenant_slots=None, **sizes):
+    d = driver(**sizes)
+    host = HostTier(slots, page_bytes_of(d), tenant_slots)
+    with tiered(d, host, admission=admission) as tiers:
+        yield d, tiers, host
+
+
+def forget_pages(d, tiers):
+    """As if others had taken all pages since."""
+    tiers.settle()
+    d.core.kv.forget()
+    d.executor.kv.fill(-1)
+
+
+@pytest.mark.parametrize("fields", VARIETIES.values(), ids=VARIETIES)
+def test_the_same_tokens_behind_restored_pages(driver, request_of, fields):
+    request = request_of(1, range(17), **{"seed": 3, "max_tokens": 16, **fields})
+    whole = driver()
+    whole.submit(request)
+    whole.run()
+    with with_host(driver) as (d, tiers, _):
+        d.submit(request_of(2, range(17), max_tokens=1))
+        d.run()
+        forget_pages(d, tiers)
+        d.submit(request)
+        d.run()
+        assert outcome(d, 1) == outcome(whole, 1)
+        assert d.cached[1] == whole.cached[1] or d.cached[1] == 16
+        started = next(s for f in d.frames for s in f.started if s.id == 1)
+        assert started.host_tokens == d.cached[1]
+        stats = d.frames[-1].stats
+        assert stats.host_hits == d.cached[1] // 4
+        assert stats.host_read_bytes == stats.host_hits * page_bytes_of(d)
+
+
+def test_pages_that_are_here_are_not_read(driver, request_of):
+    with with_host(driver) as (d, tiers, _):
+        for i in (1, 2):
+            d.submit(request_of(i, range(17)))
+            d.run()
+            tiers.settle()
+        assert d.cached[2] == 16
+        assert d.frames[-1].stats.host_hits == 0
+
+
+def test_windows_are_restored_too(driver, request_of):
+    spans = (CAUSAL, Window(6), Window(6))
+    request = request_of(1, range(21), max_tokens=6)
+    whole = driver(spans=spans, num_blocks=64)
+    whole.submit(request)
+    whole.run()
+    with with_host(driver, spans=spans, num_blocks=64) as (d, tiers, _):
+        for i in (1, 2):
+            d.submit(request_of(i, range(21), seed=1, max_tokens=6))
+            d.run()
+            forget_pages(d, tiers)
+        assert d.cached[2] == 20
+        assert d.tokens[1] == d.tokens[2] == whole.tokens[1]
+
+
+def test_no_longer_a_prefix_than_there_is_room_for(driver, request_of, alone):
+    """A running sequence keeps its pages; the rest of the prompt is computed."""
+    request, other = request_of(2, range(29, 50), max_tokens=4), request_of(1, range(20), max_tokens=12)
+    with with_host(driver, num_blocks=11) as (d, tiers, _):
+        d.submit(request_of(3, range(29, 50), max_tokens=1))
+        d.run()
+        forget_pages(d, tiers)
+        d.submit(other)
+        d.step()
+        d.submit(request)
+        d.run()
+        assert (d.tokens[2], d.reasons[2]) == alone(request, 64)
+        assert (d.tokens[1], d.reasons[1]) == alone(other, 64)
+        assert d.cached[2] <= 20
+
+
+def test_a_prefix_here_is_kept_while_the_rest_is_read(driver, request_of):
+    with with_host(driver, num_blocks=10) as (d, tiers, _):
+        d.submit(request_of(1, range(33), max_tokens=1))
+        d.run()
+        tiers.settle()
+        d.submit(request_of(2, range(40, 49), max_tokens=1))  # takes what is behind the prompt's beginning
+        d.run()
+        d.submit(request_of(3, range(33), max_tokens=1))
+        d.run()
+        assert d.cached[3] == 32
+
+
+def test_pages_at_their_second_use(driver, request_of):
+    with with_host(driver, admission=lambda: AdmitReused(100)) as (d, tiers, host):
+        d.submit(request_of(1, range(17)))
+        d.run()
+        tiers.settle()
+        assert len(host.index) == 0
+        d.submit(request_of(2, range(9)))
+        d.run()
+        tiers.settle()
+        assert len(host.index) == 2
+
+
+def test_tenants_share_nothing(driver, request_of):
+    with with_host(driver) as (d, tiers, _):
+        d.submit(request_of(1, range(17), salt=b"a", tenant="a"))
+        d.run()
+        forget_pages(d, tiers)
+        d.submit(request_of(2, range(17), salt=b"b", tenant="b"))
+        d.run()
+        assert d.cached[2] == 0
+
+
+def test_a_tenant_has_no_more_than_its_limit(driver, request_of):
+    with with_host(driver, tenant_slots=3) as (d, tiers, host):
+        d.submit(request_of(1, range(30), tenant="a"))
+        d.run()
+        tiers.settle()
+        assert len(host.index) == 3
+
+
+class HeldUp(HostTier):
+    """Reads wait for `go_on`."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.go_on = threading.Event()
+
+    def get(self, key, into):
+        assert self.go_on.wait(60)
+        return super().get(key, into)
+
+
+def test_a_late_read_keeps_nobody_waiting(driver, request_of, alone, monkeypatch):
+    """Its pages stay reserved until nobody writes to them any more, and no other read begins."""
+    d = driver()
+    tier = HeldUp(64, page_bytes_of(d))
+    with tiered(d, tier) as tiers:
+        d.submit(request_of(1, range(17)))
+        d.run()
+        forget_pages(d, tiers)
+        monkeypatch.setattr(pulls, "UNKNOWN_S", 0.05)
+        requests = [request_of(2, range(17)), request_of(3, range(17), seed=2)]
+        d.submit(requests[0])
+        while 2 not in d.reasons:
+            d.step()
+        d.core.kv.forget()
+        d.submit(requests[1])
+        while 3 not in d.reasons:
+            d.step()
+        assert d.cached == {1: 0, 2: 0, 3: 0}
+        assert [(d.tokens[r.id], d.reasons[r.id]) for r in requests] == [alone(r, 64) for r in requests]
+        assert d.core.kv.incoming.num_pages == 4
+        tier.go_on.set()
+        d.run()
+
+
+def test_an_abort_while_pages_are_read(driver, request_of):
+    d = driver()
+    tier = HeldUp(64, page_bytes_of(d))
+    with tiered(d, tier) as tiers:
+        d.submit(request_of(1, range(17)))
+        d.run()
+        forget_pages(d, tiers)
+        d.submit(request_of(2, range(17)))
+        d.step()
+        d.abort(2)
+        d.step()
+        assert d.reasons[2] == "abort"
+        tier.go_on.set()
+        d.run()
+
+
+def test_standby_gives_the_memory_back(driver, request_of):
+    with with_host(driver) as (d, tiers, host):
+        d.submit(request_of(1, range(17)))
+        d.run()
+        forget_pages(d, tiers)
+        tiers.standby()
+        assert len(host.index) == 0
+        d.submit(request_of(2, range(17), seed=1))
+        d.run()
+        assert d.cached[2] == 0
+        assert d.tokens[1] == d.tokens[2]
+
+
+def test_a_tenants_pages_are_erased_everywhere(driver, request_of):
+    """Those that a running sequence uses are not found by others any more."""
+    with with_host(driver) as (d, tiers, host):
+        for i, tenant in enumerate(["a", "b"]):
+            d.submit(request_of(i, range(17), tenant=tenant, salt=tenant.encode(), max_tokens=1))
+        d.run()
+        tiers.settle()
+        d.submit(request_of(2, range(17), tenant="a", salt=b"a"))
+        d.step()
+        assert d.core.kv.forget_tenant(tenant_id("a")) == 4
+        d.core.check_integrity()
+        erased = []
+        tiers.forget(tenant_id("a"), erased.append)
+        tiers.settle()
+        assert erased == [4]
+        assert len(host.index) == 4
+        d.submit(
+            request_of(3, range(9), tenant="a", salt=b"a"), request_of(4, range(9), tenant="b", salt=b"b")
+        )
+        d.run()
+        assert (d.cached[3], d.cached[4]) == (0, 8)
+
+
+requests = st.tuples(
+    st.sampled_from([(), range(8), range(14), range(20)]),
+    st.lists(st.integers(0, 49), min_size=1, max_size=6),
+    st.integers(1, 10),
+    st.sampled_from(["a", "b"]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(requests, max_size=3), max_size=8),
+    st.sampled_from([(CAUSAL,), (CAUSAL, Window(6)), (Window(5),)]),
+    st.sampled_from([(2, None), (12, 5), (200, None)]),
+    st.integers(14, 26),
+)
+def test_random_schedules(driver, request_of, alone, schedule, spans, slots, num_blocks):
+    """Whatever is in which tier, each request gets what it would get alone."""
+    sent = []
+    num_blocks *= len(spans)
+    with with_host(driver, slots[0], tenant_slots=slots[1], spans=spans, num_blocks=num_blocks) as (
+        d,
+        tiers,
+        h,
+    ):
+        for turn, arrivals in enumerate(schedule):
+            for prefix, own, max_tokens, tenant in arrivals:
+                fields = {"salt": tenant.encode(), "tenant": tenant, "max_tokens": max_tokens}
+                sent.append(request_of(len(sent), [*prefix, *own], **fields))
+                d.submit(sent[-1])
+            d.step()
+            if turn % 3 == 2:
+                d.run()
+                tiers.settle()
+                h.index.check_integrity()
+        d.run()
+        for request in sent:
+            assert (d.tokens[request.id], d.reasons[request.id]) == alone(request, 64, spans=spans)
