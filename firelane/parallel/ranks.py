@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from firelane.errors import UsageError
 from firelane.parallel.experts import experts, has_experts
+from firelane.parallel.rows import share_rows
 from firelane.parallel.segments import segmented
 from firelane.parallel.shard import AttentionShare, check_ranks, divides_heads, shard
 from firelane.parallel.stage import stage
@@ -25,7 +26,8 @@ class RankLayout:
 
     @classmethod
     def of(cls, program: Program, *, tp: int = 1, pp: int = 1, ep: int = 1, hosts: int = 1) -> RankLayout:
-        """The layout that a user asks for. hosts: that the ranks are on. Raises UsageError where there are no
+        """The layout that a user asks for. hosts: that the ranks are on;
+        ranks of a stage that are on several have no memory in common. Raises UsageError where there are no
         experts to share."""
         experts = any(map(has_experts, program.ops))
         if ep > 1 and not experts:
@@ -35,8 +37,10 @@ class RankLayout:
             )
         check_ranks("expert parallel", ep)
         attention = AttentionShare.HEADS
-        if tp == 1 and ep > 1 and (hosts > 1 or not divides_heads(program, ep)):
+        if tp == 1 and ep > 1 and pp % hosts:
             attention = AttentionShare.WHOLE
+        elif tp == 1 and not divides_heads(program, ep):
+            attention = AttentionShare.ROWS
         return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep, attention=attention)
 
     def __post_init__(self) -> None:
@@ -75,4 +79,6 @@ def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
     lane = layout.lane_of(rank)
     staged = stage(segmented(program), layout.pp, layout.stage_of(rank))
     cut = shard(staged, layout.lanes, lane, attention=layout.attention)
+    if layout.attention is AttentionShare.ROWS:
+        cut = share_rows(cut, layout.lanes, lane)
     return experts(cut, layout.lanes, lane)

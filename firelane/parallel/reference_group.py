@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from firelane.contract import SlotState, StepInputs
 from firelane.parallel.ranks import RankLayout
-from firelane.program.ops import AllReduce, Gather, Op, Receive, Send
-from firelane.program.program import Program
+from firelane.parallel.shard import AttentionShare
+from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherRows, Op, Receive, Send
+from firelane.program.program import Program, computes_own_rows
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.reference_step import ReferenceStep
 
@@ -41,6 +42,9 @@ class ReferenceGroup:
             ReferenceExecutor(program, own, slots=slots, max_len=max_len, snapshots=snapshots)
             for program, own in zip(programs, weights, strict=True)
         ]
+        for rank, executor in enumerate(self.executors):
+            if layout.attention is AttentionShare.ROWS:  # the ranks of a stage have one cache
+                executor.cache = self.executors[rank - layout.lane_of(rank)].cache
 
     def step(self, inputs: StepInputs, state: SlotState) -> list[ReferenceStep]:
         """The steps of all ranks; outputs of that of layout.sampler hold what was drawn."""
@@ -66,14 +70,24 @@ class _Rank:
         self._stage, self._lane = layout.stage_of(number), layout.lane_of(number)
         self.step = executor.begin(inputs, state)
         self.step.exact = True
+        self._own = self.step.of_rank(self._lane, layout.lanes)
         self.left = list(executor.program.ops)
 
     def run(self, mail: Mail) -> bool:
         """As far as it can; whether it ran anything."""
         before = len(self.left)
         while self.left and self._is_ready(self.left[0], mail):
-            self.left.pop(0).reference(self.step)
+            self._compute(self.left.pop(0))
         return len(self.left) < before
+
+    def _compute(self, op: Op) -> None:
+        if not computes_own_rows(op):
+            op.reference(self.step)
+        elif len(self._own.token_ids):
+            op.reference(self._own)
+        else:
+            for value in op.outputs:
+                self._own.write(value, np.empty((0, value.width), np.float32))
 
     def _is_ready(self, op: Op, mail: Mail) -> bool:
         """Once it has sent what it has to send, whether what it waits for is there."""
@@ -82,6 +96,10 @@ class _Rank:
                 return self._exchange(mail, out.name, self.step.read(x), count)
             case Gather(name=name, x=x, widths=widths, rank=rank):
                 return self._exchange(mail, name, self.step.read(x), 0 if rank else len(widths))
+            case GatherRows(out=out, x=x, ranks=count):
+                return self._exchange(mail, out.name, self.step.read(x), count)
+            case AwaitCache(layer=layer, ranks=count):
+                return self._exchange(mail, f"cache {layer}", np.empty(0, np.float32), count)
             case Send(x=x):
                 mail.setdefault((self._stage + 1, f"{x.name} to {self._lane}"), {})[0] = self.step.read(x)
                 return True

@@ -38,10 +38,12 @@ RANKS = tuple(2**i for i in range(SEGMENTS.bit_length()))
 
 
 class AttentionShare(Enum):
-    """What ranks share of attention and of recurrent layers. HEADS: heads, as far as they divide. WHOLE:
-    nothing, each rank computes all of it, and keeps all of the KV cache."""
+    """What ranks share of attention and of recurrent layers. HEADS: heads, as far as they divide. ROWS: of
+    attention the rows of a step, with one KV cache (see rows.py), of recurrent layers heads. WHOLE: nothing,
+    each rank computes all of it, and keeps all of the KV cache."""
 
     HEADS = "heads"
+    ROWS = "rows"
     WHOLE = "whole"
 
 
@@ -63,7 +65,7 @@ def divides_heads(program: Program, tp: int) -> bool:
     """Whether ranks can share all attention by heads, and none of them needs keys that another one has."""
     program = segmented(program)
     found = [op for op in program.ops if isinstance(op, Attention)]
-    ends = _ends_of(program, lambda op: isinstance(op, Attention))
+    ends = _ends_of(program, _attends)
     is_even = all(op.shape.kv_heads % tp == 0 for op in found)
     return is_even and ends <= _shared(program, tp, attention=AttentionShare.HEADS)
 
@@ -104,11 +106,17 @@ def _is_candidate(op: Op) -> bool:
 def _shared(program: Program, tp: int, *, attention: AttentionShare) -> set[int]:
     """The numbers of the products that all ranks can share."""
     shared = {i for i, op in enumerate(program.ops) if _is_candidate(op)}
+    if attention is not AttentionShare.HEADS:
+        shared -= _ends_of(program, _attends)
     if attention is AttentionShare.WHOLE:
-        shared -= _ends_of(program, lambda op: isinstance(op, Attention) or bool(op.states))
+        shared -= _ends_of(program, lambda op: bool(op.states))
     while refused := set[int]().union(*(demand(program, shared, tp, r).refused for r in range(tp))):
         shared -= refused
     return shared
+
+
+def _attends(op: Op) -> bool:
+    return isinstance(op, Attention)
 
 
 def _ends_of(program: Program, is_mixer: Callable[[Op], bool]) -> set[int]:

@@ -14,7 +14,11 @@ HEADER = ("#", "op", "output", "shape", "weight", "FLOPs", "weight bytes", "KV b
 def format_program(program: Program, shape: StepShape = ONE_TOKEN) -> str:
     """A table of all ops with their costs in a step of `shape` (default: one token), and the totals. Of a
     rank they say what it moves from or to others."""
-    rows = [HEADER, *(_row(i, op, shape) for i, op in enumerate(program.ops)), _totals(program.cost(shape))]
+    rows = [
+        HEADER,
+        *(_row(i, op, program.op_cost(op, shape)) for i, op in enumerate(program.ops)),
+        _totals(program.cost(shape)),
+    ]
     if not program.cost(shape).link_bytes:
         rows = [row[:-1] for row in rows]
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
@@ -35,12 +39,12 @@ def _title(program: Program, shape: StepShape) -> str:
     )
 
 
-def _row(index: int, op: Op, shape: StepShape) -> tuple[str, ...]:
+def _row(index: int, op: Op, cost: Cost) -> tuple[str, ...]:
     out = op.outputs[0] if op.outputs else None
     weight = " x ".join(str(n) for n in op.weights[0].shape) if op.weights else ""
     name = out.name if out else ""
     value = f"[{out.rows.value}, {out.width}] {out.dtype.value}" if out else ""
-    return (str(index), _kind(op), name, value, weight, *_costs(op.cost(shape)))
+    return (str(index), _kind(op), name, value, weight, *_costs(cost))
 
 
 def _kind(op: Op) -> str:

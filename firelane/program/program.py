@@ -9,6 +9,7 @@ from firelane.contract.span import Span
 from firelane.program.cache import CacheGroup, CacheLayer, Grouping, group_layers, regroup_layers
 from firelane.program.ops import (
     Attention,
+    GatherRows,
     LatentCache,
     Linear,
     Op,
@@ -18,7 +19,7 @@ from firelane.program.ops import (
     Temperature,
 )
 from firelane.program.state import StateLayer, state_bytes
-from firelane.program.values import Cost, StepShape, Value, Weight
+from firelane.program.values import Cost, Rows, StepShape, Value, Weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +117,22 @@ class Program:
     def weights_bytes(self) -> int:
         return sum(w.nbytes for w in self.weights)
 
+    @cached_property
+    def row_ranks(self) -> int:
+        """Ranks among which the rows of a step are divided where values have OWN ones; else 1."""
+        return max((op.ranks for op in self.ops if isinstance(op, GatherRows)), default=1)
+
+    def op_cost(self, op: Op, shape: StepShape) -> Cost:
+        """In a step of this size."""
+        return op.cost(shape.share(self.row_ranks) if computes_own_rows(op) else shape)
+
     def cost(self, shape: StepShape) -> Cost:
         total = Cost()
         for op in self.ops:
-            total = total + op.cost(shape)
+            total = total + self.op_cost(op, shape)
         return total
+
+
+def computes_own_rows(op: Op) -> bool:
+    """Whether an op computes the rows of this rank's tokens alone."""
+    return any(value.rows is Rows.OWN for value in op.outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from firelane.program.integer_products import IntegerMatrix, integer_product
 from firelane.program.sampling_reference import RowSampling, sample_row
 from firelane.program.segments import segment_ranges, tree_sum
 from firelane.program.state import StateLayer
-from firelane.program.values import DType, Rows, Value, Weight
+from firelane.program.values import DType, Rows, Value, Weight, own_rows
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -102,12 +102,20 @@ class ReferenceStep:
     mail: Mapping[str, Mapping[int, F32]] = field(default_factory=dict[str, Mapping[int, F32]])
     """Sent rows, by name of what they are for and by rank."""
 
+    def of_rank(self, rank: int, ranks: int) -> ReferenceStep:
+        """What ops of OWN rows see of it: the tokens of one rank; with the same values and cache."""
+        mine = own_rows(len(self.token_ids), rank, ranks)
+        tokens, slots, positions = (
+            a[mine.start : mine.stop] for a in (self.token_ids, self.slots, self.positions)
+        )
+        return replace(self, token_ids=tokens, slots=slots, positions=positions, inputs=None)
+
     def read(self, value: Value) -> F32:
         return self.values[value]
 
     def write(self, value: Value, array: F32) -> None:
         """Round to the value's dtype and keep."""
-        rows = len(self.token_ids) if value.rows is Rows.TOKEN else len(self.row_token)
+        rows = len(self.row_token) if value.rows is Rows.OUTPUT else len(self.token_ids)
         assert array.shape == (rows, value.width), f"{value.name}: {array.shape} is not {(rows, value.width)}"
         self.values[value] = rounded(array, value.dtype)
 

@@ -26,10 +26,17 @@ class DType(Enum):
 
 class Rows(Enum):
     """What one row of a value stands for. TOKEN: one row a token of the step. OUTPUT: one row for each
-    position whose logits are wanted, usually the last token of a sequence."""
+    position whose logits are wanted, usually the last token of a sequence. OWN: one row for each token of the
+    step that this rank computes for all ranks of its stage: own_rows()."""
 
     TOKEN = "token"
     OUTPUT = "output"
+    OWN = "own"
+
+
+def own_rows(count: int, rank: int, ranks: int) -> range:
+    """Of so many token rows, those of a rank: a run, whose lengths differ by one at most."""
+    return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
 @dataclass(frozen=True)
@@ -188,8 +195,14 @@ class StepShape:
     sequences: int
 
     def rows(self, kind: Rows) -> int:
-        """How many rows a value of this kind has."""
-        return self.tokens if kind is Rows.TOKEN else self.outputs
+        """How many rows a value of this kind has; of OWN ones the step is that of share()."""
+        return self.outputs if kind is Rows.OUTPUT else self.tokens
+
+    def share(self, ranks: int) -> StepShape:
+        """The rows of the rank that has most of them."""
+        parts = (self.tokens, self.attended, self.context, self.sequences)
+        tokens, attended, context, sequences = (-(-n // ranks) for n in parts)
+        return replace(self, tokens=tokens, attended=attended, context=context, sequences=sequences)
 
 
 @dataclass(frozen=True)

@@ -140,13 +140,19 @@ def test_the_bits_of_one_rank(
         assert min(group.busy_seconds()) > 0
 
 
-def test_the_bits_of_one_rank_when_experts_are_shared(tmp_path: Path, kernel_cache: Path) -> None:
-    """And attention's heads, of which each rank has its own."""
-    directory = make_checkpoint("mixtral", DTYPE, tmp_path)
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v3"])
+def test_the_bits_of_one_rank_when_experts_are_shared(
+    family: str, tmp_path: Path, kernel_cache: Path
+) -> None:
+    """And attention's heads, of which each rank has its own; or its rows, where all read the same latents,
+    which are in memory once."""
+    directory = make_checkpoint(family, DTYPE, tmp_path)
     with loaded(directory, kernel_cache) as alone:
         want = run(alone)
+        kv_bytes, pages = alone.kv_bytes, alone.limits.num_blocks
     with loaded(directory, kernel_cache, expert_parallel_size=2) as group:
         assert run(group) == want
+        assert (group.kv_bytes, group.limits.num_blocks) == (kv_bytes, pages)
 
 
 @pytest.mark.parametrize(

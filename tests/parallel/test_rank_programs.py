@@ -24,6 +24,7 @@ CASES = [
     *((family, RankLayout(tp=2)) for family in FAMILIES),
     *((family, RankLayout(pp=2)) for family in FAMILIES),
     *((family, RankLayout(experts=2, attention=AttentionShare.WHOLE)) for family in WITH_EXPERTS),
+    *((family, RankLayout(tp=2, attention=AttentionShare.ROWS)) for family in FAMILIES),
 ]
 
 
@@ -127,14 +128,16 @@ def test_ranks_of_several_hosts_have_attention_whole(family: str) -> None:
     [
         ("mixtral", 1, AttentionShare.HEADS),
         ("mixtral", 2, AttentionShare.WHOLE),
-        ("deepseek_v3", 1, AttentionShare.WHOLE),
-        ("minimax_m2", 1, AttentionShare.WHOLE),
+        ("deepseek_v3", 1, AttentionShare.ROWS),
+        ("minimax_m2", 1, AttentionShare.ROWS),
+        ("minimax_m2", 2, AttentionShare.WHOLE),
     ],
 )
 def test_what_ranks_that_share_experts_share_of_attention(
     family: str, hosts: int, attention: AttentionShare
 ) -> None:
-    """Heads, where each rank has keys of its own: not of latents, nor where a norm is over all heads."""
+    """Heads, where each rank has keys of its own; rows of latents, and where a norm is over all heads;
+    nothing where ranks have no memory in common."""
     program, _ = toy(family)
     assert RankLayout.of(program, ep=2, hosts=hosts).attention is attention
 

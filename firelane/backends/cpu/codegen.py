@@ -38,6 +38,7 @@ from firelane.backends.cpu.recurrent_calls import (
 from firelane.program.ops import (
     AllReduce,
     Attention,
+    AwaitCache,
     Cast,
     DeltaRule,
     Embed,
@@ -46,6 +47,7 @@ from firelane.program.ops import (
     Gated,
     GatedLinear,
     Gather,
+    GatherRows,
     HeadLinear,
     LatentCache,
     Linear,
@@ -59,7 +61,9 @@ from firelane.program.ops import (
     Send,
     ShortConv,
     StateSpace,
+    TakeRows,
 )
+from firelane.program.program import computes_own_rows
 from firelane.program.values import Value
 
 PARTS = 2
@@ -79,6 +83,12 @@ TEMPLATE = """\
   void NAME([[maybe_unused]] Executor<Model>& e, Context& c, [[maybe_unused]] int thread) {{       \\
     [[maybe_unused]] constexpr int op = INDEX;                                                         \\
     [[maybe_unused]] const int tokens = c.step.num_tokens, outputs = c.step.num_rows, logits = c.logit_rows;
+#define FIRELANE_OWN_CALL(NAME, INDEX)                                                                 \\
+  void NAME([[maybe_unused]] Executor<Model>& e, Context& whole, [[maybe_unused]] int thread) {{   \\
+    [[maybe_unused]] constexpr int op = INDEX;                                                         \\
+    Context& c = *whole.own;                                                                           \\
+    const int tokens = c.step.num_tokens;                                                              \\
+    if (tokens == 0) return;
 
 namespace firelane {{
 
@@ -90,7 +100,7 @@ struct Model;
 #if FIRELANE_PART != 2
 struct Model {{
   static constexpr int kOps = {ops}, kMeetings = {meetings};
-  static constexpr bool kReceives = {receives}, kSends = {sends};
+  static constexpr bool kReceives = {receives}, kSends = {sends}, kDividesRows = {divides};
   static constexpr MailPart kReceived[] = {{{received}}}, kSent[] = {{{sent}}};
   static constexpr std::size_t kScratchBytes = {scratch}, kScratchRowBytes = {row_scratch};
 
@@ -128,6 +138,7 @@ def generate(layout: Layout) -> str:
         meetings=1 + len(layout.meetings),
         receives=_truth(layout.received),
         sends=_truth(layout.sent),
+        divides=_truth(layout.program.row_ranks > 1),
         received=_mail_parts(layout.received, layout),
         sent=_mail_parts(layout.sent, layout),
         scratch=f"(largest({', '.join(dict.fromkeys(scratch))}) + 63) / 64 * 64",
@@ -140,27 +151,31 @@ def generate(layout: Layout) -> str:
 
 
 class Call(NamedTuple):
-    """A function of the program, after which threads wait for each other; op: the number of its op."""
+    """A function of the program, after which threads wait for each other; op: the number of its op; is_own:
+    whether it sees this rank's tokens alone."""
 
     name: str
     op: int
     statement: str
+    is_own: bool
 
     @property
     def text(self) -> str:
-        return f"FIRELANE_CALL({self.name}, {self.op}) {self.statement} }}"
+        macro = "FIRELANE_OWN_CALL" if self.is_own else "FIRELANE_CALL"
+        return f"{macro}({self.name}, {self.op}) {self.statement} }}"
 
 
 def _calls(layout: Layout) -> Iterator[Call]:
     """Inputs of integer products are rounded before the op, unless the last ones were the same."""
     held = ""
     for index, op in enumerate(layout.program.ops):
+        is_own = computes_own_rows(op) and not isinstance(op, TakeRows)
         if multiplies_integers(op, layout):
             wanted = rounding(op, layout)
             if wanted != held:
-                yield Call(f"round_{index}", index, wanted)
+                yield Call(f"round_{index}", index, wanted, is_own)
             held = wanted
-        yield Call(f"op_{index}", index, call(op, layout))
+        yield Call(f"op_{index}", index, call(op, layout), is_own)
 
 
 @singledispatch
@@ -338,6 +353,24 @@ def _(op: Gather, layout: Layout) -> str:
     """Each rank has written its columns where the first one reads all of them."""
     arguments = f"{layout.meetings[op]}, {_bytes(op.x, layout)}, logits"
     return f"gather<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
+
+
+@call.register
+def _(op: TakeRows, layout: Layout) -> str:
+    arguments = f"{_bytes(op.x, layout)}, {_bytes(op.out, layout)}"
+    return f"take_rows<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
+
+
+@call.register
+def _(op: AwaitCache, layout: Layout) -> str:
+    return f"meet(c, thread, {layout.meetings[op]});"
+
+
+@call.register
+def _(op: GatherRows, layout: Layout) -> str:
+    number = layout.meetings[op]
+    arguments = f"{number}, c.shared_rows<std::uint8_t>({number % 2}), {_bytes(op.out, layout)}"
+    return f"gather_rows<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
 
 
 @call.register

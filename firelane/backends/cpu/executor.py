@@ -91,7 +91,8 @@ class CpuExecutor:
         self._check = check or NoCheck()
         self._link = link
         self._state = state or SlotState.allocate(limits, program.vocab_size)
-        self._pool = PagePool(layout, shared=shared_pages)
+        together = link.pages if link else None
+        self._pool = PagePool(layout, shared=shared_pages, memory=together)
         self.states = zeroed(limits.num_states * limits.state_bytes + CACHE_LINE_BYTES)
         self._parts = op_parts(program)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
@@ -198,7 +199,9 @@ class CpuExecutor:
 
     @property
     def kv_bytes(self) -> int:
-        return self.pages.nbytes
+        """None of a cache that the first rank of the stage has counted."""
+        is_counted = self._link is not None and self._link.pages is not None and self._link.lane > 0
+        return 0 if is_counted else self.pages.nbytes
 
     def submit(self, inputs: StepInputs) -> None:
         self._check.step_begins()

@@ -15,11 +15,13 @@ from firelane.program.liveness import Placement, place
 from firelane.program.ops import (
     AllReduce,
     Attention,
+    AwaitCache,
     DeltaRule,
     ExpertGatedLinear,
     ExpertLinear,
     GatedLinear,
     Gather,
+    GatherRows,
     HeadShape,
     Linear,
     Op,
@@ -41,6 +43,8 @@ PANEL = 32
 CACHE_LINE_BYTES = 64
 ALIAS_BYTES = 256
 INTEGER_UNIT_BYTES = 12
+Meeting = AllReduce | AwaitCache | Gather | GatherRows
+"""Ops for which the ranks of a stage wait for each other."""
 BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
 
@@ -106,11 +110,16 @@ class Layout:
         return self.padded_bytes(width, dtype) // self.element_bytes(dtype)
 
     @cached_property
-    def meetings(self) -> dict[AllReduce | Gather, int]:
+    def meetings(self) -> dict[Meeting, int]:
         """The ops for which the ranks of a stage meet, by number, behind the beginning of the step; the parts
-        of sums take two places in turns."""
-        ops = [op for op in self.program.ops if isinstance(op, AllReduce | Gather)]
+        of sums, and rows that are gathered, take two places in turns."""
+        ops = [op for op in self.program.ops if isinstance(op, Meeting)]
         return {op: number for number, op in enumerate(ops, 1)}
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether the ranks of a stage have one KV cache."""
+        return any(isinstance(op, AwaitCache) for op in self.program.ops)
 
     @cached_property
     def sent(self) -> dict[Value, int]:
@@ -138,12 +147,14 @@ class Layout:
         return place(
             self.program,
             row_bytes=self.row_bytes,
-            max_rows=self._max_rows,
+            max_rows=self.max_rows,
         )
 
     @property
-    def _max_rows(self) -> dict[Rows, int]:
-        return {Rows.TOKEN: self.limits.max_num_batched_tokens, Rows.OUTPUT: self.limits.max_output_rows}
+    def max_rows(self) -> dict[Rows, int]:
+        """Of a value of each kind."""
+        tokens, outputs = self.limits.max_num_batched_tokens, self.limits.max_output_rows
+        return {Rows.TOKEN: tokens, Rows.OUTPUT: outputs, Rows.OWN: -(-tokens // self.program.row_ranks)}
 
     @cached_property
     def value_index(self) -> dict[Value, int]:
@@ -162,7 +173,7 @@ class Layout:
         for op in self.program.ops:
             if self.row_unit(op) is not None:
                 slots = sum(p.x.width // p.weight.k for p in op.products)
-                most = max(most, self._max_rows[op.products[0].x.rows] * slots * self.integer_row_bytes(op))
+                most = max(most, self.max_rows[op.products[0].x.rows] * slots * self.integer_row_bytes(op))
         return most
 
     def integer_row_bytes(self, op: Op) -> int:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.memory import HUGE_PAGE_BYTES
 from firelane.backends.cpu.native import (
     CHUNK_ARRAYS,
     LINK_BYTES,
@@ -27,20 +30,22 @@ from firelane.backends.cpu.native import (
 from firelane.contract import StepInputs, StepLimits
 from firelane.errors import MachineError
 from firelane.parallel.hosts import HostLayout
-from firelane.program.ops import AllReduce, Gather
-from firelane.program.values import Rows, Value
+from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherRows
+from firelane.program.values import Value
 
 PAGE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSizes:
-    """Bytes, alike for all ranks: of a rank's part of a sum, of what is gathered, and of the rows of a step
-    that a rank hands on to the next stage."""
+    """Bytes, alike for all ranks: of a rank's part of a sum, or of rows, of what is gathered of columns, of
+    the rows of a step that a rank hands on to the next stage, and of the KV cache that the ranks of a stage
+    have together, if they do."""
 
     sum: int
     gathered: int
     mail: int
+    pages: int
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> LinkSizes:
@@ -50,18 +55,20 @@ class LinkSizes:
             sum=_in_pages(max(sizes.sum for sizes in found)),
             gathered=_in_pages(max(sizes.gathered for sizes in found)),
             mail=_in_pages(max(sizes.mail for sizes in found)),
+            pages=_in_pages(max(sizes.pages for sizes in found), HUGE_PAGE_BYTES),
         )
 
 
 def _exchanged(layout: Layout) -> LinkSizes:
     """Figures of one rank."""
-    limits = layout.limits
-    rows = {Rows.TOKEN: limits.max_num_batched_tokens, Rows.OUTPUT: limits.max_output_rows}
-    sizes = {op: layout.row_bytes(op.sent) * rows[op.sent.rows] for op in layout.meetings}
+    rows = layout.max_rows
+    ops = [op for op in layout.meetings if not isinstance(op, AwaitCache)]
+    sizes = {op: layout.row_bytes(op.sent) * rows[op.sent.rows] for op in ops}
     return LinkSizes(
-        sum=max((n for op, n in sizes.items() if isinstance(op, AllReduce)), default=0),
+        sum=max((n for op, n in sizes.items() if not isinstance(op, Gather)), default=0),
         gathered=max((n for op, n in sizes.items() if isinstance(op, Gather)), default=0),
         mail=sum(layout.row_bytes(value) * rows[value.rows] for value in layout.sent),
+        pages=layout.limits.num_blocks * layout.page_bytes if layout.shares_cache else 0,
     )
 
 
@@ -87,8 +94,9 @@ class RankLink:
     Whoever made it hands `fd` to the others and closes it; the mapping lives as long as this object.
 
     Behind the headers lie the inputs of `depth` steps in turns, one more than are in flight; then for each
-    stage two places, in turns, of its ranks' parts of sums; what is gathered; and for each rank the rows of
-    `depth` steps for the next stage."""
+    stage two places, in turns, of its ranks' parts of sums; what is gathered; for each rank the rows of
+    `depth` steps for the next stage; and for each stage the KV cache of its ranks, if they have one
+    together."""
 
     def __init__(
         self,
@@ -115,7 +123,9 @@ class RankLink:
         self._sums_at = inputs_at + self.depth * inputs_bytes
         self._gathered_at = self._sums_at + ranks.pp * 2 * ranks.lanes * sizes.sum
         self._mail_at = self._gathered_at + sizes.gathered
-        size = self._mail_at + (ranks.pp - 1) * ranks.lanes * self.depth * sizes.mail
+        behind = self._mail_at + (ranks.pp - 1) * ranks.lanes * self.depth * sizes.mail
+        self._pages_at = _in_pages(behind, HUGE_PAGE_BYTES)
+        size = self._pages_at + ranks.pp * sizes.pages
         self.fd = fd if fd >= 0 else os.memfd_create("firelane-ranks", os.MFD_CLOEXEC)
         if fd < 0:
             os.ftruncate(self.fd, size)
@@ -124,6 +134,7 @@ class RankLink:
                 f"rank {rank}: memory of {os.fstat(fd).st_size} bytes is shared, {size} are needed"
             )
         self._memory = mmap.mmap(self.fd, size)
+        self._advise()
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self._counts = np.ndarray((MOST_IN_FLIGHT, 4), np.int32, self._memory, LINK_COUNTS_AT)
         self._bytes[LINK_STAGES_AT] = ranks.pp
@@ -132,6 +143,19 @@ class RankLink:
             for place in range(self.depth)
         ]
         self._steps = 0
+
+    def _advise(self) -> None:
+        """Huge pages for the KV cache, where the system has such for files in memory."""
+        if self.sizes.pages:
+            with suppress(OSError):
+                length = self.ranks.pp * self.sizes.pages
+                self._memory.madvise(mmap.MADV_HUGEPAGE, self._pages_at, length)
+
+    @property
+    def pages(self) -> NDArray[np.uint8] | None:
+        """The KV cache of the ranks of this stage, zeroed at first; None where each has its own."""
+        start, size = self._pages_at + self.stage * self.sizes.pages, self.sizes.pages
+        return self._bytes[start : start + size] if size else None
 
     @property
     def header(self) -> int:
@@ -171,10 +195,10 @@ class RankLink:
         """Addresses of the values that lie here."""
         found: dict[Value, int] = {}
         for op, number in self.layout.meetings.items():
-            if isinstance(op, AllReduce):
+            if isinstance(op, AllReduce | GatherRows):
                 part = number % 2 * self.ranks.lanes + self.lane
                 found[op.x] = self.sums + part * self.sizes.sum
-            else:
+            elif isinstance(op, Gather):
                 start = self.header + self._gathered_at
                 found[op.x] = start + op.columns.start * self.layout.element_bytes(op.x.dtype)
                 if op.out is not None:
@@ -213,8 +237,8 @@ class RankLink:
             self.fd = -1
 
 
-def _in_pages(nbytes: int) -> int:
-    return -(-nbytes // PAGE) * PAGE
+def _in_pages(nbytes: int, page: int = PAGE) -> int:
+    return -(-nbytes // page) * page
 
 
 def _inputs_bytes(limits: StepLimits) -> int:

@@ -20,7 +20,7 @@ from firelane.program.program import Program
 @dataclass(frozen=True, kw_only=True)
 class GroupSizes:
     """Sizes that limits are resolved for (contract.resolve.ModelSizes): of the rank that needs most memory
-    for a page, and of the one that needs most for a sequence."""
+    for a page, or whose part of one is largest, and of the one that needs most for a sequence."""
 
     max_model_len: int
     spans: tuple[Span, ...]
@@ -35,7 +35,7 @@ class GroupSizes:
         return cls(
             max_model_len=programs[0].max_model_len,
             spans=programs[0].spans,
-            kv_bytes_per_token=max(program.kv_bytes_per_token for program in programs),
+            kv_bytes_per_token=max(-(-own.kv_bytes_per_token // own.row_ranks) for own in programs),
             state_bytes=max(program.state_bytes for program in programs),
             weights_bytes=sum(program.weights_bytes for program in programs) // hosts,
         )

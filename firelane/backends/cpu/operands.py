@@ -13,7 +13,7 @@ def tag(dtype: DType) -> str:
 
 
 def rows(value: Value) -> str:
-    return "tokens" if value.rows is Rows.TOKEN else "outputs"
+    return "outputs" if value.rows is Rows.OUTPUT else "tokens"
 
 
 def at(value: Value, layout: Layout) -> str:

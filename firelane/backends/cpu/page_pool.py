@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 
+import numpy as np
+from numpy.typing import NDArray
+
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.memory import shared_zeroed, zeroed
 from firelane.contract import PageMemory
@@ -16,12 +19,16 @@ FORMAT = 1
 class PagePool:
     """Owner of the pages; `pages` is uint8 [num_pages, page_bytes], zeroed."""
 
-    def __init__(self, layout: Layout, *, shared: bool = False) -> None:
-        """Raises OutOfMemoryError."""
+    def __init__(
+        self, layout: Layout, *, shared: bool = False, memory: NDArray[np.uint8] | None = None
+    ) -> None:
+        """memory: of others, who have the pages, too. Raises OutOfMemoryError."""
         self._layout, self._fd = layout, -1
         num_pages, page_bytes = layout.limits.num_blocks, layout.page_bytes
         nbytes = num_pages * page_bytes
-        if shared:
+        if memory is not None:
+            self.memory = memory
+        elif shared:
             self._fd, self.memory = shared_zeroed(nbytes)
         else:
             self.memory = zeroed(nbytes)

@@ -16,6 +16,7 @@ from firelane.program.ops.linear import Linear
 from firelane.program.ops.rms_norm import RMSNorm
 from firelane.program.ops.rope import RopeAndCache, Rotary
 from firelane.program.ops.route import Groups, Route
+from firelane.program.ops.row_shares import AwaitCache, GatherRows, TakeRows
 from firelane.program.ops.sample import Sample
 from firelane.program.ops.select_rows import SelectRows
 from firelane.program.ops.short_conv import ShortConv
@@ -26,6 +27,7 @@ __all__ = [
     "SILU",
     "AllReduce",
     "Attention",
+    "AwaitCache",
     "Cast",
     "Collective",
     "DeltaRule",
@@ -37,6 +39,7 @@ __all__ = [
     "Gated",
     "GatedLinear",
     "Gather",
+    "GatherRows",
     "Groups",
     "HeadLinear",
     "HeadNorm",
@@ -56,5 +59,6 @@ __all__ = [
     "ShortConv",
     "StateShape",
     "StateSpace",
+    "TakeRows",
     "Temperature",
 ]

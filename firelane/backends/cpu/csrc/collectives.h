@@ -13,6 +13,26 @@ FL_KERNEL void gather(const Context& c, int thread, int index, std::uint8_t* own
   meet(c, thread, index);
 }
 
+// This rank's rows of those of all tokens.
+template <std::size_t ROW_BYTES>
+FL_KERNEL void take_rows(const Context& c, int thread, const std::uint8_t* x, std::uint8_t* out) {
+  const Range mine = split(c.own->step.num_tokens, thread, c.threads());
+  std::memcpy(out + mine.begin * ROW_BYTES, x + (c.own_first + mine.begin) * ROW_BYTES,
+              (mine.end - mine.begin) * ROW_BYTES);
+}
+
+// The rows of all tokens, of which each rank has its own where all read them. parts: of the first rank.
+template <std::size_t ROW_BYTES>
+FL_KERNEL void gather_rows(const Context& c, int thread, int index, const std::uint8_t* parts, std::uint8_t* out) {
+  meet(c, thread, index);
+  for (int lane = 0; lane < c.ranks; ++lane) {
+    const Range rows = split(c.step.num_tokens, lane, c.ranks);
+    const Range mine = split(rows.end - rows.begin, thread, c.threads());
+    std::memcpy(out + (rows.begin + mine.begin) * ROW_BYTES, parts + lane * c.shared_apart + mine.begin * ROW_BYTES,
+                (mine.end - mine.begin) * ROW_BYTES);
+  }
+}
+
 // LDP, LDO, LDR: elements from one row of the parts, of out and of the residual to the next.
 template <int RANKS, int WIDTH, int LDP, int LDO, int LDR, bool BIAS, bool RESIDUAL, bool SCALED>
 struct AllReduce {

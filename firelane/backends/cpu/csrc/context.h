@@ -103,6 +103,8 @@ struct Context : CreateArgs {
   Counter* counters;             // by op and thread: work taken by kernels that share it out as they go
   std::size_t scratch_stride;
   std::size_t scratch_rows;  // where, in a thread's scratch, what it needs for each token row begins
+  Context* own;              // the same step with the tokens of this rank alone, where ranks divide rows; from
+  std::int32_t own_first;    // this token row on
 
   std::uint8_t* thread_scratch(int thread) const { return scratch + scratch_stride * thread; }
   std::uint8_t* thread_rows(int thread) const { return thread_scratch(thread) + scratch_rows; }

@@ -1,7 +1,7 @@
 // The C interface of a compiled program. The generated code defines `struct Program` with kOps, kScratchBytes,
 // kScratchRowBytes (for each token row of the largest step), kMeetings (barriers of a stage's ranks in a step),
-// kReceives and kSends (whether rows come from another stage or go to one), kReceived and kSent (of which values) and
-// run().
+// kReceives and kSends (whether rows come from another stage or go to one), kReceived and kSent (of which values),
+// kDividesRows (whether the ranks of a stage divide the tokens of a step) and run().
 #pragma once
 
 #include <ctime>
@@ -33,6 +33,9 @@ struct StepState {
         position(slot.size()),
         last(slot.size()),
         chunk_row(args.limits.max_num_seqs),
+        own_slot(args.limits.max_num_seqs),
+        own_start(own_slot.size()),
+        own_len(own_slot.size()),
         counters(std::size_t(ops) * args.limits.threads) {
     static_cast<CreateArgs&>(context) = args;
     context.token_slot = slot.data();
@@ -40,6 +43,7 @@ struct StepState {
     context.token_last = last.data();
     context.chunk_row = chunk_row.data();
     context.counters = counters.data();
+    context.own = &own;
   }
 
   void begin(const StepArgs& step) {
@@ -58,8 +62,32 @@ struct StepState {
     for (auto& counter : counters) counter.taken = 0;
   }
 
-  Context context{};
-  std::vector<std::int32_t> slot, position, last, chunk_row;
+  // What ops of OWN rows see of the step that has begun: of each chunk the tokens of this rank.
+  void divide() {
+    const Range mine = split(context.step.num_tokens, context.lane, context.ranks);
+    context.own_first = mine.begin;
+    own = context;
+    own.token_slot += mine.begin;
+    own.token_position += mine.begin;
+    own.token_last += mine.begin;
+    own.step.num_tokens = mine.end - mine.begin;
+    own.step.chunk_slot = own_slot.data();
+    own.step.chunk_start = own_start.data();
+    own.step.chunk_len = own_len.data();
+    own.step.num_chunks = 0;
+    for (int i = 0; i < context.step.num_chunks; ++i) {
+      const int first = max(mine.begin - chunk_row[i], 0);
+      const int last = min(mine.end - chunk_row[i], context.step.chunk_len[i]);
+      if (first >= last) continue;
+      const int number = own.step.num_chunks++;
+      own_slot[number] = context.step.chunk_slot[i];
+      own_start[number] = context.step.chunk_start[i] + first;
+      own_len[number] = last - first;
+    }
+  }
+
+  Context context{}, own{};
+  std::vector<std::int32_t> slot, position, last, chunk_row, own_slot, own_start, own_len;
   std::vector<Counter> counters;
 };
 
@@ -82,6 +110,7 @@ class Executor {
     state.context.link_begun = met_;
     if (args_.ranks > 1) met_ += std::uint32_t(Program::kMeetings * args_.ranks);
     state.begin(step);
+    if (Program::kDividesRows) state.divide();
     pool_.submit();
   }
 
