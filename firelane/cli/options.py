@@ -182,8 +182,8 @@ def _add_ranks(group: Any) -> None:
         type=positive_int,
         default=1,
         metavar="N",
-        help="the same, of models with experts, but each process has attention whole, and its cache, where "
-        "heads cannot be shared out evenly, or hosts are several (default: %(default)s)",
+        help="the same, of models with experts, but where heads cannot be shared out, or share their keys, "
+        "processes divide the tokens of a step, and keep each key once (default: %(default)s)",
     )
     group.add_argument(
         "--pipeline-parallel-size",

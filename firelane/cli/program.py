@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.positive_int,
         default=1,
         metavar="N",
-        help="ranks of a stage that share experts, MLPs and, where they divide, heads (default: %(default)s)",
+        help="ranks of a stage that share experts, MLPs and attention (default: %(default)s)",
     )
     parser.add_argument(
         "--pipeline-parallel-size",

@@ -9,15 +9,24 @@ from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.parallel.segments import segmented
 from firelane.parallel.shard import whole_products
 from firelane.parallel.stage import unit_costs
+from firelane.program.ops import GatherRows
 from firelane.program.printer import format_program
 from firelane.program.program import Program
 
 
 def describe_ranks(program: Program, layout: RankLayout) -> str:
     """A table of each rank's program, and what they have in common. Raises UsageError."""
-    parts = [f"rank {r}: " + format_program(rank_program(program, layout, r)) for r in range(layout.ranks)]
-    if layout.lanes > 1 and (whole := whole_products(program, layout.lanes, attention=layout.attention)):
-        parts.append(f"whole on every rank: {', '.join(whole)}")
+    programs = [rank_program(program, layout, rank) for rank in range(layout.ranks)]
+    parts = [f"rank {rank}: " + format_program(own) for rank, own in enumerate(programs)]
+    divided = [
+        op.out.name for own in programs[:: layout.lanes] for op in own.ops if isinstance(op, GatherRows)
+    ]
+    if divided:
+        parts.append(f"rows divided among ranks: {', '.join(divided)}")
+    if layout.lanes > 1:
+        whole = whole_products(program, layout.lanes, attention=layout.attention)
+        if left := [name for name in whole if name not in divided]:
+            parts.append(f"whole on every rank: {', '.join(left)}")
     if layout.pp > 1:
         costs = stage_costs(program, layout.pp)
         shares = ", ".join(f"{cost / sum(costs):.1%}" for cost in costs)

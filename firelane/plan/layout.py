@@ -30,10 +30,13 @@ class Layout:
 
     @property
     def options(self) -> list[str]:
-        """Of `firelane serve`: ranks that share products share experts, too. Those of groups that share
-        experts are other engines', which this one's may not have."""
+        """Of `firelane serve`: ranks that share products share experts, too. Groups of one rank each that
+        share experts are the ranks of an engine that divide the rows of attention; wider ones would be other
+        engines."""
         given = [f"--tensor-parallel-size {self.tp}"] * (self.tp > 1)
         given += [f"--pipeline-parallel-size {self.pp}"] * (self.pp > 1)
+        if self.dp > 1 and self.ep > self.tp == 1:
+            return [*given, f"--expert-parallel-size {self.ep}"]
         if self.dp > 1 and self.ep > self.tp:
             return [*given, f"--data-parallel-size {self.dp}", f"--expert-parallel-size {self.ep}"]
         return given + [f"--replicas {self.dp}"] * (self.dp > 1)

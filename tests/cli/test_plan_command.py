@@ -128,8 +128,8 @@ def test_the_best_layout_is_told_with_its_command(
         ("--device rtx4090:2 --dp 2", "--replicas 2 --backend cuda", "2 engines on one GPU"),
         (
             "--device h200:8 --dp 8 --ep 8",
-            "--data-parallel-size 8 --expert-parallel-size 8 --backend cuda",
-            "it has no option --data-parallel-size",
+            "--expert-parallel-size 8 --backend cuda",
+            "--expert-parallel-size 8: the cuda backend has one",
         ),
     ],
 )

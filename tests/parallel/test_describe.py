@@ -32,3 +32,9 @@ def test_blocks_that_are_whole_are_named() -> None:
 )
 def test_bubble(costs: list[float], share: float) -> None:
     assert bubble(costs) == pytest.approx(share)
+
+
+def test_blocks_whose_rows_are_divided_are_named() -> None:
+    program = load_program(config_of("deepseek_v3", "bfloat16"))
+    text = describe_ranks(program, RankLayout.of(program, ep=2))
+    assert text.endswith("rows divided among ranks: layers.0.middle, layers.1.middle, layers.2.middle")
