@@ -31,7 +31,7 @@ from firelane.parallel.segments import segmented
 from firelane.program.liveness import Placement
 from firelane.program.ops import Attention, HeadShape, Rotary
 from firelane.program.program import Program
-from firelane.program.values import DType, Rows, Weight
+from firelane.program.values import DType, Weight
 from firelane.weights import coded
 from firelane.weights.formats import Format, pack
 from firelane.weights.plan import plan
@@ -232,9 +232,8 @@ def fitted(sizes: StepLimits, program: Program) -> StepLimits:
 
 def apart(layout: Layout) -> Placement:
     """Every value in a place of its own."""
-    rows = {Rows.TOKEN: layout.limits.max_num_batched_tokens, Rows.OUTPUT: layout.limits.max_output_rows}
     values = list(layout.value_index)
-    sizes = [-(-layout.row_bytes(v) * rows[v.rows] // 64) * 64 for v in values]
+    sizes = [-(-layout.row_bytes(v) * layout.max_rows[v.rows] // 64) * 64 for v in values]
     starts = np.cumsum([0, *sizes])
     return Placement(offsets=dict(zip(values, starts[:-1].tolist(), strict=True)), nbytes=int(starts[-1]))
 
