@@ -25,9 +25,19 @@ class RankLayout:
     attention: AttentionShare = AttentionShare.HEADS
 
     @classmethod
-    def of(cls, program: Program, *, tp: int = 1, pp: int = 1, ep: int = 1, hosts: int = 1) -> RankLayout:
+    def of(
+        cls,
+        program: Program,
+        *,
+        tp: int = 1,
+        pp: int = 1,
+        ep: int = 1,
+        hosts: int = 1,
+        one_cache: bool = True,
+    ) -> RankLayout:
         """The layout that a user asks for. hosts: that the ranks are on;
-        ranks of a stage that are on several have no memory in common. Raises UsageError where there are no
+        ranks of a stage that are on several have no memory in common. one_cache: whether those of one host
+        can have one KV cache. Raises UsageError where there are no
         experts to share."""
         experts = any(map(has_experts, program.ops))
         if ep > 1 and not experts:
@@ -40,7 +50,7 @@ class RankLayout:
         if tp == 1 and ep > 1 and pp % hosts:
             attention = AttentionShare.WHOLE
         elif tp == 1 and not divides_heads(program, ep):
-            attention = AttentionShare.ROWS
+            attention = AttentionShare.ROWS if one_cache else AttentionShare.WHOLE
         return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep, attention=attention)
 
     def __post_init__(self) -> None:

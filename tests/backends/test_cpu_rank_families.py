@@ -36,6 +36,7 @@ from firelane.parallel.hosts import HostLayout
 from firelane.parallel.ranks import RankLayout, rank_program
 from firelane.parallel.shard import AttentionShare
 from firelane.program.cache import Grouping, grouping_of
+from firelane.program.ops import AwaitCache, ExpertGatedLinear
 from firelane.program.program import Program
 from firelane.program.reference import materialise
 from firelane.program.values import DType, Rows, Value, Weight
@@ -170,9 +171,11 @@ class Ranks:
         return outputs.tokens[:rows].tobytes() + outputs.logprobs[:rows].tobytes()
 
     def values(self, tokens: int) -> Iterator[tuple[Value, bytes]]:
-        """Of the last step, of each rank, what has a row for each token."""
+        """Of the last step, of each rank, what has a row for each token, but for parts of sums and what
+        experts make, of which a rank has some."""
         for executor, layout in zip(self.executors, self.layouts, strict=True):
-            elsewhere = {op.x for op in layout.meetings if hasattr(op, "x")}
+            some = (op.out for op in layout.program.ops if isinstance(op, ExpertGatedLinear))
+            elsewhere = {*some, *(op.x for op in layout.meetings if not isinstance(op, AwaitCache))}
             for value in layout.value_index.keys() - elsewhere:
                 if value.rows is Rows.TOKEN:
                     size, row = value.width * layout.element_bytes(value.dtype), layout.row_bytes(value)

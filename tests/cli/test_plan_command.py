@@ -127,9 +127,9 @@ def test_the_best_layout_is_told_with_its_command(
         ("--device h100 --kv-cache-dtype fp8", "--kv-cache-dtype fp8 --backend cuda", "--kv-cache-dtype fp8"),
         ("--device rtx4090:2 --dp 2", "--replicas 2 --backend cuda", "2 engines on one GPU"),
         (
-            "--device h200:8 --dp 8 --ep 8",
-            "--expert-parallel-size 8 --backend cuda",
-            "--expert-parallel-size 8: the cuda backend has one",
+            "--device h200:8 --tp 2 --dp 4 --ep 8",
+            "--tensor-parallel-size 2 --data-parallel-size 4 --expert-parallel-size 8 --backend cuda",
+            "it has no option --data-parallel-size",
         ),
     ],
 )

@@ -140,6 +140,8 @@ def test_what_ranks_that_share_experts_share_of_attention(
     nothing where ranks have no memory in common."""
     program, _ = toy(family)
     assert RankLayout.of(program, ep=2, hosts=hosts).attention is attention
+    apart = RankLayout.of(program, ep=2, hosts=hosts, one_cache=False)
+    assert (apart.attention is AttentionShare.HEADS) == (attention is AttentionShare.HEADS)
 
 
 def test_a_tied_table_is_cut_once() -> None:

@@ -93,6 +93,7 @@ class Leader:
             raise UsageError(f"--gemm library with {asked}: leave one of them out")
         self.layout = RankLayout.of(
             self.whole,
+            one_cache=False,
             tp=config.tensor_parallel_size,
             pp=config.pipeline_parallel_size,
             ep=config.expert_parallel_size,
