@@ -32,6 +32,7 @@ from firelane.backends.cuda.recurrent_launches import apply_delta_rule, convolve
 from firelane.backends.cuda.segmented_launches import (
     all_reduce,
     gather,
+    norm_of_sum,
     planes,
     receive,
     send,
@@ -93,6 +94,8 @@ def _(op: Embed, to: Lowering) -> list[Work]:
 
 @lower.register
 def _(op: RMSNorm, to: Lowering) -> list[Work]:
+    if total := to.rank_sums.pop(op.x, None):
+        return norm_of_sum(op, total, to)
     launch = rms_norm(
         to.source(op.x),
         to.optional(op.weight),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -15,14 +17,12 @@ from firelane.backends.cuda.kernels.prepare_inputs import prepare_inputs
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.matrices import Matrix
 from firelane.backends.cuda.product_plan import ExpertOp, ProductPlan
+from firelane.backends.cuda.rank_sum import RankSum
 from firelane.backends.cuda.split_k import Source, SplitKSum
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.backends.cuda.tables import LOGIT_ROWS, ROWS, TOKENS
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.program.ops import (
-    GatedLinear,
-    Linear,
-)
+from firelane.program.ops import AllReduce, GatedLinear, Linear, RMSNorm
 from firelane.program.program import Program
 from firelane.program.values import Rows, Value, Weight
 
@@ -41,8 +41,9 @@ class StepWork:
 
 @dataclass(kw_only=True)
 class Lowering:
-    """Makes the launches of one bucket, op after op. `split_k`: products whose parts the next op adds
-    up. `grouped`: the picks that the rows lie grouped by, and in tiles of how many."""
+    """Makes the launches of one bucket, op after op. `split_k`: products whose parts the next op adds up;
+    `rank_sums`: sums over ranks that the norm behind adds up. `grouped`: the picks that the rows lie grouped
+    by, and in tiles of how many."""
 
     program: Program
     bucket: Bucket
@@ -52,7 +53,21 @@ class Lowering:
     num_sms: int
     tile_tokens: int
     split_k: dict[Value, SplitKSum] = field(default_factory=dict[Value, SplitKSum])
+    rank_sums: dict[Value, RankSum] = field(default_factory=dict[Value, RankSum])
     grouped: tuple[Value, int] | None = None
+
+    @cached_property
+    def normed_sums(self) -> frozenset[Value]:
+        """Sums over ranks with a norm of whole rows right behind."""
+        pairs = pairwise(self.program.ops)
+        return frozenset(
+            norm.x
+            for total, norm in pairs
+            if isinstance(total, AllReduce)
+            and isinstance(norm, RMSNorm)
+            and norm.x == total.out
+            and norm.groups == 1
+        )
 
     def prepare(self, parity: int) -> Work:
         """The launch that a step begins with."""

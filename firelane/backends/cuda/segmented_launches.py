@@ -14,11 +14,13 @@ from firelane.backends.cuda.kernels.linear import linear
 from firelane.backends.cuda.kernels.linear_parts import linear_parts
 from firelane.backends.cuda.kernels.transpose import are_worth
 from firelane.backends.cuda.kernels.tree import sum_of_experts, tree_sum
+from firelane.backends.cuda.kernels.tree_norm import tree_norm
 from firelane.backends.cuda.launch import Work
 from firelane.backends.cuda.lowering import Lowering
+from firelane.backends.cuda.rank_sum import RankSum
 from firelane.backends.cuda.step_memory import stride_of
 from firelane.backends.cuda.sum_order import SumOrder, is_ragged
-from firelane.program.ops import AllReduce, ExpertLinear, Gather, Linear, Receive, Send
+from firelane.program.ops import AllReduce, ExpertLinear, Gather, Linear, Receive, RMSNorm, Send
 from firelane.program.segments import SEGMENTS
 
 
@@ -79,18 +81,45 @@ def tree_of_experts(op: ExpertLinear, slots: Tensor, to: Lowering) -> Work:
 
 
 def all_reduce(op: AllReduce, to: Lowering) -> list[Work]:
-    """One shot: each rank reads what all have left, and adds it in the order of the tree."""
+    """One shot: each rank reads what all have left, and adds it in the order of the tree; together with the
+    norm behind it, where there is one."""
     meeting, parts = to.memory.exchange.meeting(op.x, to.rows(op.x))
-    added = tree_sum(
-        parts,
-        to.at(op.out),
-        width=op.out.width,
+    total = RankSum(
+        parts=parts,
         bias=to.optional(op.bias),
         residual=to.at(op.residual) if op.residual else None,
         scale=op.scale,
+        out=to.at(op.out),
+        closing=to.memory.exchange.closing(op.x),
+    )
+    if op.out in to.normed_sums:
+        to.rank_sums[op.out] = total
+        return [meeting]
+    added = tree_sum(
+        total.parts,
+        total.out,
+        width=op.out.width,
+        bias=total.bias,
+        residual=total.residual,
+        scale=total.scale,
         **to.counted(op.out),
     )
-    return [meeting, added, *to.memory.exchange.closing(op.x)]
+    return [meeting, added, *total.closing]
+
+
+def norm_of_sum(op: RMSNorm, total: RankSum, to: Lowering) -> list[Work]:
+    """The sum of what all ranks have left, and its norm."""
+    launch = tree_norm(
+        total,
+        to.optional(op.weight),
+        to.at(op.out),
+        added=None if op.residual is None else to.at(op.residual),
+        scalar=to.optional(op.scalar),
+        width=op.x.width,
+        eps=op.eps,
+        **to.counted(op.x),
+    )
+    return [launch, *total.closing]
 
 
 def gather(op: Gather, to: Lowering) -> list[Work]:

@@ -22,6 +22,13 @@ from firelane.backends.cuda.split_k import Source
 
 
 @triton.jit
+def normed(x, eps, WIDTH: tl.constexpr):
+    """x / sqrt(mean(x^2) + eps) of a row, four columns beside each other: [columns / 4, 4]."""
+    mean_square = tl.sum(tl.sum(x * x, axis=1), axis=0) / WIDTH
+    return x * tl.rsqrt(mean_square + eps)
+
+
+@triton.jit
 def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides)
     parts,
     part_stride,
@@ -67,8 +74,7 @@ def rms_norm_kernel(  # limits: exempt (kernel: a Source in pointers and strides
     )  # fmt: skip
     if total is not None:
         tl.store(total + row * total_stride + columns, x, mask=mask & live)
-    mean_square = tl.sum(tl.sum(x * x, axis=1), axis=0) / WIDTH
-    y = x * tl.rsqrt(mean_square + eps)
+    y = normed(x, eps, WIDTH=WIDTH)
     if weight is not None:
         y *= factors
     if added is not None:

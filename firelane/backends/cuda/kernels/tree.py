@@ -33,6 +33,23 @@ def _four(  # limits: exempt (kernel: parts in pointers)
 
 
 @triton.jit
+def tree_of(  # limits: exempt (kernel: parts in pointers)
+    first, second, third, fourth, fifth, sixth, seventh, eighth, places, mask, PARTS: tl.constexpr
+):
+    """float32, shaped as `places`: the parts there added up, 0 where mask is false."""
+    if PARTS == 1:
+        total = tl.load(first + places, mask=mask, other=0.0)
+    elif PARTS == 2:
+        total = _two(first, second, places, mask)
+    elif PARTS == 4:
+        total = _four(first, second, third, fourth, places, mask)
+    else:
+        total = _four(first, second, third, fourth, places, mask)
+        total += _four(fifth, sixth, seventh, eighth, places, mask)
+    return total
+
+
+@triton.jit
 def tree_sum_kernel(  # limits: exempt (kernel: parts in pointers)
     first,
     second,
@@ -62,15 +79,9 @@ def tree_sum_kernel(  # limits: exempt (kernel: parts in pointers)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < WIDTH
     places = row * part_stride + columns
-    if PARTS == 1:
-        total = tl.load(first + places, mask=mask, other=0.0)
-    elif PARTS == 2:
-        total = _two(first, second, places, mask)
-    elif PARTS == 4:
-        total = _four(first, second, third, fourth, places, mask)
-    else:
-        total = _four(first, second, third, fourth, places, mask)
-        total += _four(fifth, sixth, seventh, eighth, places, mask)
+    total = tree_of(
+        first, second, third, fourth, fifth, sixth, seventh, eighth, places, mask, PARTS=PARTS
+    )  # fmt: skip
     if bias is not None:
         total += tl.load(bias + columns, mask=mask, other=0.0)
     if SCALE != 1.0:

@@ -11,7 +11,9 @@ from firelane.backends.cuda.config import by_rule
 from firelane.backends.cuda.kernels.linear import linear
 from firelane.backends.cuda.kernels.linear_parts import linear_parts
 from firelane.backends.cuda.kernels.tree import sum_of_experts, tree_sum
+from firelane.backends.cuda.kernels.tree_norm import tree_norm
 from firelane.backends.cuda.launch import Launch
+from firelane.backends.cuda.rank_sum import RankSum
 from firelane.backends.cuda.segmented_launches import roomy
 from firelane.backends.cuda.sum_order import SumOrder, is_ragged
 from firelane.backends.cuda.tables import NUM_COUNTS, TOKENS
@@ -30,6 +32,7 @@ def cases() -> Iterator[Case]:
             yield Case(name=f"linear {name}", launch=_product(k, ranks, max_rows), needs=FULL)
     for parts in (2, 8):
         yield Case(name=f"all-reduce of {parts}", launch=_sum(parts), needs=(WIDE_LOADS,))
+        yield Case(name=f"all-reduce of {parts} and norm", launch=_norm(parts), needs=(WIDE_LOADS,))
     for runs in (8, 4, 1):
         yield Case(name=f"experts, {runs} runs", launch=_experts(runs))
 
@@ -65,6 +68,20 @@ def _sum(count: int) -> Launch:
         untouched(256, HIDDEN, dtype=F32),
         width=HIDDEN,
         residual=untouched(256, HIDDEN, dtype=F32),
+        counts=untouched(NUM_COUNTS, dtype=I32),
+        count=TOKENS,
+        max_rows=256,
+    )
+
+
+def _norm(count: int) -> Launch:
+    rows = [untouched(256, HIDDEN, dtype=F32) for _ in range(count + 2)]
+    return tree_norm(
+        RankSum(parts=rows[2:], bias=None, residual=rows[0], scale=1.0, out=rows[1]),
+        untouched(HIDDEN, dtype=F32),
+        untouched(256, HIDDEN, dtype=torch.bfloat16),
+        width=HIDDEN,
+        eps=1e-5,
         counts=untouched(NUM_COUNTS, dtype=I32),
         count=TOKENS,
         max_rows=256,
