@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_kernels(kinds.add_parser("kernels", help="speed of each op by number of rows"))
     _add_router(kinds.add_parser("router", help="routing policies of several engines, simulated"))
+    _add_disagg(kinds.add_parser("disagg", help="prefill and decode apart on a described device, simulated"))
     _add_host(kinds.add_parser("host", help="CPU time of gateway and engine per token, on the null backend"))
 
 
@@ -84,6 +85,45 @@ def _add_router(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run_benchmark=_run_router)
 
 
+def _add_disagg(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help=f"{options.MODEL_HELP}, or config.json alone (default: 7 B)"
+    )
+    parser.add_argument("--device", default="h100", metavar="KIND", help="as of plan (default: %(default)s)")
+    parser.add_argument("--load", default="documents", metavar="NAME", help="default: %(default)s")
+    parser.add_argument(
+        "--rate", action="append", type=options.positive_float, metavar="X", help="a second; may be repeated"
+    )
+    parser.add_argument(
+        "--engines", type=options.positive_int, default=16, metavar="N", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--prefill", action="append", type=options.positive_int, metavar="N", help="of them; may be repeated"
+    )
+    parser.add_argument(
+        "--chunk",
+        action="append",
+        type=options.positive_int,
+        metavar="N",
+        help="tokens of a step of engines that do both; may be repeated (default: the device's)",
+    )
+    parser.add_argument(
+        "--seconds", type=options.positive_float, default=15.0, metavar="X", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--link-gbps",
+        type=options.positive_float,
+        default=25.0,
+        metavar="X",
+        help="10^9 bytes of pages a second from engine to engine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seeds", type=options.positive_int, default=1, metavar="N", help="the median of N runs (default: 1)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.set_defaults(run_benchmark=_run_disagg)
+
+
 def _run_offline(arguments: argparse.Namespace, environment: Environment) -> int:
     from firelane.bench.offline import OfflineRun, format_figures, run_offline
     from firelane.bench.table import write_json
@@ -145,6 +185,29 @@ def _run_router(arguments: argparse.Namespace, environment: Environment) -> int:
 
     figures = run_router(arguments.trace, arguments.policy, engines=arguments.engines, seeds=arguments.seeds)
     print(format_router(figures))
+    if arguments.json is not None:
+        write_json(arguments.json, figures)
+    return 0
+
+
+def _run_disagg(arguments: argparse.Namespace, environment: Environment) -> int:
+    from firelane.bench.disagg import DisaggLoad, DisaggSetup, format_disagg, run_disagg
+    from firelane.bench.disagg_model import DisaggMachine
+    from firelane.bench.table import write_json
+
+    machine = DisaggMachine.find(
+        arguments.device, arguments.model, environment.cache_dir, arguments.link_gbps
+    )
+    engines = arguments.engines
+    both = [DisaggSetup(engines=engines, chunk_tokens=chunk) for chunk in arguments.chunk or [None]]
+    parts = arguments.prefill or [max(1, engines * 3 // 4)]
+    apart = [DisaggSetup(engines=engines, prefill=prefill) for prefill in parts]
+    loads = [
+        DisaggLoad(name=arguments.load, rate=rate, seconds=arguments.seconds)
+        for rate in arguments.rate or [4.0 * engines]
+    ]
+    figures = run_disagg(machine, [*both, *apart], loads, arguments.seeds)
+    print(format_disagg(figures))
     if arguments.json is not None:
         write_json(arguments.json, figures)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -69,11 +69,12 @@ class EngineCore:
         policy: Policy | None = None,
         speculates: bool = False,
         snapshots: SnapshotRule | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """prerequisites: owned by the caller. policy: fair between tenants by default. speculates: the
         executor may accept several tokens of a row, or none; each step is then planned after the one before
-        it was committed. snapshots: where prompts leave snapshots of recurrent states. Raises UsageError for
-        an executor that speculates and keeps recurrent states."""
+        it was committed. snapshots: where prompts leave snapshots of recurrent states. clock: seconds, of
+        steps and pulls. Raises UsageError for an executor that speculates and keeps recurrent states."""
         limits = executor.limits
         if speculates and limits.state_bytes:
             raise UsageError(
@@ -82,6 +83,7 @@ class EngineCore:
             )
         self._executor = executor
         self._channel = channel
+        self._clock = clock
         self.kv = KvCache(
             limits.num_blocks,
             limits.block_size,
@@ -122,7 +124,7 @@ class EngineCore:
         """From now on requests wait for pages that other engines have. Before the first step; the caller
         keeps `transfer`."""
         self._page_pulls = PagePulls(
-            self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages
+            self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages, self._clock
         )
         self._prerequisites = self._page_pulls
 
@@ -279,7 +281,7 @@ class EngineCore:
         """The oldest step in flight, with its outputs."""
         step = self._in_flight.popleft()
         outputs = self._executor.wait()
-        now_s = time.perf_counter()
+        now_s = self._clock()
         step_s = now_s - max(step.submitted_s, self._last_end_s)
         self.policy.step_ended(step.inputs.num_tokens, step_s)
         self._pulls.note_step(step.inputs.num_tokens, step_s)
@@ -299,4 +301,4 @@ class EngineCore:
                 self._masks.write_row(chunk.sequence)
         self._executor.submit(inputs)
         self._next_step += 1
-        self._in_flight.append(_InFlight(plan, inputs, time.perf_counter()))
+        self._in_flight.append(_InFlight(plan, inputs, self._clock()))

@@ -111,9 +111,11 @@ class PagePulls:
         transfer: KVTransfer,
         counters: PullCounters,
         spare_pages: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """clock: that of the transfer's deadlines."""
         self._inner, self._kv, self._transfer = inner, kv, transfer
-        self._counters, self._spare_pages = counters, spare_pages
+        self._counters, self._spare_pages, self._clock = counters, spare_pages, clock
         self._waits: dict[int, _Wait] = {}
         self._mine: dict[int, list[int]] = {}
         """Pages of ours, by the ticket of their pull."""
@@ -130,7 +132,7 @@ class PagePulls:
         tokens = np.frombuffer(request.prompt[: len(request.prompt) // 4 * 4], np.dtype("<i4"))
         if len(tokens):
             chain = self._kv.chain(request.salt, request.tenant)
-            ends_s = time.monotonic() + QUIET_S
+            ends_s = self._clock() + QUIET_S
             expected = _Expected(request.pages_at, chain, tokens.astype(np.int32), ends_s)
             self._expected[request.salt, request.prompt] = expected
 
@@ -138,7 +140,7 @@ class PagePulls:
         is_ready = self._inner.add(sequence, request)
         if not request.pages_at:
             return is_ready
-        deadline_s = time.monotonic() + self._counters.patience_s(len(sequence.tokens))
+        deadline_s = self._clock() + self._counters.patience_s(len(sequence.tokens))
         wait = _Wait(sequence, set(), deadline_s, is_ready, request.pages_at, joins=True)
         self._ask(wait)
         if wait.tickets:
@@ -195,7 +197,7 @@ class PagePulls:
 
     def _look_ahead(self) -> None:
         """Some pages of each expected prompt at a time, so that other pulls need not wait long."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         for key, expected in list(self._expected.items()):
             if expected.ticket or now_s < expected.next_s:
                 continue
@@ -212,7 +214,7 @@ class PagePulls:
         for key, expected in self._expected.items():
             if expected.ticket != settled.ticket:
                 continue
-            expected.ticket, now_s = 0, time.monotonic()
+            expected.ticket, now_s = 0, self._clock()
             if any(settled.arrived):
                 expected.ends_s = now_s + QUIET_S
                 settled = settled._replace(outcome="ok")
@@ -235,7 +237,7 @@ class PagePulls:
     def _arrived(self) -> list[Waited]:
         """Sequences that need not wait any longer. A pull that is late keeps its pages, and nobody
         waiting."""
-        now_s, ended = time.monotonic(), list[Waited]()
+        now_s, ended = self._clock(), list[Waited]()
         for wait in list(self._waits.values()):
             wait.tickets &= self._mine.keys()
             if wait.joins and not wait.tickets and now_s < wait.deadline_s:

@@ -69,7 +69,7 @@ class NullExecutor:
     """See contract.Executor.
 
     step_time: seconds that a step takes, from its submission or the end of the step before it; None answers
-    at once.
+    at once. clock, sleep: of that time, in seconds; a simulation has its own.
     """
 
     weights_bytes = 0
@@ -85,13 +85,15 @@ class NullExecutor:
         *,
         hidden_width: int = 16,
         max_in_flight: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.limits = limits
         self.max_in_flight = max_in_flight
         self.vocab_size = vocab_size
         self.hidden_width = hidden_width
         self.state = SlotState.allocate(limits, vocab_size)
-        self._step_time = step_time
+        self._step_time, self._clock, self._sleep = step_time, clock, sleep
         self._outputs = [StepOutputs.allocate(limits, hidden_width) for _ in range(max_in_flight + 1)]
         self._in_flight: deque[tuple[StepOutputs, float]] = deque()
         self._last_end_s = 0.0
@@ -113,15 +115,15 @@ class NullExecutor:
         self._outputs.append(outputs)
         self._run(inputs, outputs)
         if self._step_time:
-            self._last_end_s = max(time.monotonic(), self._last_end_s) + self._step_time(inputs)
+            self._last_end_s = max(self._clock(), self._last_end_s) + self._step_time(inputs)
         self._in_flight.append((outputs, self._last_end_s))
 
     def wait(self) -> StepOutputs:
         assert self._in_flight, "no step is in flight"
         outputs, ends_s = self._in_flight.popleft()
-        left_s = ends_s - time.monotonic() if ends_s else 0.0
+        left_s = ends_s - self._clock() if ends_s else 0.0
         if left_s > 0:
-            time.sleep(left_s)
+            self._sleep(left_s)
         return outputs
 
     def standby(self) -> None:

@@ -112,6 +112,10 @@ class InFlight:
         except Exception:
             log.exception("request_failure_not_reported")
 
+    def announcement(self, engine_id: str) -> NewRequest:
+        """For the engine that goes on once another one, of this id, has begun."""
+        return msgspec.structs.replace(self.request, grammar=None, pages_at=engine_id, prefetch=True)
+
     def continuation(self) -> NewRequest:
         """The request for the next engine."""
         request = self.request

@@ -11,8 +11,6 @@ import socket
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from firelane.errors import RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.delivery import Delivery
@@ -143,8 +141,7 @@ class EngineLink:
 
     def expect(self, flight: InFlight, engine_id: str) -> None:
         """A request that another engine begins is going to come here: have its pages from there."""
-        request = msgspec.structs.replace(flight.request, grammar=None, pages_at=engine_id, prefetch=True)
-        self._new.append(request)
+        self._new.append(flight.announcement(engine_id))
         self._schedule_flush()
 
     def holds(self, flight: InFlight) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.policies import (
+    Candidate,
     LeastRequests,
     LeastTokens,
     PageAware,
@@ -30,11 +30,23 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 """By their names in gateway.routing_names.ROUTING."""
 
 
-class Route(NamedTuple):
+class RoutedEngine(Candidate, Protocol):
+    """An engine with a role. role, engine_id: as in wire.Ready."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def engine_id(self) -> str: ...
+
+
+EngineT = TypeVar("EngineT", bound=RoutedEngine)
+
+
+class Route(NamedTuple, Generic[EngineT]):
     """next_link: the engine that goes on behind the first token; None: `link` does all."""
 
-    link: EngineLink
-    next_link: EngineLink | None = None
+    link: EngineT
+    next_link: EngineT | None = None
 
 
 class Router:
@@ -50,7 +62,7 @@ class Router:
         are sent differs."""
         return Router(POLICIES[name](), POLICIES[name]())
 
-    def route(self, flight: InFlight, serving: Sequence[EngineLink]) -> Route | None:
+    def route(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT] | None:
         """The caller sends the request there. None where no engine serves."""
         if not serving:
             return None
@@ -66,14 +78,14 @@ class Router:
         return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
 
 
-def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineLink]) -> EngineLink:
+def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineT]) -> EngineT:
     link = policy.choose(flight, links)
     flight.cached_tokens = 0
     policy.sent(flight, link)
     return link
 
 
-def _gives_pages(link: EngineLink) -> bool:
+def _gives_pages(link: RoutedEngine) -> bool:
     return link.role == "prefill" and link.engine_id != ""
 
 

@@ -1,0 +1,80 @@
+"""The simulation of engines with and without roles: real scheduling and real pulls, in simulated time."""
+
+from __future__ import annotations
+
+import pytest
+
+from firelane.bench.disagg import (
+    DisaggLoad,
+    DisaggRun,
+    DisaggSetup,
+    format_disagg,
+    run_disagg,
+)
+from firelane.bench.disagg_loads import LOADS, Arrival, arrivals
+from firelane.bench.disagg_model import DisaggMachine
+from firelane.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    return DisaggMachine.find("h100", None, tmp_path_factory.mktemp("cache"), 25.0)
+
+
+def play(machine, roles, *requests, chunk=None):
+    run = DisaggRun(requests, roles, lambda _: machine.kind(chunk))
+    run.run()
+    return run.clients
+
+
+def test_a_prompt_takes_what_the_plan_says(machine):
+    (client,) = play(machine, ["both"], Arrival(0.0, 2048, 3))
+    assert client.times_s[0] == pytest.approx(0.063, rel=0.2)
+    assert all(gap == pytest.approx(0.006, rel=0.2) for gap in client.gaps_s)
+
+
+def test_a_long_prompt_holds_up_only_those_beside_it(machine):
+    requests = Arrival(0.0, 100, 100), Arrival(0.1, 20_000, 2)
+    together = play(machine, ["both"], *requests)
+    apart = play(machine, ["prefill", "decode"], *requests)
+    assert max(together[0].gaps_s) > 8 * max(apart[0].gaps_s)
+    assert apart[1].times_s[0] <= together[1].times_s[0]
+
+
+def test_pages_are_pulled_and_not_computed_again(machine):
+    """A decode step of the hand-over takes no longer than one of a short prompt."""
+    (client,) = play(machine, ["prefill", "decode"], Arrival(0.0, 20_000, 4))
+    assert max(client.gaps_s) < 0.03
+
+
+def test_a_slow_link_costs_the_second_token_alone(tmp_path):
+    slow = DisaggMachine.find("h100", None, tmp_path, 0.2)
+    (client,) = play(slow, ["prefill", "decode"], Arrival(0.0, 20_000, 4))
+    assert client.gaps_s[0] > 0.1
+    assert max(client.gaps_s[1:]) < 0.01
+
+
+def test_equal_seeds_give_equal_figures(machine):
+    setups = [DisaggSetup(engines=2), DisaggSetup(engines=2, prefill=1)]
+    loads = [DisaggLoad(name="chat", rate=4.0, seconds=1.0, warm_up_s=0.5)]
+    first, second = (run_disagg(machine, setups, loads, 1) for _ in range(2))
+    assert first == second
+    table = format_disagg(first).splitlines()
+    assert "2 both" in table[2]
+    assert "1 + 1" in table[3]
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_loads_come_at_their_rate(load):
+    requests = list(arrivals(load, 50.0, 20.0, seed=1))
+    assert len(requests) == pytest.approx(1000, rel=0.15)
+    assert all(one.prompt_tokens > 0 and one.output_tokens > 0 for one in requests)
+
+
+def test_what_cannot_be_simulated_is_refused(machine):
+    load = DisaggLoad(name="nothing", rate=1.0, seconds=1.0)
+    with pytest.raises(UsageError, match="there are conversation"):
+        run_disagg(machine, [DisaggSetup(engines=2)], [load], 1)
+    load = DisaggLoad(name="chat", rate=1.0, seconds=1.0)
+    with pytest.raises(UsageError, match="at least one has to decode"):
+        run_disagg(machine, [DisaggSetup(engines=2, prefill=2)], [load], 1)
