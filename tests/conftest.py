@@ -85,6 +85,14 @@ def kernel_cache(pytestconfig: pytest.Config) -> Iterator[Path]:
         yield Path(pytestconfig.cache.mkdir("firelane-kernels"))
 
 
+@pytest.fixture(scope="module")
+def unoptimised() -> Iterator[None]:
+    """Kernels of tiny models compiled in the shortest time, for tests that compare models, not kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("firelane.backends.cpu.compile.QUICK_FLAGS", ("-O0",))
+        yield
+
+
 @pytest.fixture(scope="session")
 def cache_dir(kernel_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A worker's own cache directory, for processes that it starts; its kernels are those of all workers."""
