@@ -1,0 +1,3 @@
+from abc import ABC
+
+class LLMEngine(ABC): ...

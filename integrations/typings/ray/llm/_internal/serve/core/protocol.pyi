@@ -1,0 +1,2 @@
+class RawRequestInfo:
+    headers: dict[str, str]
