@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,9 @@ from typing import Any
 
 import torch
 from cuda_llama import DEVIATION, LLAMA_8B, TINY, program_of
+from random_model import write_tokenizer
 
 from firelane.program.program import Program
-from firelane.sources.resolve import EMBEDDED
 
 SHARDS = 8
 PIECE_ELEMENTS = 64 << 20
@@ -119,21 +118,6 @@ def _write_all(fd: int, data: Any) -> None:
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(fd, view) :]
-
-
-def write_tokenizer(directory: Path, vocab_size: int) -> None:
-    """The embedded model's, with words of no meaning for the ids that it lacks, or without those too many."""
-    shutil.copy(EMBEDDED / "tokenizer_config.json", directory)
-    tokenizer = json.loads((EMBEDDED / "tokenizer.json").read_text())
-    model = tokenizer["model"]
-    kept = {word: i for word, i in model["vocab"].items() if i < vocab_size}
-    model["vocab"] = kept | {f"Ġw{i}": i for i in range(len(kept), vocab_size)}
-    model["merges"] = [m for m in model["merges"] if all(w in kept for w in (*_pair(m), "".join(_pair(m))))]
-    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
-
-
-def _pair(merge: Any) -> Sequence[str]:
-    return merge.split(" ") if isinstance(merge, str) else merge
 
 
 def main() -> None:

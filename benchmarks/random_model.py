@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from firelane.models.registry import load_program
 from firelane.program.recipes import Piece
+from firelane.sources.resolve import EMBEDDED
 
 COMMON: dict[str, Any] = {
     "max_position_embeddings": 32768,
@@ -158,6 +160,21 @@ def _random_bits(rng: np.random.Generator, piece: Piece, k: int) -> NDArray[np.u
     if values.ndim == 1:
         values += np.float32(1 - piece.plus)
     return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def write_tokenizer(directory: Path, vocab_size: int) -> None:
+    """The embedded model's, with words of no meaning for the ids that it lacks, or without those too many."""
+    shutil.copy(EMBEDDED / "tokenizer_config.json", directory)
+    tokenizer = json.loads((EMBEDDED / "tokenizer.json").read_text())
+    model = tokenizer["model"]
+    kept = {word: i for word, i in model["vocab"].items() if i < vocab_size}
+    model["vocab"] = kept | {f"Ġw{i}": i for i in range(len(kept), vocab_size)}
+    model["merges"] = [m for m in model["merges"] if all(w in kept for w in (*_pair(m), "".join(_pair(m))))]
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def _pair(merge: Any) -> Sequence[str]:
+    return merge.split(" ") if isinstance(merge, str) else merge
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from firelane.contract.pages import PageMemory
 from firelane.contract.resolve import BackendDefaults, resolve_limits, smallest_limits
 from firelane.contract.slots import SAMPLING_DTYPE, SlotState, shared_memory
 from firelane.contract.span import CAUSAL, KEY_TILE, Causal, Chunk, Span, Window, kept_from, reach
+from firelane.contract.standby import NOTHING, GivenBack, private_bytes
 from firelane.contract.step import NO_SNAPSHOT, ZERO_STATE, StepInputs, StepOutputs
 from firelane.request_limits import MAX_BIAS, MAX_LOGPROBS, MAX_STOP_IDS
 
@@ -16,6 +17,7 @@ __all__ = [
     "MAX_BIAS",
     "MAX_LOGPROBS",
     "MAX_STOP_IDS",
+    "NOTHING",
     "NO_SNAPSHOT",
     "SAMPLE",
     "SAMPLING_DTYPE",
@@ -25,6 +27,7 @@ __all__ = [
     "Causal",
     "Chunk",
     "Executor",
+    "GivenBack",
     "PageMemory",
     "ProgressCallback",
     "SlotState",
@@ -34,6 +37,7 @@ __all__ = [
     "StepOutputs",
     "Window",
     "kept_from",
+    "private_bytes",
     "reach",
     "resolve_limits",
     "shared_memory",

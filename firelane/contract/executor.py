@@ -8,6 +8,7 @@ from typing import Protocol
 from firelane.contract.limits import StepLimits
 from firelane.contract.pages import PageMemory
 from firelane.contract.slots import SlotState
+from firelane.contract.standby import GivenBack
 from firelane.contract.step import StepInputs, StepOutputs
 
 ProgressCallback = Callable[[str, float, float, str], None]
@@ -73,9 +74,10 @@ class Executor(Protocol):
         """Whether `standby` and `wake` are there."""
         ...
 
-    def standby(self) -> None:
+    def standby(self) -> GivenBack:
         """Give back the memory of KV cache, states and buffers, whose content is lost, and let go of the
-        weights' pages. No step is in flight, and none is submitted before `wake`. Idempotent."""
+        weights' pages. No step is in flight, and none is submitted before `wake`. Idempotent. Returns what
+        processes beside this one gave back. Raises MachineError where one of them is gone."""
         ...
 
     def wake(self) -> None:

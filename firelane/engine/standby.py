@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Protocol
 
-from firelane.contract import Executor
+from firelane.contract import NOTHING, Executor, private_bytes
 from firelane.engine.tiers import NO_TIERS, NoTiers
 from firelane.kv import KvCache
 from firelane.kv.tiers import TieredPages
 from firelane.wire.frames import Asleep, Awake
-
-STATUS = Path("/proc/self/status")
-_PRIVATE = ("RssAnon:", "RssShmem:")
 
 
 class Standby(Protocol):
@@ -50,17 +46,19 @@ class EngineStandby:
 
     def __init__(self, executor: Executor, kv: KvCache, tiers: TieredPages | NoTiers = NO_TIERS) -> None:
         self._executor, self._kv, self._tiers = executor, kv, tiers
-        self.sleeps = False
+        self.sleeps, self._others = False, NOTHING
 
     def sleep(self) -> Asleep:
-        began_s, before = time.monotonic(), private_bytes()
+        began_s, before, released = time.monotonic(), private_bytes(), 0
         if not self.sleeps:
             self.sleeps = True
             self._kv.forget()
             self._tiers.standby()
-            self._executor.standby()
+            self._others = self._executor.standby()
+            released = self._others.released_bytes
         held = private_bytes()
-        return Asleep(max(0, before - held), held, time.monotonic() - began_s)
+        released += max(0, before - held)
+        return Asleep(released, held + self._others.resident_bytes, time.monotonic() - began_s)
 
     def wake(self) -> Awake:
         began_s = time.monotonic()
@@ -68,12 +66,3 @@ class EngineStandby:
             self._executor.wake()
             self.sleeps = False
         return Awake(time.monotonic() - began_s)
-
-
-def private_bytes(status: Path = STATUS) -> int:
-    """Memory of this process that no file backs; 0 where the system does not tell."""
-    try:
-        lines = [line.split() for line in status.read_text().splitlines()]
-    except OSError:
-        return 0
-    return sum(int(words[1]) << 10 for words in lines if words and words[0] in _PRIVATE)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 LEAST_COST_S = 0.05
 """To come back: what is less makes no difference."""
+STAYS_FOR_COST = 10
+"""Times what it takes to come back: a model that has stayed so long costs little in going and coming."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,11 @@ class Holder:
         longest idle for what it costs to come back."""
         return not self.is_ready, self.priority, -self.idle_s / max(self.cost_s, LEAST_COST_S)
 
+    def has_stayed(self, min_residence_s: float) -> bool:
+        """Whether it may leave again, so that models do not push each other out in turn."""
+        stays_s = STAYS_FOR_COST * max(self.cost_s, LEAST_COST_S)
+        return not self.is_ready or self.resident_s >= min(min_residence_s, stays_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Eviction:
@@ -45,7 +52,7 @@ class Eviction:
 
 def eviction(holders: Sequence[Holder], need_bytes: int, min_residence_s: float) -> Eviction | None:
     """What is to be done so that `need_bytes` are free then; None where it is not enough now. Never with one
-    that has requests, is pinned, or came less than `min_residence_s` ago."""
+    that has requests, is pinned, or came a moment ago (Holder.has_stayed)."""
     free = sorted((one for one in holders if is_free(one, min_residence_s)), key=lambda one: one.rank)
     for ends in (False, True):
         found = _enough(free, need_bytes, ends=ends)
@@ -56,8 +63,7 @@ def eviction(holders: Sequence[Holder], need_bytes: int, min_residence_s: float)
 
 def is_free(holder: Holder, min_residence_s: float) -> bool:
     """Whether it may give memory back now."""
-    rested = not holder.is_ready or holder.resident_s >= min_residence_s
-    return rested and not holder.is_busy and not holder.is_pinned
+    return holder.has_stayed(min_residence_s) and not holder.is_busy and not holder.is_pinned
 
 
 def yielder(holders: Sequence[Holder], priority: int, min_residence_s: float) -> Holder | None:
@@ -70,7 +76,7 @@ def yielder(holders: Sequence[Holder], priority: int, min_residence_s: float) ->
         and one.is_ready
         and not one.is_pinned
         and one.priority <= priority
-        and one.resident_s >= min_residence_s
+        and one.has_stayed(min_residence_s)
     ]
     return min(able, key=lambda one: (one.priority, -one.resident_s), default=None)
 

@@ -135,7 +135,7 @@ class NodeModel:
         self.retry_at_s = 0.0
         self.keep_s: float | None = None
         self._is_yielding = False
-        self._cost_s = FIRST_COST_S
+        self._load_s = self._wake_s = FIRST_COST_S
         self._standby_bytes = 0
 
     @property
@@ -180,7 +180,7 @@ class NodeModel:
     @property
     def left_s(self) -> float:
         """Until it is likely to serve, when it is wanted now."""
-        return self._cost_s
+        return self._wake_s if self.state in (State.STANDBY, State.WAKING) else self._load_s
 
     @property
     def need_bytes(self) -> int:
@@ -194,7 +194,11 @@ class NodeModel:
         return self.engines.standby_bytes if self.state is State.STANDBY else 0
 
     def became_ready(self, now_s: float) -> None:
-        self._cost_s = max(0.0, now_s - self.lifecycle.since_s)
+        took_s = max(0.0, now_s - self.lifecycle.since_s)
+        if self.state is State.WAKING:
+            self._wake_s = took_s
+        else:
+            self._load_s = took_s
         self._mark.set()
         self.failures = 0
         self.wakes += 1
@@ -231,7 +235,7 @@ class NodeModel:
             priority=self.policy.priority,
             idle_s=now_s - self.last_used_s,
             resident_s=now_s - self.ready_s,
-            cost_s=self._cost_s,
+            cost_s=self._wake_s if sleeps else self._load_s,
             is_busy=engines.is_busy,
             is_pinned=self.policy.pinned,
             is_ready=is_ready,

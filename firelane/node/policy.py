@@ -26,9 +26,10 @@ class ModelPolicy:
 @dataclass(frozen=True, kw_only=True)
 class NodePolicy:
     """budget_bytes: what all models may take together (None: no limit). min_residence_s: how long a model
-    that came stays at least. patience_s: after which a model that finds no idle one has a busy one take no
-    new requests. retry_s, max_retry_s: how long a model whose engines did not start is left alone, doubled
-    each time. wake_deadline_s: how long a request waits for its model."""
+    that came stays, unless it comes back sooner (memory.STAYS_FOR_COST). patience_s: after which a model that
+    finds no idle one has a busy one take no new requests. retry_s, max_retry_s: how long a model whose
+    engines did not start is left alone, doubled each time. wake_deadline_s: how long a request waits for its
+    model."""
 
     budget_bytes: int | None = None
     min_residence_s: float = 5.0

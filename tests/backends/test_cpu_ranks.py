@@ -138,6 +138,30 @@ def test_the_bits_of_one_rank(
         assert run(group) == alone[0]
         assert serve(group) == alone[1]
         assert min(group.busy_seconds()) > 0
+        check_standby(group)
+        assert run(group) == alone[0]
+
+
+def check_standby(group: Executor) -> None:
+    """All ranks give memory back, each time; a second word is none."""
+    assert isinstance(group, RankGroup)
+    assert group.can_sleep
+    for _ in range(2):
+        given = group.standby()
+        assert given.released_bytes > 0
+        assert given == group.standby()
+        group.wake()
+        group.wake()
+        run(group)
+
+
+def test_a_rank_that_is_killed_in_standby_is_named(checkpoint: Path, kernel_cache: Path) -> None:
+    with loaded(checkpoint, kernel_cache, 2) as group:
+        assert isinstance(group, RankGroup)
+        group.standby()
+        os.kill(group.pids[1], signal.SIGKILL)
+        with pytest.raises(MachineError, match=r"rank 1 of the model ended \(SIGKILL\)"):
+            run_for_ever(group)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "deepseek_v3"])

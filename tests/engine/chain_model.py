@@ -11,6 +11,7 @@ from firelane.contract import (
     CAUSAL,
     EMBED,
     NO_SNAPSHOT,
+    NOTHING,
     SAMPLE,
     ZERO_STATE,
     SlotState,
@@ -293,6 +294,7 @@ class ChainExecutor:
 
     def standby(self):
         self.sleeps = True
+        return NOTHING
 
     def wake(self):
         self.sleeps = False

@@ -149,6 +149,21 @@ def test_a_model_that_just_came_stays_its_time() -> None:
     run(scenario)
 
 
+def test_a_model_that_came_back_at_once_leaves_soon() -> None:
+    async def scenario() -> None:
+        node = FakeNode(11, min_residence_s=5.0)
+        a, b = node.make("a"), node.make("b", ready_bytes=9)
+        for model in (a.model, b.model, a.model):  # a comes back from standby
+            node.clock.now_s += 5.0
+            await node.want(model)
+        assert b.model.state is S.STANDBY
+        node.clock.now_s += 0.5
+        await node.want(b.model)
+        assert a.model.state is S.STANDBY
+
+    run(scenario)
+
+
 def test_pinned_models_and_those_of_the_start_are_loaded_first_and_pinned_ones_stay() -> None:
     async def scenario() -> None:
         node = FakeNode(20)

@@ -28,7 +28,8 @@ def names(*holders: Holder, need: int = 10, residence_s: float = 5.0) -> tuple[s
         ({"idle_s": 3.0, "cost_s": 0.1}, {"idle_s": 9.0, "cost_s": 10.0}),
         ({"idle_s": 1.0}, {"idle_s": 9.0, "is_busy": True}),
         ({"idle_s": 1.0}, {"idle_s": 9.0, "is_pinned": True}),
-        ({"idle_s": 1.0}, {"idle_s": 9.0, "resident_s": 4.0}),
+        ({"idle_s": 1.0}, {"idle_s": 9.0, "resident_s": 4.0, "cost_s": 0.5}),
+        ({"idle_s": 9.0, "resident_s": 4.0, "cost_s": 0.4}, {"idle_s": 8.0, "cost_s": 0.4}),
         ({"idle_s": 1.0}, {"idle_s": 9.0, "is_ready": False}),
     ],
 )
@@ -56,7 +57,9 @@ def test_who_yields() -> None:
     low, high = holder("low", priority=0, **busy), holder("high", priority=2, **busy)
     assert yielder([high, low], 1, 5.0) is low
     assert yielder([high], 1, 5.0) is None
-    assert yielder([holder("new", resident_s=1.0, **busy)], 1, 5.0) is None
+    assert yielder([holder("new", resident_s=1.0, cost_s=0.2, **busy)], 1, 5.0) is None
+    cheap = holder("new", resident_s=1.0, cost_s=0.01, **busy)
+    assert yielder([cheap], 1, 5.0) is cheap
     assert yielder([holder("p", is_pinned=True, **busy), holder("idle")], 1, 5.0) is None
 
 

@@ -27,7 +27,15 @@ from firelane.backends.cpu.native import (
     step_struct,
 )
 from firelane.backends.cpu.page_pool import PagePool
-from firelane.contract import PageMemory, SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import (
+    NOTHING,
+    GivenBack,
+    PageMemory,
+    SlotState,
+    StepInputs,
+    StepLimits,
+    StepOutputs,
+)
 from firelane.errors import OutOfMemoryError
 from firelane.native.pages import give_back
 from firelane.program.values import Weight
@@ -219,6 +227,10 @@ class CpuExecutor:
         steps = [step_struct(inputs, self._outputs[0]) for inputs in self._link.inputs]
         self._library.follow(self._handle, (StepStruct * len(steps))(*steps))
 
+    def ended_steps(self) -> int:
+        """Number of steps that this rank has ended."""
+        return int(self.op_seconds[-1])
+
     def hand_out(self) -> None:
         """Have the other ranks run the step whose inputs were handed to the link last."""
         assert self._link is not None
@@ -252,13 +264,13 @@ class CpuExecutor:
 
     @property
     def can_sleep(self) -> bool:
-        """Alone: the other ranks of a group have memory of their own, which they are not told about."""
-        return self._link is None
+        return True
 
-    def standby(self) -> None:
+    def standby(self) -> GivenBack:
         for memory in (self._pool.memory, self.states, self.arena, self._scratch):
             give_back(memory)
         self._check.standby()
+        return NOTHING
 
     def wake(self) -> None:
         self._check.wake()

@@ -29,6 +29,7 @@ from firelane.backends.cpu.native import (
 )
 from firelane.contract import StepInputs, StepLimits
 from firelane.errors import MachineError
+from firelane.native.pages import give_back
 from firelane.parallel.hosts import HostLayout
 from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherRows
 from firelane.program.values import Value
@@ -229,6 +230,15 @@ class RankLink:
         for name in STEP_ARRAYS:
             count = inputs.num_chunks if name in CHUNK_ARRAYS else inputs.num_rows
             getattr(shared, name)[:count] = getattr(inputs, name)[:count]
+
+    @property
+    def steps(self) -> int:
+        """Number of those that were handed out, by the rank that does."""
+        return self._steps
+
+    def give_back(self) -> None:
+        """Memory of what the ranks exchange, while no step is in flight."""
+        give_back(self._bytes[self._sums_at :])
 
     def close_fd(self) -> None:
         """Idempotent; the mapping stays."""

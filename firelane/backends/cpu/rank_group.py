@@ -21,7 +21,15 @@ from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.member import GroupSizes, limits_of
 from firelane.backends.cpu.rank_processes import LocalRanks, usable_cores
 from firelane.backends.cpu.remote_hosts import NoRemoteHosts, RemoteHosts, TcpHosts
-from firelane.contract import ProgressCallback, SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import (
+    NOTHING,
+    GivenBack,
+    ProgressCallback,
+    SlotState,
+    StepInputs,
+    StepLimits,
+    StepOutputs,
+)
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
 from firelane.parallel.ranks import rank_program
@@ -147,6 +155,7 @@ class RankGroup:
         self.max_in_flight = leader.max_in_flight
         self.is_pipelined = leader.max_in_flight > 1
         self._executor, self._leader, self._link = executor, leader, leader.link
+        self._sleeps, self._others = False, NOTHING
         self._ended, self._is_known = "a link between ranks broke", threading.Event()
         leader.local.await_ready(self._end)
         leader.remote.await_ready(self._end)
@@ -204,13 +213,22 @@ class RankGroup:
 
     @property
     def can_sleep(self) -> bool:
-        return self._executor.can_sleep
+        """On one host: others are not told."""
+        return self._leader.config.hosts is None
 
-    def standby(self) -> None:
-        raise NotImplementedError("ranks do not sleep")
+    def standby(self) -> GivenBack:
+        if not self._sleeps:
+            self._check()
+            self._others, self._sleeps = self._leader.local.rest(self._link.steps), True
+            self._executor.standby()
+            self._link.give_back()
+        return self._others
 
     def wake(self) -> None:
-        """Ranks do not sleep."""
+        if self._sleeps:
+            self._leader.local.wake()
+            self._executor.wake()
+            self._sleeps = False
 
     def release(self) -> None:
         """Ends the ranks; idempotent."""

@@ -12,15 +12,30 @@ import signal
 import socket
 import sys
 import threading
+import time
 
 from firelane import env
+from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.member import Follower
-from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, LOADED, READY, Task
+from firelane.backends.cpu.rank_task import (
+    FAILED,
+    HELLO,
+    LENGTH_BYTES,
+    LOADED,
+    ORDER,
+    READY,
+    RESTED,
+    WAKE,
+    Task,
+)
 from firelane.child_process import end_with_parent
+from firelane.contract import GivenBack, private_bytes
 from firelane.errors import FirelaneError
 from firelane.sandbox.confine import forbid_programs
 from firelane.telemetry import logs
+
+POLL_S = 0.0005
 
 
 def main(arguments: list[str]) -> int:
@@ -49,11 +64,21 @@ def main(arguments: list[str]) -> int:
         return 1
     if task.config.sandbox:
         forbid_programs()  # the first rank's sandbox is this process's, too
-    threading.Thread(target=_end_with, args=(sock,), daemon=True).start()
+    threading.Thread(target=_obey, args=(sock, executor), daemon=True).start()
     sock.sendall(READY + LOADED.pack(executor.weights_bytes, executor.kv_bytes))
     executor.follow()
     executor.release()
     return 0
+
+
+def _rest(executor: CpuExecutor, steps: int) -> GivenBack:
+    """Standby, once so many steps have ended: the rank that draws may have its tokens before."""
+    while executor.ended_steps() < steps:
+        time.sleep(POLL_S)
+    before = private_bytes()
+    executor.standby()
+    held = private_bytes()
+    return GivenBack(max(0, before - held), held)
 
 
 def _receive(sock: socket.socket) -> Task:
@@ -68,10 +93,15 @@ def _send(sock: socket.socket, kind: bytes, message: str) -> None:
         sock.sendall(kind + message.encode())
 
 
-def _end_with(sock: socket.socket) -> None:
+def _obey(sock: socket.socket, executor: CpuExecutor) -> None:
     """The group ends when the engine does."""
     with contextlib.suppress(OSError):
-        sock.recv(1)
+        while len(order := sock.recv(ORDER.size, socket.MSG_WAITALL)) == ORDER.size:
+            (steps,) = ORDER.unpack(order)
+            if steps == WAKE:
+                executor.wake()
+            else:
+                sock.sendall(RESTED.pack(*_rest(executor, steps)))
     os._exit(0)
 
 

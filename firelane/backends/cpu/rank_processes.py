@@ -14,13 +14,24 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
-from firelane.backends.cpu.rank_task import FAILED, HELLO, LENGTH_BYTES, LOADED, READY, Task
-from firelane.contract import SlotState, StepLimits
+from firelane.backends.cpu.rank_task import (
+    FAILED,
+    HELLO,
+    LENGTH_BYTES,
+    LOADED,
+    ORDER,
+    READY,
+    RESTED,
+    WAKE,
+    Task,
+)
+from firelane.contract import GivenBack, SlotState, StepLimits
 from firelane.contract.slots import shared_memory
 from firelane.engine_config import EngineConfig, ExecutorConfig
 from firelane.errors import MachineError, UsageError
@@ -47,6 +58,7 @@ class RankProcess:
     def __init__(self, task: Task) -> None:
         self._task, self._is_ending, self._is_ready = task, False, False
         self.weights_bytes = self.kv_bytes = 0
+        self._rested: SimpleQueue[GivenBack | None] = SimpleQueue()
         self._sock, theirs = socket.socketpair()
         with theirs:
             fds = (theirs.fileno(), task.link_fd, task.slots_fd, *task.wires.fds)
@@ -94,11 +106,32 @@ class RankProcess:
 
         def wait() -> None:
             with suppress(OSError):
-                self._sock.recv(1)
+                while len(said := self._sock.recv(RESTED.size, socket.MSG_WAITALL)) == RESTED.size:
+                    self._rested.put(GivenBack(*RESTED.unpack(said)))
+            self._rested.put(None)
             if not self._is_ending:
                 on_end(f"{self.name} {self._ending()}")
 
         threading.Thread(target=wait, name=self.name, daemon=True).start()
+
+    def rest(self, after: int) -> None:
+        """Have it go to standby after so many steps."""
+        self._order(after)
+
+    def wake(self) -> None:
+        self._order(WAKE)
+
+    def _order(self, order: int) -> None:
+        """Whoever watches it tells where it is gone."""
+        with suppress(OSError):
+            self._sock.sendall(ORDER.pack(order))
+
+    def rested(self) -> GivenBack:
+        """Wait until it is in standby. Raises MachineError where it is gone."""
+        found = self._rested.get()
+        if found is None:
+            raise MachineError(f"{self.name} {self._ending()} on its way to standby")
+        return found
 
     def close(self) -> None:
         """Idempotent."""
@@ -191,6 +224,17 @@ class LocalRanks:
     @property
     def kv_bytes(self) -> int:
         return sum(process.kv_bytes for process in self.processes)
+
+    def rest(self, after: int) -> GivenBack:
+        """Have the other processes go to standby after so many steps. Raises MachineError."""
+        for process in self.processes:
+            process.rest(after)
+        found = [process.rested() for process in self.processes]
+        return GivenBack(sum(one.released_bytes for one in found), sum(one.resident_bytes for one in found))
+
+    def wake(self) -> None:
+        for process in self.processes:
+            process.wake()
 
     @contextmanager
     def pinned(self) -> Generator[None]:

@@ -1,5 +1,6 @@
 """The words between the first rank of a host and the processes of the others, over a socket pair: a rank says
-HELLO, is told its Task, and says READY and what it has LOADED, or FAILED and why."""
+HELLO, is told its Task, and says READY and what it has LOADED, or FAILED and why. Then it is told ORDERs, and
+says RESTED when it is in standby."""
 
 from __future__ import annotations
 
@@ -17,6 +18,11 @@ HELLO, READY, FAILED = b"H", b"R", b"F"
 LENGTH_BYTES = 8
 LOADED = struct.Struct("<qq")
 """Behind READY: bytes of its weights and of its KV cache."""
+ORDER = struct.Struct("<q")
+"""Number of steps after which to go to standby; WAKE."""
+WAKE = -1
+RESTED = struct.Struct("<qq")
+"""GivenBack of a rank that is in standby."""
 
 
 @dataclass(frozen=True, kw_only=True)

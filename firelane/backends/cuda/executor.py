@@ -21,7 +21,7 @@ from firelane.backends.cuda.staging import Stager
 from firelane.backends.cuda.step_memory import StepMemory
 from firelane.backends.cuda.tables import MAX_IN_FLIGHT
 from firelane.backends.cuda.weights import DeviceWeights
-from firelane.contract import EMBED, SCORE, SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import EMBED, SCORE, GivenBack, SlotState, StepInputs, StepLimits, StepOutputs
 from firelane.program.program import Program
 
 Captured = Callable[[Bucket], None]
@@ -182,7 +182,7 @@ class CudaExecutor:
     def can_sleep(self) -> bool:
         return False
 
-    def standby(self) -> None:
+    def standby(self) -> GivenBack:
         raise NotImplementedError("an engine on a GPU does not sleep")
 
     def wake(self) -> None:

@@ -22,7 +22,14 @@ from firelane.backends.cuda.loader import load_on, opened
 from firelane.backends.cuda.rank_task import Task
 from firelane.backends.cuda.step_link import StepLink
 from firelane.backends.rank_process import RankProcess
-from firelane.contract import ProgressCallback, SlotState, StepInputs, StepLimits, StepOutputs
+from firelane.contract import (
+    GivenBack,
+    ProgressCallback,
+    SlotState,
+    StepInputs,
+    StepLimits,
+    StepOutputs,
+)
 from firelane.contract.slots import shared_memory
 from firelane.engine_config import EngineConfig, ExecutorConfig
 from firelane.errors import MachineError, UsageError
@@ -265,7 +272,7 @@ class RankGroup:
     def can_sleep(self) -> bool:
         return False
 
-    def standby(self) -> None:
+    def standby(self) -> GivenBack:
         raise NotImplementedError("ranks do not sleep")
 
     def wake(self) -> None:

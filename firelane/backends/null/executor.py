@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from firelane.contract import (
     EMBED,
     MAX_LOGPROBS,
+    NOTHING,
     SAMPLE,
     BackendDefaults,
+    GivenBack,
     PageMemory,
     ProgressCallback,
     SlotState,
@@ -126,9 +128,10 @@ class NullExecutor:
             self._sleep(left_s)
         return outputs
 
-    def standby(self) -> None:
+    def standby(self) -> GivenBack:
         assert not self._in_flight, "standby with a step in flight"
         self._sleeps = True
+        return NOTHING
 
     def wake(self) -> None:
         self._sleeps = False
