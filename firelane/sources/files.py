@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
+
+from firelane.errors import ModelNotFoundError
 
 WEIGHTS = ["model.safetensors", "model-*.safetensors"]
 INDEX = "model.safetensors.index.json"
@@ -22,6 +25,9 @@ SMALL = [
 ]
 OF_A_MODEL = [*SMALL, *WEIGHTS]
 TEMPLATES = ["chat_template.jinja", "chat_template.json"]
+PART = re.compile(r"-\d{5}-of-\d{5}$")
+NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
+"""GGUF files that are not language models: of eyes, and of statistics."""
 GGUF_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -45,3 +51,19 @@ def gguf_parts(name: str) -> list[str]:
         return [name]
     count = int(found["count"])
     return [f"{found['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+
+
+def choose(hub_id: str, files: Sequence[str], name: str) -> list[str]:
+    """Of all files of a repository the one that is meant, or all its parts. Raises ModelNotFoundError."""
+    parts: dict[str, list[str]] = {}
+    for file in sorted(files):
+        stem = PART.sub("", file.removesuffix(".gguf"))
+        if file.endswith(".gguf") and not NO_MODEL.search(file):
+            parts.setdefault(stem, []).append(file)
+    ending = re.compile(rf"(^|[-._/]){re.escape(name)}$", re.IGNORECASE)
+    found = [stem for stem in parts if ending.search(stem)]
+    if len(found) == 1:
+        return parts[found[0]]
+    there = ", ".join(Path(stem).name for stem in found or parts)[:400] or "none"
+    why = "several GGUF files end so" if found else "no GGUF file of the repository ends so"
+    raise ModelNotFoundError(f"{hub_id}:{name}: {why}; there are: {there}")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from firelane.errors import ModelNotFoundError
-from firelane.sources.files import OF_A_MODEL
+from firelane.sources.files import OF_A_MODEL, choose
+from firelane.sources.hub_cache import remove_leftovers
 from firelane.weights.progress import Progress, silent
 
-PART = re.compile(r"-\d{5}-of-\d{5}$")
-NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)
-"""GGUF files that are not language models: of eyes, and of statistics."""
+LOGIN = "log in with `hf auth login`"
+PASSING = (408, 429)
+"""Answers that tell of a limit, which passes, like those from 500 on."""
 
 
 def download(hub_id: str, progress: Progress) -> Path:
@@ -34,22 +34,6 @@ def download_gguf(hub_id: str, name: str, progress: Progress) -> Path:
     return _snapshot(hub_id, chosen, progress) / chosen[0]
 
 
-def choose(hub_id: str, files: Sequence[str], name: str) -> list[str]:
-    """Of all files of a repository the one that is meant, or all its parts. Raises ModelNotFoundError."""
-    parts: dict[str, list[str]] = {}
-    for file in sorted(files):
-        stem = PART.sub("", file.removesuffix(".gguf"))
-        if file.endswith(".gguf") and not NO_MODEL.search(file):
-            parts.setdefault(stem, []).append(file)
-    ending = re.compile(rf"(^|[-._/]){re.escape(name)}$", re.IGNORECASE)
-    found = [stem for stem in parts if ending.search(stem)]
-    if len(found) == 1:
-        return parts[found[0]]
-    there = ", ".join(Path(stem).name for stem in found or parts)[:400] or "none"
-    why = "several GGUF files end so" if found else "no GGUF file of the repository ends so"
-    raise ModelNotFoundError(f"{hub_id}:{name}: {why}; there are: {there}")
-
-
 def _listed(hub_id: str) -> list[str]:
     """Names of all files; where the hub cannot be reached, of those in its cache."""
     from huggingface_hub import list_repo_files, snapshot_download
@@ -68,6 +52,7 @@ def _snapshot(hub_id: str, files: Sequence[str], progress: Progress) -> Path:
     from huggingface_hub import snapshot_download  # 0.3 s to import, and only needed here
 
     progress("download", 0, 1, "")
+    remove_leftovers(hub_id)
     with _explained(hub_id):
         directory = snapshot_download(hub_id, allow_patterns=list(files))
     progress("download", 1, 1, "")
@@ -88,14 +73,37 @@ def _explained(hub_id: str) -> Generator[None]:
         yield
     except GatedRepoError as error:
         raise ModelNotFoundError(
-            f"{hub_id}: access is restricted; accept its licence on the hub and log in with `hf auth login`"
+            f"{hub_id}: access is restricted; accept its licence on the hub and {LOGIN}"
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelNotFoundError(f"{hub_id}: no such directory, and no such model on the hub") from error
+        raise ModelNotFoundError(
+            f"{hub_id}: no such directory, and no such model on the hub, or it is private: {LOGIN}"
+        ) from error
     except LocalEntryNotFoundError as error:
+        if why := _passing(error.__cause__):
+            raise ModelNotFoundError(f"{hub_id}: is not in the hub's cache, and {why}") from error
         raise ModelNotFoundError(
             f"{hub_id}: no such directory, not in the hub's cache, and the hub cannot be reached "
             "(or HF_HUB_OFFLINE is set); connect, or download it elsewhere and give the directory"
         ) from error
     except OSError as error:
+        if _status(error) == 401:
+            raise ModelNotFoundError(
+                f"{hub_id}: the hub refuses the token (HF_TOKEN, or of an earlier login): {LOGIN}"
+            ) from error
         raise ModelNotFoundError(f"{hub_id}: download failed: {str(error).splitlines()[0]}") from error
+
+
+def _passing(error: BaseException | None) -> str:
+    """What the hub answered, where it did, and another time may answer otherwise."""
+    status = _status(error)
+    if status in PASSING:
+        return f"the hub limits the number of requests: try again later, or {LOGIN}"
+    return f"the hub fails ({status}): try again later" if status >= 500 else ""
+
+
+def _status(error: BaseException | None) -> int:
+    """Of the hub's answer; 0 where there is none."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return error.response.status_code if isinstance(error, HfHubHTTPError) else 0

@@ -3,7 +3,10 @@ their end."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +14,10 @@ from typing import Any
 
 from firelane.errors import ModelNotFoundError
 from firelane.sources import files
-from firelane.sources.hub import choose
+from firelane.sources.files import choose
+
+LEFTOVER = re.compile(r"(?P<blob>.+)\.[0-9a-f]{8}\.incomplete")
+"""File of one process, which no other one goes on with."""
 
 
 def repository(hub_id: str) -> Path:
@@ -64,6 +70,25 @@ def bytes_there(hub_id: str, expected: Mapping[str, int]) -> int:
     """Number of the expected bytes that are there, those of unfinished files among them."""
     blobs = repository(hub_id) / "blobs"
     return sum(min(size, _bytes(blobs.glob(f"{name}*"))) for name, size in expected.items())
+
+
+def remove_leftovers(hub_id: str) -> None:
+    """Take away what processes that were killed had fetched of files: the hub's library fetches these from
+    their beginnings. Files that another process fetches now are those whose lock it holds."""
+    folder = repository(hub_id)
+    locks = folder.parent / ".locks" / folder.name
+    for path in (folder / "blobs").glob("*.incomplete"):
+        if found := LEFTOVER.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                _remove_unless_locked(path, locks / f"{found['blob']}.lock")
+
+
+def _remove_unless_locked(path: Path, lock: Path) -> None:
+    """Raises OSError where somebody holds the lock."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
 
 
 def remove(hub_id: str, gguf: Path | None = None) -> int:

@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 
 from firelane.errors import ModelNotFoundError
-from firelane.sources.hub import choose
+from firelane.sources.files import choose
 from firelane.sources.resolve import resolve
 from tests.models import toy_dense
 from tests.models.families import random_tensors
