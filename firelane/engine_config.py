@@ -223,6 +223,8 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     role: str = "both"
     """Part of a request that the gateway sends here, one of ROLES: "prefill" its prompt and its first token,
     "decode" the rest, "both" all of it."""
+    cache_events: bool = False
+    """The gateway is told which blocks the prefix cache stores and gives up."""
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"

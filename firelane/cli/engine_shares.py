@@ -11,6 +11,7 @@ import msgspec
 
 from firelane.cluster.config import RemoteConfig
 from firelane.engine_config import EngineConfig
+from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.routing_names import LEAST_TOKENS
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
@@ -23,6 +24,7 @@ class EngineOptions:
     machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
     an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
     the default). routing: as in ModelConfig. remote: where engines are that are not processes of this one.
+    kv_events: who is told of each engine's prefix cache; None: nobody.
     """
 
     engine: EngineConfig
@@ -35,6 +37,7 @@ class EngineOptions:
     step_deadline_s: float | None = None
     routing: str = LEAST_TOKENS
     remote: RemoteConfig | None = None
+    kv_events: KvEventsConfig | None = None
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""

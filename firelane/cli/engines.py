@@ -11,6 +11,7 @@ from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
 from firelane.gateway.engines.routing import Router
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
+from firelane.gateway.kv_events.feed import make_feed
 from firelane.wire.frames import Loading, Progress
 
 
@@ -30,6 +31,7 @@ class GatewayEngines:
     ) -> None:
         self._model, self._sharing = model, sharing
         self._places: dict[EngineLink, int] = {}
+        self._events = make_feed(options.kv_events)
         self.replicas = ReplicaSet(
             recovery=Resume() if options.recovery else NoRecovery(), router=Router.of(options.routing)
         )
@@ -56,6 +58,7 @@ class GatewayEngines:
         link.is_shared = sharing.is_shared
         if sharing.is_shared:
             link.on_acceptor = lambda acceptor: sharing.add(place, self._model, name, acceptor)
+        self._events.follow(link)
         self.replicas.add(link)
         return link
 

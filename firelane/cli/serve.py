@@ -16,6 +16,7 @@ from firelane.cli import (
     gateway_options,
     host_options,
     options,
+    router_options,
     tier_options,
 )
 from firelane.errors import UsageError
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine_options.add_replicas(parser)
     cluster_options.add_engines(parser)
     tier_options.add_tiers(parser)
+    router_options.add_routers(parser)
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
@@ -182,7 +184,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     for index, model in enumerate(models):
         engine = _engine(arguments, model, environment, hosts)
         own = engine_options.engine_options(arguments, engine, len(models), index)
-        engines.append(replace(own, remote=remote))
+        engines.append(router_options.with_routers(arguments, replace(own, remote=remote)))
         if arguments.engines is None:
             options.log_resolved("engine", engine, as_json=as_json)
             if index == 0:

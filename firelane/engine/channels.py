@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from firelane.engine.split import split_step
+from firelane.wire.cache_events import CacheEvents
 from firelane.wire.codec import WireError
 from firelane.wire.frames import (
     Abort,
@@ -81,6 +82,8 @@ class Channels:
         with self._lock:
             if isinstance(frame, StepFrame):
                 self._send_step(frame)
+            elif isinstance(frame, CacheEvents):
+                self._first.send(frame)
             elif isinstance(frame, Rejected):
                 self._ended(frame.id)
                 self._send_to(number_of(frame.id), frame)

@@ -30,6 +30,7 @@ from firelane.errors import RequestError, UsageError
 from firelane.kv import KvCache, SnapshotRule, StateSnapshots
 from firelane.kv.tiers import TieredPages
 from firelane.kv.transfer import KVTransfer
+from firelane.wire.cache_events import CacheEvents
 from firelane.wire.frames import Abort, EngineStats, FinishReason, NewRequest, Rejected, StepFrame, Submit
 from firelane.wire.repeats import restored
 
@@ -111,14 +112,14 @@ class EngineCore:
         self._pulls = PullCounters()
         self._page_pulls: PagePulls | None = None
         self._tier_reads: TierReads | None = None
+        self._tell: Callable[[CacheEvents], None] = lambda _: None
         self._is_stuck = False  # for want of pages that are on their way
         self._outputs = OutputProcessor(
             self.table, self.kv, self._applier, self.policy, executor.state, self._in_stats
         )
         self._in_flight: deque[_InFlight] = deque()
         self._speculates = speculates
-        self._next_step = 1
-        self._last_end_s = 0.0
+        self._next_step, self._last_end_s = 1, 0.0
 
     def have_pages_from(self, transfer: KVTransfer) -> None:
         """From now on requests wait for pages that other engines have. Before the first step; the caller
@@ -136,6 +137,11 @@ class EngineCore:
         )
         self._prerequisites = self._tier_reads
 
+    def tell_cache(self, tell: Callable[[CacheEvents], None]) -> None:
+        """From now on somebody hears of changes of the prefix cache, once a step. Before the first one."""
+        self._tell = tell
+        self.kv.tell_events()
+
     @property
     def is_idle(self) -> bool:
         """No sequence lives and no step runs."""
@@ -150,6 +156,7 @@ class EngineCore:
     def step(self) -> None:
         """One turn: a step is planned while the one before it runs, and that one is committed while the new
         one runs."""
+        self._tell_cache()
         self._receive(self._idle_wait_s() if self._rests else PREREQUISITE_POLL_S if self._is_stuck else 0.0)
         if self._in_flight and self._speculates:
             before, outputs = self._wait()
@@ -235,6 +242,12 @@ class EngineCore:
     def _in_stats(self, stats: EngineStats) -> EngineStats:
         stats = self._pulls.in_stats(stats)
         return stats if self._tier_reads is None else self._tier_reads.in_stats(stats)
+
+    def _tell_cache(self) -> None:
+        """What has changed in the prefix cache, behind the tokens of the step that changed it."""
+        events = self.kv.take_events()
+        if events:
+            self._tell(CacheEvents(events))
 
     def _get(self, request_id: int) -> Sequence | None:
         return self.table.get(request_id) or self._prerequisites.get(request_id)

@@ -12,6 +12,7 @@ import socket
 import time
 from typing import TypeGuard
 
+from firelane.backends import takes_gpu
 from firelane.contract import Executor, ProgressCallback
 from firelane.engine.channels import Channels, FrameChannel
 from firelane.engine.core import EngineCore
@@ -208,6 +209,8 @@ def _load_and_serve(
             policy=make_policy(config.scheduling_policy, executor.limits.max_num_batched_tokens),
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
+        if config.cache_events:
+            core.tell_cache(channel.send)
         identity = model_identity(checkpoint, executor, config)
         peers = connect_peers(peer_socket, core, executor.page_memory, identity, copier)
         tiers = open_tiers(config.tiers, core, executor.page_memory, identity)
@@ -290,6 +293,7 @@ def _ready(executor: Executor, config: EngineConfig, identity: str, load_s: floa
         activation_dtype=config.activation_dtype,
         role=config.role,
         engine_id=engine_id,
+        kv_medium="GPU" if takes_gpu(config.backend) else "CPU",
     )
 
 

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
+from firelane.kv.events import BlockEvents
 from firelane.kv.incoming import IncomingPages, WantedPage
 from firelane.kv.pool import UNKNOWN, BlockPool, PageWatcher
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import StateSnapshots
 from firelane.kv.tables import RELEASED, BlockTables, PrefixHit
+from firelane.wire.cache_events import CacheEvent
 
 NewPage = tuple[int, int, int]
 """Group, index in the block table, page."""
@@ -176,6 +178,16 @@ class KvCache:
         """As BlockPool.keep_tags_in."""
         self._pool.keep_tags_in(memory)
 
+    def tell_events(self) -> None:
+        """From now on the cache remembers what it stores and gives up, for take_events. Nothing has happened
+        to it yet."""
+        if self._prefix_caching:
+            self._pool.events = BlockEvents(self.block_size, (self._causal or [0])[0])
+
+    def take_events(self) -> list[CacheEvent]:
+        """Events since the last call, by the blocks of one group; none unless they were asked for."""
+        return self._pool.events.take()
+
     def num_to_admit(self, num_tokens: int, hit: PrefixHit) -> tuple[int, int]:
         """Pages that a sequence takes on admission, and pages to set aside for it, beside those of the hit.
 
@@ -268,6 +280,8 @@ class KvCache:
                 first = tables.first[group]
                 for index in range(before if before > first else first, num_blocks):
                     publish(table[index], group, names[index], chain.tenant)
+            is_first = before * self.block_size == tables.cached_tokens
+            self._pool.events.published(chain, tokens, before, num_blocks, is_first=is_first)
         tables.published_blocks = num_blocks
 
     def release(self, tables: BlockTables) -> None:

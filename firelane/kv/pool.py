@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from firelane.kv.events import NameEvents, NoEvents
+
 UNKNOWN = -1
 """Instead of a page: no page has this name."""
 
@@ -63,6 +65,7 @@ class BlockPool:
         self._tags = memoryview(bytearray(8 * num_pages)).cast("Q")
         """From 1, once a page has been taken."""
         self.watcher: PageWatcher = NO_WATCHER
+        self.events: NameEvents = NoEvents()
 
     @property
     def num_free(self) -> int:
@@ -136,6 +139,7 @@ class BlockPool:
             by_name[name] = page
             named = self._name_of[page] = NamedPage(group, name, tenant)
             self.watcher.published(page, named)
+            self.events.named(group, name)
 
     def release(self, pages: Sequence[int]) -> None:
         """One user fewer for each. Later pages become older: a prefix without its tail is still of use."""
@@ -209,3 +213,4 @@ class BlockPool:
         assert named is not None
         del self._by_name[named.group][named.name]
         self._name_of[page] = None
+        self.events.unnamed(named.group, named.name)

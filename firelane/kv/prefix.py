@@ -24,13 +24,15 @@ def tenant_id(tenant: str) -> bytes:
 class PrefixChain:
     """Names of the leading full blocks of one sequence; it only grows, and outlives preemption."""
 
-    __slots__ = ("_block_size", "_names", "_root", "tenant")
+    __slots__ = ("_block_size", "_names", "is_salted", "root", "tenant")
 
     def __init__(self, salt: bytes, block_size: int, code: str = "", tenant: str = "") -> None:
-        """code: as StepLimits.kv_cache_code. tenant: whose pages these are; it is no part of their names."""
+        """code: as StepLimits.kv_cache_code. tenant: whose pages these are; it is no part of their names.
+        root: from which anyone could name blocks of this salt."""
         self.tenant = tenant_id(tenant)
         person = b"firelane-kv" + code.encode()
-        self._root = blake2b(salt, digest_size=DIGEST_BYTES, person=person).digest()
+        self.root = blake2b(salt, digest_size=DIGEST_BYTES, person=person).digest()
+        self.is_salted = bool(salt)
         self._block_size = block_size
         self._names: list[bytes] = []
 
@@ -41,7 +43,7 @@ class PrefixChain:
         """
         names, size = self._names, self._block_size
         if num_blocks > len(names):
-            name = names[-1] if names else self._root
+            name = names[-1] if names else self.root
             data = tokens[len(names) * size : num_blocks * size].tobytes()
             block_bytes = size * tokens.itemsize
             for start in range(0, len(data), block_bytes):

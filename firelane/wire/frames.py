@@ -2,9 +2,9 @@
 
 Gateway to engine: Submit (new requests), Abort, Drain, Sleep, Wake and ForgetTenant. Engine to gateway:
 Loading and Progress while it loads, Ready once, then one StepFrame per step, and Rejected for requests that
-it cannot take; Asleep, Awake and Forgotten; all the time a Beat each second. One StepFrame carries the new
-tokens of all sequences of a step: a per-step cost, not a per-token one. docs/wire.md describes resumption,
-versions and the heartbeat.
+it cannot take; CacheEvents where somebody wants them; Asleep, Awake and Forgotten; all the time a Beat each
+second. One StepFrame carries the new tokens of all sequences of a step: a per-step cost, not a per-token one.
+docs/wire.md describes resumption, versions and the heartbeat.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+
+from firelane.wire.cache_events import CacheEvents
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
@@ -170,7 +172,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     all recurrent states, snapshots among them; num_snapshots: how many of these there are. quantization: how
     weights are quantised, "" where they are not. can_sleep: whether the engine knows standby.
     activation_dtype: of products with integer codes. role: as in EngineConfig. engine_id: by which others
-    know this process where they have pages from it; "" where pages do not travel."""
+    know this process where they have pages from it; "" where pages do not travel. kv_medium: CPU or GPU,
+    whose memory the KV cache is in."""
 
     protocol: int
     pid: int
@@ -193,6 +196,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="rea
     activation_dtype: str = "bf16"
     role: str = "both"
     engine_id: str = ""
+    kv_medium: str = "CPU"
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -314,4 +318,16 @@ class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="rejected"):
 
 
 ToEngine = Submit | Abort | Drain | Sleep | Wake | ForgetTenant
-FromEngine = Beat | Loading | Progress | Ready | Failed | StepFrame | Rejected | Asleep | Awake | Forgotten
+FromEngine = (
+    Beat
+    | Loading
+    | Progress
+    | Ready
+    | Failed
+    | StepFrame
+    | Rejected
+    | Asleep
+    | Awake
+    | Forgotten
+    | CacheEvents
+)

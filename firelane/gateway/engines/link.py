@@ -20,6 +20,7 @@ from firelane.gateway.engines.load import Load
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
+from firelane.wire.cache_events import CacheEvents
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
     Abort,
@@ -84,6 +85,7 @@ class EngineLink:
         self.on_asleep: Callable[[], None] | None = None
         self.on_awake: Callable[[], None] | None = None
         self.on_forgotten: Callable[[Forgotten], None] | None = None
+        self.on_cache_events: Callable[[CacheEvents], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.has_served = self.is_shared = False
@@ -286,6 +288,9 @@ class EngineLink:
             self._on_ready(frame)
         elif isinstance(frame, Rejected):
             self._on_rejected(frame)
+        elif isinstance(frame, CacheEvents):
+            if self.on_cache_events is not None:
+                self.on_cache_events(frame)
         elif isinstance(frame, Asleep | Awake):
             self._on_standby(frame)
         elif isinstance(frame, Forgotten):

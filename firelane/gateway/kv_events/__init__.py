@@ -1,0 +1,1 @@
+"""KV cache events for routers outside: which blocks each engine has, published over ZeroMQ in vLLM's form."""
