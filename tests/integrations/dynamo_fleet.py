@@ -59,6 +59,14 @@ class Fleet:
     def worker(self, *options: str) -> subprocess.Popen[bytes]:
         return self._start(f"worker{len(self._processes)}", "firelane_dynamo", *PLANES, *ENGINE, *options)
 
+    def busy_worker(self) -> subprocess.Popen[bytes]:
+        """One that has requests in flight."""
+        for number, process in enumerate(self._processes):
+            log = self.log(f"worker{number}") if number else ""
+            if process.poll() is None and log.count("request received") > log.count("request completed"):
+                return process
+        raise AssertionError(f"no worker is busy: see {self._directory}")
+
     def log(self, name: str) -> str:
         return (self._directory / f"{name}.log").read_text(errors="replace")
 

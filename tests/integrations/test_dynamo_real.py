@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,9 +39,10 @@ pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS or "none")
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Iterator[Fleet]:
     directory = tmp_path_factory.mktemp("dynamo")
-    router = ("--router-mode", "kv", "--no-router-kv-events", "--migration-limit", "3")
+    router = ("--router-mode", "kv", "--migration-limit", "3")
     with Fleet(Path(PYTHON), directory, cache_dir, router) as made:
-        made.workers = [made.worker() for _ in range(WORKERS)]
+        for _ in range(WORKERS):
+            made.worker()
         made.until_ready(WORKERS)
         yield made
 
@@ -111,14 +113,17 @@ def test_a_prefix_is_found_again(fleet: Fleet) -> None:
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 def test_streams_go_on_when_a_process_is_killed(fleet: Fleet, victim: str) -> None:
     """An engine that dies is started again by its worker; what a worker had goes on at another one."""
-    fields = {"max_tokens": 600, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    fields = {"max_tokens": 1000, "temperature": 1.0, "seed": 3, "ignore_eos": True}
     prompts = [[300 + i, 400, 401] for i in range(8)]
     whole = [streamed(fleet, prompt=prompt, **fields)[0] for prompt in prompts]
-    worker = fleet.workers.pop() if victim == "worker" else fleet.workers[0]
-    pid = worker.pid if victim == "worker" else engine_of(worker)
-    kills = iter([lambda: os.kill(pid, signal.SIGKILL)])
-    with ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(streamed, fleet, next(kills, None), prompt=p, **fields) for p in prompts]
+
+    def kill() -> None:
+        worker = fleet.busy_worker()
+        os.kill(worker.pid if victim == "worker" else engine_of(worker), signal.SIGKILL)
+
+    begun = threading.Barrier(len(prompts), kill)
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        calls = [pool.submit(streamed, fleet, begun.wait, prompt=p, **fields) for p in prompts]
         assert [call.result()[0] for call in calls] == whole
     if victim == "worker":
         metrics = httpx.get(f"{fleet.url}/metrics", timeout=TIMEOUT_S).text

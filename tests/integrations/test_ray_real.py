@@ -41,7 +41,13 @@ pytestmark = pytest.mark.skipif(bool(LACKS), reason=LACKS or "none")
 def environ(cache_dir: Path) -> dict[str, str]:
     """A start of Ray takes longer than it allows itself where others use the machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("FIRELANE_")}
-    own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "300"}
+    own = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_raylet_start_wait_time_s": "300",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "300",
+    }
     return kept | own | {"FIRELANE_CACHE_DIR": str(cache_dir)}
 
 
@@ -123,7 +129,7 @@ def test_ranks_as_actors_give_the_answer_of_one_process(environ: dict[str, str],
         os.kill(hosts[1], signal.SIGKILL)
         assert _text(port, body, process) == first
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait()
     with subprocess.Popen(
         [PYTHON, "-m", "firelane", "serve", *serve, "--port", str(port)],

@@ -14,6 +14,7 @@ from firelane.gateway.engines.replicas import EngineEvents, ReplicaSet
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
 from firelane.node.supervisor import EngineExit, EngineSupervisor
 from firelane.wire.frames import Ready
+from firelane_dynamo.kv_events import CacheRecord
 
 LAST_FRAMES_S = 0.5
 """For the last frame of an engine that ended, which says why."""
@@ -24,7 +25,7 @@ class LocalEngine:
     """Used by one event loop. Owns the process, which is started again when it dies: its requests go on then,
     with the same tokens. An engine that cannot be had any more ends this worker."""
 
-    def __init__(self, config: EngineConfig, deadlines: Deadlines) -> None:
+    def __init__(self, config: EngineConfig, deadlines: Deadlines, cache: CacheRecord) -> None:
         self._link = EngineLink(watch=Heartbeat(deadlines))
         self.replicas = ReplicaSet([self._link], Resume())
         self._supervisor = EngineSupervisor(
@@ -33,6 +34,9 @@ class LocalEngine:
         self._link.on_hang = lambda _: self._supervisor.kill()
         self._link.is_stopped = self._supervisor.is_stopped
         self._link.on_ready = self._on_ready
+        self._link.on_cache_events = cache.on_events
+        self._link.on_down = self._on_down
+        self._cache = cache
         self._first: asyncio.Future[Ready] | None = None
         self._is_closing = False
 
@@ -57,6 +61,10 @@ class LocalEngine:
         self._supervisor.mark_ready()
         if self._first is not None and not self._first.done():
             self._first.set_result(ready)
+
+    def _on_down(self, reason: str) -> None:
+        del reason
+        self._cache.clear()
 
     def _on_exit(self, ended: EngineExit) -> None:
         del ended

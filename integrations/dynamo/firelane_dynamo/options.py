@@ -41,6 +41,7 @@ def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
         cache_dir=environment.cache_dir,
         tokenizer_dir=tokenizer_directory(model_dir, environment.cache_dir),
         sandbox=not given.no_sandbox,
+        cache_events=not given.no_prefix_cache,
         **options.engine_settings(given),
     )
     if engine.ranks_option and given.disaggregation_mode != "agg":

@@ -16,7 +16,7 @@ from dynamo.common.backend.engine import (
     LlmRegistration,
 )
 from dynamo.common.backend.health_check import build_health_check_payload
-from dynamo.common.backend.publisher import ComponentSnapshot
+from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, PushSource
 from dynamo.common.backend.worker import WorkerConfig
 from dynamo.common.constants import DisaggregationMode
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
@@ -26,6 +26,7 @@ from firelane.gateway.engines.watch import Deadlines
 from firelane.text.model_files import read_model_files
 from firelane.wire.frames import Ready
 from firelane_dynamo.chunks import Choices
+from firelane_dynamo.kv_events import CacheRecord
 from firelane_dynamo.local_engine import LocalEngine
 from firelane_dynamo.options import WorkerOptions, read_options
 from firelane_dynamo.requests import new_requests
@@ -46,7 +47,9 @@ class FirelaneEngine(LLMEngine):
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._mode = options.worker.disaggregation_mode
-        self._engine = LocalEngine(options.engine, Deadlines(silence_s=options.engine_timeout_s))
+        self._cache = CacheRecord()
+        deadlines = Deadlines(silence_s=options.engine_timeout_s)
+        self._engine = LocalEngine(options.engine, deadlines, self._cache)
         self._defaults = read_model_files(options.engine.model_dir).defaults
         self._snapshots = Snapshots(self._publish)
         self._publisher: SnapshotPublisher | None = None
@@ -101,6 +104,12 @@ class FirelaneEngine(LLMEngine):
 
     async def cleanup(self) -> None:
         await self._engine.close()
+
+    async def kv_event_sources(self) -> list[KvEventSource]:
+        """Of the one cache; none where the router does not look for prefixes."""
+        if self._mode is DisaggregationMode.DECODE or not self._options.engine.cache_events:
+            return []
+        return [PushSource(on_ready=self._cache.attach, dp_rank=0)]
 
     async def health_check_payload(self) -> dict[str, Any] | None:
         return build_health_check_payload(bos_token_id=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -117,6 +118,8 @@ class RankGroup:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     config = _read(arguments)
+    signal.signal(signal.SIGINT, _end)
+    signal.signal(signal.SIGTERM, _end)
     ray.init(ignore_reinit_error=True, log_to_driver=True)
     try:
         group = RankGroup(config)
@@ -132,6 +135,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FirelaneError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _end(number: int, frame: object) -> None:
+    """Signal handler."""
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def _read(arguments: Sequence[str] | None) -> GroupConfig:
