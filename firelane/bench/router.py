@@ -127,6 +127,7 @@ class Simulation:
             engine.is_busy = False
 
     def _ended(self, session: Session, turn: int, arrived_s: float, job: Job) -> None:
+        self._policy.ended(job.flight, len(job.output) // 4)
         self.ttfts_s.append(job.first_s - arrived_s)
         self.prompt_tokens += job.prompt_tokens
         self.cached_tokens += job.cached

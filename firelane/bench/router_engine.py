@@ -81,6 +81,7 @@ class SimulatedEngine:
         self.life = int(name) + 1
         self.kv_tokens = speed.kv_tokens
         self.prefill_tokens = 0
+        self.step_ms, self.token_ms = 1000 * speed.step_s, 1000 / speed.prefill_tokens_per_s
         self.is_busy = False
         self._cache = PageCache(speed.kv_tokens // PAGE_TOKENS)
         self._waiting: deque[Job] = deque()

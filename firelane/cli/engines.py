@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from firelane.cli.engine_shares import EngineOptions
 from firelane.cli.engine_sharing import NOT_SHARED, EngineSharing
+from firelane.gateway.engines.ejection import OutlierEjection
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
@@ -33,7 +34,9 @@ class GatewayEngines:
         self._places: dict[EngineLink, int] = {}
         self._events = make_feed(options.kv_events)
         self.replicas = ReplicaSet(
-            recovery=Resume() if options.recovery else NoRecovery(), router=Router.of(options.routing)
+            recovery=Resume() if options.recovery else NoRecovery(),
+            router=Router.of(options.routing),
+            ejection=OutlierEjection(),
         )
         self._deadlines = Deadlines(
             silence_s=options.engine_timeout_s, step_s=options.step_deadline_s or Deadlines.step_s

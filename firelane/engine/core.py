@@ -24,6 +24,7 @@ from firelane.engine.requests import make_sequence
 from firelane.engine.scheduler import Scheduler
 from firelane.engine.sequence import Sequence
 from firelane.engine.slot_writer import SlotWriter
+from firelane.engine.step_cost import StepCost
 from firelane.engine.table import SequenceTable
 from firelane.engine.tier_reads import TierReads
 from firelane.errors import RequestError, UsageError
@@ -120,6 +121,7 @@ class EngineCore:
         self._in_flight: deque[_InFlight] = deque()
         self._speculates = speculates
         self._next_step, self._last_end_s = 1, 0.0
+        self.cost = StepCost()
 
     def have_pages_from(self, transfer: KVTransfer) -> None:
         """From now on requests wait for pages that other engines have. Before the first step; the caller
@@ -298,6 +300,7 @@ class EngineCore:
         step_s = now_s - max(step.submitted_s, self._last_end_s)
         self.policy.step_ended(step.inputs.num_tokens, step_s)
         self._pulls.note_step(step.inputs.num_tokens, step_s)
+        self.cost.note(step.inputs.num_tokens, step_s)
         self._last_end_s = now_s
         return step, outputs
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from firelane.engine.step_cost import StepCost
 from firelane.wire.frames import Beat
 from firelane.wire.transport import ConnectionClosedError
 
@@ -19,9 +20,11 @@ BEAT_S = 1.0
 
 
 class Pulse:
-    """When the loop last made progress. Written by the loop and by whatever loads, read by the heartbeat."""
+    """When the loop last made progress. Written by the loop and by whatever loads, read by the heartbeat.
+    cost: of its steps."""
 
     def __init__(self) -> None:
+        self.cost = StepCost()
         self._at_s: float | None = time.monotonic()
 
     @property
@@ -56,7 +59,8 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             while True:
-                self._channel.send(Beat(self._pulse.age_s))
+                cost = self._pulse.cost
+                self._channel.send(Beat(self._pulse.age_s, cost.step_ms, cost.token_ms))
                 if self._ended.wait(BEAT_S):
                     return
         except ConnectionClosedError:

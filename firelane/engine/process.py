@@ -211,6 +211,7 @@ def _load_and_serve(
         )
         if config.cache_events:
             core.tell_cache(channel.send)
+        pulse.cost = core.cost
         identity = model_identity(checkpoint, executor, config)
         peers = connect_peers(peer_socket, core, executor.page_memory, identity, copier)
         tiers = open_tiers(config.tiers, core, executor.page_memory, identity)

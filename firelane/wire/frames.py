@@ -161,9 +161,12 @@ class Loading(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="l
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """The process runs: sent by a thread of its own each second. age_s: since its loop last made progress (a
-    turn of the loop, or a report while it loads); 0 while there is nothing to do."""
+    turn of the loop, or a report while it loads); 0 while there is nothing to do. step_ms, token_ms: the time
+    of its short steps, and of a token in a long one, as measured lately; 0: not yet."""
 
     age_s: float
+    step_ms: float = 0.0
+    token_ms: float = 0.0
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="ready"):

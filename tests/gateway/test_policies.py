@@ -30,6 +30,8 @@ class Engine:
     sequences: int = 0
     kv_tokens: int = 1 << 20
     life: int = field(default_factory=itertools.count(1).__next__)
+    step_ms: float = 0.0
+    token_ms: float = 0.0
 
 
 def engines(*prefill_tokens):

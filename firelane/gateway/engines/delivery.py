@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from firelane.errors import FirelaneError, RequestError
+from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.load import Load
 from firelane.gateway.engines.ragged import deliver_ragged
@@ -14,10 +17,20 @@ from firelane.wire.frames import Finished, StepFrame, TokenLogprobs
 log = logging.getLogger(__name__)
 
 
+class Ends(NamedTuple):
+    """returned: requests that the engine gives back; handed_over: those that go on at another one; ended:
+    those that came to their end."""
+
+    returned: list[InFlight]
+    handed_over: list[InFlight]
+    ended: list[InFlight]
+
+
 class Delivery:
     """Requests in flight at one engine, by id, for as long as its connection lasts. Owned by its link.
 
     load: the work that lies before the engine. step_prompt_tokens: of the prompts that the last step began.
+    waits: of requests that got their first token here in it.
     """
 
     def __init__(self, abort: Callable[[int], object]) -> None:
@@ -25,21 +38,30 @@ class Delivery:
         self.flights: dict[int, InFlight] = {}
         self.load = Load()
         self.step_prompt_tokens = 0
+        self.waits: list[Wait] = []
+        self._sent: dict[int, tuple[float, int, int]] = {}
+        self._begun: list[tuple[InFlight, int]] = []
+        self._computed_tokens = 0
         self._abort = abort
 
     def add(self, flight: InFlight) -> None:
         flight.running = False
         self.flights[flight.id] = flight
         self.load.add(flight)
+        computed = self._computed_tokens - sum(tokens for _, tokens in self._begun)
+        self._sent[flight.id] = time.monotonic(), computed, len(flight.tokens)
 
     def remove(self, request_id: int) -> InFlight | None:
         flight = self.flights.pop(request_id, None)
+        self._sent.pop(request_id, None)
         self.load.settle(self.flights)
         return flight
 
     def clear(self) -> list[InFlight]:
         """All, which are nobody's from now on."""
         gone, self.flights, self.load = list(self.flights.values()), {}, Load()
+        self._sent.clear()
+        self._begun.clear()
         return gone
 
     def deliver(self, frame: StepFrame, now_s: float) -> None:
@@ -61,13 +83,31 @@ class Delivery:
                 except Exception:
                     self._drop(request_id)
         self.load.settle(flights)
+        self.waits = self._first_tokens(now_s) if self._begun else []
 
-    def end(self, ended: list[Finished]) -> tuple[list[InFlight], list[InFlight]]:
-        """Requests that the engine gives back, and those that go on at another one; all others have
-        ended."""
+    def _first_tokens(self, now_s: float) -> list[Wait]:
+        """Of requests that have begun, and drawn since."""
+        waits: list[Wait] = []
+        still: list[tuple[InFlight, int]] = []
+        for flight, tokens in self._begun:
+            sent = self._sent.get(flight.id)
+            if sent is None:
+                continue
+            at_s, computed, before = sent
+            if len(flight.tokens) > before:
+                waits.append(Wait(self._computed_tokens - computed, now_s - at_s))
+                del self._sent[flight.id]
+            else:
+                still.append((flight, tokens))
+        self._begun = still
+        return waits
+
+    def end(self, finishes: list[Finished]) -> Ends:
+        """Requests that the engine has no more."""
         returned: list[InFlight] = []
         handed_over: list[InFlight] = []
-        for finished in ended:
+        ended: list[InFlight] = []
+        for finished in finishes:
             flight = self.remove(finished.id)
             if flight is None:
                 continue
@@ -79,7 +119,8 @@ class Delivery:
                 flight.fail(RequestError(finished.message, code="grammar_failed"))
             else:
                 flight.finish()
-        return returned, handed_over
+                ended.append(flight)
+        return Ends(returned, handed_over, ended)
 
     def _before_tokens(self, frame: StepFrame, now_s: float) -> None:
         self.tell_started(frame, now_s)
@@ -94,6 +135,9 @@ class Delivery:
             flight = self.flights.get(started.id)
             if flight is not None:
                 flight.running = True
+                tokens = max(0, flight.prompt_tokens - started.cached_tokens)
+                self._computed_tokens += tokens
+                self._begun.append((flight, tokens))
                 self.step_prompt_tokens += len(flight.request.prompt) // 4
                 first, flight.told = not flight.told, True
                 if first:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from firelane.errors import RequestError
 from firelane.gateway.engines.connection import Connection, submissions
 from firelane.gateway.engines.delivery import Delivery
+from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.load import Load
@@ -90,6 +91,7 @@ class EngineLink:
         self.failed: Failed | None = None
         self.has_served = self.is_shared = False
         self.life = 0
+        self.step_ms = self.token_ms = 0.0
         self.load_clock = LoadClock()
         self._watch = watch
         self._delivery = Delivery(self.abort)
@@ -120,6 +122,11 @@ class EngineLink:
     def step_prompt_tokens(self) -> int:
         """Of the prompts that the last step began."""
         return self._delivery.step_prompt_tokens
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Of requests that got their first token here in the last step."""
+        return self._delivery.waits
 
     @property
     def sequences(self) -> int:
@@ -276,6 +283,7 @@ class EngineLink:
             self._on_step(frame)
         elif isinstance(frame, Beat):
             self._watch.note(frame)
+            self.step_ms, self.token_ms = frame.step_ms, frame.token_ms
         elif isinstance(frame, Progress):
             self.progress = frame
             self.load_clock.note(frame, time.monotonic())
@@ -349,11 +357,13 @@ class EngineLink:
         if self.owner is not None:
             self.owner.on_frame(self, frame, now_s)
 
-    def _end(self, ended: list[Finished]) -> None:
-        returned, handed_over = self._delivery.end(ended)
+    def _end(self, finishes: list[Finished]) -> None:
+        returned, handed_over, ended = self._delivery.end(finishes)
         if self.owner is not None:
             for flight in handed_over:
                 self.owner.on_handed_over(self, flight)
+            for flight in ended:
+                self.owner.on_ended(self, flight)
         if returned:
             self._give_back(returned)
 

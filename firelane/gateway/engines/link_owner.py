@@ -33,6 +33,10 @@ class LinkOwner(Protocol[LinkT]):
         """The engine is ending and gives these back."""
         ...
 
+    def on_ended(self, link: LinkT, flight: InFlight) -> None:
+        """The request has come to its end."""
+        ...
+
     def on_handed_over(self, link: LinkT, flight: InFlight) -> None:
         """The engine has done its part of the request."""
         ...

@@ -7,10 +7,11 @@ import random
 from bisect import bisect
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from firelane.gateway.engines.asked_pages import AskedPages
 from firelane.gateway.engines.in_flight import InFlight
-from firelane.gateway.engines.page_record import PageRecord, page_names
+from firelane.gateway.engines.page_record import PageRecord
 
 GATE_RATIO = 1.5
 GATE_TOKENS = 4096
@@ -25,7 +26,8 @@ RECOMPUTE_WEIGHT = 2
 class Candidate(Protocol):
     """An engine that could take the request. prefill_tokens: prompt tokens that are to be computed there,
     less those that are likely cached; sequences: in flight there; kv_tokens: that its KV cache holds;
-    life: a number that no engine has had, after each restart."""
+    life: a number that no engine has had, after each restart. step_ms, token_ms: of its shortest steps, and
+    of each prompt token in long ones; 0 where it has not told them."""
 
     @property
     def name(self) -> str: ...
@@ -37,6 +39,10 @@ class Candidate(Protocol):
     def kv_tokens(self) -> int: ...
     @property
     def life(self) -> int: ...
+    @property
+    def step_ms(self) -> float: ...
+    @property
+    def token_ms(self) -> float: ...
 
 
 EngineT = TypeVar("EngineT", bound=Candidate)
@@ -51,6 +57,10 @@ class Policy(Protocol):
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         """The request goes to this engine now."""
+        ...
+
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        """It has ended by itself, after so many tokens."""
         ...
 
 
@@ -72,6 +82,9 @@ class Random:
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         pass
 
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        pass
+
 
 class LeastRequests:
     """The engine with the fewest requests in flight, whatever their length."""
@@ -81,6 +94,9 @@ class LeastRequests:
         return min(engines, key=lambda engine: engine.sequences)
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
+        pass
+
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
         pass
 
 
@@ -99,6 +115,9 @@ class LeastTokens:
 
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._sibling = flight.request.prompt, engine
+
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        pass
 
 
 class SessionAffinity:
@@ -126,6 +145,9 @@ class SessionAffinity:
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._others.sent(flight, engine)
 
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        pass
+
     def _update_ring(self, names: frozenset[str]) -> None:
         if names != self._on_ring:
             self._on_ring = names
@@ -148,15 +170,14 @@ class PageAware:
     recently used."""
 
     def __init__(self, record: PageRecord | None = None) -> None:
-        self._record = record or PageRecord()
+        self._pages = AskedPages(record)
         self._turn = 0
         self._used: dict[str, int] = {}
-        self._asked: _Asked | None = None
 
     def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
         if len(engines) == 1:
             return engines[0]
-        cached, weight = self._ask(flight).cached.get, RECOMPUTE_WEIGHT
+        cached, weight = self._pages.ask(flight).cached.get, RECOMPUTE_WEIGHT
         costs = [
             engine.prefill_tokens + SEQUENCE_TOKENS * engine.sequences - weight * cached(engine.life, 0)
             for engine in engines
@@ -170,23 +191,7 @@ class PageAware:
     def sent(self, flight: InFlight, engine: Candidate) -> None:
         self._turn += 1
         self._used[engine.name] = self._turn
-        asked, self._asked = self._ask(flight), None
-        flight.cached_tokens = asked.cached.get(engine.life, 0)
-        self._record.add(engine, asked.names)
+        self._pages.sent(flight, engine)
 
-    def _ask(self, flight: InFlight) -> _Asked:
-        """The record's answer, once for each decision."""
-        asked = self._asked
-        if asked is None or asked.flight is not flight:
-            names = page_names(flight.request.salt, flight.request.prompt)
-            cached = self._record.cached_tokens(names)
-            asked = self._asked = _Asked(flight, names, cached)
-        return asked
-
-
-class _Asked(NamedTuple):
-    """Pages of a prompt, the tokens of it that engines have, by their lives."""
-
-    flight: InFlight
-    names: list[int]
-    cached: dict[int, int]
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        pass

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from firelane.errors import EngineDeadError, QueueTimeoutError
+from firelane.gateway.engines.ejection import Ejection, NoEjection
 from firelane.gateway.engines.in_flight import InFlight, Sink
 from firelane.gateway.engines.link import EngineLink, LinkState
 from firelane.gateway.engines.recovery import PROGRESS_TOKENS, NoRecovery, Recovery
@@ -57,10 +58,13 @@ class ReplicaSet:
         parked_s: float = PARKED_S,
         first_id: int = 1,
         router: Router | None = None,
+        ejection: Ejection | None = None,
     ) -> None:
-        """parked_s: how long a request may be without an engine. recovery: None = requests fail with it.
+        """ejection: None = all engines get requests. parked_s: how long a request may be without an engine.
+        recovery: None = requests fail with it.
         first_id: of its requests; see wire.numbers."""
         self._router = router or Router()
+        self._ejection: Ejection = ejection or NoEjection()
         self.links: list[EngineLink] = []
         self.events: EngineEvents | None = None
         self.deaths = self.resumed = self.handed_over = 0
@@ -201,6 +205,11 @@ class ReplicaSet:
             found[link.name] = add_stats(found.get(link.name, EngineStats()), link.stats)
         return found
 
+    @property
+    def ejected(self) -> int:
+        """How often an engine was kept from new requests for a while."""
+        return self._ejection.ejected
+
     # ---- requests
 
     @property
@@ -249,7 +258,8 @@ class ReplicaSet:
             self._ticker = None
 
     def _send(self, flight: InFlight) -> None:
-        route = self._router.route(flight, self.serving)
+        serving = self._ejection.admitted(self.serving, time.monotonic())
+        route = self._router.route(flight, serving)
         if route is not None:
             then = route.next_link
             flight.hands_over = then is not None
@@ -299,11 +309,14 @@ class ReplicaSet:
     def on_frame(self, link: EngineLink, frame: StepFrame, now_s: float) -> None:
         if self._on_trial is not None or self._suspects:
             self._try_next()
+        for wait in link.waits:
+            self._ejection.note(link, wait)
         if self.events is not None:
             self.events.on_frame(frame, now_s, link.step_prompt_tokens)
 
     def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str) -> None:
         self.deaths += 1
+        self._ejection.lost(link, time.monotonic())
         self._before = add_counters(self._before, link.stats)
         self._resize()
         verdict = self._recovery.judge(lost, self._on_trial, reason)
@@ -331,6 +344,10 @@ class ReplicaSet:
         error = EngineDeadError("the engine is shutting down: try again")
         for flight in returned:
             flight.fail(error)
+
+    def on_ended(self, link: EngineLink, flight: InFlight) -> None:
+        del link
+        self._router.ended(flight)
 
     def on_handed_over(self, link: EngineLink, flight: InFlight) -> None:
         self.handed_over += 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.least_time import LeastTime
 from firelane.gateway.engines.policies import (
     Candidate,
     LeastRequests,
@@ -26,6 +27,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "random": Random,
     "affinity": SessionAffinity,
     "page-aware": PageAware,
+    "least-time": LeastTime,
 }
 """By their names in gateway.routing_names.ROUTING."""
 
@@ -76,6 +78,11 @@ class Router:
         link = _sent(self._prompts, flight, prefillers)
         goes_on = decoders and _gives_pages(link) and _goes_on(flight)
         return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)
+
+    def ended(self, flight: InFlight) -> None:
+        """It has ended by itself."""
+        for policy in (self._prompts, self._decodes):
+            policy.ended(flight, len(flight.tokens))
 
 
 def _sent(policy: Policy, flight: InFlight, links: Sequence[EngineT]) -> EngineT:

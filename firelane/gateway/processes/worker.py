@@ -14,6 +14,7 @@ from typing import Any
 
 from firelane.errors import FirelaneError
 from firelane.gateway.config import GatewayConfig, ModelConfig
+from firelane.gateway.engines.ejection import OutlierEjection
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import NoRecovery, Resume
 from firelane.gateway.engines.replicas import ReplicaSet
@@ -150,7 +151,10 @@ class GatewayProcess:
     def _make_engines(self, model: ModelConfig, *, recovers: bool) -> ReplicaSet:
         recovery = Resume() if recovers else NoRecovery()
         made = self._models[model.names[0]] = ReplicaSet(
-            recovery=recovery, first_id=first_id(self._number), router=Router.of(model.routing)
+            ejection=OutlierEjection(),
+            recovery=recovery,
+            first_id=first_id(self._number),
+            router=Router.of(model.routing),
         )
         return made
 

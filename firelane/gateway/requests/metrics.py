@@ -203,6 +203,12 @@ def _engine_gauges(registry: Registry, engines: ReplicaSet) -> None:
         "firelane:engine_deaths", "Engines that ended.", lambda: engines.deaths, monotonic=True, common=True
     )
     registry.gauge(
+        "firelane:engine_ejections",
+        "Engines kept from new requests for a while.",
+        lambda: engines.ejected,
+        monotonic=True,
+    )
+    registry.gauge(
         "firelane:sequences_resumed",
         "Sequences that lost their engine.",
         lambda: engines.resumed,

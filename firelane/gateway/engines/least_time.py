@@ -1,0 +1,109 @@
+"""The policy that counts in milliseconds: of the prompts before a request, its own, and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firelane.gateway.engines.asked_pages import AskedPages
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.long_prompts import LongPrompts
+from firelane.gateway.engines.output_lengths import OutputLengths
+from firelane.gateway.engines.page_record import PageRecord
+from firelane.gateway.engines.policies import (
+    RECOMPUTE_WEIGHT,
+    Candidate,
+    EngineT,
+    SessionAffinity,
+)
+
+STEP_MS, TOKEN_MS = 10.0, 0.1
+"""Of an engine where none has told its own yet: what counts then is that all are alike."""
+LONG_PATIENCE, SHORT_PATIENCE = 10.0, 1.0
+"""A request waits this many times its own prompt's time for an engine of its kind, before it takes one of the
+other kind."""
+
+
+class LeastTime:
+    """The engine where the request is likely to be answered soonest:
+
+        token_ms * (prompt tokens ahead + own, as far as not cached)
+        + expected output tokens * (step_ms + token_ms * sequences there)
+
+    with each engine's own step_ms and token_ms, so that engines of different hardware compare. A token that
+    is computed anew counts twice, as in PageAware: others wait for it, too. The longest prompts are kept to
+    some of the engines (LongPrompts). Of engines within a step of each other, that of the request's session,
+    else the least recently used."""
+
+    def __init__(self, record: PageRecord | None = None) -> None:
+        self._pages = AskedPages(record)
+        self._lengths, self._long = OutputLengths(), LongPrompts()
+        self._sessions = SessionAffinity()
+        self._used: dict[str, int] = {}
+        self._turn = 0
+
+    def choose(self, flight: InFlight, engines: Sequence[EngineT]) -> EngineT:
+        if len(engines) == 1:
+            return engines[0]
+        cached = self._pages.ask(flight).cached
+        times_ms = self._times_ms(flight, engines, cached)
+        own_tokens = flight.prompt_tokens - max(cached.values(), default=0)
+        step_ms, token_ms = _cost(engines)
+        first, others = self._kinds(own_tokens, len(engines))
+        least_ms = min(times_ms[first])
+        if others.stop > others.start:
+            patience = LONG_PATIENCE if own_tokens >= self._long.least_tokens else SHORT_PATIENCE
+            elsewhere_ms = min(times_ms[others])
+            if elsewhere_ms + patience * token_ms * own_tokens < least_ms:
+                first, least_ms = others, elsewhere_ms
+        near = [
+            engine
+            for engine, time_ms in zip(engines[first], times_ms[first], strict=True)
+            if time_ms <= least_ms + step_ms
+        ]
+        return near[0] if len(near) == 1 else self._of_equal(flight, near, cached)
+
+    def sent(self, flight: InFlight, engine: Candidate) -> None:
+        self._turn += 1
+        self._used[engine.name] = self._turn
+        self._pages.sent(flight, engine)
+        self._long.note(flight.prompt_tokens - flight.cached_tokens)
+
+    def ended(self, flight: InFlight, output_tokens: int) -> None:
+        self._lengths.ended(flight, output_tokens)
+
+    def _times_ms(
+        self, flight: InFlight, engines: Sequence[Candidate], cached: dict[int, int]
+    ) -> list[float]:
+        own, output, get = flight.prompt_tokens, self._lengths.expected(flight), cached.get
+        step_ms, token_ms = _cost(engines)
+        return [
+            (engine.token_ms or token_ms)
+            * (
+                engine.prefill_tokens
+                + RECOMPUTE_WEIGHT * (own - get(engine.life, 0))
+                + output * engine.sequences
+            )
+            + output * (engine.step_ms or step_ms)
+            for engine in engines
+        ]
+
+    def _kinds(self, own_tokens: int, number: int) -> tuple[slice, slice]:
+        """Engines for prompts of this length, and the others."""
+        kept = self._long.engines(number)
+        if not kept:
+            return slice(0, number), slice(0, 0)
+        long, short = slice(0, kept), slice(kept, number)
+        return (long, short) if own_tokens >= self._long.least_tokens else (short, long)
+
+    def _of_equal(self, flight: InFlight, near: Sequence[EngineT], cached: dict[int, int]) -> EngineT:
+        if flight.session and not cached:
+            return self._sessions.choose(flight, near)
+        return min(near, key=lambda engine: self._used.get(engine.name, 0))
+
+
+def _cost(engines: Sequence[Candidate]) -> tuple[float, float]:
+    """step_ms and token_ms of engines that have not told theirs: those of the first that has."""
+    for engine in engines:
+        if engine.token_ms:
+            return engine.step_ms, engine.token_ms
+    return STEP_MS, TOKEN_MS
