@@ -68,6 +68,14 @@ class SimulatedEngine:
         return len(self.flights)
 
     @property
+    def step_ms(self) -> float:
+        return self._core.cost.step_ms
+
+    @property
+    def token_ms(self) -> float:
+        return self._core.cost.token_ms
+
+    @property
     def kv_tokens(self) -> int:
         return self._kind.limits.num_blocks * self._kind.limits.block_size
 

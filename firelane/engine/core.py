@@ -119,9 +119,8 @@ class EngineCore:
             self.table, self.kv, self._applier, self.policy, executor.state, self._in_stats
         )
         self._in_flight: deque[_InFlight] = deque()
-        self._speculates = speculates
+        self._speculates, self.cost = speculates, StepCost()
         self._next_step, self._last_end_s = 1, 0.0
-        self.cost = StepCost()
 
     def have_pages_from(self, transfer: KVTransfer) -> None:
         """From now on requests wait for pages that other engines have. Before the first step; the caller
