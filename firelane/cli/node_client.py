@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from firelane.cli.options import GIB, positive_float
-from firelane.errors import FirelaneError, MachineError
+from firelane.errors import FirelaneError, MachineError, UsageError
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -84,6 +84,25 @@ def forget_tenant(arguments: argparse.Namespace) -> dict[str, Any]:
     """Have a server erase a tenant's pages; returns its answer. Raises FirelaneError."""
     body = {"tenant": arguments.name, "timeout_s": FORGET_S}
     return _ask(arguments, "/admin/tenants/forget", body, within_s=FORGET_S + ANSWER_S)
+
+
+def roles(arguments: argparse.Namespace) -> list[str]:
+    """Engines of a server's model, a line each, after one of them has got its role, if one is named. Raises
+    FirelaneError."""
+    from urllib.parse import quote
+
+    if arguments.engine is None:
+        query = "" if arguments.model is None else f"?model={quote(arguments.model)}"
+        found = _ask(arguments, f"/admin/engines{query}", None, within_s=ANSWER_S)
+    elif arguments.role is None:
+        raise UsageError(f"engine {arguments.engine}: say prefill or decode behind it")
+    else:
+        body = {"engine": arguments.engine, "role": arguments.role, "model": arguments.model}
+        found = _ask(arguments, "/admin/engines/role", body, within_s=ANSWER_S)
+    return [
+        f"{one['name']}: {one['role']}, {one['state']}, requests {one['requests']}"
+        for one in found["engines"]
+    ]
 
 
 def report(arguments: argparse.Namespace) -> list[str]:

@@ -52,6 +52,7 @@ FLAGS = {
     "load": f"MODEL --timeout-s {SERVER}",
     "sleep": f"MODEL --timeout-s {SERVER}",
     "wake": f"MODEL --timeout-s {SERVER}",
+    "role": f"ENGINE ROLE --model {SERVER}",
     "unload": f"MODEL --timeout-s {SERVER}",
     "keys new": "NAME",
     "keys hash": "",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from e2e_support import MODEL, metric, wait_until
@@ -123,6 +124,23 @@ def test_streams_go_on_without_an_engine(
         assert REQUESTS["greedy"](client)[0] == expected["greedy"][0]
     wait_until(lambda: count(server, "engine_deaths") > deaths)
     all_up(server)
+
+
+def test_streams_go_on_while_engines_change_places(server: ServerProcess, expected: dict[str, Any]) -> None:
+    handed_over = count(server, "handed_over")
+    with client_of(server) as client, httpx.Client(base_url=server.url, timeout=60) as http:
+        found = {one["role"]: one["name"] for one in http.get("/admin/engines").json()["engines"]}
+        stream = client.completions.create(**BODY, seed=5, top_p=0.9, stream=True)
+        text = next(iter(stream)).choices[0].text
+        for before, after in (("decode", "prefill"), ("prefill", "decode")):
+            answer = http.post("/admin/engines/role", json={"engine": found[before], "role": after})
+            assert answer.status_code == 200, answer.text
+        text += "".join(chunk.choices[0].text for chunk in stream if chunk.choices)
+        assert text == expected["seeded"][0][0][0]
+        assert REQUESTS["greedy"](client)[0] == expected["greedy"][0]
+        now = {one["role"]: one["name"] for one in http.get("/admin/engines").json()["engines"]}
+        assert (now["prefill"], now["decode"]) == (found["decode"], found["prefill"])
+    assert count(server, "handed_over") >= handed_over + 3
 
 
 def engine(server: ServerProcess, role: str) -> int:

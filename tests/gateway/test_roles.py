@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from fake_engine import FakeEngine
 from test_replicas import ANSWER, Scene, until
 
+from firelane.errors import RequestError
 from firelane.gateway.engines.link import LinkState
 from firelane.gateway.engines.policies import tokens_ahead
+from firelane.gateway.engines.roles import change_role
 from firelane.gateway.engines.routing import WORTH_TOKENS
 
 LONG = 2 * WORTH_TOKENS
@@ -142,5 +145,86 @@ def test_without_a_decode_engine_the_prefill_engine_goes_on():
         assert scene.engines[0].submitted[-1].sampling.max_tokens == len(ANSWER)
         await scene.finish(sink)
         assert sink.tokens == ANSWER
+
+    play(scenario, P, D)
+
+
+def test_streams_of_an_engine_that_becomes_one_for_prefill_go_on_with_its_pages():
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        assert scene.where() == [[], [request_id], []]
+        scene.engines[1].step()
+        await until(lambda: len(sink.tokens) == 2)
+        change_role(scene.set, "1", P)
+        await asyncio.sleep(0.002)
+        assert scene.where() == [[], [], [request_id]]
+        assert told(scene.engines[2]) == [(LONG, len(ANSWER), "e1")]
+        await scene.finish(sink)
+        assert (sink.tokens, sink.started) == (ANSWER, 1)
+        more = [(await scene.submit(tokens=LONG))[0] for _ in range(2)]
+        assert scene.where() == [more[:1], more[1:], []]
+
+    play(scenario, P, D, D)
+
+
+def test_prompts_of_an_engine_that_becomes_one_for_decode_end_there():
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=LONG)
+        change_role(scene.set, "0", D)
+        await asyncio.sleep(0.002)
+        assert scene.where() == [[request_id], [], []]
+        other_id, _ = await scene.submit(tokens=LONG)
+        assert scene.where() == [[request_id], [other_id], []]
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+
+    play(scenario, P, P, D)
+
+
+def test_two_engines_change_places():
+    """In between one kind is missing, and all engines do all."""
+
+    async def scenario(scene):
+        request_id, sink = await scene.submit(tokens=LONG)
+        await handed_over(scene)
+        change_role(scene.set, "1", P)
+        change_role(scene.set, "0", D)
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+        request_id, sink = await scene.submit(tokens=LONG)
+        assert scene.where() == [[], [request_id]]
+        await handed_over(scene, count=2)
+        assert scene.where() == [[request_id], []]
+        await scene.finish(sink)
+        assert sink.tokens == ANSWER
+
+    play(scenario, P, D)
+
+
+def test_an_engine_that_starts_again_keeps_its_role():
+    async def scenario(scene):
+        link = change_role(scene.set, "0", D)
+        scene.engines[0].die()
+        await until(lambda: link.state is LinkState.DEAD)
+        assert link.role == "both"
+        await scene.bring_up(0, role=P, engine_id="e3")
+        assert (link.role, link.engine_id) == (D, "e3")
+
+    play(scenario, P, D)
+
+
+def test_roles_that_cannot_be_changed():
+    async def scenario(scene):
+        with pytest.raises(RequestError, match="no engine '7' serves: there are 0, 1"):
+            change_role(scene.set, "7", P)
+        scene.links[0].is_shared = True
+        with pytest.raises(RequestError, match="one gateway alone"):
+            change_role(scene.set, "0", D)
+        scene.links[0].is_shared = False
+        scene.links[0].ready = msgspec.structs.replace(scene.links[0].ready, engine_id="")
+        with pytest.raises(RequestError, match="--prefill and --decode"):
+            change_role(scene.set, "0", D)
+        assert [link.role for link in scene.links] == [P, D]
 
     play(scenario, P, D)

@@ -89,6 +89,7 @@ class EngineLink:
         self.on_cache_events: Callable[[CacheEvents], None] | None = None
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
+        self.assigned_role = ""
         self.has_served = self.is_shared = False
         self.life = 0
         self.step_ms = self.token_ms = 0.0
@@ -140,8 +141,8 @@ class EngineLink:
 
     @property
     def role(self) -> str:
-        """As in EngineConfig."""
-        return "both" if self.ready is None else self.ready.role
+        """As in EngineConfig, unless another one was assigned since."""
+        return "both" if self.ready is None else self.assigned_role or self.ready.role
 
     @property
     def engine_id(self) -> str:

@@ -88,6 +88,9 @@ class ReplicaSet:
     # ---- the engines
 
     def add(self, link: EngineLink) -> None:
+        """In the place of one of the same name it has its role."""
+        before = [other.assigned_role for other in self.links if other.name == link.name]
+        link.assigned_role = before[-1] if before else ""
         link.owner = self
         self.links.append(link)
 
@@ -107,9 +110,12 @@ class ReplicaSet:
         self._resize()
         self._resume(link.take_waiting())
 
-    def move(self, link: EngineLink, count: int) -> int:
-        """Its oldest requests go on elsewhere; returns how many there were."""
+    def move(self, link: EngineLink, count: int, *, pages_at: str = "") -> int:
+        """Its oldest requests go on elsewhere; returns how many there were. pages_at: engine_id of whoever
+        has their pages."""
         flights = link.take_back(count)
+        for flight in flights:
+            flight.pages_at = pages_at or flight.pages_at
         self._resume(flights)
         return len(flights)
 

@@ -10,6 +10,7 @@ from firelane.gateway.handlers.chat import Chat
 from firelane.gateway.handlers.completions import Completions
 from firelane.gateway.handlers.conversations import Conversations
 from firelane.gateway.handlers.embeddings import Embeddings
+from firelane.gateway.handlers.engines import EngineRoles
 from firelane.gateway.handlers.files import Files
 from firelane.gateway.handlers.messages import Messages
 from firelane.gateway.handlers.node import NodeModels
@@ -62,6 +63,7 @@ def _own_routes(services: Services) -> Iterable[Route]:
     yield from _owned(Server(services).routes(), OF_THE_SERVER)
     yield from _owned(StatsReport(services).routes())
     yield from _owned(NodeModels(services).routes())
+    yield from _owned(EngineRoles(services).routes())
     yield from _owned(TenantPages(services).routes())
     yield from Page(replies).routes()
 
