@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -170,7 +170,7 @@ async def act(http: httpx.AsyncClient, what: str, model: str) -> None:
 
 
 @asynccontextmanager
-async def served(command: str, *arguments: str) -> AsyncIterator[tuple[ServerProcess, httpx.AsyncClient]]:
+async def served(command: str, *arguments: str) -> AsyncGenerator[tuple[ServerProcess, httpx.AsyncClient]]:
     with ServerProcess(arguments, command=command) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=600, trust_env=False) as http:
             yield server, http
@@ -289,7 +289,9 @@ class Run:
             self.many.ask_on(zipf(random.Random(draw.random())), draw, plan.think_s, ends_s)
             for _ in range(plan.clients)
         ]
-        kills, *_ = await asyncio.gather(kill(self.node, plan.kill_s, draw, ends_s), *works)
+        killing = asyncio.ensure_future(kill(self.node, plan.kill_s, draw, ends_s))
+        await asyncio.gather(*works)
+        kills = await killing
         self.kills += kills
         ends_s = time.perf_counter() + plan.control_s
         lone = f"m{ORDER[0]}"

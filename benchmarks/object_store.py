@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from firelane import env
+from firelane.bench.server import cpu_seconds
 from firelane.models.config import read_config
 from firelane.models.registry import load_program
 from firelane.sources.resolve import resolve
@@ -51,8 +53,8 @@ TARGET_S = 1.5
 
 
 @contextlib.contextmanager
-def s3_server(buckets: Path, scratch: Path) -> Iterator[None]:
-    """The environment of clients is set, too."""
+def s3_server(buckets: Path, scratch: Path) -> Iterator[list[int]]:
+    """Its processes. The environment of clients is set, too."""
     target, port = _free_port(), _free_port()
     (scratch / "haproxy.cfg").write_text(HAPROXY.format(port=port, target=target))
     serve = ["rclone", "serve", "s3", "--addr", f"127.0.0.1:{target}", "--auth-key", f"{KEY},{SECRET}"]
@@ -70,7 +72,7 @@ def s3_server(buckets: Path, scratch: Path) -> Iterator[None]:
     try:
         _wait_for(target)
         _wait_for(port)
-        yield
+        yield [process.pid for process in running]
     finally:
         for process in running:
             process.kill()
@@ -126,7 +128,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = arguments.model.resolve()
     nbytes = Checkpoint.open(model).nbytes
-    with tempfile.TemporaryDirectory() as scratch, s3_server(model.parent, Path(scratch)):
+    with tempfile.TemporaryDirectory() as scratch, s3_server(model.parent, Path(scratch)) as server:
         url, cache = f"s3://{model.name}", Path(scratch) / "cache"
         first_token_s(str(model), cache)  # compiles the kernels
         client_alone_s(url)  # the server hashes each object at first
@@ -138,23 +140,46 @@ def main() -> None:
             "first token": lambda: first_token_s(url, cache),
             "first token, local": lambda: first_token_s(str(model), cache),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in cases}
+        costs: dict[str, list[Cost]] = {name: [] for name in cases}
         for _ in range(arguments.rounds):
             for name, case in cases.items():
                 _empty(cache)
-                seconds[name].append(case())
-                print(f"{name}: {seconds[name][-1]:.2f} s", file=sys.stderr, flush=True)
-    _report(nbytes, seconds)
+                costs[name].append(Cost.of(case, server))
+                print(f"{name}: {costs[name][-1].seconds:.2f} s", file=sys.stderr, flush=True)
+    _report(nbytes, costs)
 
 
-def _report(nbytes: int, seconds: dict[str, list[float]]) -> None:
+@dataclass(frozen=True)
+class Cost:
+    """Of one turn. own_s, server_s: processor time of this process with those that it started, and of the
+    server's."""
+
+    seconds: float
+    own_s: float
+    server_s: float
+
+    @classmethod
+    def of(cls, case: Callable[[], float], server: Sequence[int]) -> Cost:
+        before, server_before = os.times(), sum(map(cpu_seconds, server))
+        took_s, after = case(), os.times()
+        return cls(took_s, sum(after[:4]) - sum(before[:4]), sum(map(cpu_seconds, server)) - server_before)
+
+
+def _report(nbytes: int, costs: dict[str, list[Cost]]) -> None:
+    seconds = {name: [cost.seconds for cost in found] for name, found in costs.items()}
     print(f"{nbytes / 1e9:.2f} GB, medians of {len(seconds['client'])} turns\n")
-    print("| case | s | GB/s | client alone / case |\n|---|---:|---:|---:|")
+    print("| case | s | GB/s | client alone / case | own processor time, s a GB | the server's |")
+    print("|---|---:|---:|---:|---:|---:|")
     for name, times in seconds.items():
         ratios = [client / own for client, own in zip(seconds["client"], times, strict=True)]
         median_s = statistics.median(times)
+        own, server = (
+            statistics.median(getattr(cost, of) for cost in costs[name]) / nbytes * 1e9
+            for of in ("own_s", "server_s")
+        )
         print(
-            f"| {name} | {median_s:.2f} | {nbytes / median_s / 1e9:.2f} | {statistics.median(ratios):.2f} |"
+            f"| {name} | {median_s:.2f} | {nbytes / median_s / 1e9:.2f} | {statistics.median(ratios):.2f} "
+            f"| {own:.2f} | {server:.2f} |"
         )
     over = [
         own / (client + TARGET_S)
