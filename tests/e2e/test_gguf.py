@@ -21,6 +21,7 @@ from tests.models.families import make_checkpoint, random_tensors
 from tests.models.gguf_writer import write_gguf
 from tests.weights.files import write_safetensors
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
 PROMPT = "The quick brown fox"
 Kind = gguf.GGMLQuantizationType
 KINDS = [Kind.Q4_K, Kind.Q6_K, Kind.Q8_0, Kind.Q5_K, Kind.Q4_0, Kind.Q3_K, Kind.Q2_K, Kind.Q4_1, Kind.Q5_0]
