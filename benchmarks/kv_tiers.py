@@ -3,10 +3,9 @@ costs a decode.
 
     python benchmarks/kv_tiers.py MODEL [--tokens 8000] [--rounds 7] [--only restart|decode] [--directory DIR]
 
-restart: servers start anew in turns, without tiers ("computed"), and with the files that another one has left
-("drive", read past the page cache); then the same server has pages in host memory alone ("host"). decode:
-tokens of four sequences, of a server without tiers and of one that stores all pages in host memory and on the
-drive, in turns.
+restart: a server that starts anew with the files of another one ("drive", read past the page cache), and one
+without tiers ("computed"), in turns. decode: tokens of four sequences, of a server without tiers and of one
+that stores all pages in host memory and on the drive, in turns.
 """
 
 from __future__ import annotations
@@ -56,29 +55,37 @@ def metric(server: ServerProcess, name: str) -> float:
 
 
 def wait_written(server: ServerProcess, name: str, pages: int) -> None:
+    """An engine tells its figures with each step alone."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while metric(server, name) < pages:
         assert time.monotonic() < deadline_s, "the pages were not written"
         time.sleep(0.1)
+        first_token(server, prompt(98, 8))
 
 
 def restarts(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
-    ids = prompt(1, arguments.tokens)
+    """The same prompt each time from the drive, by an engine that has never seen it; others of its length
+    computed, by one that has not either."""
+    ids, found = prompt(0, arguments.tokens), dict[str, list[float]](computed=[], drive=[])
     pages = (arguments.tokens - 1) // 16
-    with ServerProcess([*common, *tiers]) as server:
-        _, _, expected = first_token(server, ids)
-        wait_written(server, "firelane:kv_disk_pages", pages)
-    found: dict[str, list[float]] = {"computed": [], "drive": []}
-    for _ in range(arguments.rounds):
-        for name, options in (("computed", []), ("drive", tiers)):
-            with ServerProcess([*common, *options]) as server:
-                first_token(server, prompt(2, 16))
+    with ServerProcess(common) as plain:
+        with ServerProcess([*common, *tiers]) as server:
+            _, _, expected = first_token(server, ids)
+            wait_written(server, "firelane:kv_disk_pages", pages)
+        _, _, computed = first_token(plain, ids)
+        assert computed == expected
+        for number in range(1, arguments.rounds + 1):
+            seconds, details, _ = first_token(plain, prompt(number, arguments.tokens))
+            assert details["cached_tokens"] == 0
+            found["computed"].append(seconds)
+            with ServerProcess([*common, *tiers]) as server:
+                first_token(server, prompt(97, 16))
                 seconds, details, token = first_token(server, ids)
-            assert token == expected, f"{name}: another token"
             by_tier = details.get("cached_tokens_by_tier", {})
-            assert (name == "drive") == (by_tier.get("disk", 0) >= (pages - 1) * 16), f"{name}: {details}"
-            found[name].append(seconds)
-            print(f"{name} {seconds:.3f} s {details}", flush=True)
+            assert token == expected, "another token"
+            assert by_tier.get("disk", 0) >= (pages - 1) * 16, f"{details}"
+            found["drive"].append(seconds)
+            print(f"computed {found['computed'][-1]:.3f} s, drive {seconds:.3f} s {by_tier}", flush=True)
     ratios = [d / c for d, c in zip(found["drive"], found["computed"], strict=True)]
     rows = [[name, f"{statistics.median(times):.3f}"] for name, times in found.items()]
     rows.append(["drive / computed", f"{statistics.median(ratios):.4f}"])

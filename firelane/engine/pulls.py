@@ -52,10 +52,10 @@ class PullCounters:
             before = newest if self._token_s is None else self._token_s
             self._token_s = before + AVERAGED * (newest - before)
 
-    def patience_s(self, tokens: int) -> float:
-        """For a pull of pages of so many tokens."""
+    def patience_s(self, tokens: int, unknown_s: float | None = None) -> float:
+        """For a pull of pages of so many tokens. unknown_s: in place of UNKNOWN_S."""
         if self._token_s is None:
-            return UNKNOWN_S
+            return UNKNOWN_S if unknown_s is None else unknown_s
         return min(MOST_S, max(LEAST_S, SHARE * tokens * self._token_s))
 
     def in_stats(self, stats: EngineStats) -> EngineStats:

@@ -17,6 +17,8 @@ from firelane.kv import KvCache, WantedPage
 from firelane.kv.tiers import PageRead, TieredPages, TierName
 from firelane.wire.frames import EngineStats, NewRequest
 
+UNKNOWN_S = 5.0
+"""For a read while no prompt has been computed here: who has just started reads most."""
 BATCH = 8
 """Pages of one read: threads share a prompt's pages, and what has come by the deadline counts."""
 
@@ -71,7 +73,7 @@ class TierReads:
         if request.pages_at:  # an engine that has all of them
             return is_ready
         tokens = len(sequence.tokens)
-        deadline_s = time.monotonic() + self._counters.patience_s(tokens)
+        deadline_s = time.monotonic() + self._counters.patience_s(tokens, UNKNOWN_S)
         tickets = self._begin(sequence, deadline_s)
         if tickets:
             self._waits[sequence.id] = _Wait(sequence, tickets, deadline_s, is_ready)

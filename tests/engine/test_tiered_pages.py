@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firelane.contract import CAUSAL, PageMemory, Window
-from firelane.engine import pulls
+from firelane.engine import pulls, tier_reads
 from firelane.kv.prefix import tenant_id
 from firelane.kv.tiers import AdmitAll, AdmitReused, HostTier, TieredPages
 from tests.engine.test_resume import VARIETIES, outcome
@@ -20,7 +20,8 @@ from tests.engine.test_resume import VARIETIES, outcome
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """Enough on however slow a machine."""
-    for name in ("UNKNOWN_S", "LEAST_S", "MOST_S"):
+    monkeypatch.setattr(tier_reads, "UNKNOWN_S", 60.0)
+    for name in ("LEAST_S", "MOST_S"):
         monkeypatch.setattr(pulls, name, 60.0)
 
 
@@ -179,7 +180,7 @@ def test_a_late_read_keeps_nobody_waiting(driver, request_of, alone, monkeypatch
         d.submit(request_of(1, range(17)))
         d.run()
         forget_pages(d, tiers)
-        monkeypatch.setattr(pulls, "UNKNOWN_S", 0.05)
+        monkeypatch.setattr(tier_reads, "UNKNOWN_S", 0.05)
         requests = [request_of(2, range(17)), request_of(3, range(17), seed=2)]
         d.submit(requests[0])
         while 2 not in d.reasons:

@@ -1,0 +1,77 @@
+"""Options for tiers of the KV cache, and what is refused before a model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firelane import backends
+from firelane.cli import build_parser
+from firelane.cli.tier_options import GIB, tiers_config
+from firelane.engine_config import EngineConfig, TiersConfig
+from firelane.errors import UsageError
+
+
+def config(*options: str) -> TiersConfig | None:
+    return tiers_config(build_parser().parse_args(["serve", "MODEL", *options]))
+
+
+def test_no_tier_is_the_default() -> None:
+    assert config() is None
+
+
+def test_sizes_are_shared_by_replicas(tmp_path: Path) -> None:
+    disk = ["--kv-disk", str(tmp_path / "new" / "pages"), "--kv-disk-size", "2"]
+    tiers = config("--kv-offloading-size", "4", *disk, "--kv-tenant-size", "1", "--kv-admission", "reuse")
+    assert tiers is not None
+    assert (tmp_path / "new" / "pages").is_dir()
+    assert (tiers.host_bytes, tiers.disk_bytes, tiers.tenant_bytes) == (4 * GIB, 2 * GIB, GIB)
+    half = tiers.share(2)
+    assert (half.host_bytes, half.disk_bytes, half.tenant_bytes) == (2 * GIB, GIB, GIB // 2)
+    assert (half.engines, half.admission) == (2, "reuse")
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, tiers=half)
+    assert EngineConfig.from_json(engine.to_json()) == engine
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--kv-disk-size", "2"],
+        ["--kv-offloading-size", "2", "--kv-disk-size", "2"],
+        ["--kv-disk-key-file", "key"],
+        ["--kv-tenant-size", "2"],
+        ["--kv-admission", "reuse"],
+    ],
+    ids=" ".join,
+)
+def test_options_about_a_tier_that_is_not_there(options: list[str]) -> None:
+    with pytest.raises(UsageError, match="is about tiers"):
+        config(*options)
+
+
+def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
+    file, shared = tmp_path / "file", tmp_path / "shared"
+    file.write_text("")
+    shared.mkdir()
+    shared.chmod(0o777)
+    for path, why in ((file, "File exists"), (file / "below", "Not a directory"), (shared, "other users")):
+        with pytest.raises(UsageError, match=why):
+            config("--kv-disk", str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"prefix_cache": False}, "prefix cache"), ({"tensor_parallel_size": 2}, "several ranks")],
+    ids=["no prefix cache", "ranks"],
+)
+def test_engines_without_tiers(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, tiers=TiersConfig(host_bytes=1), **changes)
+
+
+def test_a_gpu_has_no_tiers_yet(tmp_path: Path) -> None:
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, tiers=TiersConfig(host_bytes=GIB))
+    with pytest.raises(UsageError, match="--kv-offloading-size 1: pages of a GPU"):
+        backends.check("cuda", engine)
