@@ -225,6 +225,9 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     "decode" the rest, "both" all of it."""
     cache_events: bool = False
     """The gateway is told which blocks the prefix cache stores and gives up."""
+    kv_transfer_address: str = ""
+    """Where engines of other servers have pages from, as host:port, through the parent; "" where they have
+    none."""
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"

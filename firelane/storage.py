@@ -17,9 +17,10 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
-from firelane.errors import CacheError
+from firelane.errors import CacheError, UsageError
 
 TEMPORARY_SUFFIX = ".tmp"
+LEAST_KEY_BYTES = 16
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -66,6 +67,22 @@ def read_regular(path: Path, most_bytes: int = 16 << 20) -> bytes:
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", str(path))
     return data
+
+
+def cluster_key(file: Path | None, fallback: str) -> bytes:
+    """The secret that servers, or hosts, of one cluster share. fallback: of FIRELANE_CLUSTER_KEY, without a
+    file. Raises UsageError."""
+    source = "FIRELANE_CLUSTER_KEY" if file is None else f"--cluster-key-file {file}"
+    try:
+        key = fallback.encode() if file is None else read_regular(file.expanduser()).strip()
+    except OSError as error:
+        raise UsageError(f"{source}: {error.strerror}") from error
+    if len(key) < LEAST_KEY_BYTES:
+        raise UsageError(
+            f"{source} has {len(key)} bytes: hosts share a secret of {LEAST_KEY_BYTES} or more, the same on "
+            "all of them (openssl rand -hex 32 makes one)"
+        )
+    return key
 
 
 def cache_directory(path: Path) -> None:

@@ -74,5 +74,6 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage | None
     service_tier: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET

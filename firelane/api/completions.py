@@ -99,3 +99,4 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | None
     service_tier: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET

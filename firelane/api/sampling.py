@@ -35,7 +35,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "detokenize": (True,),
     "ec_transfer_params": (),
     "guided_whitespace_pattern": (),
-    "kv_transfer_params": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
     "logprob_token_ids": ([],),
@@ -65,6 +64,27 @@ class RunOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of Workers AI. rejectIfBusy: answer 429 rather than wait for a free place in the engine."""
 
     reject_if_busy: bool | None = msgspec.field(name="rejectIfBusy", default=None)
+
+
+class KvTransferParams(msgspec.Struct, kw_only=True):
+    """Where pages of the prompt are, as vLLM's connectors and llm-d's sidecar write it. do_remote_decode:
+    another server goes on with the request; the answer then says where it gets the pages.
+    do_remote_prefill: another server has computed the prompt; all that it said is here. Fields of other
+    connectors are ignored."""
+
+    do_remote_decode: bool | None = None
+    do_remote_prefill: bool | None = None
+    remote_engine_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    remote_host: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    remote_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """Engine and address (host:port) that pages come from; both "" where none do."""
+        host, port = self.remote_host, self.remote_port
+        if not (self.do_remote_prefill and self.remote_engine_id and host and port):
+            return "", ""
+        return self.remote_engine_id, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -111,6 +131,8 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     options: RunOptions | None = None
 
+    kv_transfer_params: KvTransferParams | None = None
+
     # llama-server's names.
     n_predict: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -147,7 +169,6 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     detokenize: Any = None
     ec_transfer_params: Any = None
     guided_whitespace_pattern: Any = None
-    kv_transfer_params: Any = None
     length_penalty: Any = None
     logits_processors: Any = None
     logprob_token_ids: Any = None

@@ -15,6 +15,7 @@ from firelane.gateway.kv_events.config import KvEventsConfig
 from firelane.gateway.routing_names import LEAST_TOKENS
 from firelane.native import cgroup
 from firelane.native.machine import cpu_identity
+from firelane.node.remote_peers import RemotePeersConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class EngineOptions:
     machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
     an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
     the default). routing: as in ModelConfig. remote: where engines are that are not processes of this one.
-    kv_events: who is told of each engine's prefix cache; None: nobody.
+    kv_events: who is told of each engine's prefix cache; None: nobody. remote_peers: how pages travel to and
+    from engines of other servers; None: they do not.
     """
 
     engine: EngineConfig
@@ -38,10 +40,16 @@ class EngineOptions:
     routing: str = LEAST_TOKENS
     remote: RemoteConfig | None = None
     kv_events: KvEventsConfig | None = None
+    remote_peers: RemotePeersConfig | None = None
 
     def configs(self) -> list[EngineConfig]:
         """One for each replica, with its share of the cores and of the memory."""
         configs = self._shares()
+        if (remote := self.remote_peers) is not None:
+            configs = [
+                msgspec.structs.replace(config, kv_transfer_address=remote.address(place))
+                for place, config in enumerate(configs)
+            ]
         if not self.roles:
             return configs
         # In shared memory, where pages can be: the other engines map it.

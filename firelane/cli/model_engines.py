@@ -88,7 +88,8 @@ class ModelEngines:
 
             return remote_fleet(self.options.remote, self.options.engine, self)
         configs, shared = self.options.configs(), self._sharing.is_shared
-        return Fleet(configs, self, is_shared=shared, group_of=self._group_of)
+        remote = self.options.remote_peers
+        return Fleet(configs, self, is_shared=shared, group_of=self._group_of, remote=remote)
 
     # ---- as its node sees it
 

@@ -1,4 +1,5 @@
-"""Options of `firelane serve` for routers outside."""
+"""Options of `firelane serve` for routers outside: what engines tell them of their caches, and pages that
+travel between servers."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from firelane.errors import UsageError
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
+    from firelane.env import Environment
     from firelane.gateway.kv_events.config import KvEventsConfig
+    from firelane.node.remote_peers import RemotePeersConfig
 
 
 def add_routers(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +24,17 @@ def add_routers(parser: argparse.ArgumentParser) -> None:
         "outside (needs the extra `kv-events`); for example "
         """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'""",
     )
+    group.add_argument(
+        "--kv-transfer-address",
+        metavar="IP:PORT",
+        help="exchange pages of the KV cache with engines of other servers, where requests have "
+        "kv_transfer_params; they reach this one's first engine there (needs --cluster-key-file)",
+    )
 
 
-def with_routers(arguments: argparse.Namespace, options: EngineOptions) -> EngineOptions:
+def with_routers(
+    arguments: argparse.Namespace, options: EngineOptions, settings: Environment
+) -> EngineOptions:
     """The same engines with what the options of `add_routers` say. Raises UsageError."""
     import dataclasses
 
@@ -32,7 +43,8 @@ def with_routers(arguments: argparse.Namespace, options: EngineOptions) -> Engin
     engine, events = options.engine, _kv_events(arguments, options)
     if events is not None:
         engine = msgspec.structs.replace(engine, cache_events=True)
-    return dataclasses.replace(options, engine=engine, kv_events=events)
+    remote = _remote_peers(arguments, options, settings)
+    return dataclasses.replace(options, engine=engine, kv_events=events, remote_peers=remote)
 
 
 def _kv_events(arguments: argparse.Namespace, options: EngineOptions) -> KvEventsConfig | None:
@@ -52,7 +64,47 @@ def _kv_events(arguments: argparse.Namespace, options: EngineOptions) -> KvEvent
     return config
 
 
+def _remote_peers(
+    arguments: argparse.Namespace, options: EngineOptions, settings: Environment
+) -> RemotePeersConfig | None:
+    from firelane.backends import takes_gpu
+    from firelane.node.remote_peers import RemotePeersConfig
+    from firelane.storage import cluster_key
+
+    option, text, engine = "--kv-transfer-address", arguments.kv_transfer_address, options.engine
+    if text is None:
+        return None
+    host, port = _address(option, text, options.replicas)
+    _refuse(
+        option,
+        (bool(arguments.engines), "--engines", "pages of engines of other hosts do not travel"),
+        (options.models > 1, "several models", "each engine has a port of its own"),
+        (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
+        (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
+        (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
+        (arguments.take_over, "--take-over", "the server before has the port"),
+    )
+    return RemotePeersConfig(host, port, cluster_key(arguments.cluster_key_file, settings.cluster_key))
+
+
 def _refuse(option: str, *cases: tuple[bool, str, str]) -> None:
     for is_wrong, given, why in cases:
         if is_wrong:
             raise UsageError(f"{given} beside {option}: {why}; leave out one or the other")
+
+
+def _address(option: str, text: str, engines: int) -> tuple[str, int]:
+    from firelane.node.remote_peers import is_private
+
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not is_private(host):
+        raise UsageError(
+            f"{option} {text[:80]}: give IP:PORT with an address of a private network by which other servers "
+            "reach this one; pages travel without a cipher"
+        )
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) <= (1 << 16) - engines:
+        raise UsageError(
+            f"{option} {text[:80]}: give a port from 1 to {(1 << 16) - engines} behind the address"
+        )
+    return host, int(port)

@@ -184,7 +184,7 @@ def run(arguments: argparse.Namespace, environment: Environment) -> int:
     for index, model in enumerate(models):
         engine = _engine(arguments, model, environment, hosts)
         own = engine_options.engine_options(arguments, engine, len(models), index)
-        engines.append(router_options.with_routers(arguments, replace(own, remote=remote)))
+        engines.append(router_options.with_routers(arguments, replace(own, remote=remote), environment))
         if arguments.engines is None:
             options.log_resolved("engine", engine, as_json=as_json)
             if index == 0:

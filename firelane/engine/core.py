@@ -122,9 +122,11 @@ class EngineCore:
         self._speculates, self.cost = speculates, StepCost()
         self._next_step, self._last_end_s = 1, 0.0
 
-    def have_pages_from(self, transfer: KVTransfer) -> None:
-        """From now on requests wait for pages that other engines have. Before the first step; the caller
-        keeps `transfer`."""
+    def have_pages_from(self, transfer: KVTransfer, address: str = "") -> None:
+        """From now on requests wait for pages that other engines have. address: where those of other servers
+        have pages from here; "" where they have none. Before the first step; the caller keeps `transfer`."""
+        if address:
+            self._outputs.tell_pages(transfer.engine_id, address)
         self._page_pulls = PagePulls(
             self._prerequisites, self.kv, transfer, self._pulls, self.table.num_spare_pages, self._clock
         )

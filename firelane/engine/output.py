@@ -17,11 +17,13 @@ from firelane.engine.policies.policy import Policy
 from firelane.engine.sequence import Sequence, Status
 from firelane.engine.table import SequenceTable
 from firelane.kv import KvCache
+from firelane.kv.events import number_of
 from firelane.wire.frames import (
     Embedding,
     EngineStats,
     Finished,
     FinishReason,
+    PagesAt,
     Started,
     StepFrame,
     TokenLogprobs,
@@ -52,6 +54,7 @@ class OutputProcessor:
         self._finished: list[Finished] = []
         self._completed: list[Finished] = []  # to be reported after the frame with their last token
         self._embeddings: list[Embedding] = []
+        self._origin: tuple[str, str] | None = None
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
@@ -137,10 +140,21 @@ class OutputProcessor:
         """Report the end of a sequence that is not in the table."""
         self._finished.append(self._end_of(sequence, reason))
 
+    def tell_pages(self, engine_id: str, address: str) -> None:
+        """From now on requests that ask for it are told where others may have their pages."""
+        self._origin = engine_id, address
+
     def _end_of(self, sequence: Sequence, reason: FinishReason) -> Finished:
         failure = sequence.failure if reason == "error" else ""
         self._grammar_failures += bool(failure)
-        return Finished(sequence.id, reason, failure)
+        pages = self._pages_of(sequence) if sequence.tells_pages else None
+        return Finished(sequence.id, reason, failure, pages)
+
+    def _pages_of(self, sequence: Sequence) -> PagesAt | None:
+        if self._origin is None:
+            return None
+        names = sequence.chain.known[: sequence.prompt_len // self._kv.block_size]
+        return PagesAt(*self._origin, [number_of(name) for name in names])
 
     def report(self) -> StepFrame:
         """The news alone, while no step runs."""

@@ -10,13 +10,14 @@ from contextlib import suppress
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
 from firelane.kv.transfer import ExportedPool, KVPeerError, PageCopier, PeerTransfer
-from firelane.wire.peers import PeerConnection, PeerLost, PeerReady, receive, send
+from firelane.wire.peers import PeerConnection, PeerLost, PeerMissing, PeerReady, PeerSought, receive, send
 
 log = logging.getLogger(__name__)
 
 
 class EnginePeers:
-    """Owns the transfer of pages, the socket over which they come, and the thread that waits for them."""
+    """Owns the transfer of pages, the socket over which connections come, and the thread that waits for
+    them."""
 
     def __init__(
         self,
@@ -25,11 +26,13 @@ class EnginePeers:
         memory: PageMemory,
         identity: str,
         copier: PageCopier,
+        address: str = "",
     ) -> None:
+        """address: as EngineConfig.kv_transfer_address."""
         self._sock = sock
         self._pool = ExportedPool(memory, core.kv, identity, copier)
-        self._transfer = PeerTransfer(self._pool, on_lost=self._lost)
-        core.have_pages_from(self._transfer)
+        self._transfer = PeerTransfer(self._pool, on_lost=self._lost, on_sought=self._seek)
+        core.have_pages_from(self._transfer, address)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self._thread.start()
 
@@ -52,17 +55,32 @@ class EnginePeers:
                 message, fds = received
                 if isinstance(message, PeerConnection) and fds:
                     self._connect(message, socket.socket(fileno=fds[0]))
+                elif isinstance(message, PeerMissing):
+                    log.info("peer_missing engine_id=%s: its pages are computed", message.engine_id)
+                    self._transfer.give_up(message.engine_id)
 
     def _connect(self, connection: PeerConnection, sock: socket.socket) -> None:
         if connection.side == "source":
-            self._transfer.export(sock)
-            return
+            self._transfer.export(sock, connection.key)
+        elif connection.key:  # of another server, which may be slow to answer
+            threading.Thread(target=self._attach, args=(connection, sock), daemon=True).start()
+        else:
+            self._attach(connection, sock)
+
+    def _attach(self, connection: PeerConnection, sock: socket.socket) -> None:
+        key, engine_id = connection.key, connection.engine_id
         try:
-            peer = self._transfer.attach(sock)
+            peer = self._transfer.attach(sock, key, sought=engine_id if key else "")
         except KVPeerError as error:
-            self._lost(connection.engine_id, str(error))
+            self._lost(engine_id, str(error))
         else:
             log.debug("peer_attached engine_id=%s", peer)
+
+    def _seek(self, engine_id: str, address: str) -> None:
+        try:
+            send(self._sock, PeerSought(engine_id, address))
+        except OSError:
+            self._transfer.give_up(engine_id)
 
     def _lost(self, engine_id: str, reason: str) -> None:
         log.warning("peer_lost engine_id=%s reason=%r", engine_id, reason)
@@ -85,13 +103,14 @@ def connect_peers(
     memory: PageMemory | None,
     identity: str,
     copier: PageCopier,
+    address: str = "",
 ) -> EnginePeers | NoPeers:
-    """Takes over the socket of wire.peers; None: an engine without peers. Pages of a model with
-    recurrent state are of no use without its snapshots, which do not travel."""
+    """Takes over the socket of wire.peers; None: an engine without peers. address: as in EnginePeers. Pages
+    of a model with recurrent state are of no use without its snapshots, which do not travel."""
     if sock is None:
         return NoPeers()
     if memory is None or core.kv.states.is_kept:
         log.info("pages do not travel: this engine computes all prompts that it gets")
         sock.close()
         return NoPeers()
-    return EnginePeers(sock, core, memory, identity, copier)
+    return EnginePeers(sock, core, memory, identity, copier, address)

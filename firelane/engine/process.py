@@ -213,7 +213,9 @@ def _load_and_serve(
             core.tell_cache(channel.send)
         pulse.cost = core.cost
         identity = model_identity(checkpoint, executor, config)
-        peers = connect_peers(peer_socket, core, executor.page_memory, identity, copier)
+        peers = connect_peers(
+            peer_socket, core, executor.page_memory, identity, copier, config.kv_transfer_address
+        )
         tiers = open_tiers(config.tiers, core, executor.page_memory, identity)
         if executor.can_sleep:
             served.standby = EngineStandby(executor, core.kv, tiers)

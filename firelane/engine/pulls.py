@@ -140,6 +140,8 @@ class PagePulls:
         is_ready = self._inner.add(sequence, request)
         if not request.pages_at:
             return is_ready
+        if request.pages_address:
+            self._transfer.seek(request.pages_at, request.pages_address)
         deadline_s = self._clock() + self._counters.patience_s(len(sequence.tokens))
         wait = _Wait(sequence, set(), deadline_s, is_ready, request.pages_at, joins=True)
         self._ask(wait)

@@ -58,6 +58,7 @@ def make_sequence(request: NewRequest, limits: StepLimits, vocab_size: int, kv: 
         tenant=_tenant(request),
     )
     sequence.pool = Pool() if request.pooling else None
+    sequence.tells_pages = request.tells_pages
     if request.output_start >= 0:
         sequence.resume(prompt_len)
     return sequence

@@ -55,6 +55,7 @@ class Sequence:
         "slot",
         "started",
         "status",
+        "tells_pages",
         "tenant",
         "tokens",
     )
@@ -92,6 +93,8 @@ class Sequence:
         """Leading prompt positions whose log-probability (or hidden state) is reported or in flight."""
         self.is_resumed = False
         """Another engine has begun it."""
+        self.tells_pages = False
+        """As in NewRequest."""
         self.started = False
         self.row_written = False
         """A step in flight, or an earlier one, has seen the row of its slot."""

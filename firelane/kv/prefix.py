@@ -36,6 +36,11 @@ class PrefixChain:
         self._block_size = block_size
         self._names: list[bytes] = []
 
+    @property
+    def known(self) -> list[bytes]:
+        """Names that have been asked for so far; do not change the list."""
+        return self._names
+
     def names(self, tokens: NDArray[np.int32], num_blocks: int) -> list[bytes]:
         """Names of the first `num_blocks` blocks of `tokens` (int32, contiguous, at least that many tokens).
 

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from firelane.engine_config import EngineConfig
 from firelane.errors import MachineError
 from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 from firelane.node.peer_connections import PeerConnections
+from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
 from firelane.wire.frames import Failed, Ready
 
@@ -90,7 +92,7 @@ class Replica(Generic[LinkT]):
         config: EngineConfig,
         events: FleetEvents,
         before_restart: BeforeRestart,
-        peer_connections: PeerConnections,
+        join_peers: Callable[[], socket.socket] | None,
         *,
         has_acceptor: bool = False,
         group: EngineGroup = NO_GROUPS,
@@ -108,7 +110,7 @@ class Replica(Generic[LinkT]):
             on_given_up=self._on_given_up,
             before_restart=before_restart,
             on_acceptor=self._take_acceptor if has_acceptor else None,
-            join_peers=peer_connections.join if config.role != "both" else None,
+            join_peers=join_peers,
             group=group,
         )
 
@@ -184,11 +186,14 @@ class Fleet(Generic[LinkT]):
         *,
         is_shared: bool = False,
         group_of: GroupOf = lambda _: NO_GROUPS,
+        remote: RemotePeersConfig | None = None,
     ) -> None:
-        self._events, self._group_of = events, group_of
+        """remote: how pages travel to and from engines of other servers; None: they do not."""
+        self._events, self._group_of, self._remote = events, group_of, remote
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
-        self._peer_connections = PeerConnections()
+        self._has_roles = any(config.role != "both" for config in configs)
+        self._peer_connections = PeerConnections(connects=self._has_roles)
         self.replicas: list[Replica[LinkT]] = [
             self._replica(str(i), config) for i, config in enumerate(configs)
         ]
@@ -199,13 +204,16 @@ class Fleet(Generic[LinkT]):
             config,
             self._events,
             self._calm,
-            self._peer_connections,
+            partial(self._peer_connections.join, int(name)) if self._has_roles or self._remote else None,
             has_acceptor=self._is_shared,
             group=self._group_of(name),
         )
 
     async def start(self) -> None:
-        """Also after `stop`. Raises MachineError where the system makes no process."""
+        """Also after `stop`. Raises MachineError where the system makes no process, and UsageError where the
+        address of `remote` cannot be listened on."""
+        if self._remote is not None:
+            self._peer_connections.reach(RemotePeers(self._remote, len(self.replicas)))
         for replica in self.replicas:
             await replica.start()
 

@@ -9,7 +9,17 @@ from contextlib import suppress
 
 import msgspec
 
-from firelane.wire.peers import PeerConnection, PeerReady, connection, receive, send
+from firelane.node.remote_peers import RemotePeers
+from firelane.wire.peers import (
+    PeerConnection,
+    PeerLost,
+    PeerMissing,
+    PeerReady,
+    PeerSought,
+    connection,
+    receive,
+    send,
+)
 
 FIRST_DELAY_S, MOST_DELAY_S = 1.0, 60.0
 """Before two engines that have parted are connected again; it doubles each time."""
@@ -18,8 +28,8 @@ FIRST_DELAY_S, MOST_DELAY_S = 1.0, 60.0
 class _Member:
     """One engine's place. engine_id: "" until it is there."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket, place: int) -> None:
+        self.sock, self.place = sock, place
         self.engine_id = ""
         self.delays: dict[str, float] = {}
 
@@ -27,14 +37,21 @@ class _Member:
 class PeerConnections:
     """Used by the event loop. Owns its ends of the sockets; an engine's end of life is seen there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, connects: bool = True) -> None:
+        """connects: these engines with each other."""
         self._members: list[_Member] = []
+        self._connects = connects
+        self._remote: RemotePeers | None = None
 
-    def join(self) -> socket.socket:
+    def reach(self, remote: RemotePeers) -> None:
+        """From now on engines have connections to those of other servers, too. Owns `remote`."""
+        self._remote = remote
+
+    def join(self, place: int = 0) -> socket.socket:
         """The end of a socket for a further engine, which the caller hands to it."""
         ours, theirs = connection()
         ours.setblocking(False)
-        member = _Member(ours)
+        member = _Member(ours, place)
         self._members.append(member)
         asyncio.get_running_loop().add_reader(ours, self._read, member)
         return theirs
@@ -42,6 +59,8 @@ class PeerConnections:
     def close(self) -> None:
         for member in list(self._members):
             self._leave(member)
+        if self._remote is not None:
+            self._remote.close()
 
     def _read(self, member: _Member) -> None:
         try:
@@ -53,12 +72,27 @@ class PeerConnections:
         if received is None:
             self._leave(member)
         elif isinstance(received[0], PeerReady):
-            self._connect_all(member, received[0].engine_id)
-        elif not isinstance(received[0], PeerConnection):
+            self._greet(member, received[0].engine_id)
+        elif isinstance(received[0], PeerSought):
+            self._seek(member, received[0])
+        elif isinstance(received[0], PeerLost):
             self._reconnect_later(member, received[0].engine_id)
 
-    def _connect_all(self, member: _Member, engine_id: str) -> None:
+    def _greet(self, member: _Member, engine_id: str) -> None:
         member.engine_id = engine_id
+        if self._remote is not None:
+            self._remote.joined(member.place, member.sock)
+        if self._connects:
+            self._connect_all(member)
+
+    def _seek(self, member: _Member, sought: PeerSought) -> None:
+        if self._remote is not None:
+            self._remote.seek(member.sock, sought.engine_id, sought.address)
+            return
+        with suppress(OSError):
+            send(member.sock, PeerMissing(sought.engine_id))
+
+    def _connect_all(self, member: _Member) -> None:
         for other in self._members:
             if other is not member and other.engine_id:
                 _connect(member, other)
@@ -77,6 +111,8 @@ class PeerConnections:
     def _leave(self, member: _Member) -> None:
         self._members.remove(member)
         asyncio.get_running_loop().remove_reader(member.sock)
+        if self._remote is not None:
+            self._remote.left(member.sock)
         member.sock.close()
 
 

@@ -68,6 +68,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     tenant asks, as address and connection; given with a grammar, which is compiled in turns. pages_at: the
     engine (Ready.engine_id) from which pages of the prompt may be had by their names. prefetch: the request
     comes later, with the same id: until then have its pages as they are computed there, and answer nothing.
+    pages_address: where that engine gives pages to those of other servers, as host:port. tells_pages: its end
+    says where pages of the prompt may be had by others.
     """
 
     id: int
@@ -84,6 +86,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     client: tuple[str, str] = ("", "")
     pages_at: str = ""
     prefetch: bool = False
+    pages_address: str = ""
+    tells_pages: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -221,14 +225,25 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
     disk_tokens: int = 0
 
 
+class PagesAt(msgspec.Struct, frozen=True, array_like=True):
+    """Pages of a prompt's full blocks. address: where the engine of this id gives them to those of other
+    servers, as host:port. blocks: 64 bits of each block's name, as in CacheEvents."""
+
+    engine_id: str
+    address: str
+    blocks: list[int]
+
+
 class Finished(msgspec.Struct, frozen=True, array_like=True):
     """The request has ended; a token in the same frame is its last one. Stop tokens are reported too: with
     "stop", a token in the same frame is one. Text that ends by its grammar gets this in the next frame.
-    message: with "error", what the request itself has to do with it."""
+    message: with "error", what the request itself has to do with it. pages: of a request with
+    tells_pages, where the engine gives any."""
 
     id: int
     reason: FinishReason
     message: str = ""
+    pages: PagesAt | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

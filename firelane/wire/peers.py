@@ -27,6 +27,20 @@ class PeerLost(msgspec.Struct, frozen=True, array_like=True, tag="lost"):
     engine_id: str
 
 
+class PeerSought(msgspec.Struct, frozen=True, array_like=True, tag="sought"):
+    """From an engine: it would like to have pages from one of another server, which gives them at this
+    address (host:port). Answered with PeerConnection or PeerMissing."""
+
+    engine_id: str
+    address: str
+
+
+class PeerMissing(msgspec.Struct, frozen=True, array_like=True, tag="missing"):
+    """To an engine: there is no connection to the one that it seeks."""
+
+    engine_id: str
+
+
 class PeerConnection(msgspec.Struct, frozen=True, array_like=True, tag="connection"):
     """To an engine: another one is at the other end of this connection, to give pages (this one is the
     reader) or to have them (this one is the source). engine_id: of the other one. key: of the cluster, where
@@ -37,7 +51,7 @@ class PeerConnection(msgspec.Struct, frozen=True, array_like=True, tag="connecti
     key: bytes = b""
 
 
-PeerMessage = PeerReady | PeerLost | PeerConnection
+PeerMessage = PeerReady | PeerLost | PeerSought | PeerMissing | PeerConnection
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
 

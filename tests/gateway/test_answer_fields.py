@@ -213,7 +213,6 @@ def test_best_of(service):
         ({"length_penalty": 1.5}, "length_penalty"),
         ({"logits_processors": ["x"]}, "logits_processors"),
         ({"detokenize": False}, "detokenize"),
-        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
         ({"vllm_xargs": {"a": 1}}, "vllm_xargs"),
         ({"mirostat": 2}, "mirostat"),
         ({"moderation": {"model": "omni"}}, "moderation"),

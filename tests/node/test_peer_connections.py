@@ -22,8 +22,8 @@ class Core:
     def __init__(self):
         self.kv = KvCache(4, 4)
 
-    def have_pages_from(self, transfer):
-        self.transfer = transfer
+    def have_pages_from(self, transfer, address=""):
+        self.transfer, self.address = transfer, address
 
 
 def join(node, identity="model"):

@@ -19,10 +19,9 @@ from typing import TypeVar
 
 import msgspec
 
-from firelane import env
+from firelane import env, storage
 from firelane.engine_config import ExecutorConfig, HostsConfig
 from firelane.errors import MachineError, UsageError
-from firelane.storage import read_regular
 
 MAGIC = b"firelane ranks 1"
 NONCE_BYTES = 32
@@ -30,7 +29,6 @@ REFUSAL = bytes(hashlib.sha256().digest_size)
 PROOF_S = 10.0
 """For a peer to prove itself."""
 RETRY_S = 0.05
-LEAST_KEY_BYTES = 16
 MOST_MESSAGE_BYTES = 1 << 20
 DEAD_S = 10
 """Until a peer that acknowledges nothing counts as gone."""
@@ -240,22 +238,9 @@ def _proved(sock: socket.socket, key: bytes, *, leads: bool) -> HostSocket:
 
 def cluster_key(hosts: HostsConfig, settings: env.Environment) -> bytes:
     """The secret of the group: may be empty where all hosts are this machine. Raises UsageError."""
-    if hosts.key_file is not None:
-        try:
-            key = read_regular(hosts.key_file).strip()
-        except OSError as error:
-            raise UsageError(f"--cluster-key-file {hosts.key_file}: {error.strerror}") from error
-        source = f"--cluster-key-file {hosts.key_file}"
-    else:
-        key, source = settings.cluster_key.encode(), "FIRELANE_CLUSTER_KEY"
-    if not key and is_loopback(hosts.address):
+    if hosts.key_file is None and not settings.cluster_key and is_loopback(hosts.address):
         return b""
-    if len(key) < LEAST_KEY_BYTES:
-        raise UsageError(
-            f"{source} has {len(key)} bytes: hosts share a secret of {LEAST_KEY_BYTES} or more, "
-            "the same on all of them (openssl rand -hex 32 makes one)"
-        )
-    return key
+    return storage.cluster_key(hosts.key_file, settings.cluster_key)
 
 
 def is_loopback(address: str) -> bool:

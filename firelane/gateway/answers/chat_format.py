@@ -25,6 +25,7 @@ from firelane.gateway.answers.formats import (
     TokenReport,
     encode_json,
     error_event,
+    transfer_params,
 )
 from firelane.gateway.answers.reports import prompt_logprobs
 from firelane.text.deltas import CallStart, Content, Delta, Reasoning
@@ -91,6 +92,7 @@ class ChatFormat:
                 model=who.model,
                 system_fingerprint=who.fingerprint,
                 service_tier=who.service_tier or UNSET,
+                kv_transfer_params=transfer_params(results),
                 choices=[self._choice(result, with_logprobs) for result in results],
                 usage=usage,
                 prompt_logprobs=prompt_logprobs(first.prompt_reports, self._tokenizer) or UNSET,

@@ -15,6 +15,7 @@ from firelane.gateway.answers.formats import (
     TokenReport,
     encode_json,
     error_event,
+    transfer_params,
 )
 from firelane.gateway.answers.reports import prompt_logprobs
 from firelane.text.deltas import Delta
@@ -57,6 +58,7 @@ class CompletionFormat:
                 model=who.model,
                 system_fingerprint=who.fingerprint,
                 service_tier=who.service_tier or UNSET,
+                kv_transfer_params=transfer_params(results),
                 choices=[self._choice(result, 0 if with_logprobs else None) for result in results],
                 usage=usage,
             )

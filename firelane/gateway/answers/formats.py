@@ -5,15 +5,17 @@ Everything of an event that does not change from token to token is made once, as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from firelane.api.usage import Usage
 from firelane.telemetry.traces import RequestTimes
 from firelane.text.deltas import Delta, ToolCall
+from firelane.wire.frames import PagesAt
 
 DONE = b"data: [DONE]\n\n"
 encode_json = msgspec.json.Encoder().encode
@@ -32,7 +34,8 @@ class TokenReport:
 class ChoiceResult:
     """One choice of an answer in one piece, or what one event adds to it. token_ids, prompt_ids,
     prompt_reports: None where the client did not ask for them. echoed_tokens: reports of the prompt, at the
-    beginning of `reports`. stop: the stop string that has ended it.
+    beginning of `reports`. stop: the stop string that has ended it. pages: of its prompt, for other servers,
+    where the client asked for that.
     """
 
     index: int
@@ -46,6 +49,7 @@ class ChoiceResult:
     prompt_reports: list[TokenReport] | None = None
     echoed_tokens: int = 0
     stop: str | None = None
+    pages: PagesAt | None = None
 
 
 @dataclass(slots=True)
@@ -149,6 +153,23 @@ class EventFrame:
 def around(head: bytes, tail: bytes) -> Callable[[str], bytes]:
     """A writer of a text's JSON between bytes that do not change."""
     return lambda text: b"%b%b%b" % (head, encode_json(text), tail)
+
+
+def transfer_params(results: Sequence[ChoiceResult]) -> dict[str, Any] | UnsetType:
+    """The `kv_transfer_params` of an answer, for the server that goes on with the request."""
+    pages = results[0].pages if results else None
+    if pages is None:
+        return UNSET
+    host, _, port = pages.address.rpartition(":")
+    return {
+        "do_remote_decode": False,
+        "do_remote_prefill": True,
+        "remote_engine_id": pages.engine_id,
+        "remote_block_ids": pages.blocks,
+        "remote_host": host.strip("[]"),
+        "remote_port": int(port),
+        "tp_size": 1,
+    }
 
 
 def error_event(body: bytes) -> bytes:

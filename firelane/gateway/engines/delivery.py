@@ -118,7 +118,7 @@ class Delivery:
             elif finished.message:
                 flight.fail(RequestError(finished.message, code="grammar_failed"))
             else:
-                flight.finish()
+                flight.finish(finished.pages)
                 ended.append(flight)
         return Ends(returned, handed_over, ended)
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from firelane.errors import FirelaneError
-from firelane.wire.frames import FinishReason, NewRequest, Started, TokenLogprobs
+from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ class Sink(Protocol):
     def on_token(self, token: int, now_s: float) -> None: ...
     def on_waiting(self) -> None:
         """Every few seconds while the request has lost its engine and has no new token yet."""
+        ...
+
+    def on_pages(self, pages: PagesAt) -> None:
+        """Before on_end, where the request has tells_pages."""
         ...
 
     def on_end(self) -> None: ...
@@ -97,9 +101,11 @@ class InFlight:
         """Its part at one engine ends, not the request."""
         return self.hands_over and reason == "length"
 
-    def finish(self) -> None:
+    def finish(self, pages: PagesAt | None = None) -> None:
         """Tell the sink that nothing more comes."""
         try:
+            if pages is not None:
+                self.sink.on_pages(pages)
             self.sink.on_end()
         except Exception:
             log.exception("request_end_failed")
@@ -123,7 +129,7 @@ class InFlight:
             sampling = msgspec.structs.replace(request.sampling, max_tokens=len(self.tokens) + 1)
             request = msgspec.structs.replace(request, sampling=sampling)
         if self.pages_at:
-            request = msgspec.structs.replace(request, pages_at=self.pages_at)
+            request = msgspec.structs.replace(request, pages_at=self.pages_at, pages_address="")
         if not self.tokens:
             return request
         output = self.tokens[:]

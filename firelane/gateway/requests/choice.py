@@ -14,7 +14,7 @@ from firelane.text.deltas import CallStart, Splitter
 from firelane.text.detokenize import Detokenizer, SequenceText, make_detokenizer
 from firelane.text.prompt import Prompt
 from firelane.text.tokenizer import Tokenizer
-from firelane.wire.frames import FinishReason, Started, TokenLogprobs
+from firelane.wire.frames import FinishReason, PagesAt, Started, TokenLogprobs
 
 
 class Choice:
@@ -24,7 +24,7 @@ class Choice:
         *("_called", "_detokenizer", "_gaps", "_last_s", "_late", "_options", "_sink", "_plain", "_prompt"),
         *("_prompt_reports", "_reason", "_reports", "_run", "_shown_tokens", "_splitter", "_tail", "_text"),
         *("_tokenizer", "_tokens", "cached_tokens", "done", "first_of_prompt", "first_s", "generated", "id"),
-        *("disk_tokens", "host_tokens", "planned_s", "reasoning_tokens"),
+        *("disk_tokens", "host_tokens", "pages", "planned_s", "reasoning_tokens"),
     )
 
     def __init__(
@@ -43,6 +43,7 @@ class Choice:
         self.generated = 0
         self.cached_tokens = self.host_tokens = self.disk_tokens = 0
         self.reasoning_tokens = 0
+        self.pages: PagesAt | None = None
         self._run = run
         self._prompt = prompt
         self._sink = sink
@@ -200,6 +201,9 @@ class Choice:
         self._shown_tokens += len(self._tokens)
         ids, self._tokens = self._tokens, []
         return Tokens(ids, self._prompt.ids.tolist() if first else None)
+
+    def on_pages(self, pages: PagesAt) -> None:
+        self.pages = pages
 
     def on_end(self) -> None:
         if self._reason == "error":

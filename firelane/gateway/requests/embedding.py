@@ -11,7 +11,15 @@ from firelane.gateway.requests.models import ServedModel
 from firelane.gateway.requests.run import RequestRun
 from firelane.gateway.requests.vectors import VectorAnswer
 from firelane.text.prompt import Prompt
-from firelane.wire.frames import FinishReason, NewRequest, Pooling, Sampling, Started, TokenLogprobs
+from firelane.wire.frames import (
+    FinishReason,
+    NewRequest,
+    PagesAt,
+    Pooling,
+    Sampling,
+    Started,
+    TokenLogprobs,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +138,9 @@ class EmbeddingInput:
         self._answer.job.answer.add(self.index, values)
         self.embedded = True
         self._done_s = self._answer.now_s()
+
+    def on_pages(self, pages: PagesAt) -> None:
+        """Nobody asked for them."""
 
     def ending(self, reason: FinishReason) -> None:
         """An error leaves it without its vector."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from firelane.api.sampling import SamplingFields, StreamOptions
+from firelane.api.sampling import KvTransferParams, SamplingFields, StreamOptions
 from firelane.api.usage import CachedByTier, CompletionTokensDetails, PromptTokensDetails, Usage
 from firelane.gateway.answers.formats import ChoiceResult, Identity, LiveUsage, ResponseFormat
 from firelane.gateway.answers.sinks import EventSink, OutputOptions, ResponseSink, ResultSink
@@ -89,6 +89,8 @@ class _Starter:
         salt = cache_salt(tenant.salt, self._request.fields.cache_salt)
         grammar = self._request.grammar
         client = NOBODY if grammar is None else self._asked.client
+        transfer = self._request.fields.kv_transfer_params or KvTransferParams()
+        pages_at, pages_address = transfer.source
         for prompt, sampling in work:
             for i in range(self._request.draws):
                 choice = self._choice(prompt, first=i == 0)
@@ -104,6 +106,9 @@ class _Starter:
                     weight=tenant.weight,
                     background=self._asked.background,
                     client=client,
+                    pages_at=pages_at,
+                    pages_address=pages_address,
+                    tells_pages=transfer.do_remote_decode is True,
                 )
                 yield choice, request
 
@@ -159,6 +164,7 @@ class GenerationAnswer:
         """The results that the client gets, with what it wants to know of their prompts."""
         options = self._options
         for result, choice in zip(self._results, choices, strict=True):
+            result.pages = choice.pages
             if options.prompt_logprobs:
                 result.prompt_reports = choice.prompt_reports
             if options.echo and options.logprobs:

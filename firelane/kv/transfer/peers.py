@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
@@ -13,14 +14,18 @@ from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side
 from firelane.kv.transfer.messages import Line
 from firelane.kv.transfer.reader import PageReader, Pull
-from firelane.kv.transfer.seam import Settled
+from firelane.kv.transfer.seam import KVPeerError, Settled
 from firelane.kv.transfer.source import PageSource
+
+MOST_READERS, MOST_SOURCES = 256, 256
+"""Connections, each with a thread. Beyond them the oldest reader is given up, and a new source refused."""
 
 
 class PeerTransfer:
     """See KVTransfer. Pages come by shared memory where the connection is a Unix socket and the source's
     pages can be mapped, else over the connection itself. on_lost: called by a thread with the engine_id of a
-    peer that is gone or too slow, and the reason. Owns its threads, connections and `pool`."""
+    peer that is gone or too slow, and the reason. on_sought: called with engine_id and address of one that is
+    to be connected; answered with `attach` or `give_up`. Owns its threads, connections and `pool`."""
 
     def __init__(
         self,
@@ -29,15 +34,18 @@ class PeerTransfer:
         key: bytes = b"",
         maps: bool = True,
         on_lost: Callable[[str, str], None] | None = None,
+        on_sought: Callable[[str, str], None] | None = None,
     ) -> None:
         """key: of the cluster; none is needed between engines that one parent has connected. maps: False =
         pages always travel over the connection."""
         self._side = Side(secrets.token_hex(16), pool, key)
-        self._maps, self._on_lost = maps, on_lost
+        self._maps, self._on_lost, self._on_sought = maps, on_lost, on_sought
         self._readers: dict[str, PageReader] = {}
         self._sources: set[PageSource] = set()
+        self._sought: dict[str, list[Pull]] = {}
+        """Pulls from peers that are being connected."""
         self._guard = threading.Lock()
-        """Of _readers and _sources."""
+        """Of _readers, _sources and _sought."""
         self._settled: SimpleQueue[Settled] = SimpleQueue()
         self._tickets = 0
 
@@ -54,30 +62,63 @@ class PeerTransfer:
         """The peers that pages can be pulled from."""
         return list(self._readers)
 
-    def export(self, sock: socket.socket) -> None:
+    def export(self, sock: socket.socket, key: bytes = b"") -> None:
+        """key: in place of the transfer's."""
         with self._guard:
-            self._sources.add(PageSource(Line(sock), self._side, self._source_ended))
+            if len(self._sources) >= MOST_SOURCES:
+                sock.close()
+            else:
+                self._sources.add(PageSource(Line(sock), self._with(key), self._source_ended))
 
-    def attach(self, sock: socket.socket) -> str:
-        reader = PageReader(Line(sock), self._side, self._settled, self._reader_ended, maps=self._maps)
+    def attach(self, sock: socket.socket, key: bytes = b"", *, sought: str = "") -> str:
+        """key: as in `export`. sought: the peer that is expected at the other end."""
+        try:
+            side = self._with(key)
+            reader = PageReader(Line(sock), side, self._settled, self._reader_ended, maps=self._maps)
+        except KVPeerError:
+            self.give_up(sought)
+            raise
         with self._guard:
-            before = self._readers.get(reader.peer)
+            before = [self._readers.pop(reader.peer, None)]
+            if len(self._readers) >= MOST_READERS:
+                before.append(self._readers.pop(next(iter(self._readers))))
             self._readers[reader.peer] = reader
-        if before is not None:
-            before.close()
+            self._decide(sought, reader if reader.peer == sought else None)
+        for one in before:
+            if one is not None:
+                one.close()
         return reader.peer
+
+    def seek(self, peer: str, address: str) -> None:
+        with self._guard:
+            if peer in self._readers or peer in self._sought:
+                return
+            self._sought[peer] = []
+        if self._on_sought is None:
+            self.give_up(peer)
+        else:
+            self._on_sought(peer, address)
+
+    def give_up(self, peer: str) -> None:
+        """There will be no connection to this peer that is sought; an unknown one is ignored."""
+        with self._guard:
+            self._decide(peer, None)
 
     def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
         self._tickets += 1
+        pull = Pull(self._tickets, wanted, mine, deadline_s)
         with self._guard:
-            reader = self._readers.get(peer)
-            if reader is not None:
-                reader.pull(Pull(self._tickets, wanted, mine, deadline_s))
-        if reader is None:
-            self._settled.put(Settled(self._tickets, "lost", [False] * len(mine), 0, 0.0))
+            if peer in self._readers:
+                self._readers[peer].pull(pull)
+            elif peer in self._sought:
+                self._sought[peer].append(pull)
+            else:
+                self._settled.put(_lost(pull))
         return self._tickets
 
     def poll(self) -> list[Settled]:
+        if self._sought:
+            self._expire()
         found: list[Settled] = []
         while not self._settled.empty():
             try:
@@ -102,6 +143,26 @@ class PeerTransfer:
             source.close()
         self._side.pool.close()
 
+    def _with(self, key: bytes) -> Side:
+        return self._side._replace(key=key) if key else self._side
+
+    def _decide(self, sought: str, reader: PageReader | None) -> None:
+        """Pulls that have waited go to the reader, as far as there is one and their time is not over."""
+        now_s = time.monotonic()
+        for pull in self._sought.pop(sought, []):
+            if reader is not None and now_s < pull.deadline_s:
+                reader.pull(pull)
+            else:
+                self._settled.put(_lost(pull))
+
+    def _expire(self) -> None:
+        """Pulls whose peer was not found in their time."""
+        now_s = time.monotonic()
+        with self._guard:
+            for peer, pulls in list(self._sought.items()):
+                if pulls and all(pull.deadline_s <= now_s for pull in pulls):
+                    self._decide(peer, None)
+
     def _source_ended(self, source: PageSource, reason: str) -> None:
         del reason
         with self._guard:
@@ -113,3 +174,7 @@ class PeerTransfer:
                 del self._readers[reader.peer]
         if self._on_lost is not None:
             self._on_lost(reader.peer, reason)
+
+
+def _lost(pull: Pull) -> Settled:
+    return Settled(pull.ticket, "lost", [False] * len(pull.mine), 0, 0.0)

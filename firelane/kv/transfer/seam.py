@@ -46,6 +46,11 @@ class KVTransfer(Protocol):
         where they cannot be used."""
         ...
 
+    def seek(self, peer: str, address: str) -> None:
+        """Have an engine of another server connected that gives pages at this address, unless it is. Pulls
+        from it wait until that is decided."""
+        ...
+
     def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
         """Have the wanted pages copied into these of ours, which stay reserved until the ticket that is
         returned is settled: at deadline_s of time.monotonic() at the latest. Returns at once. A peer that is

@@ -8,6 +8,7 @@ from firelane.cli import build_parser
 from firelane.cli.engine_options import engine_options
 from firelane.cli.router_options import with_routers
 from firelane.engine_config import EngineConfig
+from firelane.env import Environment
 from firelane.errors import UsageError
 from firelane.gateway.kv_events import config as module
 from firelane.gateway.kv_events.config import KvEventsConfig, offset_port
@@ -83,7 +84,7 @@ def test_a_host_is_connected_to(endpoint, binds):
 def options(tmp_path, *words, models=1, prefix_cache=True):
     arguments = build_parser().parse_args(["serve", "MODEL", "--kv-events-config", ON, *words])
     engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, prefix_cache=prefix_cache)
-    return with_routers(arguments, engine_options(arguments, engine, models))
+    return with_routers(arguments, engine_options(arguments, engine, models), Environment(cache_dir=tmp_path))
 
 
 def test_engines_tell_only_where_somebody_listens(tmp_path):
@@ -92,7 +93,7 @@ def test_engines_tell_only_where_somebody_listens(tmp_path):
     assert all(config.cache_events for config in made.configs())
     plain = build_parser().parse_args(["serve", "MODEL"])
     alone = engine_options(plain, EngineConfig(model_dir=tmp_path, cache_dir=tmp_path), 1)
-    assert not with_routers(plain, alone).engine.cache_events
+    assert not with_routers(plain, alone, Environment(cache_dir=tmp_path)).engine.cache_events
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,181 @@
+"""Engines of two servers, connected over TCP by their parents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from firelane.cli import build_parser
+from firelane.cli.engine_shares import EngineOptions
+from firelane.cli.router_options import with_routers
+from firelane.engine_config import EngineConfig
+from firelane.env import Environment
+from firelane.errors import UsageError
+from firelane.kv.transfer import PeerTransfer
+from firelane.node.peer_connections import PeerConnections
+from firelane.node.remote_peers import RemotePeers, RemotePeersConfig, is_private
+from firelane.wire.peers import PeerConnection, PeerMissing, PeerReady, PeerSought, receive, send
+
+KEY = b"0123456789abcdef"
+SOON_S = 120.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+class Server:
+    """One engine's place, and the engine's end of its socket."""
+
+    def __init__(self, key: bytes = KEY) -> None:
+        config = RemotePeersConfig("127.0.0.1", free_port(), key)
+        self.address = config.address(0)
+        self.connections = PeerConnections(connects=False)
+        self.connections.reach(RemotePeers(config, 1))
+        self.sock = self.connections.join()
+
+    async def receive(self):
+        return await asyncio.wait_for(asyncio.to_thread(receive, self.sock), SOON_S)
+
+    def close(self) -> None:
+        self.connections.close()
+        self.sock.close()
+
+
+def run(test: Callable) -> None:
+    asyncio.run(asyncio.wait_for(test(), SOON_S))
+
+
+def test_each_engine_gets_an_end_of_the_connection():
+    async def test():
+        source, reader = Server(), Server()
+        send(source.sock, PeerReady("source"))
+        send(reader.sock, PeerReady("reader"))
+        await asyncio.sleep(0)
+        ends = None
+        while ends is None:  # the source may not have been heard yet: its connection is then closed
+            send(reader.sock, PeerSought("source", source.address))
+            message, (fd,) = await reader.receive()
+            assert message == PeerConnection("reader", "source", KEY)
+            with socket.socket(fileno=fd) as theirs:
+                message, (own,) = await source.receive()
+                assert message == PeerConnection("source", "", KEY)
+                with socket.socket(fileno=own) as ours:
+                    ours.sendall(b"pages")
+                    assert await asyncio.to_thread(theirs.recv, 5) == b"pages"
+                    ends = theirs, ours
+        source.close()
+        reader.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "8.8.8.8:80", "router.example:80", "127.0.0.1:port", ""])
+def test_an_address_that_cannot_be_used_is_answered(address):
+    async def test():
+        reader = Server()
+        for _ in range(2):  # the second time it is not tried again
+            send(reader.sock, PeerSought("source", address))
+            assert await reader.receive() == (PeerMissing("source"), [])
+        reader.close()
+
+    run(test)
+
+
+def test_without_other_servers_nobody_is_sought():
+    async def test():
+        connections = PeerConnections()
+        sock = connections.join()
+        send(sock, PeerSought("source", "127.0.0.1:1"))
+        assert await asyncio.to_thread(receive, sock) == (PeerMissing("source"), [])
+        connections.close()
+        sock.close()
+
+    run(test)
+
+
+def test_a_port_that_is_taken_is_told():
+    async def test():
+        with (
+            socket.create_server(("127.0.0.1", 0)) as taken,
+            pytest.raises(UsageError, match="--kv-transfer-address"),
+        ):
+            RemotePeers(RemotePeersConfig("127.0.0.1", taken.getsockname()[1], KEY), 1)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("10.1.2.3", True),
+        ("127.0.0.1", True),
+        ("100.64.0.7", True),
+        ("fd00::1", True),
+        ("8.8.8.8", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("host", False),
+    ],
+)
+def test_private_addresses(host, expected):
+    assert is_private(host) is expected
+
+
+def settled(transfer: PeerTransfer):
+    return [(one.ticket, one.outcome) for one in transfer.poll()]
+
+
+def test_pulls_wait_for_the_peer_that_is_sought():
+    sought = []
+    transfer = PeerTransfer(None, on_sought=lambda peer, address: sought.append((peer, address)))
+    transfer.seek("a", "10.0.0.1:1")
+    transfer.seek("a", "10.0.0.1:1")
+    first = transfer.pull("a", [], [], float("inf"))
+    late = transfer.pull("b", [], [], float("inf"))
+    assert sought == [("a", "10.0.0.1:1")]
+    assert settled(transfer) == [(late, "lost")]
+    transfer.give_up("a")
+    assert settled(transfer) == [(first, "lost")]
+    transfer.seek("a", "10.0.0.1:1")
+    second = transfer.pull("a", [], [], 0.0)
+    assert settled(transfer) == [(second, "lost")]  # nobody has answered in its time
+
+
+def options(tmp_path, *words: str, key: str = "k" * 16, **changes):
+    arguments = build_parser().parse_args(["serve", "MODEL", *words])
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path, backend="cpu", **changes)
+    settings = Environment(cache_dir=tmp_path, cluster_key=key)
+    return with_routers(arguments, EngineOptions(engine=engine, replicas=2), settings)
+
+
+def test_each_engine_has_a_port(tmp_path):
+    made = options(tmp_path, "--kv-transfer-address", "10.0.0.1:5600")
+    assert made.remote_peers == RemotePeersConfig("10.0.0.1", 5600, b"k" * 16)
+    assert [c.kv_transfer_address for c in made.configs()] == ["10.0.0.1:5600", "10.0.0.1:5601"]
+    made = options(tmp_path, "--kv-transfer-address", "[fd00::1]:5600")
+    assert made.configs()[1].kv_transfer_address == "[fd00::1]:5601"
+    assert options(tmp_path).remote_peers is None
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "why"),
+    [
+        (["8.8.8.8:1"], {}, "private network"),
+        (["pod:5600"], {}, "private network"),
+        (["10.0.0.1"], {}, "IP:PORT"),
+        (["10.0.0.1:65535"], {}, "a port from 1 to 65534"),
+        (["10.0.0.1:5600"], {"key": "short"}, "FIRELANE_CLUSTER_KEY has 5 bytes"),
+        (["10.0.0.1:5600", "--take-over"], {}, "--take-over"),
+        (["10.0.0.1:5600", "--engines", "10.0.0.2"], {}, "--engines"),
+        (["10.0.0.1:5600"], {"prefix_cache": False}, "--no-prefix-cache"),
+        (["10.0.0.1:5600"], {"tensor_parallel_size": 2}, "--tensor-parallel-size 2"),
+    ],
+)
+def test_what_is_refused(tmp_path, words, changes, why):
+    with pytest.raises(UsageError, match=why):
+        options(tmp_path, "--kv-transfer-address", *words, **changes)
