@@ -1,7 +1,7 @@
 """Time of one decision of a routing policy: `python benchmarks/router_decision.py`.
 
-100 engines with requests in flight and, for page-aware, 10^6 known pages. A decision is `choose` and `sent`;
-of prompts, a beginning is known to all engines, and up to 25,000 tokens to one."""
+100 engines with requests in flight and, for page-aware and least-time, 10^6 known pages. A decision is
+`choose` and `sent`; of prompts, a beginning is known to all engines, and up to 25,000 tokens to one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tracemalloc
 from statistics import median
 
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.least_time import LeastTime
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.page_record import PAGE_TOKENS, PageRecord, page_names
 from firelane.gateway.engines.policies import PageAware, Policy
@@ -21,6 +22,7 @@ from firelane.wire.frames import NewRequest, Ready, Sampling
 ENGINES, PAGES = 100, 1_000_000
 PAGES_OF_PROMPT = 100
 DECISIONS = 200
+RECORDING = {"page-aware": PageAware, "least-time": LeastTime}
 
 
 def main() -> None:
@@ -28,15 +30,16 @@ def main() -> None:
     parser.add_argument("--policy", action="append", choices=tuple(POLICIES))
     links = [_link(i) for i in range(ENGINES)]
     for name in parser.parse_args().policy or POLICIES:
-        if name != "page-aware":
+        if name not in RECORDING:
             print(f"{name}: {_time(POLICIES[name](), links, 4096):.1f} us")
             continue
         tracemalloc.start()
         record, known = _record(links)
-        print(f"page-aware: {len(record):,} pages, {tracemalloc.get_traced_memory()[0] / 1e6:.0f} MB")
+        print(f"{name}: {len(record):,} pages, {tracemalloc.get_traced_memory()[0] / 1e6:.0f} MB")
         tracemalloc.stop()
         for tokens in (256, 1024, 4096, 16384, 100_000):
-            print(f"page-aware, {tokens} tokens: {_time(PageAware(record), links, tokens, known):.1f} us")
+            policy = RECORDING[name](record)
+            print(f"{name}, {tokens} tokens: {_time(policy, links, tokens, known):.1f} us")
 
 
 def _link(number: int) -> EngineLink:

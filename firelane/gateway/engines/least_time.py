@@ -45,9 +45,9 @@ class LeastTime:
         if len(engines) == 1:
             return engines[0]
         cached = self._pages.ask(flight).cached
-        times_ms = self._times_ms(flight, engines, cached)
+        step_ms, token_ms = usual = _cost(engines)
+        times_ms = self._times_ms(flight, engines, cached, usual)
         own_tokens = flight.prompt_tokens - max(cached.values(), default=0)
-        step_ms, token_ms = _cost(engines)
         first, others = self._kinds(own_tokens, len(engines))
         least_ms = min(times_ms[first])
         if others.stop > others.start:
@@ -72,17 +72,19 @@ class LeastTime:
         self._lengths.ended(flight, output_tokens)
 
     def _times_ms(
-        self, flight: InFlight, engines: Sequence[Candidate], cached: dict[int, int]
+        self,
+        flight: InFlight,
+        engines: Sequence[Candidate],
+        cached: dict[int, int],
+        usual: tuple[float, float],
     ) -> list[float]:
-        own, output, get = flight.prompt_tokens, self._lengths.expected(flight), cached.get
-        step_ms, token_ms = _cost(engines)
+        """usual: step_ms and token_ms of engines that have not told theirs."""
+        output, get, weight = self._lengths.expected(flight), cached.get, RECOMPUTE_WEIGHT
+        own = weight * flight.prompt_tokens
+        step_ms, token_ms = usual
         return [
             (engine.token_ms or token_ms)
-            * (
-                engine.prefill_tokens
-                + RECOMPUTE_WEIGHT * (own - get(engine.life, 0))
-                + output * engine.sequences
-            )
+            * (engine.prefill_tokens + own - weight * get(engine.life, 0) + output * engine.sequences)
             + output * (engine.step_ms or step_ms)
             for engine in engines
         ]

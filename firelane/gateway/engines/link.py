@@ -112,7 +112,7 @@ class EngineLink:
     @property
     def prefill_tokens(self) -> int:
         """Of prompts that have not drawn yet, less those that are likely cached."""
-        return self.load.tokens
+        return self._delivery.load.tokens  # asked for each engine at each decision
 
     @property
     def load(self) -> Load:
@@ -132,7 +132,7 @@ class EngineLink:
     @property
     def sequences(self) -> int:
         """In flight here, also for other gateways, as far as the engine has told."""
-        own = self.in_flight
+        own = len(self._delivery.flights)
         return max(own, self.stats.running + self.stats.waiting) if self.is_shared else own
 
     @property
