@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firelane.errors import UsageError
-from firelane.parallel.experts import experts, has_experts
+from firelane.parallel.experts import INSIDE_UNIT, experts, has_experts
 from firelane.parallel.rows import share_rows
 from firelane.parallel.segments import segmented
 from firelane.parallel.shard import AttentionShare, check_ranks, divides_heads, shard
 from firelane.parallel.stage import stage
+from firelane.program.ops import ExpertGatedLinear
 from firelane.program.program import Program
 
 
@@ -23,6 +24,8 @@ class RankLayout:
     pp: int = 1
     experts: int = 1
     attention: AttentionShare = AttentionShare.HEADS
+    expert_columns: bool = False
+    """Whether a rank has columns of all experts, in place of some of the experts."""
 
     @classmethod
     def of(
@@ -51,7 +54,9 @@ class RankLayout:
             attention = AttentionShare.WHOLE
         elif tp == 1 and not divides_heads(program, ep):
             attention = AttentionShare.ROWS if one_cache else AttentionShare.WHOLE
-        return cls(tp=tp, pp=pp, experts=tp if ep == 1 and experts else ep, attention=attention)
+        lanes = tp if ep == 1 and experts else ep
+        by_columns = one_cache and pp % hosts == 0 and _has_columns(program, lanes)
+        return cls(tp=tp, pp=pp, experts=lanes, attention=attention, expert_columns=by_columns)
 
     def __post_init__(self) -> None:
         if self.experts > 1 and self.tp > 1 and self.experts != self.tp:
@@ -91,4 +96,11 @@ def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
     cut = shard(staged, layout.lanes, lane, attention=layout.attention)
     if layout.attention is AttentionShare.ROWS:
         cut = share_rows(cut, layout.lanes, lane)
-    return experts(cut, layout.lanes, lane)
+    return experts(cut, layout.lanes, lane, by_columns=layout.expert_columns)
+
+
+def _has_columns(program: Program, ranks: int) -> bool:
+    """Whether each of several ranks can have columns of all experts."""
+    found = [op for op in program.ops if isinstance(op, ExpertGatedLinear) and has_experts(op)]
+    inside = (op.out.width // op.picks.width for op in found)
+    return 1 < ranks <= 8 and bool(found) and all(width >= ranks * INSIDE_UNIT for width in inside)

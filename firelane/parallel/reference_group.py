@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from firelane.contract import SlotState, StepInputs
 from firelane.parallel.ranks import RankLayout
 from firelane.parallel.shard import AttentionShare
-from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherRows, Op, Receive, Send
+from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherColumns, GatherRows, Op, Receive, Send
 from firelane.program.program import Program, computes_own_rows
 from firelane.program.reference import ReferenceExecutor
 from firelane.program.reference_step import ReferenceStep
@@ -94,6 +94,8 @@ class _Rank:
         match op:
             case AllReduce(out=out, x=x, ranks=count):
                 return self._exchange(mail, out.name, self.step.read(x), count)
+            case GatherColumns(out=out, x=x, widths=widths):
+                return self._exchange(mail, out.name, self.step.read(x), len(widths))
             case Gather(name=name, x=x, widths=widths, rank=rank):
                 return self._exchange(mail, name, self.step.read(x), 0 if rank else len(widths))
             case GatherRows(out=out, x=x, ranks=count):

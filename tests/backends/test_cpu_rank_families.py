@@ -75,7 +75,7 @@ FAMILIES_HERE = (
 )
 LAYOUTS = {
     "tp 2, ep 2, pp 2": RankLayout(tp=2, pp=2, experts=2),
-    "ep 2, rows": RankLayout(experts=2, attention=AttentionShare.ROWS),
+    "ep 2, rows": RankLayout(experts=2, attention=AttentionShare.ROWS, expert_columns=True),
 }
 SIZES = limits(max_num_seqs=3, max_num_batched_tokens=48, max_output_rows=8, max_model_len=64, num_blocks=12)
 STEPS = [

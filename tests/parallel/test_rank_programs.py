@@ -25,6 +25,7 @@ CASES = [
     *((family, RankLayout(pp=2)) for family in FAMILIES),
     *((family, RankLayout(experts=2, attention=AttentionShare.WHOLE)) for family in WITH_EXPERTS),
     *((family, RankLayout(tp=2, attention=AttentionShare.ROWS)) for family in FAMILIES),
+    *((family, RankLayout(tp=2, experts=2, expert_columns=True)) for family in WITH_EXPERTS),
 ]
 
 
@@ -142,6 +143,20 @@ def test_what_ranks_that_share_experts_share_of_attention(
     assert RankLayout.of(program, ep=2, hosts=hosts).attention is attention
     apart = RankLayout.of(program, ep=2, hosts=hosts, one_cache=False)
     assert (apart.attention is AttentionShare.HEADS) == (attention is AttentionShare.HEADS)
+
+
+def test_ranks_with_memory_in_common_have_columns_of_all_experts() -> None:
+    """So each has equally much to do, whatever is picked; elsewhere they have experts by number."""
+    program, _ = toy("mixtral")
+    layout = RankLayout.of(program, ep=2)
+    assert layout.expert_columns
+    assert not RankLayout.of(program, ep=2, hosts=2).expert_columns
+    assert not RankLayout.of(program, ep=2, one_cache=False).expert_columns
+    ranks = [rank_program(program, layout, rank) for rank in range(2)]
+    for weight in (weight for weight in program.weights if ".experts" in weight.name):
+        parts = [next(w for w in rank.weights if w.name == weight.name) for rank in ranks]
+        assert all(part.matrices == weight.matrices for part in parts)
+        assert sum(part.rows for part in parts) == weight.rows
 
 
 def test_a_tied_table_is_cut_once() -> None:

@@ -47,6 +47,7 @@ from firelane.program.ops import (
     Gated,
     GatedLinear,
     Gather,
+    GatherColumns,
     GatherRows,
     HeadLinear,
     LatentCache,
@@ -371,6 +372,16 @@ def _(op: GatherRows, layout: Layout) -> str:
     number = layout.meetings[op]
     arguments = f"{number}, c.shared_rows<std::uint8_t>({number % 2}), {_bytes(op.out, layout)}"
     return f"gather_rows<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
+
+
+@call.register
+def _(op: GatherColumns, layout: Layout) -> str:
+    number, size = layout.meetings[op], layout.element_bytes(op.x.dtype)
+    residual = 0 if op.residual is None else layout.stride(op.residual)
+    sizes = layout.row_bytes(op.x), layout.row_bytes(op.out), op.slots, residual
+    shape = ", ".join(map(str, [*sizes, *(width * size for width in op.widths)]))
+    places = f"c.shared_rows<std::uint8_t>({number % 2}), {_bytes(op.out, layout)}"
+    return f"gather_columns<{shape}>(c, thread, {number}, {places}, {_at_or_null(op.residual, layout)});"
 
 
 @call.register

@@ -21,6 +21,7 @@ from firelane.program.ops import (
     ExpertLinear,
     GatedLinear,
     Gather,
+    GatherColumns,
     GatherRows,
     HeadShape,
     Linear,
@@ -43,7 +44,7 @@ PANEL = 32
 CACHE_LINE_BYTES = 64
 ALIAS_BYTES = 256
 INTEGER_UNIT_BYTES = 12
-Meeting = AllReduce | AwaitCache | Gather | GatherRows
+Meeting = AllReduce | AwaitCache | Gather | GatherColumns | GatherRows
 """Ops for which the ranks of a stage wait for each other."""
 BF16_DOT_ISAS = ("avx512bf16", "neonbf16")
 
@@ -92,7 +93,8 @@ class Layout:
         return 2 if dtype is DType.BF16 and self.isa in BF16_DOT_ISAS else 4
 
     def row_bytes(self, value: Value) -> int:
-        """Bytes from one row to the next; those of a part of what is gathered lie where they are gathered."""
+        """Bytes from one row to the next; those of a part of what is gathered lie where they are gathered, or
+        are as wide as those of any rank."""
         return self.padded_bytes(self._gathered.get(value, value.width), value.dtype)
 
     def padded_bytes(self, width: int, dtype: DType) -> int:
@@ -137,9 +139,11 @@ class Layout:
 
     @cached_property
     def _gathered(self) -> dict[Value, int]:
-        """Values that are a part of a wider one, or it, and its width."""
+        """Values that are a part of a wider one, or it, and its width, or that of the widest part."""
         gathers = [op for op in self.program.ops if isinstance(op, Gather)]
-        return {v: sum(op.widths) for op in gathers for v in (op.x, op.out) if v is not None}
+        found = {v: sum(op.widths) for op in gathers for v in (op.x, op.out) if v is not None}
+        columns = [op for op in self.program.ops if isinstance(op, GatherColumns)]
+        return found | {op.x: op.slots * max(op.widths) for op in columns}
 
     @cached_property
     def placement(self) -> Placement:

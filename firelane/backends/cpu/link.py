@@ -31,7 +31,7 @@ from firelane.contract import StepInputs, StepLimits
 from firelane.errors import MachineError
 from firelane.native.pages import give_back
 from firelane.parallel.hosts import HostLayout
-from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherRows
+from firelane.program.ops import AllReduce, AwaitCache, Gather, GatherColumns, GatherRows
 from firelane.program.values import Value
 
 PAGE = mmap.PAGESIZE
@@ -196,7 +196,7 @@ class RankLink:
         """Addresses of the values that lie here."""
         found: dict[Value, int] = {}
         for op, number in self.layout.meetings.items():
-            if isinstance(op, AllReduce | GatherRows):
+            if isinstance(op, AllReduce | GatherColumns | GatherRows):
                 part = number % 2 * self.ranks.lanes + self.lane
                 found[op.x] = self.sums + part * self.sizes.sum
             elif isinstance(op, Gather):

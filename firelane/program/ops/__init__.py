@@ -3,7 +3,7 @@
 from firelane.program.ops.attention import Attention
 from firelane.program.ops.base import Op, Product
 from firelane.program.ops.cast import Cast
-from firelane.program.ops.collectives import AllReduce, Collective, Gather, Receive, Send
+from firelane.program.ops.collectives import AllReduce, Collective, Gather, GatherColumns, Receive, Send
 from firelane.program.ops.delta_rule import DeltaRule, DeltaShape
 from firelane.program.ops.embed import Embed
 from firelane.program.ops.experts import ExpertGatedLinear, ExpertLinear
@@ -39,6 +39,7 @@ __all__ = [
     "Gated",
     "GatedLinear",
     "Gather",
+    "GatherColumns",
     "GatherRows",
     "Groups",
     "HeadLinear",

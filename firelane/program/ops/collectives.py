@@ -97,6 +97,41 @@ class Gather(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatherColumns(Op):
+    """out = x of all ranks beside each other, in each of so many slots of a row, + residual, on every rank.
+    widths: of each rank's x in a slot."""
+
+    x: Value
+    slots: int
+    widths: tuple[int, ...]
+    residual: Value | None = None
+    out: Value
+
+    def __post_init__(self) -> None:
+        name = f"GatherColumns {self.out.name}"
+        assert self.x.width // self.slots in self.widths, f"{name}: x {self.x.width}"
+        assert self.out.width == self.slots * sum(self.widths), f"{name}: out {self.out.width}"
+        assert (self.out.dtype, self.out.rows) == (self.x.dtype, self.x.rows), name
+        if self.residual is not None:
+            assert self.residual.width == self.out.width, f"{name}: residual {self.residual.width}"
+            assert self.residual.dtype is self.out.dtype is DType.F32, f"{name}: residual and out are F32"
+
+    @property
+    def sent(self) -> Value:
+        return self.x
+
+    def cost(self, shape: StepShape) -> Cost:
+        row = self.x.dtype.itemsize * self.x.width * (len(self.widths) - 1)
+        return Cost(link_bytes=float(shape.rows(self.x.rows) * row))
+
+    def reference(self, step: ReferenceStep) -> None:
+        sent = step.received(self.out.name, len(self.widths))
+        slots = [x.reshape(len(x), self.slots, -1) for x in sent]
+        out = np.concatenate(slots, axis=2).reshape(len(sent[0]), -1)
+        step.write(self.out, out if self.residual is None else out + step.read(self.residual))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Send(Op):
     """x, to the rank of the next stage that has the same place in it."""
 
@@ -127,4 +162,4 @@ class Receive(Op):
         step.write(self.out, sent)
 
 
-Collective = AllReduce | Gather | Send | Receive
+Collective = AllReduce | Gather | GatherColumns | Send | Receive

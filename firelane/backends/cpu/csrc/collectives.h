@@ -33,6 +33,27 @@ FL_KERNEL void gather_rows(const Context& c, int thread, int index, const std::u
   }
 }
 
+// What each rank has of each of SLOTS parts of a row, beside each other, and the residual, LDR of whose elements are from
+// one row to the next, if there is one: 0. Widths are those of ranks in a slot; all in bytes.
+template <std::size_t ROW_BYTES, std::size_t OUT_BYTES, int SLOTS, int LDR, std::size_t... WIDTHS>
+FL_KERNEL void gather_columns(const Context& c, int thread, int index, const std::uint8_t* parts, std::uint8_t* out,
+                              const float* residual) {
+  meet(c, thread, index);
+  const Range mine = split(c.step.num_tokens, thread, c.threads());
+  for (int row = mine.begin; row < mine.end; ++row) {
+    std::uint8_t* to = out + row * OUT_BYTES;
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      const std::uint8_t* from = parts + row * ROW_BYTES;
+      ((std::memcpy(to, from + slot * WIDTHS, WIDTHS), to += WIDTHS, from += c.shared_apart), ...);
+    }
+    if constexpr (LDR != 0) {
+      float* sums = reinterpret_cast<float*>(out + row * OUT_BYTES);
+      constexpr int width = SLOTS * (WIDTHS + ...) / sizeof(float);
+      for (int i = 0; i < width; i += 16) store(sums + i, load(sums + i) + load(residual + std::size_t(row) * LDR + i));
+    }
+  }
+}
+
 // LDP, LDO, LDR: elements from one row of the parts, of out and of the residual to the next.
 template <int RANKS, int WIDTH, int LDP, int LDO, int LDR, bool BIAS, bool RESIDUAL, bool SCALED>
 struct AllReduce {
