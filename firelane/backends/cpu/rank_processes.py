@@ -42,6 +42,8 @@ HELLO_S = 60.0
 """Until a rank that was started has to be there."""
 END_S = 5.0
 """Until a rank that was told to end is killed."""
+REAPED_S = 30.0
+"""Until the system has ended a process whose socket it has closed: a busy one takes its time."""
 MODULE = "firelane.backends.cpu.rank_process"
 
 
@@ -149,7 +151,7 @@ class RankProcess:
 
     def _ending(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(END_S)
+            code = self._process.wait(REAPED_S)
             return f"ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
         return "closed its socket"
 
