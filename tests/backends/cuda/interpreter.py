@@ -71,7 +71,7 @@ def bf16_values(bits: NDArray[np.uint16]) -> Float32:
 
 
 def _is_bf16(handle: Any) -> bool:
-    return handle.dtype.scalar == tl.bfloat16
+    return handle.dtype.scalar.name == "bf16"
 
 
 def _widen(handle: Any) -> Any:
@@ -86,7 +86,10 @@ def _compute_in_float32(name: str, count: int) -> None:
     original: Callable[..., Any] = getattr(InterpreterBuilder, name)
 
     def mended(self: Any, *arguments: Any) -> Any:
-        if not any(_is_bf16(value) for value in arguments[:count]):
+        for value in arguments[:count]:
+            if _is_bf16(value):
+                break
+        else:
             return original(self, *arguments)
         result = original(self, *map(_widen, arguments[:count]), *arguments[count:])
         return result if result.data.dtype == np.bool_ else _narrow(result.data)
