@@ -21,7 +21,15 @@ from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.routing import Router
-from firelane.wire.frames import FinishReason, NewRequest, Sampling, Started, StepFrame, TokenLogprobs
+from firelane.wire.frames import (
+    FinishReason,
+    NewRequest,
+    PagesAt,
+    Sampling,
+    Started,
+    StepFrame,
+    TokenLogprobs,
+)
 
 HOP_S = 0.0003
 """From the gateway to an engine, and back."""
@@ -65,6 +73,7 @@ class _Client:
         self.times_s.append(now_s)
 
     def on_waiting(self) -> None: ...
+    def on_pages(self, pages: PagesAt) -> None: ...
     def on_end(self) -> None:
         self.has_ended = True
 

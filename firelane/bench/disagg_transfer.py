@@ -60,6 +60,9 @@ class SimulatedTransfer:
     def detach(self, peer: str) -> None:
         del self._peers[peer]
 
+    def seek(self, peer: str, address: str) -> None:
+        """All are connected from the start."""
+
     def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
         self._tickets += 1
         source, now_s = self._peers[peer], self._timeline.now_s

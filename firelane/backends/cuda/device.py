@@ -62,7 +62,7 @@ class Transfer:
 
 
 class StageLink(Protocol):
-    """What a rank sends to that of the next stage, and receives from that of the stage before. Transfers have
+    """Rows of a rank to that of the next stage, and from that of the stage before. Transfers have
     numbers from 0 on; each ends before that of the same number begins again."""
 
     def send(self, number: int, first: int, nbytes: int) -> Transfer:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from firelane.errors import FirelaneError
-from firelane.wire.frames import FinishReason, NewRequest, Started, TokenLogprobs
+from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
 
 Chunk = dict[str, Any]
 """GenerateChunk in dynamo.common.backend.engine."""
@@ -58,6 +58,9 @@ class Choice:
 
     def on_waiting(self) -> None:
         pass
+
+    def on_pages(self, pages: PagesAt) -> None:
+        del pages
 
     def on_end(self) -> None:
         self._is_ended = True
