@@ -15,6 +15,7 @@ from firelane.node.memory_groups import NO_GROUPS, EngineGroup
 from firelane.node.peer_connections import PeerConnections
 from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
 from firelane.node.supervisor import BeforeRestart, EngineExit, EngineSupervisor
+from firelane.process_state import ProcessState
 from firelane.wire.frames import Failed, Ready
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Link(Protocol):
     """The gateway's end of one engine."""
 
     on_hang: Callable[[str], None] | None
-    is_stopped: Callable[[], bool]
+    process: ProcessState
     on_ready: Callable[[Ready], None] | None
     on_acceptor: Callable[[socket.socket], None] | None
     """Gets the socket over which other gateways' connections go to each new engine of this place. None: there
@@ -117,7 +118,7 @@ class Replica(Generic[LinkT]):
     async def connect(self, link: LinkT) -> None:
         self.link = link
         link.on_hang = lambda _: self.supervisor.kill()
-        link.is_stopped = self.supervisor.is_stopped
+        link.process = self.supervisor
         link.on_ready = self._on_ready
         acceptor, self._early_acceptor = self._early_acceptor, None
         if acceptor is not None:

@@ -140,6 +140,14 @@ class EngineSupervisor:
             return False
         return state in "Tt"
 
+    def waited_s(self) -> float:
+        """Time that the engine's threads have waited for a processor so far, together. Only Linux tells."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        try:
+            return sum(int(thread.read_text().split()[1]) for thread in threads) / 1e9
+        except (OSError, IndexError):  # one has ended meanwhile, or the system does not count
+            return 0.0
+
     async def restart(self, timeout_s: float = 5.0) -> None:
         """Another engine in the place of this one, which gets `timeout_s` to end by itself."""
         await self.stop(timeout_s)

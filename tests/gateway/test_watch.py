@@ -35,6 +35,13 @@ class Loop:
 class Connection:
     frames = 0
     stopped = False
+    waited = 0.0
+
+    def is_stopped(self):
+        return self.stopped
+
+    def waited_s(self):
+        return self.waited
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def watched(monkeypatch):
     loop, connection, hangs = Loop(), Connection(), []
     monkeypatch.setattr(watch.asyncio, "get_running_loop", lambda: loop)
     heartbeat = Heartbeat(DEADLINES)
-    heartbeat.begin(connection, hangs.append, lambda: connection.stopped)
+    heartbeat.begin(connection, hangs.append, lambda: connection)
     return loop, connection, hangs, heartbeat
 
 
@@ -90,6 +97,31 @@ def test_an_engine_that_is_stopped_while_it_loads_is_noticed_in_time(watched):
     assert hangs == ["the engine has shown no life for 5 s"]
 
 
+def test_an_engine_that_waits_for_a_processor_gets_longer(watched):
+    """Too many processes for the machine: its threads want to run."""
+    loop, connection, hangs, heartbeat = watched
+    heartbeat.serves()
+    connection.frames, connection.waited = 3, 100.0
+    loop.tick()
+    for _ in range(119):
+        loop.tick()
+        connection.waited += 0.3
+    assert hangs == []
+    loop.tick()
+    assert hangs == ["the engine has shown no life for 60 s"]
+
+
+def test_an_engine_that_sleeps_on_a_busy_machine_is_noticed_in_time(watched):
+    loop, connection, hangs, heartbeat = watched
+    heartbeat.serves()
+    connection.frames, connection.waited = 3, 100.0
+    loop.tick()
+    for _ in range(10):
+        loop.tick()
+        connection.waited += 0.2
+    assert hangs == ["the engine has shown no life for 5 s"]
+
+
 def test_a_pause_of_the_gateway_is_no_silence(watched):
     """However long it was: one turn of its loop has passed."""
     loop, connection, hangs, heartbeat = watched
@@ -128,7 +160,7 @@ def test_another_engine_begins_anew(watched):
     connection.frames = 1
     ticks(loop, 4.5)
     other = Connection()
-    heartbeat.begin(other, hangs.append, lambda: False)
+    heartbeat.begin(other, hangs.append, lambda: other)
     ticks(loop, 59.5)
     assert hangs == []
 

@@ -46,6 +46,9 @@ class Supervisor:
     def is_stopped(self):
         return False
 
+    def waited_s(self):
+        return 0.0
+
     def mark_ready(self):
         self.calls.append("ready")
 

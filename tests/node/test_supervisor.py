@@ -122,6 +122,17 @@ def test_it_knows_whether_its_engine_is_stopped(config):
     asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
+def test_it_knows_how_long_its_engine_has_waited_for_a_processor(config):
+    async def scenario():
+        async with Gateway(config) as gateway:
+            await gateway.connect()
+            first = gateway.supervisor.waited_s()
+            assert 0 < first <= gateway.supervisor.waited_s()
+        assert gateway.supervisor.waited_s() == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
 def test_crash_loop_is_bounded(config):
     async def scenario():
         async with Gateway(config) as gateway:

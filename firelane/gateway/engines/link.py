@@ -21,6 +21,7 @@ from firelane.gateway.engines.load import Load
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
+from firelane.process_state import ProcessState, UnknownProcess
 from firelane.wire.cache_events import CacheEvents
 from firelane.wire.frames import (
     PROTOCOL_VERSION,
@@ -60,7 +61,7 @@ class EngineLink:
 
     `on_down(reason)` is called once per connection that ends; the supervisor then starts a new engine and
     calls `attach` with its socket. `on_hang(reason)` is called when the engine shows no life: its owner is to
-    kill the process; `is_stopped()` tells whether the system does not run it. A request that has left an
+    kill the process; `process` tells how the system runs it. A request that has left an
     engine never comes back to the same process: tokens that are still on their way from there cannot be taken
     for those of its next life. is_shared: other gateways have connections to it, too.
     """
@@ -78,7 +79,7 @@ class EngineLink:
         self.owner: LinkOwner[EngineLink] | None = None
         self.on_down = on_down
         self.on_hang: Callable[[str], None] | None = None
-        self.is_stopped: Callable[[], bool] = lambda: False
+        self.process: ProcessState = UnknownProcess()
         self.on_progress: Callable[[Progress], None] | None = None
         self.on_loading: Callable[[Loading], None] | None = None
         self.on_ready: Callable[[Ready], None] | None = None
@@ -164,14 +165,14 @@ class EngineLink:
         """
         self._renew()
         self._connection = await Connection.open(sock, self)
-        self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
+        self._watch.begin(self._connection, self.hang, lambda: self.process)
 
     def adopt(self, stream: asyncio.Transport, number: int, head: bytes) -> None:
         """As `attach`, of a connection over a network that stands already and does not read. number: of its
         requests' ids there; head: what has come of its frames."""
         self._renew()
         self._connection = Connection(self, Renumbering(number))
-        self._watch.begin(self._connection, self.hang, lambda: self.is_stopped())
+        self._watch.begin(self._connection, self.hang, lambda: self.process)
         self._connection.take_over(stream, head)
 
     def _renew(self) -> None:

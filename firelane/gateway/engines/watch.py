@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from firelane.process_state import ProcessState, UnknownProcess
 from firelane.wire.frames import Beat
 
 TICK_S = 0.5
+STARVED_SHARE = 0.5
+"""Part of a silence that threads have to have waited for a processor, together, to account for it."""
 
 
 class Connected(Protocol):
@@ -21,12 +24,13 @@ class Connected(Protocol):
     """How many have come."""
 
 
+Process = Callable[[], ProcessState]
+"""The process that an engine is now."""
+
+
 class Watch(Protocol):
-    def begin(
-        self, connection: Connected, on_hang: Callable[[str], None], is_stopped: Callable[[], bool]
-    ) -> None:
-        """Watch an engine that has just been started, in place of an older one. is_stopped: whether the
-        system does not run its process (SIGSTOP)."""
+    def begin(self, connection: Connected, on_hang: Callable[[str], None], process: Process) -> None:
+        """Watch an engine that has just been started, in place of an older one."""
         ...
 
     def serves(self) -> None:
@@ -38,9 +42,7 @@ class Watch(Protocol):
 
 
 class _NoWatch:
-    def begin(
-        self, connection: Connected, on_hang: Callable[[str], None], is_stopped: Callable[[], bool]
-    ) -> None:
+    def begin(self, connection: Connected, on_hang: Callable[[str], None], process: Process) -> None:
         pass
 
     def serves(self) -> None:
@@ -60,11 +62,13 @@ NO_WATCH: Watch = _NoWatch()
 class Deadlines:
     """silence_s: an engine that sends nothing for so long is stopped or stuck as a whole (it beats each
     second). start_s: the same while it loads and its process is not stopped: no thread of Python runs while a
-    library comes from a slow drive, or a driver starts. step_s: the longest that one step may take. load_s:
-    the longest between two reports of its load."""
+    library comes from a slow drive, or a driver starts. starved_s: the same while its threads wait for a
+    processor: where a machine has too much to do, another engine would only add to it. step_s: the longest
+    that one step may take. load_s: the longest between two reports of its load."""
 
     silence_s: float = 5.0
     start_s: float = 60.0
+    starved_s: float = 60.0
     step_s: float = 120.0
     load_s: float = 900.0
 
@@ -76,16 +80,15 @@ class Heartbeat:
         self._deadlines = deadlines
         self._connection: Connected | None = None
         self._on_hang: Callable[[str], None] = lambda _: None
-        self._is_stopped: Callable[[], bool] = lambda: False
+        self._process: Process = UnknownProcess
         self._seen = self._silent_ticks = 0
+        self._waited_s = 0.0
         self._loading = True
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(
-        self, connection: Connected, on_hang: Callable[[str], None], is_stopped: Callable[[], bool]
-    ) -> None:
+    def begin(self, connection: Connected, on_hang: Callable[[str], None], process: Process) -> None:
         self.end()
-        self._connection, self._on_hang, self._is_stopped = connection, on_hang, is_stopped
+        self._connection, self._on_hang, self._process = connection, on_hang, process
         self._seen = self._silent_ticks = 0
         self._loading = True
         self._again()
@@ -114,10 +117,20 @@ class Heartbeat:
         silent = connection.frames == self._seen
         self._silent_ticks = self._silent_ticks + 1 if silent else 0
         self._seen = connection.frames
+        if self._silent_ticks == 1:
+            self._waited_s = self._process().waited_s()
         silent_s = self._silent_ticks * TICK_S
-        if silent_s < self._deadlines.silence_s or (
-            self._loading and silent_s < self._deadlines.start_s and not self._is_stopped()
-        ):
+        if silent_s < self._limit_s(silent_s):
             self._again()
             return
         self._on_hang(f"the engine has shown no life for {silent_s:g} s")
+
+    def _limit_s(self, silent_s: float) -> float:
+        """The longest silence that is no hang, after so much of it."""
+        limits, process = self._deadlines, self._process()
+        if silent_s < limits.silence_s:
+            return limits.silence_s
+        if self._loading and not process.is_stopped():
+            return max(limits.silence_s, limits.start_s)
+        is_starved = process.waited_s() - self._waited_s > STARVED_SHARE * silent_s
+        return max(limits.silence_s, limits.starved_s) if is_starved else limits.silence_s
