@@ -143,7 +143,7 @@ def test_a_masked_row_keeps_its_usual_token_or_takes_the_lowest_allowed():
 
 
 class Clock:
-    """In the place of the module `time`: sleeping is what makes it go on."""
+    """Time that goes on by sleeping alone."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -155,15 +155,13 @@ class Clock:
         self.now_s += seconds
 
 
-@pytest.fixture
-def clock(monkeypatch):
+def timed(clock, **options):
+    return NullExecutor(StepLimits(**LIMITS), 100, clock=clock.monotonic, sleep=clock.sleep, **options)
+
+
+def test_a_step_takes_the_modelled_time():
     clock = Clock()
-    monkeypatch.setattr("firelane.backends.null.executor.time", clock)
-    return clock
-
-
-def test_a_step_takes_the_modelled_time(clock):
-    executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda inputs: 0.001 * inputs.num_tokens)
+    executor = timed(clock, step_time=lambda inputs: 0.001 * inputs.num_tokens)
     batch = Batch(executor)
     batch.install(0, PROMPT)
     batch.submit((0, 0, 8, {7: SAMPLE}))
@@ -172,8 +170,9 @@ def test_a_step_takes_the_modelled_time(clock):
     assert clock.now_s == pytest.approx(100.008)
 
 
-def test_steps_in_flight_run_one_after_another(clock):
-    executor = NullExecutor(StepLimits(**LIMITS), 100, step_time=lambda _: 0.01, max_in_flight=2)
+def test_steps_in_flight_run_one_after_another():
+    clock = Clock()
+    executor = timed(clock, step_time=lambda _: 0.01, max_in_flight=2)
     batch = Batch(executor)
     batch.install(0, PROMPT)
     batch.submit((0, 0, 8, {7: SAMPLE}))

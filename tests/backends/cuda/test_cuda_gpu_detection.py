@@ -162,7 +162,9 @@ def test_more_ranks_than_gpus_are_refused(look: Look, monkeypatch: pytest.Monkey
     found = look(COUNT=2)
     monkeypatch.setattr(gpu_detection, "detect", lambda: found)
     config = ExecutorConfig(cache_dir=Path("/nowhere"), tensor_parallel_size=4)
-    with pytest.raises(UsageError, match="--tensor-parallel-size 4: this process sees 2 GPUs, and each rank"):
+    with pytest.raises(
+        UsageError, match="--tensor-parallel-size 4: this process sees 2 GPUs, and each of 4 ranks"
+    ):
         cuda.load(None, Path("/nowhere"), config, lambda *_: None)  # type: ignore[arg-type]
 
 
