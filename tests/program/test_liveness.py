@@ -14,7 +14,7 @@ from firelane.program.values import DType, Rows, Value
 from tests.models.families import FAMILIES
 from tests.program.fakes import Fake, fake_program
 
-MAX_ROWS = {Rows.TOKEN: 33, Rows.OUTPUT: 5}
+MAX_ROWS = {Rows.TOKEN: 33, Rows.OUTPUT: 5, Rows.OWN: 17}
 
 
 def row_bytes(value: Value) -> int:
