@@ -185,7 +185,7 @@ def node_file(path: Path, models: Path, budget_bytes: int) -> str:
 
 
 async def sizes(models: Path, scratch: Path, texts: dict[str, str]) -> tuple[list[int], int]:
-    """What each model takes in memory, and one in standby at most; they are packed and compiled for this."""
+    """Memory of each model, and the most of one in standby; they are packed and compiled for this."""
     needs, standby = list[int](), 0
     async with served("node", node_file(scratch / "sizes.toml", models, 8 << 30)) as (_, http):
         clients = Clients(http, texts)

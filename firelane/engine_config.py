@@ -135,7 +135,7 @@ class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     "fp8" (e4m3) take half the memory of bf16 on a CPU, with a scale for each token and head, and change
     outputs."""
     tiers: TiersConfig | None = None
-    """Where pages lie that the KV cache has no room for; None: nowhere."""
+    """Tiers for pages that the KV cache has no room for; None: there are none."""
     sandbox: bool = True
     """Engine processes give up files, the network and the starting of programs, as far as the system can."""
     step_limit_s: float = 8.0
@@ -226,8 +226,8 @@ class EngineConfig(ExecutorConfig, frozen=True, kw_only=True):
     cache_events: bool = False
     """The gateway is told which blocks the prefix cache stores and gives up."""
     kv_transfer_address: str = ""
-    """Where engines of other servers have pages from, as host:port, through the parent; "" where they have
-    none."""
+    """Address from which engines of other servers have pages, as host:port, through the parent; "" where they
+    have none."""
     cores: tuple[int, ...] | None = None
     """Processors that the process may use; None: those of its parent."""
     log_format: str = "text"

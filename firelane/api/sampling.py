@@ -67,7 +67,7 @@ class RunOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KvTransferParams(msgspec.Struct, kw_only=True):
-    """Where pages of the prompt are, as vLLM's connectors and llm-d's sidecar write it. do_remote_decode:
+    """Place of the prompt's pages, as vLLM's connectors and llm-d's sidecar write it. do_remote_decode:
     another server goes on with the request; the answer then says where it gets the pages.
     do_remote_prefill: another server has computed the prompt; all that it said is here. Fields of other
     connectors are ignored."""

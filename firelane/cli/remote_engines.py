@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def hello_of(engine: EngineConfig) -> Hello:
-    """What a gateway says that has this model, and what a host of it wants to hear. Raises ModelError."""
+    """Hello of a gateway that has this model, which its hosts want to hear. Raises ModelError."""
     try:
         model = text_identity(engine.model_dir, engine.tokenizer_dir or engine.model_dir)
     except OSError as error:

@@ -247,7 +247,7 @@ class EngineCore:
         return stats if self._tier_reads is None else self._tier_reads.in_stats(stats)
 
     def _tell_cache(self) -> None:
-        """What has changed in the prefix cache, behind the tokens of the step that changed it."""
+        """Changes of the prefix cache, behind the tokens of the step that changed it."""
         events = self.kv.take_events()
         if events:
             self._tell(CacheEvents(events))

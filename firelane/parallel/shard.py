@@ -38,7 +38,7 @@ RANKS = tuple(2**i for i in range(SEGMENTS.bit_length()))
 
 
 class AttentionShare(Enum):
-    """What ranks share of attention and of recurrent layers. HEADS: heads, as far as they divide. ROWS: of
+    """Share of ranks in attention and in recurrent layers. HEADS: heads, as far as they divide. ROWS: of
     attention the rows of a step, with one KV cache (see rows.py), of recurrent layers heads. WHOLE: nothing,
     each rank computes all of it, and keeps all of the KV cache."""
 

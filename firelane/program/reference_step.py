@@ -103,7 +103,7 @@ class ReferenceStep:
     """Sent rows, by name of what they are for and by rank."""
 
     def of_rank(self, rank: int, ranks: int) -> ReferenceStep:
-        """What ops of OWN rows see of it: the tokens of one rank; with the same values and cache."""
+        """Step as ops of OWN rows see it: the tokens of one rank; with the same values and cache."""
         mine = own_rows(len(self.token_ids), rank, ranks)
         tokens, slots, positions = (
             a[mine.start : mine.stop] for a in (self.token_ids, self.slots, self.positions)

@@ -195,7 +195,7 @@ class StepShape:
     sequences: int
 
     def rows(self, kind: Rows) -> int:
-        """How many rows a value of this kind has; of OWN ones the step is that of share()."""
+        """Number of rows of a value of this kind; of OWN ones the step is that of share()."""
         return self.outputs if kind is Rows.OUTPUT else self.tokens
 
     def share(self, ranks: int) -> StepShape:

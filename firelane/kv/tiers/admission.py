@@ -1,4 +1,4 @@
-"""Which pages a tier stores: all, or those that were asked for again."""
+"""Pages that a tier stores: all, or those that were asked for again."""
 
 from __future__ import annotations
 

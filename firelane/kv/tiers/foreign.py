@@ -17,7 +17,7 @@ Place = tuple[Segment, int, bytes]
 
 
 class ForeignSegments:
-    """What is in the files of others, as of the last `refresh`. A page that has changed since has another
+    """Pages in the files of others, as of the last `refresh`. A page that has changed since has another
     proof."""
 
     def __init__(self, directory: Path, kind: Kind, own: Segment) -> None:
