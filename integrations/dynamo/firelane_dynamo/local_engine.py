@@ -32,7 +32,7 @@ class LocalEngine:
             config, self._link.attach, on_exit=self._on_exit, on_given_up=self._on_given_up
         )
         self._link.on_hang = lambda _: self._supervisor.kill()
-        self._link.is_stopped = self._supervisor.is_stopped
+        self._link.process = self._supervisor
         self._link.on_ready = self._on_ready
         self._link.on_cache_events = cache.on_events
         self._link.on_down = self._on_down
