@@ -35,7 +35,7 @@ class NameEvents(Protocol):
         ...
 
     def take(self) -> list[CacheEvent]:
-        """What has happened since the last call, in order."""
+        """Events since the last call, in order."""
         ...
 
 

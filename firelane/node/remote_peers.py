@@ -25,7 +25,7 @@ BACKLOG = 64
 
 
 class RemotePeersConfig(NamedTuple):
-    """Where the first engine gives pages; others have the ports behind this one. key: of the cluster."""
+    """Address of the first engine that gives pages; others have the ports behind. key: of the cluster."""
 
     host: str
     port: int

@@ -39,7 +39,7 @@ EngineT = TypeVar("EngineT", bound=Served)
 
 class Ejection(Protocol):
     ejected: int
-    """How often an engine was kept from requests."""
+    """Number of times that an engine was kept from requests."""
 
     def admitted(self, engines: Sequence[EngineT], now_s: float) -> Sequence[EngineT]:
         """Engines that get new requests: one at least, where there is one."""
@@ -86,7 +86,7 @@ class OutlierRule:
 
 
 class _Seen:
-    """What is known of one place. mean_s, excess_s: of a token's wait, and of a request's, in this life."""
+    """Record of one place. mean_s, excess_s: of a token's wait, and of a request's, in this life."""
 
     def __init__(self) -> None:
         self.life = 0

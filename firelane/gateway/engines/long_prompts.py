@@ -26,7 +26,7 @@ class LongPrompts:
         self._number = 0
 
     def engines(self, number: int) -> int:
-        """How many of so many engines are for long prompts; 0 where there are none, or too few engines."""
+        """Number of so many engines for long prompts; 0 where there are none, or too few engines."""
         if self._work_share < LEAST_WORK or number < FEWEST_ENGINES:
             return 0
         return max(1, floor(self._work_share * number))

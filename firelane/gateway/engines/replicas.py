@@ -213,7 +213,7 @@ class ReplicaSet:
 
     @property
     def ejected(self) -> int:
-        """How often an engine was kept from new requests for a while."""
+        """Number of times that an engine was kept from new requests for a while."""
         return self._ejection.ejected
 
     # ---- requests
