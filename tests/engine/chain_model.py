@@ -14,6 +14,7 @@ from firelane.contract import (
     NOTHING,
     SAMPLE,
     ZERO_STATE,
+    PageMemory,
     SlotState,
     StepLimits,
     StepOutputs,
@@ -141,6 +142,10 @@ class ChainExecutor:
         self.steps = 0
         self.most_in_flight = 0
         self.computed_tokens = 0
+
+    @property
+    def page_memory(self):
+        return PageMemory(pages=self.kv.view(np.uint8), layout_id="chain")
 
     @property
     def pending(self):

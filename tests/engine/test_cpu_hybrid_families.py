@@ -16,6 +16,7 @@ from firelane.engine_config import EngineConfig
 from firelane.kv import SnapshotRule
 from firelane.models.registry import load_program
 from tests.backends.cpu_harness import limits, machine
+from tests.engine.handed_over import handed_over
 from tests.engine.resume import resumed
 from tests.models.families import FAMILIES, make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
@@ -109,6 +110,19 @@ def test_taken_up_after_any_token(load, driver, request_of, whole):
     d.run()
     for cut in cuts:
         assert d.tokens[cut] == tokens[cut:]
+
+
+def test_handed_over_behind_its_first_token(load, driver, request_of, whole):
+    """From an engine that prefills in chunks to one that decodes; the same prompt again is in its cache."""
+    with handed_over(driver(load(7)), driver(load(64))) as pair:
+        pair.submit(request_of(0, PROMPT, **FIELDS))
+        pair.run()
+        assert (pair.tokens[0], records(pair, 0)) == whole
+        travelled = 0 if load(7).limits.state_bytes else len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
+        assert pair.decode.cached[0] == travelled
+        pair.submit(request_of(1, PROMPT, **FIELDS))
+        pair.run()
+        assert (pair.tokens[1], records(pair, 1)) == whole
 
 
 def test_several_answers_of_one_prompt_of_which_one_is_aborted(load, driver, request_of):

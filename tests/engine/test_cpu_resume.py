@@ -13,10 +13,12 @@ from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.wire.frames import Grammar
+from tests.engine.handed_over import handed_over
 from tests.engine.resume import resumed
 
 EMBEDDED = Path(__file__).parents[2] / "firelane" / "models" / "embedded"
 PROMPT = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")).encode("def main(argv):\n    parser =").ids
+LONG_PROMPT = (PROMPT * 9)[:70]
 SCHEMA = (
     '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}}, "required": ["name"]}'
 )
@@ -34,20 +36,28 @@ VARIETIES = {
 
 
 @pytest.fixture(scope="module")
-def make_driver(driver, kernel_cache):
-    """A new engine at each call, on the same executor."""
-    config = EngineConfig(
+def config(kernel_cache):
+    return EngineConfig(
         model_dir=EMBEDDED,
         cache_dir=kernel_cache,
         threads=2,
         max_model_len=320,
         weights="bf16",
         max_num_seqs=9,
+        kv_cache_memory="shared",
     )
-    executor, grammars = load_executor(config, lambda *_: None), grammar_queue(EMBEDDED, 4096)
-    yield lambda **options: driver(executor, prerequisites=grammars, **options)
-    grammars.close()
-    executor.release()
+
+
+@pytest.fixture(scope="module")
+def make_driver(driver, config):
+    """A new engine at each call, on the same executor; `place`: on another one."""
+    executors = [load_executor(config, lambda *_: None) for _ in range(2)]
+    grammars = [grammar_queue(EMBEDDED, 4096) for _ in range(2)]
+    yield lambda place=0: driver(executors[place], prerequisites=grammars[place])
+    for queue in grammars:
+        queue.close()
+    for executor in executors:
+        executor.release()
 
 
 @pytest.mark.parametrize("fields", VARIETIES.values(), ids=VARIETIES)
@@ -67,3 +77,21 @@ def test_the_same_bits_after_every_cut(make_driver, request_of, fields):
         assert d.reasons[cut] == whole.reasons[1]
         got = [msgspec.structs.replace(e, id=0) for e in d.logprobs.get(cut, [])]
         assert got == [entry for entry in entries if entry.position >= len(PROMPT) + cut]
+
+
+@pytest.mark.parametrize("fields", VARIETIES.values(), ids=VARIETIES)
+def test_the_same_bits_from_a_prefill_and_a_decode_engine(make_driver, request_of, fields):
+    """Three answers at a time, as `n` asks for them, the third behind a prefix that both engines know."""
+    fields = {"max_tokens": TOKENS, **fields}
+    sent = [request_of(i, LONG_PROMPT[: 70 - 9 * (i == 3)], **{"seed": i, **fields}) for i in (1, 2, 3)]
+    whole = make_driver()
+    whole.submit(*sent)
+    whole.run()
+    with handed_over(make_driver(0), make_driver(1)) as pair:
+        for request in sent:
+            pair.submit(request)
+            pair.step()
+        pair.run()
+        assert pair.handed_over == len(sent)
+        assert set(pair.decode.cached.values()) == {64, 48}
+        assert (pair.tokens, pair.reasons, pair.logprobs) == (whole.tokens, whole.reasons, whole.logprobs)

@@ -3,7 +3,6 @@ that has computed all of it."""
 
 from __future__ import annotations
 
-import socket
 import threading
 from contextlib import contextmanager
 
@@ -11,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from firelane.contract import PageMemory, Window
+from firelane.contract import Window
 from firelane.engine import pulls
-from firelane.kv.transfer import ExportedPool, PeerTransfer
 from firelane.kv.transfer.reader import StreamedCopy
+from tests.engine.handed_over import connected
 from tests.engine.resume import resumed
 from tests.engine.test_resume import VARIETIES, outcome
 
@@ -27,25 +26,12 @@ def patience(monkeypatch):
     monkeypatch.setattr(pulls, "MOST_S", 60.0)
 
 
-def transfer_of(d):
-    pages = d.executor.kv.view(np.uint8)
-    return PeerTransfer(ExportedPool(PageMemory(pages=pages, layout_id="chain"), d.core.kv, "chain"))
-
-
 @contextmanager
 def pair(driver, **sizes):
     """Two engines; the second has pages from the first."""
     source, reader_ = driver(**sizes), driver(**sizes)
-    transfers = [transfer_of(d) for d in (source, reader_)]
-    theirs, ours = socket.socketpair()
-    transfers[0].export(theirs)
-    transfers[1].attach(ours)
-    reader_.core.have_pages_from(transfers[1])
-    try:
+    with connected(source, reader_) as transfers:
         yield source, reader_, transfers
-    finally:
-        for transfer in reversed(transfers):
-            transfer.close()
 
 
 def num_cached(kv, tokens):
