@@ -10,9 +10,12 @@ import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+CERTIFICATE = Path(__file__).parent / "gateway" / "certificates" / "one.pem"
 
 # Each worker has a directory of its own: one would read what another is about to replace.
 set_hypothesis_home_dir(
@@ -74,6 +77,15 @@ def _gpu_is_used() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_certificate() -> Iterator[None]:
+    """HTTP clients read one certificate in place of the world's: that takes longer than most requests, and
+    no test asks another host."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certifi, "where", lambda: str(CERTIFICATE))
+        yield
 
 
 @pytest.fixture(scope="session")

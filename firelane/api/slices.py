@@ -4,9 +4,10 @@ it returns, and the numbers that it makes take eight times the memory of token i
 
 from __future__ import annotations
 
+import functools
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -67,7 +68,8 @@ class Sliced:
         return items, list(names)
 
 
-def list_fields(request_type: Any) -> dict[str, ListField]:
+@functools.cache
+def list_fields(request_type: Any) -> Mapping[str, ListField]:
     """Fields of a struct, by their names in JSON."""
     found: dict[str, ListField] = {}
     for field in msgspec.structs.fields(request_type):
@@ -103,7 +105,7 @@ def _plain(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def sliced(body: bytes | bytearray, fields: dict[str, ListField]) -> Sliced | None:
+def sliced(body: bytes | bytearray, fields: Mapping[str, ListField]) -> Sliced | None:
     """None where the whole body in one call is as good, or has to say what is wrong."""
     try:
         values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

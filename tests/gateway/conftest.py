@@ -19,6 +19,8 @@ from service import Service
 from firelane.gateway import server
 from firelane.gateway.config import GatewayConfig, HttpLimits, ModelConfig
 from firelane.gateway.engines.recovery import Recovery
+from firelane.text import prompt
+from firelane.text.template_process import TemplateRenderer
 from tests.text.toy_model import byte_tokenizer, write_model
 
 MODEL_FIELDS = {field.name for field in dataclasses.fields(ModelConfig)}
@@ -49,6 +51,39 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def _no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine's speed, what is late is found when a test looks for it."""
     monkeypatch.setattr(server, "SWEEP_S", 3600.0)
+
+
+class KeptRenderer(TemplateRenderer):
+    """Processes that outlive the gateway that closes them."""
+
+    def close(self) -> None:
+        pass
+
+    def end(self) -> None:
+        super().close()
+
+
+@pytest.fixture(scope="session")
+def renderers() -> Iterator[dict[str, KeptRenderer]]:
+    made: dict[str, KeptRenderer] = {}
+    yield made
+    for renderer in made.values():
+        renderer.end()
+
+
+@pytest.fixture(autouse=True)
+def _processes_of_templates_are_kept(
+    monkeypatch: pytest.MonkeyPatch, renderers: dict[str, KeptRenderer]
+) -> None:
+    """One process for all gateways of a template: to start it takes longer than most tests."""
+
+    def kept(*given: Any) -> KeptRenderer:
+        key = repr(given)
+        if key not in renderers:
+            renderers[key] = KeptRenderer(*given)
+        return renderers[key]
+
+    monkeypatch.setattr(prompt, "TemplateRenderer", kept)
 
 
 @pytest.fixture
