@@ -1,126 +1,59 @@
-"""Rendering of a Helm chart, as far as ours goes: if, else, range, with, define, include, a few functions."""
+"""The chart as Helm renders it: Helm's own code, in a process of its own, as it brings another runtime."""
 
 from __future__ import annotations
 
-import re
-import shlex
+import importlib.util
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-ACTION = re.compile(r"(\s*)\{\{(-?)\s*(.*?)\s*(-?)\}\}(\s*)", re.DOTALL)
-Node = str | tuple[str, str, list["Node"], list["Node"]]
+IS_THERE = importlib.util.find_spec("helm_python") is not None
+RELEASE = "mine"
 
 
-class Chart:
-    """root: a directory with Chart.yaml, values.yaml and templates."""
-
-    def __init__(self, root: Path) -> None:
-        about = yaml.safe_load((root / "Chart.yaml").read_text())
-        self.values = yaml.safe_load((root / "values.yaml").read_text())
-        self.sources = {path.name: path.read_text() for path in sorted((root / "templates").iterdir())}
-        self._about = {"Name": about["name"], "AppVersion": about["appVersion"]}
-        self._defined: dict[str, list[Node]] = {}
-        for source in self.sources.values():
-            for node in _parse(source):
-                if not isinstance(node, str) and node[0] == "define":
-                    self._defined[shlex.split(node[1])[0]] = node[2]
-
-    def render(self, **values: Any) -> dict[str, Any]:
-        """Manifests by kind."""
-        scope = {
-            "Values": {**self.values, **values},
-            "Chart": self._about,
-            "Release": {"Name": "mine", "Service": "Helm"},
-        }
-        made = [
-            yaml.safe_load(self._text(_parse(source), scope, scope))
-            for name, source in self.sources.items()
-            if name.endswith(".yaml")
-        ]
-        return {manifest["kind"]: manifest for manifest in made}
-
-    def _text(self, nodes: list[Node], dot: Any, scope: Any) -> str:
-        return "".join(node if isinstance(node, str) else self._block(node, dot, scope) for node in nodes)
-
-    def _block(self, node: Any, dot: Any, scope: Any) -> str:
-        kind, expression, body, otherwise = node
-        if kind == "define":
-            return ""
-        value = self._value(expression, dot, scope)
-        if kind == "value":
-            return str(value)
-        if kind == "range":
-            return "".join(self._text(body, item, scope) for item in value)
-        return self._text(body if value else otherwise, value if kind == "with" and value else dot, scope)
-
-    def _value(self, expression: str, dot: Any, scope: Any) -> Any:
-        value: list[Any] = []
-        for call in expression.split(" | "):
-            words = shlex.split(call, posix=False)
-            arguments = [self._term(word, dot, scope) for word in words]
-            if len(words) == 1 and not value and words[0] not in FUNCTIONS:
-                value = arguments
-            elif words[0] == "include":
-                value = [self._text(self._defined[arguments[1]], scope, scope).strip("\n")]
-            else:
-                value = [FUNCTIONS[words[0]](*arguments[1:], *value)]
-        return value[0]
-
-    def _term(self, word: str, dot: Any, scope: Any) -> Any:
-        if word.startswith('"') or word.isdigit():
-            return yaml.safe_load(word)
-        if not word.startswith("."):
-            return word
-        found = dot if word == "." else scope
-        for name in filter(None, word.split(".")):
-            found = found[name]
-        return found
+class ChartError(Exception):
+    """What Helm says of values that it refuses."""
 
 
-def _dumped(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=False).rstrip("\n")
+def linted(root: Path, values: dict[str, Any]) -> list[str]:
+    """What Helm's linter has against the chart with these values: warnings and errors."""
+    said = _asked(root, values)
+    return [f"{one['path']}: {one['error']}" for one in said["messages"] if one["severity"] > 1]
 
 
-FUNCTIONS: dict[str, Any] = {
-    "quote": lambda value: f'"{value}"',
-    "default": lambda fallback, value: value or fallback,
-    "add": lambda *numbers: sum(numbers),
-    "toYaml": _dumped,
-    "nindent": lambda count, text: "\n" + "\n".join(" " * count + line for line in text.splitlines()),
-}
+def rendered(root: Path, **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """Manifests by kind and name, of a release `mine`. Raises ChartError."""
+    said = _asked(root, values)
+    if said["refusal"]:
+        raise ChartError(said["refusal"])
+    files = [text for name, text in said["files"].items() if name.endswith(".yaml")]
+    made = [one for text in files for one in yaml.safe_load_all(text) if one]
+    found = {(one["kind"], one["metadata"]["name"]): one for one in made}
+    assert len(found) == len(made)
+    return found
 
 
-def _parse(source: str) -> list[Node]:
-    return _nodes(_tokens(source))[0]
+def _asked(root: Path, values: dict[str, Any]) -> dict[str, Any]:
+    words = [sys.executable, __file__, str(root)]
+    done = subprocess.run(words, input=json.dumps(values), capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
-def _tokens(source: str) -> Iterator[tuple[bool, str]]:
-    """Texts, and actions (True), without the blanks that dashes take away."""
-    at = 0
-    for match in ACTION.finditer(source):
-        before, left, action, right, after = match.groups()
-        yield False, source[at : match.start()] + ("" if left else before)
-        yield True, action
-        at = match.end() if right else match.end() - len(after)
-    yield False, source[at:]
+def _answers(root: str, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    helm: Any = importlib.import_module("helm_python")
+    yield "messages", helm.lint(root, values, strict=True)["messages"]
+    try:
+        with helm.Chart.load(root) as chart:
+            yield "files", chart.render(values, name=RELEASE)
+        yield "refusal", ""
+    except helm.HelmError as error:
+        yield "refusal", str(error)
 
 
-def _nodes(tokens: Iterator[tuple[bool, str]]) -> tuple[list[Node], str]:
-    """Up to `end` or `else`, which is the second value."""
-    nodes: list[Node] = []
-    for is_action, text in tokens:
-        kind, _, expression = text.partition(" ")
-        if not is_action:
-            nodes.append(text)
-        elif text in ("end", "else"):
-            return nodes, text
-        elif kind in ("if", "range", "with", "define"):
-            body, last = _nodes(tokens)
-            otherwise = _nodes(tokens)[0] if last == "else" else []
-            nodes.append((kind, expression, body, otherwise))
-        else:
-            nodes.append(("value", text, [], []))
-    return nodes, ""
+if __name__ == "__main__":
+    print(json.dumps(dict(_answers(sys.argv[1], json.load(sys.stdin)))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,13 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from chart import Chart
 
 from firelane.cli import build_parser
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
-CHART = DEPLOY / "helm" / "firelane"
 
 
 def parsed(words: list[str]) -> Any:
@@ -111,72 +108,3 @@ def test_the_composition_is_of_this_image() -> None:
     options = parsed(["serve", *service["command"]])
     assert service["ports"] == [f"127.0.0.1:{options.port}:{options.port}"]
     assert seconds(service["stop_grace_period"]) > options.drain_timeout
-
-
-@pytest.fixture(scope="module")
-def chart() -> Chart:
-    return Chart(CHART)
-
-
-def container(manifests: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    pod = manifests["Deployment"]["spec"]["template"]["spec"]
-    (found,) = pod["containers"]
-    return pod, found
-
-
-def test_the_chart_serves_the_embedded_model(chart: Chart) -> None:
-    manifests = chart.render()
-    pod, server = container(manifests)
-    options = parsed(["serve", *server["args"]])
-    assert (options.model, options.allow_anonymous, options.tls_cert) == (None, True, None)
-    assert pod["terminationGracePeriodSeconds"] > options.drain_timeout + 5
-    assert {volume["name"] for volume in pod["volumes"]} == {m["name"] for m in server["volumeMounts"]}
-    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert manifests["Service"]["spec"]["selector"].items() <= labels.items()
-
-
-def test_the_chart_is_ready_when_the_models_are(chart: Chart) -> None:
-    _, server = container(chart.render(tlsSecret="certificate", apiKeysSecret="tenants"))
-    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
-    options = parsed(["serve", *server["args"]])
-    assert server["readinessProbe"]["httpGet"] == {"path": "/health", "port": "metrics"}
-    assert ports["metrics"] == options.metrics_port  # which needs neither key nor certificate
-    assert "httpGet" not in server["livenessProbe"]  # a model that loads is no reason to end the server
-
-
-def test_the_chart_with_all_that_can_be_set(chart: Chart) -> None:
-    manifests = chart.render(
-        model="org/model",
-        args=["--alias", "gpt=org/model"],
-        apiKeysSecret="tenants",
-        tlsSecret="certificate",
-        hubTokenSecret="hub",
-        cache={"existingClaim": "packed"},
-        models={"existingClaim": "shelf"},
-        nodeSelector={"disk": "fast"},
-        tolerations=[{"key": "gpu", "operator": "Exists"}],
-        affinity={"nodeAffinity": {}},
-    )
-    pod, server = container(manifests)
-    options = parsed(["serve", *server["args"]])
-    assert (options.model, options.alias) == ("org/model", [("gpt", "org/model")])
-    mounts = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
-    assert str(options.api_keys.parent) in mounts
-    assert str(options.tls_cert.parent) in mounts
-    assert options.tls_key.parent == options.tls_cert.parent
-    claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
-    assert claims == [{"claimName": "packed"}, {"claimName": "shelf"}]
-    assert (pod["nodeSelector"], pod["tolerations"][0]["key"]) == ({"disk": "fast"}, "gpu")
-    assert manifests["Service"]["spec"]["ports"][0]["name"] == "https"
-
-
-def test_all_values_are_used(chart: Chart) -> None:
-    text = "".join(chart.sources.values())
-    assert set(chart.values) == set(re.findall(r"\.Values\.(\w+)", text))
-
-
-def test_helm_accepts_the_chart() -> None:
-    helm = linter("helm")
-    subprocess.run([helm, "lint", "--strict", str(CHART)], check=True)
-    done = subprocess.run([helm, "template", "mine", str(CHART)], capture_output=True, text=True, check=True)
-    assert len(list(yaml.safe_load_all(done.stdout))) == 2
