@@ -34,10 +34,20 @@ def parse_address(text: str, default_port: int) -> Address:
     host, sign, port = text.rpartition(":")
     if not sign or text.endswith("]") or (":" in host and not host.startswith("[")):
         host, port = text, str(default_port)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+    if not is_port or not _is_host(host):
         raise UsageError(f"{text}: is not HOST, HOST:PORT or [HOST]:PORT")
     return Address(host, int(port))
+
+
+def _is_host(text: str) -> bool:
+    """Whether it can be a name or an IP address: what else there is, a resolver does not take."""
+    try:
+        return bool(text) and not set(text) & set("[]/ ") and bool(text.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class Discovery(Protocol):

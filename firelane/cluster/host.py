@@ -58,6 +58,7 @@ class EngineHost:
     def take_engine(self, acceptor: socket.socket) -> None:
         """Another engine, to which connections go from now on. Takes over the socket."""
         self._drop_acceptor()
+        acceptor.setblocking(False)
         self._acceptor = acceptor
 
     def lose_engine(self) -> None:

@@ -72,6 +72,7 @@ class Channels:
         self._last_step: StepFrame | None = None
         self._told_all_s = 0.0
         self._lost: list[int] = []
+        self._is_receiving = False
         self._lock = threading.RLock()  # guards all of these
         self._poller = select.poll()
         self._poller.register(acceptor.fileno(), select.POLLIN)
@@ -92,6 +93,7 @@ class Channels:
 
     def receive(self, timeout_s: float | None = 0.0) -> list[ToEngine]:
         """As Channel.receive, of all connections."""
+        self._is_receiving = True
         frames = self._read(0.0)
         if not frames and timeout_s != 0.0:
             with self._lock:
@@ -120,6 +122,9 @@ class Channels:
             self._try(number, lambda channel: channel.send(frame))
 
     def _broadcast(self, frame: FromEngine) -> None:
+        """Before anything is received, while the engine loads, gateways that come hear of it here."""
+        if not self._is_receiving:
+            self._admit()
         kind = type(frame)
         if kind is Awake:
             self._told.pop(Asleep, None)
@@ -190,7 +195,7 @@ class Channels:
             return []
         for frame in own:
             if isinstance(frame, Submit):
-                self._live[number].update(request.id for request in frame.requests)
+                self._live[number].update(one.id for one in frame.requests if not one.prefetch)
         return own
 
     def _is_allowed(self, number: int, frame: ToEngine) -> bool:

@@ -86,7 +86,8 @@ class TierReads:
         for waited in self._inner.take():
             wait = self._waits.get(waited.sequence.id)
             if wait is None or waited.error:
-                self._waits.pop(waited.sequence.id, None)
+                if waited.error:
+                    self._give_up(waited.sequence)
                 ended.append(waited)
             else:
                 wait.is_ready = True
@@ -102,7 +103,7 @@ class TierReads:
 
     def abort(self, sequence: Sequence) -> None:
         """Its pages come all the same: somebody else may ask for them."""
-        self._waits.pop(sequence.id, None)
+        self._give_up(sequence)
         if self._inner.get(sequence.id) is sequence:
             self._inner.abort(sequence)
 
@@ -135,6 +136,11 @@ class TierReads:
         for ticket in tickets:
             self._reads[ticket].waiting.append(sequence)
         return tickets
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """It will never begin."""
+        self._waits.pop(sequence.id, None)
+        self._unused = [(other, pages) for other, pages in self._unused if other is not sequence]
 
     def _wanted(self, sequence: Sequence) -> list[WantedPage]:
         """Pages of no longer a prefix than there is room for."""

@@ -4,6 +4,7 @@ made here, so that none has to find, open or trust anything itself."""
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 
@@ -71,12 +72,16 @@ class PeerConnections:
             received = None
         if received is None:
             self._leave(member)
-        elif isinstance(received[0], PeerReady):
-            self._greet(member, received[0].engine_id)
-        elif isinstance(received[0], PeerSought):
-            self._seek(member, received[0])
-        elif isinstance(received[0], PeerLost):
-            self._reconnect_later(member, received[0].engine_id)
+            return
+        message, fds = received
+        for fd in fds:  # nobody asks an engine for one
+            os.close(fd)
+        if isinstance(message, PeerReady):
+            self._greet(member, message.engine_id)
+        elif isinstance(message, PeerSought):
+            self._seek(member, message)
+        elif isinstance(message, PeerLost):
+            self._reconnect_later(member, message.engine_id)
 
     def _greet(self, member: _Member, engine_id: str) -> None:
         member.engine_id = engine_id
@@ -99,6 +104,9 @@ class PeerConnections:
                 _connect(other, member)
 
     def _reconnect_later(self, member: _Member, engine_id: str) -> None:
+        """Unless it is of another server, or has ended: then it never comes back by this id."""
+        if all(other.engine_id != engine_id for other in self._members):
+            return
         delay_s = member.delays.get(engine_id, FIRST_DELAY_S)
         member.delays[engine_id] = min(2 * delay_s, MOST_DELAY_S)
         asyncio.get_running_loop().call_later(delay_s, self._reconnect, member, engine_id)

@@ -76,5 +76,5 @@ class FrameReader(Generic[FrameT]):
     def _decode(self, body: memoryview) -> FrameT:
         try:
             return self._decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"undecodable frame of {len(body)} bytes: {error}") from error

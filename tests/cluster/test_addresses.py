@@ -26,7 +26,9 @@ def test_addresses(text, host, port):
     assert parse_address(text, 9) == Address(host, port)
 
 
-@pytest.mark.parametrize("text", ["", ":1", "a:0", "a:65536", "a:x", "a:-1", "[]:1"])
+@pytest.mark.parametrize(
+    "text", ["", ":1", "a:0", "a:65536", "a:x", "a:-1", "[]:1", "a:²", "a..b", "x" * 64, "[::1:5"]
+)
 def test_what_is_no_address(text):
     with pytest.raises(UsageError, match="HOST"):
         parse_address(text, 9)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from pathlib import Path
 
 import pytest
 from hosts_support import HELLO, PATIENCE_S, Engine, play, until
 
 from firelane.cluster.addresses import Place
-from firelane.cluster.dial import dial
+from firelane.cluster.dial import DialError, dial
 from firelane.cluster.tls import ClusterTls
 from firelane.errors import UsageError
+from firelane.gateway.engines.link import EngineLink
 from firelane.wire.frames import PROTOCOL_VERSION
 from firelane.wire.hello import Hello
 from firelane.wire.numbers import number_of
@@ -229,5 +231,36 @@ def test_a_connection_that_says_nothing_is_ended(monkeypatch):
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
         writer.close()
+
+    play(scenario)
+
+
+def test_an_engine_that_takes_no_connections_does_not_hold_up_its_host():
+    async def scenario(world):
+        await world.host()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(b"x")
+        ours.setblocking(True)
+        world.hosts[0].take_engine(ours)
+        with pytest.raises(DialError, match="takes no connection"):
+            await dial(world.places[0], HELLO, None)
+        theirs.close()
+
+    play(scenario)
+
+
+def test_a_connection_that_has_ended_before_it_is_taken_over_is_lost_at_once():
+    async def scenario(world):
+        await world.host()
+        dialed = await dial(world.places[0], HELLO, None)
+        dialed.transport.abort()
+        await asyncio.sleep(0.0)
+        downs = []
+        link = EngineLink(downs.append)
+        link.adopt(dialed.transport, dialed.number, b"")
+        assert downs == ["connection closed"]
 
     play(scenario)

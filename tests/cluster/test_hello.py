@@ -44,3 +44,9 @@ def test_an_empty_message_is_no_hello():
     assert take_hello(bytes(LENGTH_BYTES)) is None
     with pytest.raises(WireError):
         take_hello(bytes(LENGTH_BYTES) + b"x")
+
+
+def test_nested_arrays_are_no_hello():
+    body = b"\x82\xa4type\xa5hello\xa1x" + b"\x91" * (MOST_BYTES - 100) + b"\xc0"
+    with pytest.raises(WireError):
+        take_hello(len(body).to_bytes(LENGTH_BYTES, "little") + body)

@@ -14,6 +14,7 @@ from firelane.wire.frames import (
     Abort,
     Asleep,
     Awake,
+    Beat,
     Drain,
     EngineStats,
     Finished,
@@ -206,3 +207,32 @@ def test_a_request_that_meets_an_engine_in_standby_is_served_and_leaves_it_there
     served.receive(1.0)
     assert not served.is_to_sleep
     assert scene.owner.frames()[-1] == Awake(0.0)
+
+
+def test_who_comes_while_the_engine_loads_hears_of_it() -> None:
+    scene = Scene()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        socket.send_fds(scene.acceptor, [(1).to_bytes(NUMBER_BYTES, "little")], [theirs.fileno()])
+    gateway = Gateway(ours)
+    scene.channels.send(Progress("load", 1, 2))
+    scene.channels.send(Beat(0.5))
+    assert gateway.frames() == [Progress("load", 1, 2), Beat(0.5)]
+    scene.gateways.append(gateway)
+    scene.close()
+
+
+def test_what_is_only_announced_is_not_aborted_with_its_gateway(scene) -> None:
+    one = scene.join(1)
+    one.send(Submit([NewRequest(id=ONE, prompt=bytes(4), sampling=Sampling(), prefetch=True)]))
+    scene.channels.receive()
+    one.close()
+    assert scene.channels.receive() == []
+
+
+def test_a_frame_of_nested_arrays_is_none(scene) -> None:
+    one = scene.join(1)
+    body = b"\x93\xa5abort\x90" + b"\x91" * 100_000 + b"\xc0"
+    one.channel._sock.sendall(len(body).to_bytes(4, "little") + body)
+    scene.channels.receive()
+    assert not scene.channels._others

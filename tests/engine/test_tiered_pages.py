@@ -197,19 +197,23 @@ def test_a_late_read_keeps_nobody_waiting(driver, request_of, alone, monkeypatch
 
 
 def test_an_abort_while_pages_are_read(driver, request_of):
-    d = driver()
+    d = driver(num_blocks=6)
     tier = HeldUp(64, page_bytes_of(d))
     with tiered(d, tier) as tiers:
-        d.submit(request_of(1, range(17)))
+        d.submit(request_of(1, range(17), max_tokens=1))
         d.run()
         forget_pages(d, tiers)
-        d.submit(request_of(2, range(17)))
+        d.submit(request_of(2, range(17), max_tokens=1))
         d.step()
         d.abort(2)
         d.step()
         assert d.reasons[2] == "abort"
         tier.go_on.set()
         d.run()
+        d.core.kv.forget()
+        d.submit(request_of(3, range(17), max_tokens=1))
+        d.run()
+        assert d.cached[3] == 16, "who was aborted keeps no room"
 
 
 def test_standby_gives_the_memory_back(driver, request_of):

@@ -11,7 +11,7 @@ import pytest
 
 from firelane.errors import UsageError
 from firelane_ray.relay import AnswerError, Relay
-from firelane_ray.server_process import options_of
+from firelane_ray.server_process import _line, options_of
 
 
 class Broken(httpx.AsyncByteStream):
@@ -109,3 +109,14 @@ def test_options(settings, options) -> None:
 def test_senseless_options() -> None:
     with pytest.raises(UsageError, match="engine_kwargs: sizes"):
         options_of({"sizes": {"a": 1}})
+
+
+def test_the_log_is_read_on_behind_a_line_that_is_too_long() -> None:
+    async def lines() -> list[str]:
+        stream = asyncio.StreamReader(limit=64)
+        for data in (b"first\n\n", b"x" * 200, b"\nlast\n"):
+            stream.feed_data(data)
+        stream.feed_eof()
+        return [await _line(stream) for _ in range(3)]
+
+    assert asyncio.run(lines()) == ["first", "last", ""]

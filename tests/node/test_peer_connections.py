@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from firelane.kv import KvCache, WantedPage
 from firelane.kv.transfer import PlainCopier
 from firelane.node import peer_connections
 from firelane.node.peer_connections import PeerConnections
+from firelane.wire.peers import PeerLost, PeerReady, send
 
 
 class Core:
@@ -115,6 +117,25 @@ def test_an_engine_that_is_gone_is_forgotten():
         assert second[1].engine_id not in third[0].transfer.peers
 
     play(scenario)
+
+
+def test_who_is_not_here_is_not_connected_again():
+    """Ids of engines of other servers may come from clients: nothing is kept of them, nor of descriptors."""
+
+    async def test():
+        node = PeerConnections()
+        with node.join() as engine, Path(__file__).open() as file:
+            before = len(list(Path("/proc/self/fd").iterdir()))
+            for number in range(9):
+                send(engine, PeerLost(f"elsewhere{number}"), (file.fileno(),))
+                await asyncio.sleep(0)
+            send(engine, PeerReady("here"))
+            await until(lambda: node._members[0].engine_id == "here")
+            assert node._members[0].delays == {}
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+        node.close()
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("memory", [None, PageMemory(pages=np.zeros((4, 32), np.uint8), layout_id="x")])

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import singledispatch
 from typing import NamedTuple
 
+from firelane.backends.cpu import rank_calls
 from firelane.backends.cpu.attention_calls import attention, attention_type, latent_cache, rope_and_cache
 from firelane.backends.cpu.contract_source import contract_source
 from firelane.backends.cpu.expert_calls import (
@@ -140,8 +141,8 @@ def generate(layout: Layout) -> str:
         receives=_truth(layout.received),
         sends=_truth(layout.sent),
         divides=_truth(layout.program.row_ranks > 1),
-        received=_mail_parts(layout.received, layout),
-        sent=_mail_parts(layout.sent, layout),
+        received=rank_calls.mail_parts(layout.received, layout),
+        sent=rank_calls.mail_parts(layout.sent, layout),
         scratch=f"(largest({', '.join(dict.fromkeys(scratch))}) + 63) / 64 * 64",
         row_scratch=max(row_scratch_of(op, layout) for op in ops),
         declared="\n".join(f"void {call.name}(Executor<Model>&, Context&, int);" for call in calls),
@@ -194,6 +195,14 @@ call.register(DeltaRule, delta_rule)
 call.register(StateSpace, state_space)
 call.register(ExpertGatedLinear, expert_gated_linear)
 call.register(ExpertLinear, expert_linear)
+call.register(AllReduce, rank_calls.all_reduce)
+call.register(Gather, rank_calls.gather)
+call.register(TakeRows, rank_calls.take_rows)
+call.register(AwaitCache, rank_calls.await_cache)
+call.register(GatherRows, rank_calls.gather_rows)
+call.register(GatherColumns, rank_calls.gather_columns)
+call.register(Send, rank_calls.send)
+call.register(Receive, rank_calls.receive)
 
 
 def scratch_of(op: Op, layout: Layout) -> list[str]:
@@ -330,75 +339,3 @@ def _(op: Route, layout: Layout) -> str:
     outputs = f"{_at(op.picks, layout)}, {_at(op.shares, layout)}"
     arguments = f"RouteArgs{{{_at(op.logits, layout)}, {vectors}, {outputs}}}"
     return f"Route<{shape}>::run(c, thread, {_rows(op.logits)}, {arguments});"
-
-
-@call.register
-def _(op: AllReduce, layout: Layout) -> str:
-    strides = ", ".join(str(layout.stride(value)) for value in (op.x, op.out, op.residual or op.out))
-    flags = ", ".join([_flag(op.bias), _flag(op.residual), _truth(op.scale != 1.0)])
-    number = layout.meetings[op]
-    fields = [
-        f"c.shared_rows<float>({number % 2})",
-        "c.shared_apart / sizeof(float)",
-        _at(op.out, layout),
-        _vector(op.bias, layout),
-        _at_or_null(op.residual, layout),
-        _float(op.scale),
-    ]
-    kernel = f"AllReduce<{op.ranks}, {op.out.width}, {strides}, {flags}>"
-    return f"{kernel}{{{', '.join(fields)}}}.run(c, thread, {number}, {_rows(op.x)});"
-
-
-@call.register
-def _(op: Gather, layout: Layout) -> str:
-    """Each rank has written its columns where the first one reads all of them."""
-    arguments = f"{layout.meetings[op]}, {_bytes(op.x, layout)}, logits"
-    return f"gather<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
-
-
-@call.register
-def _(op: TakeRows, layout: Layout) -> str:
-    arguments = f"{_bytes(op.x, layout)}, {_bytes(op.out, layout)}"
-    return f"take_rows<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
-
-
-@call.register
-def _(op: AwaitCache, layout: Layout) -> str:
-    return f"meet(c, thread, {layout.meetings[op]});"
-
-
-@call.register
-def _(op: GatherRows, layout: Layout) -> str:
-    number = layout.meetings[op]
-    arguments = f"{number}, c.shared_rows<std::uint8_t>({number % 2}), {_bytes(op.out, layout)}"
-    return f"gather_rows<{layout.row_bytes(op.x)}>(c, thread, {arguments});"
-
-
-@call.register
-def _(op: GatherColumns, layout: Layout) -> str:
-    number, size = layout.meetings[op], layout.element_bytes(op.x.dtype)
-    residual = 0 if op.residual is None else layout.stride(op.residual)
-    sizes = layout.row_bytes(op.x), layout.row_bytes(op.out), op.slots, residual
-    shape = ", ".join(map(str, [*sizes, *(width * size for width in op.widths)]))
-    places = f"c.shared_rows<std::uint8_t>({number % 2}), {_bytes(op.out, layout)}"
-    return f"gather_columns<{shape}>(c, thread, {number}, {places}, {_at_or_null(op.residual, layout)});"
-
-
-@call.register
-def _(op: Send, layout: Layout) -> str:
-    return f"send<{layout.row_bytes(op.x)}, {layout.sent[op.x]}>(c, thread, {_bytes(op.x, layout)});"
-
-
-@call.register
-def _(op: Receive, layout: Layout) -> str:
-    shape = f"{layout.row_bytes(op.out)}, {layout.received[op.out]}"
-    return f"receive<{shape}>(c, thread, {_bytes(op.out, layout)});"
-
-
-def _mail_parts(values: Mapping[Value, int], layout: Layout) -> str:
-    """Of the values that stages hand on; one of no bytes where there are none."""
-    return ", ".join(f"{{{layout.row_bytes(v)}, {before}}}" for v, before in values.items()) or "{0, 0}"
-
-
-def _bytes(value: Value, layout: Layout) -> str:
-    return f"c.at<std::uint8_t>({layout.value_index[value]})"

@@ -52,7 +52,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_protocol(self)
         self.data_received(head)
-        if not transport.is_closing():
+        if transport.is_closing():  # its end may have been told to the protocol before
+            self._give_up("connection closed")
+        else:
             transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

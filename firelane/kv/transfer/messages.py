@@ -133,7 +133,7 @@ class Line:
         self.receive_into(memoryview(body))
         try:
             message = _decoder.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ConnectionLostError(f"not a message: {error}") from error
         if isinstance(message, Refused):
             raise ConnectionLostError(message.reason)

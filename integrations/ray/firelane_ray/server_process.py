@@ -95,12 +95,16 @@ class ServerProcess:
 
 
 async def _line(stream: asyncio.StreamReader) -> str:
-    """The next one that is not empty; "" at the end, or where one is too long."""
-    with contextlib.suppress(ValueError):
-        while data := await stream.readline():
-            if text := data.decode(errors="replace").strip():
-                return text
-    return ""
+    """The next one that is not empty; "" at the end. Those that are too long are left out: a pipe that nobody
+    reads would stop the server."""
+    while True:
+        try:
+            data = await stream.readline()
+        except ValueError:
+            continue
+        text = data.decode(errors="replace").strip()
+        if text or not data:
+            return text
 
 
 def _decoded(line: str) -> dict[str, Any]:
