@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from firelane.cli import process_setup
+from firelane.cli.engine_sharing import OneGateway
 from firelane.cli.engines import GatewayEngines
 from firelane.cli.progress import ProgressDisplay, ProgressEvents
 from firelane.cli.remote_engines import hello_of
@@ -24,13 +25,9 @@ from firelane.node.supervisor import EngineExit
 from firelane.telemetry.logs import event
 
 if TYPE_CHECKING:
-    import socket
-
     from firelane.cli.engine_shares import EngineOptions
-    from firelane.cli.node_plan import ModelSetup
     from firelane.cluster.addresses import Address
     from firelane.gateway.engines.link import EngineLink
-    from firelane.gateway.requests.models import Models
     from firelane.wire.frames import Loading, Progress, Ready
 
 log = logging.getLogger(__name__)
@@ -67,7 +64,11 @@ class _Service:
         self._began_s, self._port, self._served = time.perf_counter(), 0, False
         self._fleet: Fleet[EngineLink] = Fleet(options.configs(), self, is_shared=True)
         self._engines = GatewayEngines(
-            options, self._on_progress, self._on_loading, model=self._name, sharing=_HostSharing(self._host)
+            options,
+            self._on_progress,
+            self._on_loading,
+            model=self._name,
+            sharing=OneGateway(self._host.take_engine),
         )
 
     async def run(self) -> None:
@@ -150,41 +151,3 @@ class _Service:
         error.exit_code = failed.exit_code if failed is not None else ended.exit_code
         self._failure = self._failure or error
         self._shutdown.begin()
-
-
-class _HostSharing:
-    """The EngineSharing of an engine's host: the other gateways are those that it lets in."""
-
-    is_shared = True
-
-    def __init__(self, host: EngineHost) -> None:
-        self._host = host
-
-    def place(self) -> int:
-        return 0
-
-    def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
-        del place, model, replica
-        self._host.take_engine(acceptor)
-
-    def retire(self, place: int) -> None:
-        pass
-
-    def is_held(self, place: int) -> bool:
-        del place
-        return False
-
-    def remove(self, place: int) -> None:
-        pass
-
-    def follow(self, models: Models) -> None:
-        pass
-
-    def add_model(self, setup: ModelSetup) -> None:
-        pass
-
-    def change_model(self, setup: ModelSetup) -> None:
-        pass
-
-    def remove_model(self, name: str) -> None:
-        pass

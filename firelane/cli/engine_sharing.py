@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -40,17 +41,23 @@ class EngineSharing(Protocol):
     def remove_model(self, name: str) -> None: ...
 
 
-class NotShared:
-    """The EngineSharing of a server with one gateway process."""
+class OneGateway:
+    """The EngineSharing of a process that has one gateway of its own. on_engine: who else lets gateways in;
+    gets the acceptor of each new engine, and owns it. None: nobody."""
 
-    is_shared = False
+    def __init__(self, on_engine: Callable[[socket.socket], None] | None = None) -> None:
+        self.is_shared = on_engine is not None
+        self._on_engine = on_engine
 
     def place(self) -> int:
         return 0
 
     def add(self, place: int, model: str, replica: str, acceptor: socket.socket) -> None:
         del place, model, replica
-        acceptor.close()
+        if self._on_engine is None:
+            acceptor.close()
+        else:
+            self._on_engine(acceptor)
 
     def retire(self, place: int) -> None:
         pass
@@ -75,4 +82,4 @@ class NotShared:
         pass
 
 
-NOT_SHARED: EngineSharing = NotShared()
+NOT_SHARED: EngineSharing = OneGateway()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from firelane.contract import Executor, StepInputs, StepOutputs
+from firelane.contract import Executor, StepInputs, StepLimits, StepOutputs
 from firelane.engine.apply import PlanApplier
 from firelane.engine.grammar.masks import GrammarMasks
 from firelane.engine.inputs import InputWriter
@@ -78,39 +78,18 @@ class EngineCore:
         it was committed. snapshots: where prompts leave snapshots of recurrent states. clock: seconds, of
         steps and pulls. Raises UsageError for an executor that speculates and keeps recurrent states."""
         limits = executor.limits
-        if speculates and limits.state_bytes:
-            raise UsageError(
-                "speculative decoding: a model with recurrent state cannot take back what it has computed of "
-                "a draft that is not accepted; serve it without drafts"
-            )
-        self._executor = executor
-        self._channel = channel
-        self._clock = clock
-        self.kv = KvCache(
-            limits.num_blocks,
-            limits.block_size,
-            limits.spans,
-            prefix_cache,
-            chunk_tokens=limits.max_num_batched_tokens,
-            states=StateSnapshots(
-                limits.num_snapshots if prefix_cache else 0,
-                block_size=limits.block_size,
-                chunk_tokens=limits.max_num_batched_tokens,
-                rule=snapshots,
-                is_kept=bool(limits.state_bytes),
-            ),
-            code=limits.kv_cache_code,
-        )
+        _check_drafts(limits, speculates=speculates)
+        self._executor, self._channel, self._clock = executor, channel, clock
+        self.kv = _cache_of(limits, snapshots, is_searched=prefix_cache)
         self.policy = policy or FairPolicy(limits.max_num_batched_tokens)
         self.table = SequenceTable(limits.max_num_seqs, self.kv, executor.state, self.policy)
         stages = executor.max_in_flight if executor.is_pipelined else 1
         self.scheduler = Scheduler(self.table, self.kv, limits, self.policy, stages)
         self._writer = SlotWriter(executor.state)
         self._applier = PlanApplier(self.table, self.kv, self.policy, self._writer)
-        self._prerequisites = prerequisites
+        self._prerequisites, self._pulls = prerequisites, PullCounters()
         self._masks = GrammarMasks(self.table, self._writer)
         self._inputs = InputWriter(limits, executor.max_in_flight)
-        self._pulls = PullCounters()
         self._page_pulls: PagePulls | None = None
         self._tier_reads: TierReads | None = None
         self._tell: Callable[[CacheEvents], None] = lambda _: None
@@ -319,3 +298,31 @@ class EngineCore:
         self._executor.submit(inputs)
         self._next_step += 1
         self._in_flight.append(_InFlight(plan, inputs, self._clock()))
+
+
+def _check_drafts(limits: StepLimits, *, speculates: bool) -> None:
+    if speculates and limits.state_bytes:
+        raise UsageError(
+            "speculative decoding: a model with recurrent state cannot take back what it has computed of "
+            "a draft that is not accepted; serve it without drafts"
+        )
+
+
+def _cache_of(limits: StepLimits, snapshots: SnapshotRule | None, *, is_searched: bool) -> KvCache:
+    """The cache of an executor. is_searched: for prefixes of prompts."""
+    states = StateSnapshots(
+        limits.num_snapshots if is_searched else 0,
+        block_size=limits.block_size,
+        chunk_tokens=limits.max_num_batched_tokens,
+        rule=snapshots,
+        is_kept=bool(limits.state_bytes),
+    )
+    return KvCache(
+        limits.num_blocks,
+        limits.block_size,
+        limits.spans,
+        is_searched,
+        chunk_tokens=limits.max_num_batched_tokens,
+        states=states,
+        code=limits.kv_cache_code,
+    )
