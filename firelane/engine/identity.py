@@ -13,11 +13,13 @@ from firelane.storage import read_regular
 from firelane.weights.checkpoint import Checkpoint
 
 
-def checkpoint_identity(model_dir: Path) -> str:
-    """Of config.json and of the fingerprint of the weight files (the null backend needs
-    none). To be read before they are loaded: what replaces them later is another model."""
+def checkpoint_identity(model_dir: Path, *, times: bool = False) -> str:
+    """Of config.json and of the content of the weight files (the null backend needs none), the same for a
+    copy on another machine; with `times` also of when these files changed, for what is kept here. To be
+    read before they are loaded: what replaces them later is another model."""
     try:
-        weights = Checkpoint.open(model_dir).fingerprint
+        checkpoint = Checkpoint.open(model_dir)
+        weights = checkpoint.fingerprint if times else checkpoint.content
     except ModelError:
         weights = ""
     config = read_regular(model_dir / "config.json")

@@ -24,7 +24,7 @@ from firelane.engine.peers import connect_peers
 from firelane.engine.policies import make_policy
 from firelane.engine.rights import ALL_RIGHTS, Rights
 from firelane.engine.standby import NO_STANDBY, EngineStandby, Standby
-from firelane.engine.tiers import NO_TIERS, NoTiers, open_tiers
+from firelane.engine.tiers import NO_TIERS, NoTiers, files_identity, open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.errors import FirelaneError, MachineError
 from firelane.kv import SnapshotRule
@@ -193,6 +193,7 @@ def _load_and_serve(
 ) -> int:
     began_s = time.monotonic()
     checkpoint = checkpoint_identity(config.model_dir) + rotation_identity(config)
+    files = files_identity(config)
     executor = load_executor(config, _progress_to(channel, pulse), on_loading=channel.send)
     copier = PlainCopier() if peer_socket is None else page_copier(config.cache_dir)
     rights.loaded(executor.settle)
@@ -216,7 +217,7 @@ def _load_and_serve(
         peers = connect_peers(
             peer_socket, core, executor.page_memory, identity, copier, config.kv_transfer_address
         )
-        tiers = open_tiers(config.tiers, core, executor.page_memory, identity)
+        tiers = open_tiers(config.tiers, core, executor.page_memory, identity + files)
         if executor.can_sleep:
             served.standby = EngineStandby(executor, core.kv, tiers)
         load_s = time.monotonic() - began_s

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from firelane.contract import PageMemory
 from firelane.engine.core import EngineCore
-from firelane.engine_config import TiersConfig
+from firelane.engine.identity import checkpoint_identity
+from firelane.engine_config import EngineConfig, TiersConfig
 from firelane.errors import UsageError
 from firelane.kv.tiers import Admission, AdmitAll, AdmitReused, HostTier, PageTier, TieredPages
 from firelane.kv.tiers.cipher import PageCipher, Plain
@@ -40,11 +41,17 @@ class NoTiers:
 NO_TIERS = NoTiers()
 
 
+def files_identity(config: EngineConfig) -> str:
+    """Of the files that a model with tiers is loaded from: pages on a drive outlive a change of these, which
+    a sample of their content may not show."""
+    return "" if config.tiers is None else checkpoint_identity(config.model_dir, times=True)
+
+
 def open_tiers(
     config: TiersConfig | None, core: EngineCore, memory: PageMemory | None, identity: str
 ) -> TieredPages | NoTiers:
     """From now on the core has its tiers, which the caller closes before the executor is released. identity:
-    as in wire.Ready. A drive that fails leaves its tier out. Raises UsageError."""
+    as in wire.Ready, with `files_identity`. A drive that fails leaves its tier out. Raises UsageError."""
     if config is None:
         return NO_TIERS
     if core.kv.states.is_kept:

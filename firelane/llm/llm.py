@@ -22,7 +22,7 @@ from firelane.engine.grammar.queue import grammar_queue
 from firelane.engine.identity import checkpoint_identity, model_identity
 from firelane.engine.load import load_executor, rotation_identity
 from firelane.engine.policies import make_policy
-from firelane.engine.tiers import open_tiers
+from firelane.engine.tiers import files_identity, open_tiers
 from firelane.engine_config import EngineConfig
 from firelane.errors import RequestError, UsageError
 from firelane.kv import SnapshotRule
@@ -74,6 +74,7 @@ class LLM:
         self._prompts = PromptBuilder(self._tokenizer, self._files)
         self._assistant = Assistant(self._prompts)
         checkpoint = checkpoint_identity(model_dir) + rotation_identity(config)
+        files = files_identity(config)
         self._executor = load_executor(config, progress)
         self._channel = LocalChannel()
         self._grammars = grammar_queue(tokenizer_dir, self._executor.vocab_size)
@@ -86,7 +87,7 @@ class LLM:
             snapshots=SnapshotRule(interval=config.state_snapshot_interval),
         )
         identity = model_identity(checkpoint, self._executor, config)
-        self._tiers = open_tiers(config.tiers, self._core, self._executor.page_memory, identity)
+        self._tiers = open_tiers(config.tiers, self._core, self._executor.page_memory, identity + files)
         self._next_id = 0
         self._closed = False
 

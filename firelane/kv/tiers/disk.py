@@ -78,7 +78,7 @@ class DiskTier:
         if slot == NO_SLOT:
             return self._get_from_others(stored, into)
         proof = self._proofs.get(slot, b"")
-        if not self._copy(self._segment, slot, stored, proof, into):
+        if not self._copy_own(slot, stored, proof, into):
             if self.index.is_current(slot, generation) and not self._is_failed:
                 self._discard(slot, stored)
             return False
@@ -92,11 +92,11 @@ class DiskTier:
             owner = self.index.owner(slot)
             if owner is not None:
                 self.index.discard(owner.key)
-        try:
-            self._segment.erase(slots)
-        except OSError as error:
-            self._note(error)
-        return len(slots)
+        erased = sum(map(self._erase, slots))
+        if erased < len(slots):
+            left, path = len(slots) - erased, self._segment.stem
+            log.error("kv_disk_not_erased path=%s pages=%d: end the engine, and delete its files", path, left)
+        return erased
 
     def standby(self) -> None:
         """Files stay."""
@@ -137,19 +137,32 @@ class DiskTier:
         self._written += 1
         self._errors = 0
 
-    def _get_from_others(self, key: PageKey, into: NDArray[np.uint8]) -> bool:
-        for segment, slot, proof in self._others.find(key):
-            if self._copy(segment, slot, key, proof, into):
-                return True
-        return False
-
-    def _copy(self, segment: Segment, slot: int, key: PageKey, proof: bytes, into: NDArray[np.uint8]) -> bool:
-        buffer = self._buffer()
+    def _erase(self, slot: int) -> bool:
         try:
-            segment.read(slot, buffer)
+            self._segment.erase([slot])
         except OSError as error:
             self._note(error)
             return False
+        return True
+
+    def _get_from_others(self, key: PageKey, into: NDArray[np.uint8]) -> bool:
+        for segment, slot, proof in self._others.find(key):
+            with contextlib.suppress(OSError):  # of files that are not ours, and may have got shorter
+                if self._copy(segment, slot, key, proof, into):
+                    return True
+        return False
+
+    def _copy_own(self, slot: int, key: PageKey, proof: bytes, into: NDArray[np.uint8]) -> bool:
+        try:
+            return self._copy(self._segment, slot, key, proof, into)
+        except OSError as error:
+            self._note(error)
+            return False
+
+    def _copy(self, segment: Segment, slot: int, key: PageKey, proof: bytes, into: NDArray[np.uint8]) -> bool:
+        """Raises OSError."""
+        buffer = self._buffer()
+        segment.read(slot, buffer)
         page = buffer[: into.size]
         if not self._cipher.unseal(key, page, proof):
             return False

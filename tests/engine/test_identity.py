@@ -1,0 +1,37 @@
+"""What makes two engines those of one model."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from firelane.engine.identity import checkpoint_identity
+
+
+@pytest.fixture
+def model(tmp_path):
+    def make(name, scale=1.0, **config):
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps(config))
+        save_file({"w": np.full((64, 64), scale, np.float32)}, directory / "model.safetensors")
+        return directory
+
+    return make
+
+
+def test_a_copy_on_another_host_is_the_same_model(model):
+    """Which has other times: it was fetched at another moment."""
+    here, there = model("here"), model("there")
+    os.utime(there / "model.safetensors", (1, 1))
+    assert checkpoint_identity(here) == checkpoint_identity(there)
+    assert checkpoint_identity(here, times=True) != checkpoint_identity(there, times=True)
+
+
+def test_other_weights_and_another_config_are_another_model(model):
+    found = {checkpoint_identity(made) for made in (model("a"), model("b", 2.0), model("c", more=1))}
+    assert len(found) == 3
