@@ -2,17 +2,19 @@
 
     python benchmarks/recovery.py [--backend cpu|null] [--streams N] [--kills N] [--only PART ...]
 
-A real server on the embedded model, under N streams that begin again as they end; each request is one of a
-fixed set (greedy, seeded, with penalties, with log-probabilities), whose answers are first recorded
-undisturbed. Parts:
+A real server on the embedded model, or on another one (--model), under N streams that begin again as they
+end; each request is one of a fixed set (greedy, seeded, with penalties, with log-probabilities), whose
+answers are first recorded undisturbed. Parts:
 
     kill1, kill2     kill -9 of an engine, with one replica and with two
     all2             kill -9 of both of two at the same instant
     stop1, stop2     SIGSTOP of an engine
     restart2         SIGUSR2, with two replicas
     rank             kill -9 of either of two ranks of an engine
+    expert           the same of two ranks that share experts, of a --model that has some
     stage            the same of two stages
     host             the same of two ranks on two hosts, which are processes of this machine
+    hosts            the same of three stages on three hosts
 
 The pause is the longest time between two events of a stream, over one disturbance. "Beyond re-prefill" is the
 pause less the time that the engines that are left take to compute again what was lost, at the rate at which
@@ -34,7 +36,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -45,6 +47,7 @@ import httpx
 import msgspec
 
 from firelane.bench.server import ServerProcess, descendants
+from firelane.models.config import read_config
 
 RESUMED = re.compile(r"requests_resumed .* tokens=(\d+) one_by_one=(\d+)")
 EVENT = re.compile(rb"data: (\{.*?\})\n\n", re.DOTALL)
@@ -86,10 +89,10 @@ class Answer:
         return b"".join(self.parts)
 
 
-def spec_of(index: int, max_tokens: int) -> dict[str, Any]:
+def spec_of(index: int, max_tokens: int, vocabulary: range) -> dict[str, Any]:
     draw = random.Random(index)
     return {
-        "prompt": [draw.randrange(100, 4000) for _ in range(PROMPT_TOKENS)],
+        "prompt": draw.choices(vocabulary, k=PROMPT_TOKENS),
         "max_tokens": max_tokens,
         "seed": index,
         "ignore_eos": True,
@@ -218,7 +221,8 @@ class Bench:
     def __init__(self, server: ServerProcess, replicas: int, args: argparse.Namespace) -> None:
         self.server, self.replicas, self.args = server, replicas, args
         self.port = urlsplit(server.url).port or 0
-        self.specs = [spec_of(i, args.tokens) for i in range(args.streams)]
+        self.vocabulary = vocabulary_of(args.model)
+        self.specs = [spec_of(i, args.tokens, self.vocabulary) for i in range(args.streams)]
         self.tokens_per_s = 0.0
 
     async def up(self) -> None:
@@ -275,7 +279,7 @@ class Bench:
         length = PROMPT_TOKENS + self.args.tokens // 2
         draw = random.Random()
         bodies = [
-            {"prompt": [draw.randrange(100, 4000) for _ in range(length)], "max_tokens": 2, "stream": True}
+            {"prompt": draw.choices(self.vocabulary, k=length), "max_tokens": 2, "stream": True}
             for _ in self.specs
         ]
         answers = await asyncio.gather(*(ask(self.port, body) for body in bodies))
@@ -312,6 +316,12 @@ class Bench:
             await asyncio.sleep(0.1)
 
 
+def vocabulary_of(model: Path | None) -> range:
+    """Tokens that prompts are drawn of: no special ones of the embedded model."""
+    size = read_config(model)["vocab_size"] if model is not None else 4000
+    return range(100, min(size, 4000))
+
+
 def is_rank(pid: int) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -320,11 +330,15 @@ def is_rank(pid: int) -> bool:
         return False
 
 
+MASTER = "127.0.0.1:29533"
 OPTIONS = {
     "rank": ("--tensor-parallel-size", "2"),
+    "expert": ("--expert-parallel-size", "2"),
     "stage": ("--pipeline-parallel-size", "2"),
-    "host": ("--tensor-parallel-size", "2", "--nnodes", "2", "--master-addr", "127.0.0.1:29533"),
+    "host": ("--tensor-parallel-size", "2", "--master-addr", MASTER),
+    "hosts": ("--pipeline-parallel-size", "3", "--master-addr", MASTER),
 }
+HOSTS = {"host": 2, "hosts": 3}
 """Parts whose action is of ranks."""
 PARTS: dict[str, tuple[int, str]] = {
     "kill1": (1, "kill"),
@@ -342,9 +356,10 @@ def run_part(name: str, args: argparse.Namespace) -> Row:
     times = args.kills if "kill" in action else 1
     options = ["--backend", args.backend, "--replicas", str(replicas), "--max-num-seqs", "256"]
     options += OPTIONS.get(name, ())
+    model = [] if args.model is None else [str(args.model)]
     with (
-        second_host(options) if name == "host" else nullcontext(),
-        ServerProcess(own_of(name, options)) as server,
+        other_hosts([*model, *options], HOSTS.get(name, 1)) as first,
+        ServerProcess([*model, *options, *first]) as server,
     ):
         bench = Bench(server, replicas, args)
         row = asyncio.run(bench.part(name, getattr(bench, action), times))
@@ -353,20 +368,24 @@ def run_part(name: str, args: argparse.Namespace) -> Row:
         return row
 
 
-def own_of(name: str, options: list[str]) -> list[str]:
-    """Processes of the first host."""
-    return [*options, "--node-rank", "0"] if name == "host" else options
-
-
 @contextmanager
-def second_host(options: list[str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "firelane", "serve", *options, "--node-rank", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+def other_hosts(arguments: list[str], count: int) -> Iterator[list[str]]:
+    """Processes of all hosts but the first; gives the options of that one."""
+    if count == 1:
+        yield []
+        return
+    command, nodes = [sys.executable, "-m", "firelane", "serve"], ["--nnodes", str(count), "--node-rank"]
+    processes = [
+        subprocess.Popen([*command, *arguments, *nodes, str(host)], stderr=subprocess.DEVNULL)
+        for host in range(1, count)
+    ]
     try:
-        yield
+        yield [*nodes, "0"]
     finally:
-        process.terminate()
-        process.wait()
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
 
 
 HEAD = """\
@@ -388,6 +407,7 @@ def line_of(row: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", type=Path, help="a directory, in place of the embedded model")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--streams", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=200, help="of each answer")

@@ -21,13 +21,17 @@ REAPED_S = 30.0
 """Until the system has ended a process whose socket it has closed: a busy one takes its time."""
 
 
+class RankEndedError(MachineError):
+    """A rank that has ended while others may be waiting for it."""
+
+
 class RankProcess:
     """Process of rank `rank`, which runs `module` with the descriptor of its socket as its argument; `task`
     is what send() tells it. fds: that it inherits."""
 
     def __init__(self, module: str, rank: int, task: object, fds: Sequence[int]) -> None:
         self._rank, self._task = rank, task
-        self._is_ending = self._is_ready = False
+        self._is_ending = self._is_loaded = self._is_ready = False
         self._sock, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", module, str(theirs.fileno())]
@@ -61,6 +65,17 @@ class RankProcess:
             ) from error
         self._sock.settimeout(None)
         self._expect(LOADED)
+        self._is_loaded = True
+
+    def check(self) -> None:
+        """Raises RankEndedError where it has said that it is loaded, and has ended before await_ready()."""
+        if not self._is_loaded or self._process.poll() is None:
+            return
+        try:
+            self._expect(READY)
+        except MachineError as error:
+            raise RankEndedError(str(error)) from error
+        raise RankEndedError(f"{self.name} {self._ending()}")
 
     def await_ready(self) -> None:
         """Behind await_loaded(). Raises MachineError where it has ended."""

@@ -8,7 +8,8 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from firelane import env
+from firelane.backends.background import in_background
 from firelane.backends.cuda.device import Device
 from firelane.backends.cuda.executor import CudaExecutor
 from firelane.backends.cuda.loader import load_on, opened
@@ -39,6 +41,8 @@ from firelane.program.program import Program
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 
 MODULE = "firelane.backends.cuda.rank_process"
+POLL_S = 0.1
+"""Between looks at the other processes, while this one loads."""
 BLAME_S = 1.0
 """Until a rank that is gone was noticed, when a step has failed."""
 log = logging.getLogger(__name__)
@@ -70,7 +74,9 @@ def load_led(
     leader.check(program)
     opened_device = stack.enter_context(device)
     stack.callback(leader.close)  # what others still wait for must not keep the device
-    executor = load_on(opened_device, program, checkpoint, leader.own_config, progress, leader)
+    executor = leader.watching(
+        lambda: load_on(opened_device, program, checkpoint, leader.own_config, progress, leader)
+    )
     stack.callback(executor.release)
     for process in leader.processes:
         process.await_ready()
@@ -88,6 +94,7 @@ class Leader:
     module: str = MODULE
     link: StepLink | None = field(default=None, init=False)
     processes: list[RankProcess] = field(default_factory=list[RankProcess], init=False)
+    _is_closed: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __post_init__(self) -> None:
         config, asked = self.config, self.config.ranks_option
@@ -153,6 +160,15 @@ class Leader:
             self.link.close_fd()
         return state
 
+    def watching(self, work: Callable[[], CudaExecutor]) -> CudaExecutor:
+        """What `work` returns; it runs in another thread, for where ranks meet PyTorch waits for all of them
+        without an end. Raises RankEndedError as soon as one has ended."""
+        running = in_background(work, name="load", until=self._is_closed)
+        while not wait([running], POLL_S).done:
+            for process in self.processes:
+                process.check()
+        return running.result()
+
     def meet_loaded(self) -> None:
         for process in self.processes:
             process.await_loaded()
@@ -161,6 +177,7 @@ class Leader:
         """Idempotent."""
         for process in self.processes:
             process.close()
+        self._is_closed.set()
 
     def _task(self, rank: int, sizes: StepLimits, slots_fd: int) -> Task:
         assert self.link is not None

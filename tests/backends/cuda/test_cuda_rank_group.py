@@ -13,9 +13,10 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from firelane.backends.cuda import loader
+from firelane.backends.cuda import loader, peers
 from firelane.backends.cuda.member import Alone
 from firelane.backends.cuda.rank_group import Leader, RankGroup, load_led
+from firelane.backends.rank_process import RankEndedError
 from firelane.contract import SAMPLE, Executor
 from firelane.engine_config import ExecutorConfig
 from firelane.errors import MachineError, UsageError
@@ -28,6 +29,7 @@ from tests.backends.executor_contract import Batch
 from tests.models.families import make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
 
+LOST = "tests.backends.cuda.lost_rank"
 SIZES = {"max_num_seqs": 2, "max_num_batched_tokens": 4, "max_model_len": 32, "block_size": 16}
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 4).tolist()
 
@@ -50,12 +52,12 @@ def config_of(directory: Path, **options: object) -> ExecutorConfig:
 
 
 @contextmanager
-def group_of(directory: Path, **options: object) -> Generator[RankGroup]:
+def group_of(directory: Path, module: str = MODULE, **options: object) -> Generator[RankGroup]:
     config = config_of(directory, **options)
     program = load_program(read_config(directory))
     with ExitStack() as stack:
         meeting = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "meeting"  # each group its own
-        leader = Leader(program, directory, config, meeting, module=MODULE)
+        leader = Leader(program, directory, config, meeting, module=module)
         stack.callback(leader.close)
         group = load_led(leader, peer_of(leader.rank, leader.layout, leader.meeting), lambda *_: None, stack)
         try:
@@ -108,6 +110,16 @@ def test_a_stage_without_attention_is_refused(tmp_path: Path) -> None:
     leader = Leader(program, directory, config_of(directory, pipeline_parallel_size=4), tmp_path / "meeting")
     with pytest.raises(UsageError, match="--pipeline-parallel-size 4: a stage would have no attention"):
         leader.check(program)
+
+
+def test_a_rank_that_ends_before_all_have_met(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for it goes on in a thread, which is over before long here."""
+    monkeypatch.setattr(peers, "MEET_S", 60.0)
+    with (
+        pytest.raises(RankEndedError, match=r"rank 1 of the model ended \(SIGKILL\) while it was loading"),
+        group_of(checkpoint, module=LOST, tensor_parallel_size=2),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
