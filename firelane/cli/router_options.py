@@ -4,15 +4,19 @@ travel between servers."""
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firelane.errors import UsageError
 
 if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
+    from firelane.engine_config import EngineConfig
     from firelane.env import Environment
     from firelane.gateway.kv_events.config import KvEventsConfig
     from firelane.node.remote_peers import RemotePeersConfig
+
+TRANSFER = "--kv-transfer-address"
 
 
 def add_routers(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +29,7 @@ def add_routers(parser: argparse.ArgumentParser) -> None:
         """'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'""",
     )
     group.add_argument(
-        "--kv-transfer-address",
+        TRANSFER,
         metavar="IP:PORT",
         help="exchange pages of the KV cache with engines of other servers, where requests have "
         "kv_transfer_params; they reach this one's first engine there (needs --cluster-key-file)",
@@ -67,24 +71,35 @@ def _kv_events(arguments: argparse.Namespace, options: EngineOptions) -> KvEvent
 def _remote_peers(
     arguments: argparse.Namespace, options: EngineOptions, settings: Environment
 ) -> RemotePeersConfig | None:
+    text: str | None = arguments.kv_transfer_address
+    if text is None:
+        return None
+    _refuse(
+        TRANSFER,
+        (bool(arguments.engines), "--engines", "pages of engines of other hosts do not travel"),
+        (options.models > 1, "several models", "each engine has a port of its own"),
+        (arguments.take_over, "--take-over", "the server before has the port"),
+    )
+    return page_exchange(text, arguments.cluster_key_file, options.engine, options.replicas, settings)
+
+
+def page_exchange(
+    text: str, key_file: Path | None, engine: EngineConfig, engines: int, settings: Environment
+) -> RemotePeersConfig:
+    """How so many engines exchange pages with those of other servers, from the address `text` on. Raises
+    UsageError."""
     from firelane.backends import takes_gpu
     from firelane.node.remote_peers import RemotePeersConfig
     from firelane.storage import cluster_key
 
-    option, text, engine = "--kv-transfer-address", arguments.kv_transfer_address, options.engine
-    if text is None:
-        return None
-    host, port = _address(option, text, options.replicas)
+    host, port = _address(TRANSFER, text, engines)
     _refuse(
-        option,
-        (bool(arguments.engines), "--engines", "pages of engines of other hosts do not travel"),
-        (options.models > 1, "several models", "each engine has a port of its own"),
+        TRANSFER,
         (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
         (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
         (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
-        (arguments.take_over, "--take-over", "the server before has the port"),
     )
-    return RemotePeersConfig(host, port, cluster_key(arguments.cluster_key_file, settings.cluster_key))
+    return RemotePeersConfig(host, port, cluster_key(key_file, settings.cluster_key))
 
 
 def _refuse(option: str, *cases: tuple[bool, str, str]) -> None:

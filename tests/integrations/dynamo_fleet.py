@@ -59,6 +59,12 @@ class Fleet:
     def worker(self, *options: str) -> subprocess.Popen[bytes]:
         return self._start(f"worker{len(self._processes)}", "firelane_dynamo", *PLANES, *ENGINE, *options)
 
+    def page_exchange(self) -> tuple[str, ...]:
+        """Options of a further worker that exchanges pages with others that have such."""
+        key = self._directory / "cluster.key"
+        key.write_text("0123456789abcdef")
+        return ("--kv-transfer-address", f"127.0.0.1:{_free_port()}", "--cluster-key-file", str(key))
+
     def busy_worker(self) -> subprocess.Popen[bytes]:
         """One that has requests in flight."""
         for number, process in enumerate(self._processes):

@@ -88,10 +88,15 @@ def test_all_workers_give_the_same_answers_also_in_streams(fleet: Fleet) -> None
 
 def test_sampled_with_a_seed_and_logprobs(fleet: Fleet) -> None:
     fields = {"max_tokens": 8, "temperature": 1.0, "seed": 11, "logprobs": 2, "n": 2}
-    one, other = fleet.complete(STORY, **fields), fleet.complete(STORY, **fields)
-    assert one["choices"] == other["choices"]
-    assert len(one["choices"]) == 2
-    assert len(one["choices"][0]["logprobs"]["token_logprobs"]) == 8
+    one, other = (
+        sorted(
+            fleet.complete(STORY, **fields)["choices"], key=lambda choice: choice["index"]
+        )  # come in any order
+        for _ in range(2)
+    )
+    assert one == other
+    assert [choice["index"] for choice in one] == [0, 1]
+    assert len(one[0]["logprobs"]["token_logprobs"]) == 8
 
 
 def test_a_bad_request_is_refused(fleet: Fleet) -> None:
@@ -133,14 +138,18 @@ def test_streams_go_on_when_a_process_is_killed(fleet: Fleet, victim: str) -> No
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Iterator[Fleet]:
     with Fleet(Path(PYTHON), tmp_path_factory.mktemp("pair"), cache_dir, ("--router-mode", "kv")) as made:
-        made.worker("--disaggregation-mode", "prefill")
-        made.worker("--disaggregation-mode", "decode")
+        for mode in ("prefill", "decode"):
+            made.worker("--disaggregation-mode", mode, *made.page_exchange())
         made.until_ready(2)
         yield made
 
 
 def test_prefill_and_decode_apart_give_the_answer_of_one_worker(fleet: Fleet, pair: Fleet) -> None:
     fields = {"prompt": STORY, "max_tokens": 32, "temperature": 1.0, "seed": 5}
-    assert streamed(pair, **fields)[0] == streamed(fleet, **fields)[0]
+    text, usage = streamed(pair, **fields)
+    assert text == streamed(fleet, **fields)[0]
+    assert (
+        usage["prompt_tokens_details"]["cached_tokens"] == len(STORY) - 16
+    )  # all but the page of its last token
     assert "request received" in pair.log("worker1")
     assert "request received" in pair.log("worker2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import dynamo_types
 import pytest
 from dynamo_types import Context, DisaggregationMode, EngineShutdown, Fields, InvalidArgument
+from msgspec.structs import replace
 
 from firelane.engine_config import EngineConfig
+from firelane.node.remote_peers import RemotePeersConfig
 from firelane.sources.resolve import EMBEDDED
 
 TIMEOUT_S = 300.0
@@ -22,28 +25,35 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a scenario with a worker, which has started where its engine can."""
+    """Runs a scenario with a worker of each mode; several of them exchange pages."""
     dynamo_types.install(monkeypatch)
     from firelane_dynamo.options import WorkerOptions
     from firelane_dynamo.worker import FirelaneEngine
 
     def in_loop(
         scenario: Callable[[Any], Coroutine[Any, Any, Any]],
-        mode: DisaggregationMode = DisaggregationMode.AGGREGATED,
+        *modes: DisaggregationMode,
         **changes: Any,
     ) -> Any:
         engine = EngineConfig(
             **{"model_dir": EMBEDDED, "cache_dir": tmp_path, "backend": "null", "max_num_seqs": 4, **changes}
         )
-        worker = Fields(model_name="m", served_model_name="name", disaggregation_mode=mode)
+
+        def worker(mode: DisaggregationMode) -> Any:
+            peers = RemotePeersConfig("127.0.0.1", _free_port(), b"0123456789abcdef") if modes[1:] else None
+            own = engine if peers is None else replace(engine, kv_transfer_address=peers.address(0))
+            worker = Fields(model_name="m", served_model_name="name", disaggregation_mode=mode)
+            return FirelaneEngine(
+                WorkerOptions(engine=own, worker=worker, engine_timeout_s=60.0, peers=peers)
+            )
 
         async def whole():
-            made = FirelaneEngine(WorkerOptions(engine=engine, worker=worker, engine_timeout_s=60.0))
+            made = [worker(mode) for mode in modes or (DisaggregationMode.AGGREGATED,)]
             try:
-                return await asyncio.wait_for(scenario(made), TIMEOUT_S)
+                return await asyncio.wait_for(scenario(*made), TIMEOUT_S)
             finally:
-                await made.cleanup()
-                await made.cleanup()
+                for one in (*made, *made):
+                    await one.cleanup()
 
         return asyncio.run(whole())
 
@@ -139,6 +149,29 @@ def test_prefill_hands_over_after_one_token(run) -> None:
     run(scenario, DisaggregationMode.PREFILL)
 
 
+def test_decode_has_the_pages_of_prefill(run) -> None:
+    """Pages that cannot be had are computed."""
+
+    async def scenario(prefill, decode):
+        await prefill.start(1)
+        await decode.start(2)
+        prompt = list(range(50, 150))
+        asked = {"token_ids": prompt, "stop_conditions": {"max_tokens": 4}}
+        (handed,) = [chunk async for chunk in prefill.generate(asked, Context())]
+        said = handed["disaggregated_params"]
+        assert len(said["kv_transfer_params"]["remote_block_ids"]) == len(prompt) // 16
+        asked["prefill_result"] = {"disaggregated_params": said}
+        whole = [chunk async for chunk in decode.generate(asked, Context())]
+        assert whole[-1]["completion_usage"]["prompt_tokens_details"]["cached_tokens"] == 96
+        assert whole[0]["token_ids"][:1] == handed["token_ids"]
+        for wrong in ({"remote_engine_id": "gone"}, {"remote_port": "none"}):
+            params = said["kv_transfer_params"] | wrong
+            result = {"disaggregated_params": {"kv_transfer_params": params}}
+            assert len(await answer(decode, request(prefill_result=result))) == 4
+
+    run(scenario, DisaggregationMode.PREFILL, DisaggregationMode.DECODE)
+
+
 def test_an_engine_that_cannot_start_says_why(run, tmp_path) -> None:
     async def scenario(worker):
         with pytest.raises(EngineShutdown, match=r"config\.json"):
@@ -165,3 +198,9 @@ def test_without_an_engine_requests_go_to_other_workers(run, monkeypatch) -> Non
 
     run(scenario)
     assert killed == [signal.SIGTERM]
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

@@ -158,8 +158,11 @@ def around(head: bytes, tail: bytes) -> Callable[[str], bytes]:
 def transfer_params(results: Sequence[ChoiceResult]) -> dict[str, Any] | UnsetType:
     """The `kv_transfer_params` of an answer, for the server that goes on with the request."""
     pages = results[0].pages if results else None
-    if pages is None:
-        return UNSET
+    return UNSET if pages is None else params_of(pages)
+
+
+def params_of(pages: PagesAt) -> dict[str, Any]:
+    """Place of a prompt's pages, in the form of vLLM's connectors."""
     host, _, port = pages.address.rpartition(":")
     return {
         "do_remote_decode": False,

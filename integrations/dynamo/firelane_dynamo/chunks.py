@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from firelane.errors import FirelaneError
+from firelane.gateway.answers.formats import params_of
 from firelane.wire.frames import FinishReason, NewRequest, PagesAt, Started, TokenLogprobs
 
 Chunk = dict[str, Any]
@@ -27,6 +28,7 @@ class Choice:
         self.tokens = self.cached_tokens = 0
         self.prompt_tokens = len(request.prompt) // 4
         self.error: FirelaneError | None = None
+        self.pages: PagesAt | None = None
         self.is_open = True
         self._reports = request.sampling.logprobs
         self._on_news = on_news
@@ -60,7 +62,7 @@ class Choice:
         pass
 
     def on_pages(self, pages: PagesAt) -> None:
-        del pages
+        self.pages = pages
 
     def on_end(self) -> None:
         self._is_ended = True
@@ -102,6 +104,11 @@ class Choices:
     def cancel(self) -> None:
         for choice in self.all:
             choice.cancel()
+
+    def handed_over(self) -> Chunk:
+        """What a worker for decode is told of a prompt: where its pages are, if they can be had."""
+        pages = self.all[0].pages
+        return {} if pages is None else {"kv_transfer_params": params_of(pages)}
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """As they come; a reader that is slow gets several tokens in one. The last one has the usage."""

@@ -12,6 +12,8 @@ from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.engines.recovery import Resume
 from firelane.gateway.engines.replicas import EngineEvents, ReplicaSet
 from firelane.gateway.engines.watch import Deadlines, Heartbeat
+from firelane.node.peer_connections import PeerConnections
+from firelane.node.remote_peers import RemotePeers, RemotePeersConfig
 from firelane.node.supervisor import EngineExit, EngineSupervisor
 from firelane.wire.frames import Ready
 from firelane_dynamo.kv_events import CacheRecord
@@ -25,11 +27,23 @@ class LocalEngine:
     """Used by one event loop. Owns the process, which is started again when it dies: its requests go on then,
     with the same tokens. An engine that cannot be had any more ends this worker."""
 
-    def __init__(self, config: EngineConfig, deadlines: Deadlines, cache: CacheRecord) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        deadlines: Deadlines,
+        cache: CacheRecord,
+        peers: RemotePeersConfig | None = None,
+    ) -> None:
+        """peers: how pages travel to and from engines of other workers; None: they do not."""
+        self._remote, self._peers = peers, PeerConnections(connects=False)
         self._link = EngineLink(watch=Heartbeat(deadlines))
         self.replicas = ReplicaSet([self._link], Resume())
         self._supervisor = EngineSupervisor(
-            config, self._link.attach, on_exit=self._on_exit, on_given_up=self._on_given_up
+            config,
+            self._link.attach,
+            on_exit=self._on_exit,
+            on_given_up=self._on_given_up,
+            join_peers=self._peers.join if peers is not None else None,
         )
         self._link.on_hang = lambda _: self._supervisor.kill()
         self._link.process = self._supervisor
@@ -44,6 +58,8 @@ class LocalEngine:
         """Return when the engine serves. Raises the FirelaneError for which it does not."""
         self.replicas.events = events
         self._first = asyncio.get_running_loop().create_future()
+        if self._remote is not None:
+            self._peers.reach(RemotePeers(self._remote, 1))
         await self._supervisor.start()
         return await self._first
 
@@ -56,6 +72,7 @@ class LocalEngine:
         self._is_closing = True
         self.replicas.close()
         await self._supervisor.stop(STOP_S if self._first is not None else 0.0)
+        self._peers.close()
 
     def _on_ready(self, ready: Ready) -> None:
         self._supervisor.mark_ready()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 from dynamo.common.backend.worker import WorkerConfig
 from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup, DynamoRuntimeConfig
 from dynamo.common.constants import DisaggregationMode
@@ -13,8 +15,10 @@ from dynamo.common.utils.runtime import parse_endpoint
 
 from firelane import env
 from firelane.cli import options
+from firelane.cli.router_options import TRANSFER, page_exchange
 from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
+from firelane.node.remote_peers import RemotePeersConfig
 from firelane.sources.resolve import resolve
 from firelane.text.tokenizer_source import tokenizer_directory
 
@@ -24,11 +28,13 @@ EMBEDDED_NAME = "firelane-embedded"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """engine_timeout_s: an engine that shows no life for so long is replaced."""
+    """engine_timeout_s: an engine that shows no life for so long is replaced. peers: how pages travel to and
+    from engines of other workers; None: they do not."""
 
     engine: EngineConfig
     worker: WorkerConfig
     engine_timeout_s: float
+    peers: RemotePeersConfig | None = None
 
 
 def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
@@ -46,7 +52,22 @@ def read_options(arguments: Sequence[str] | None) -> WorkerOptions:
     )
     if engine.ranks_option and given.disaggregation_mode != "agg":
         raise UsageError(f"{engine.ranks_option} beside --disaggregation-mode: pages of ranks do not travel")
-    return WorkerOptions(engine=engine, worker=_worker(given, engine), engine_timeout_s=given.engine_timeout)
+    peers = _peers(given, engine, environment)
+    if peers is not None:
+        engine = msgspec.structs.replace(engine, kv_transfer_address=peers.address(0))
+    return WorkerOptions(
+        engine=engine, worker=_worker(given, engine), engine_timeout_s=given.engine_timeout, peers=peers
+    )
+
+
+def _peers(
+    given: argparse.Namespace, engine: EngineConfig, environment: env.Environment
+) -> RemotePeersConfig | None:
+    if given.kv_transfer_address is None:
+        return None
+    if given.disaggregation_mode == "agg":
+        raise UsageError(f"{TRANSFER}: give --disaggregation-mode prefill or decode with it")
+    return page_exchange(given.kv_transfer_address, given.cluster_key_file, engine, 1, environment)
 
 
 def _worker(given: argparse.Namespace, engine: EngineConfig) -> WorkerConfig:
@@ -78,6 +99,17 @@ def _parser() -> argparse.ArgumentParser:
         choices=MODES,
         default="agg",
         help="part of a request that comes here: all, the prompt, or what follows (default: %(default)s)",
+    )
+    group.add_argument(
+        TRANSFER,
+        metavar="IP:PORT",
+        help="where workers of the other mode reach this one, to have pages of the KV cache from each other",
+    )
+    group.add_argument(
+        "--cluster-key-file",
+        type=Path,
+        metavar="FILE",
+        help="with a secret of at least 16 bytes that these workers share (default: FIRELANE_CLUSTER_KEY)",
     )
     group.add_argument(
         "--engine-timeout",

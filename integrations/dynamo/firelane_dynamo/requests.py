@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from firelane.api.sampling import SamplingFields, check_shared, unsupported
+from firelane.api.sampling import KvTransferParams, SamplingFields, check_shared, unsupported
 from firelane.errors import RequestError
 from firelane.request_limits import MAX_LOGPROBS
 from firelane.text.constraints import grammar_of
@@ -44,7 +44,7 @@ def new_requests(
 ) -> list[NewRequest]:
     """One sequence for each choice. request_id: of Dynamo, which a request keeps when it goes on at another
     worker; next_id: makes ids of sequences; defaults: sampling values of the model's author. prefill_only:
-    one token is drawn. Raises RequestError.
+    one token is drawn, and where the pages are is told. Raises RequestError.
     """
     _refuse(request)
     fields = _fields(request)
@@ -58,6 +58,7 @@ def new_requests(
         reports=reports,
     )
     prompt, grammar = _packed(request["token_ids"]), grammar_of(fields)
+    pages_at, pages_address = _pages(request)
     salt = (_part(request, "routing").get("cache_salt") or "").encode()
     return [
         NewRequest(
@@ -67,9 +68,22 @@ def new_requests(
             salt=salt,
             grammar=grammar,
             client=("", request_id) if grammar is not None else ("", ""),
+            pages_at=pages_at,
+            pages_address=pages_address,
+            tells_pages=prefill_only,
         )
         for index in range(1 if prefill_only else fields.n or 1)
     ]
+
+
+def _pages(request: Mapping[str, Any]) -> tuple[str, str]:
+    """Engine and address that the prompt's pages come from, as a worker for prefill has said. What cannot be
+    understood is computed."""
+    said = _part(_part(request, "prefill_result"), "disaggregated_params").get("kv_transfer_params")
+    try:
+        return msgspec.convert(said or {}, KvTransferParams, strict=False).source
+    except msgspec.ValidationError:
+        return "", ""
 
 
 def _refuse(request: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ class FirelaneEngine(LLMEngine):
         self._mode = options.worker.disaggregation_mode
         self._cache = CacheRecord()
         deadlines = Deadlines(silence_s=options.engine_timeout_s)
-        self._engine = LocalEngine(options.engine, deadlines, self._cache)
+        self._engine = LocalEngine(options.engine, deadlines, self._cache, options.peers)
         self._defaults = read_model_files(options.engine.model_dir).defaults
         self._snapshots = Snapshots(self._publish)
         self._publisher: SnapshotPublisher | None = None
@@ -85,7 +85,7 @@ class FirelaneEngine(LLMEngine):
             same_id.append(choices)
             async for chunk in choices.chunks():
                 if "finish_reason" in chunk and self._mode is DisaggregationMode.PREFILL:
-                    chunk["disaggregated_params"] = {"engine": "firelane"}
+                    chunk["disaggregated_params"] = {"engine": "firelane", **choices.handed_over()}
                 yield chunk
         except FirelaneError as error:
             raise _raised(error) from error
