@@ -83,3 +83,4 @@ def test_answers_survive_the_orderly_end_of_a_host(hosts: Hosts, connect: Connec
     found = under_load(hosts.server, connect, lambda: host.send_signal(signal.SIGTERM), FEW)
     assert found == expected
     assert host.wait(300) == 0
+    hosts.start_again(1)
