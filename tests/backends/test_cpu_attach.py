@@ -110,6 +110,7 @@ def test_another_secret_is_refused_and_the_next_host_is_taken(listener: Listener
     thread.join()
     assert isinstance(found[0], HostSocket)
     found[0].close()
+    assert listener.stranger == "127.0.0.1"
 
 
 def test_nobody_there(listener: Listener) -> None:

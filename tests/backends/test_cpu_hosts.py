@@ -48,6 +48,7 @@ def config_of(
     directory: Path, cache_dir: Path, *, own: int = 0, port: int, **options: object
 ) -> EngineConfig:
     sizes = options or {"tensor_parallel_size": 2}
+    count = sizes.pop("hosts", 2)
     return EngineConfig(
         model_dir=directory,
         cache_dir=cache_dir,
@@ -55,16 +56,16 @@ def config_of(
         max_num_seqs=4,
         max_num_batched_tokens=64,
         kv_cache_bytes=16 << 20,
-        hosts=HostsConfig(count=2, own=own, address="127.0.0.1", port=port, timeout_s=60.0),
+        hosts=HostsConfig(count=count, own=own, address="127.0.0.1", port=port, timeout_s=60.0),
         **sizes,
     )
 
 
-def start(config: EngineConfig, **environ: str) -> subprocess.Popen[str]:
+def start(config: EngineConfig, own: int = 1) -> subprocess.Popen[str]:
     """The process of another host."""
-    config = msgspec.structs.replace(config, hosts=msgspec.structs.replace(config.hosts, own=1))
+    config = msgspec.structs.replace(config, hosts=msgspec.structs.replace(config.hosts, own=own))
     command = [sys.executable, "-m", "firelane.engine.headless", config.to_json()]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env.for_child(**environ))
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env.for_child())
 
 
 def lead(config: EngineConfig) -> Executor:
@@ -72,18 +73,19 @@ def lead(config: EngineConfig) -> Executor:
 
 
 @contextmanager
-def group(config: EngineConfig) -> Iterator[tuple[Executor, subprocess.Popen[str]]]:
-    other = start(config)
+def group(config: EngineConfig) -> Iterator[Executor]:
+    others = [start(config, own) for own in range(1, config.hosts.count)]
     try:
         executor = lead(config)
         try:
-            yield executor, other
+            yield executor
         finally:
             executor.release()
-        assert other.wait(30) == GROUP_ENDED
+        assert [other.wait(120) for other in others] == [GROUP_ENDED] * len(others)
     finally:
-        other.kill()
-        other.communicate()
+        for other in others:
+            other.kill()
+            other.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +97,17 @@ def alone(checkpoint: Path, kernel_cache: Path) -> tuple[list[bytes], list[list[
         executor.release()
 
 
-@pytest.mark.parametrize("sizes", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"hosts": 4, "tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    ],
+    ids=str,
+)
 def test_the_bits_of_one_rank(checkpoint: Path, kernel_cache: Path, alone, sizes: dict[str, int]) -> None:
-    with group(config_of(checkpoint, kernel_cache, port=free_port(), **sizes)) as (executor, _):
+    with group(config_of(checkpoint, kernel_cache, port=free_port(), **sizes)) as executor:
         assert run(executor) == alone[0]
         assert serve(executor) == alone[1]
 

@@ -154,11 +154,12 @@ class HostSocket:
 
 
 class Listener:
-    """The place where one host takes connections of others."""
+    """The place where one host takes connections of others. stranger: address of the last peer that had
+    another secret."""
 
     def __init__(self, address: str, port: int, key: bytes) -> None:
         """port: 0 takes a free one. Raises MachineError."""
-        self._key = key
+        self._key, self.stranger = key, ""
         try:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             self._sock = socket.create_server((address, port), family=family, backlog=64)
@@ -176,10 +177,13 @@ class Listener:
             if left_s <= 0:
                 raise TimeoutError
             self._sock.settimeout(left_s)
-            sock, _ = self._sock.accept()
+            sock, peer = self._sock.accept()
             try:
                 return _proved(sock, self._key, leads=True)
-            except (LinkBrokenError, UsageError):
+            except LinkBrokenError:
+                sock.close()
+            except UsageError:
+                self.stranger = peer[0]
                 sock.close()
 
     def close(self) -> None:
@@ -273,7 +277,10 @@ def difference(leader: Hello, other: Hello) -> str:
             "all hosts"
         )
     if other.hosts != leader.hosts:
-        return f"{name} was started with --nnodes {other.hosts}, host 0 with {leader.hosts}"
+        return (
+            f"{name} was started with --nnodes {other.hosts}, host 0 with {leader.hosts}: give all hosts the "
+            "same"
+        )
     if not 0 < other.host < leader.hosts:
         return f"--node-rank {other.host}: that of another host than the first is 1 to {leader.hosts - 1}"
     for option, value in leader.options.items():
@@ -283,7 +290,10 @@ def difference(leader: Hello, other: Hello) -> str:
                 "all hosts the same"
             )
     if other.model != leader.model:
-        return f"{name} has another model than host 0: config.json or weights differ"
+        return (
+            f"{name} has another model than host 0: config.json or weights differ; give all hosts the same "
+            "files"
+        )
     if other.isa != leader.isa:
         return (
             f"{name} computes with {other.isa}, host 0 with {leader.isa}: sums would differ; set "

@@ -220,9 +220,12 @@ class TcpHosts:
         away = [host for host in range(1, self._hosts.count) if host not in self._attached]
         names = ", ".join(map(self._name, away))
         address, port = self._place
+        refusal = self._refusal
+        if self._listener.stranger:
+            refusal += f"; one at {self._listener.stranger} had another secret (--cluster-key-file)"
         return (
             f"{names} did not attach within {self._config.timeout_s:g} s: start each there with --nnodes "
-            f"{self._hosts.count}, its --node-rank and --master-addr {address}:{port}{self._refusal}"
+            f"{self._hosts.count}, its --node-rank and --master-addr {address}:{port}{refusal}"
         )
 
     def _name(self, host: int) -> str:
