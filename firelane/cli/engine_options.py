@@ -45,6 +45,11 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         f"one of {', '.join(ROUTING)}",
     )
     group.add_argument(
+        "--share-pages",
+        action="store_true",
+        help="replicas have pages of the KV cache from each other, where one has more of a prompt",
+    )
+    group.add_argument(
         "--no-recovery",
         action="store_true",
         help="requests fail when their engine dies, in place of going on with another one",
@@ -114,25 +119,47 @@ def engine_options(
         index=index,
         recovery=not arguments.no_recovery,
         routing=arguments.routing,
+        shares_pages=_shares_pages(arguments, engine),
     )
+
+
+def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
+    """Raises UsageError."""
+    if not arguments.share_pages:
+        return False
+    if arguments.prefill is not None or arguments.replicas == 1:
+        raise UsageError("--share-pages is of --replicas: say with it how many engines there are")
+    if getattr(arguments, "gateways", 1) > 1:
+        raise UsageError("--gateways beside --share-pages: each knows its own prompts alone; leave out one")
+    _check_travelling(engine, "--share-pages")
+    return True
 
 
 def _roles(arguments: argparse.Namespace, engine: EngineConfig) -> tuple[str, ...]:
     """The role of each engine; none where all do the same. Raises UsageError."""
-    from firelane.backends import takes_gpu
-
     prefill, decode = arguments.prefill, arguments.decode
     if prefill is None and decode is None:
         return ()
     if prefill is None or decode is None:
         given, missing = ("prefill", "decode") if decode is None else ("decode", "prefill")
         raise UsageError(f"--{given} alone: say with --{missing} how many engines do the rest")
+    option = "--prefill and --decode"
+    if arguments.replicas != 1:
+        raise UsageError(
+            f"--replicas beside {option}: the number of engines is said twice; leave out one or the other"
+        )
+    _check_travelling(engine, option)
+    return ("prefill",) * prefill + ("decode",) * decode
+
+
+def _check_travelling(engine: EngineConfig, option: str) -> None:
+    """Raises UsageError where pages of such engines do not travel, as the option wants it."""
+    from firelane.backends import takes_gpu
+
     for is_wrong, given, why in (
-        (arguments.replicas != 1, "--replicas", "the number of engines is said twice"),
         (not engine.prefix_cache, "--no-prefix-cache", "pages are found by the prefix cache"),
         (bool(engine.ranks_option), engine.ranks_option, "pages of several ranks do not travel"),
         (takes_gpu(engine.backend), f"--backend {engine.backend}", "pages of a GPU do not travel"),
     ):
         if is_wrong:
-            raise UsageError(f"{given} beside --prefill and --decode: {why}; leave out one or the other")
-    return ("prefill",) * prefill + ("decode",) * decode
+            raise UsageError(f"{given} beside {option}: {why}; leave out one or the other")

@@ -24,7 +24,8 @@ class EngineOptions:
     have some: as many as there are replicas. models: those that share this
     machine; index: of this one among them. recovery: requests go on when their engine dies. engine_timeout_s:
     an engine that shows no life for so long is replaced; step_deadline_s: one whose step takes longer (None:
-    the default). routing: as in ModelConfig. remote: where engines are that are not processes of this one.
+    the default). routing: as in ModelConfig. shares_pages: replicas have pages from each other.
+    remote: where engines are that are not processes of this one.
     kv_events: who is told of each engine's prefix cache; None: nobody. remote_peers: how pages travel to and
     from engines of other servers; None: they do not.
     """
@@ -38,6 +39,7 @@ class EngineOptions:
     engine_timeout_s: float = 5.0
     step_deadline_s: float | None = None
     routing: str = LEAST_TOKENS
+    shares_pages: bool = False
     remote: RemoteConfig | None = None
     kv_events: KvEventsConfig | None = None
     remote_peers: RemotePeersConfig | None = None
@@ -50,13 +52,13 @@ class EngineOptions:
                 msgspec.structs.replace(config, kv_transfer_address=remote.address(place))
                 for place, config in enumerate(configs)
             ]
-        if not self.roles:
+        if not self.roles and not self.shares_pages:
             return configs
         # In shared memory, where pages can be: the other engines map it.
         memory = "private" if self.engine.backend in ("cuda", "null") else "shared"
         return [
             msgspec.structs.replace(config, role=role, kv_cache_memory=memory)
-            for config, role in zip(configs, self.roles, strict=True)
+            for config, role in zip(configs, self.roles or ("both",) * len(configs), strict=True)
         ]
 
     def _shares(self) -> list[EngineConfig]:

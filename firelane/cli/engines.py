@@ -35,7 +35,7 @@ class GatewayEngines:
         self._events = make_feed(options.kv_events)
         self.replicas = ReplicaSet(
             recovery=Resume() if options.recovery else NoRecovery(),
-            router=Router.of(options.routing),
+            router=Router.of(options.routing, shares_pages=options.shares_pages),
             ejection=OutlierEjection(),
         )
         self._deadlines = Deadlines(

@@ -89,7 +89,14 @@ class ModelEngines:
             return remote_fleet(self.options.remote, self.options.engine, self)
         configs, shared = self.options.configs(), self._sharing.is_shared
         remote = self.options.remote_peers
-        return Fleet(configs, self, is_shared=shared, group_of=self._group_of, remote=remote)
+        return Fleet(
+            configs,
+            self,
+            is_shared=shared,
+            group_of=self._group_of,
+            remote=remote,
+            shares_pages=self.options.shares_pages,
+        )
 
     # ---- as its node sees it
 

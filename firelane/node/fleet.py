@@ -188,13 +188,15 @@ class Fleet(Generic[LinkT]):
         is_shared: bool = False,
         group_of: GroupOf = lambda _: NO_GROUPS,
         remote: RemotePeersConfig | None = None,
+        shares_pages: bool = False,
     ) -> None:
-        """remote: how pages travel to and from engines of other servers; None: they do not."""
+        """remote: how pages travel to and from engines of other servers; None: they do not. shares_pages:
+        these engines have pages from each other; those with roles do anyway."""
         self._events, self._group_of, self._remote = events, group_of, remote
         self._engines: Engines[LinkT] | None = None
         self._restarting, self._is_shared = False, is_shared
-        self._has_roles = any(config.role != "both" for config in configs)
-        self._peer_connections = PeerConnections(connects=self._has_roles)
+        self._has_peers = shares_pages or any(config.role != "both" for config in configs)
+        self._peer_connections = PeerConnections(connects=self._has_peers)
         self.replicas: list[Replica[LinkT]] = [
             self._replica(str(i), config) for i, config in enumerate(configs)
         ]
@@ -205,7 +207,7 @@ class Fleet(Generic[LinkT]):
             config,
             self._events,
             self._calm,
-            partial(self._peer_connections.join, int(name)) if self._has_roles or self._remote else None,
+            partial(self._peer_connections.join, int(name)) if self._has_peers or self._remote else None,
             has_acceptor=self._is_shared,
             group=self._group_of(name),
         )

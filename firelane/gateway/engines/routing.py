@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.least_time import LeastTime
+from firelane.gateway.engines.peer_pages import NoPeerPages, PeerPages, SharedPages
 from firelane.gateway.engines.policies import (
     Candidate,
     LeastRequests,
@@ -53,16 +54,23 @@ class Route(NamedTuple, Generic[EngineT]):
 
 class Router:
     """Prompts go to engines for prefill, and from there to those for decode. Where either kind is missing,
-    the other one does all. Without roles, or for requests that have no output, one engine does all."""
+    the other one does all. Without roles, or for requests that have no output, one engine does all; it may
+    have pages of others (peer_pages)."""
 
-    def __init__(self, prompts: Policy | None = None, decodes: Policy | None = None) -> None:
+    def __init__(
+        self,
+        prompts: Policy | None = None,
+        decodes: Policy | None = None,
+        peer_pages: PeerPages | None = None,
+    ) -> None:
         self._prompts, self._decodes = prompts or LeastTokens(), decodes or LeastTokens()
+        self._peer_pages = peer_pages or NoPeerPages()
 
     @staticmethod
-    def of(name: str) -> Router:
+    def of(name: str, *, shares_pages: bool = False) -> Router:
         """The router that chooses by the policy of this name, one for each role: what their engines
-        are sent differs."""
-        return Router(POLICIES[name](), POLICIES[name]())
+        are sent differs. shares_pages: engines have pages from each other."""
+        return Router(POLICIES[name](), POLICIES[name](), SharedPages() if shares_pages else None)
 
     def route(self, flight: InFlight, serving: Sequence[EngineT]) -> Route[EngineT] | None:
         """The caller sends the request there. None where no engine serves."""
@@ -71,10 +79,12 @@ class Router:
         prefillers = [link for link in serving if link.role != "decode"]
         decoders = [link for link in serving if link.role != "prefill"]
         if not any(map(_gives_pages, prefillers)):
-            return Route(_sent(self._prompts, flight, serving))
+            chosen = _sent(self._prompts, flight, serving)
+            self._peer_pages.sent(flight, chosen, serving)
+            return Route(chosen)
         if decoders and (flight.tokens or _is_short(flight)):
-            chosen = [link for link in decoders if link.engine_id == flight.next_engine]
-            return Route(_sent(self._decodes, flight, chosen or decoders))
+            announced = [link for link in decoders if link.engine_id == flight.next_engine]
+            return Route(_sent(self._decodes, flight, announced or decoders))
         link = _sent(self._prompts, flight, prefillers)
         goes_on = decoders and _gives_pages(link) and _goes_on(flight)
         return Route(link, self._decodes.choose(flight, decoders) if goes_on else None)

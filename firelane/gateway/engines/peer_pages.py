@@ -1,0 +1,54 @@
+"""Pages of prompts that another engine has, for one that was chosen for its load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.page_record import PAGE_TOKENS, PageOwner, PageRecord, page_names
+
+
+class PageSource(PageOwner, Protocol):
+    """An engine. engine_id: as in wire.Ready."""
+
+    @property
+    def engine_id(self) -> str: ...
+
+
+class PeerPages(Protocol):
+    """Hook of a router without roles."""
+
+    def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
+        """The request goes to this one of the engines that serve."""
+        ...
+
+
+class NoPeerPages:
+    """Engines compute what they have not."""
+
+    def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
+        pass
+
+
+class SharedPages:
+    """The engine with the longest part of a prompt gives its pages to the one that was chosen, where that has
+    less of it. The record is an estimate: what the peer has not any more is computed."""
+
+    def __init__(self) -> None:
+        self._record = PageRecord()
+
+    def sent(self, flight: InFlight, engine: PageSource, serving: Sequence[PageSource]) -> None:
+        request = flight.request
+        if request.pooling is not None or request.pages_at:
+            return
+        names = page_names(request.salt, request.prompt)
+        cached = self._record.cached_tokens(names)
+        self._record.add(engine, names)
+        peers = [other for other in serving if other is not engine and other.engine_id]
+        if not (cached and peers and engine.engine_id):
+            return
+        peer = max(peers, key=lambda other: cached.get(other.life, 0))
+        most = cached.get(peer.life, 0)
+        if most >= cached.get(engine.life, 0) + PAGE_TOKENS:
+            flight.pages_at, flight.cached_tokens = peer.engine_id, most
