@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from firelane import env
+from firelane.backends.cpu import host_wires
 from firelane.backends.cpu.attach import (
     Hello,
     HostSocket,
@@ -21,10 +22,12 @@ from firelane.backends.cpu.attach import (
     Listener,
     Refused,
     Welcome,
+    WireHello,
     cluster_key,
     connect,
     difference,
 )
+from firelane.backends.cpu.host_wires import HostWires
 from firelane.backends.cpu.remote_hosts import TcpHosts
 from firelane.backends.cpu.step_stream import HEADER_INTS, StepEncoder, body_bytes, decode
 from firelane.contract import SlotState, StepInputs, StepLimits
@@ -59,7 +62,7 @@ SETTINGS = env.Environment(cache_dir=Path("/"), cluster_key=KEY.decode())
 
 
 def soon() -> float:
-    return time.monotonic() + 10
+    return time.monotonic() + 120
 
 
 def beside(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -157,8 +160,11 @@ def test_differences_are_named(changed: dict[str, Any], match: str) -> None:
     assert match in difference(LEADER, msgspec.structs.replace(OTHER, **changed))
 
 
-def attached(*hellos: Hello, count: int = 2, timeout_s: float = 10.0) -> tuple[list[Any], TcpHosts | str]:
-    """Answers to hosts that come one after the other, and the group, or why there is none."""
+def attached(
+    *hellos: Hello, count: int = 2, timeout_s: float = 10.0, leaving: int = 0
+) -> tuple[list[Any], TcpHosts | str]:
+    """Answers to hosts that come one after the other, and the group, or why there is none. leaving: of the
+    first ones, that go as soon as they are answered."""
     place = msgspec.structs.replace(PLACE, count=count, timeout_s=timeout_s)
     hosts = TcpHosts(HostLayout(ranks=RankLayout(tp=count), count=count), place, SETTINGS)
     port = hosts.port
@@ -170,6 +176,8 @@ def attached(*hellos: Hello, count: int = 2, timeout_s: float = 10.0) -> tuple[l
             socks.append(connect("127.0.0.1", port, KEY, soon()))
             socks[-1].send(hello)
             answers.append(socks[-1].receive(Welcome | Refused))
+            if len(answers) <= leaving:
+                socks[-1].close()
         return answers
 
     thread, found = beside(come)
@@ -209,6 +217,46 @@ def test_two_hosts_of_one_number() -> None:
     assert isinstance(answers[0], Welcome)
     assert "--node-rank 1 is there already, from 127.0.0.1" in answers[1].why
     assert "host 2" in str(why)
+
+
+def test_a_host_that_leaves_while_others_are_awaited_may_come_again() -> None:
+    first, second = (msgspec.structs.replace(OTHER, host=host, hosts=4) for host in (1, 2))
+    third = msgspec.structs.replace(OTHER, host=3, hosts=4)
+    answers, hosts = attached(first, first, second, third, count=4, timeout_s=120.0, leaving=1)
+    assert [type(answer) for answer in answers] == [Welcome] * 4
+    assert isinstance(hosts, TcpHosts)
+
+
+def test_wires_are_made_also_where_a_host_attaches_too_late(listener: Listener) -> None:
+    def connects() -> HostSocket:
+        late = connect("127.0.0.1", listener.port, KEY, soon())
+        late.send(OTHER)
+        with pytest.raises(LinkBrokenError):
+            late.receive(Welcome)
+        late.close()
+        made = connect("127.0.0.1", listener.port, KEY, soon())
+        made.send(WireHello(group="g", wire="sum of ranks 0 and 1"))
+        return made
+
+    wires = HostWires(HostLayout(ranks=RankLayout(tp=2), count=2), 0, "g")
+    thread, found = beside(connects)
+    wires.open([], listener, KEY, soon(), lambda: None)
+    thread.join()
+    assert list(wires.of_ranks()[0].peers) == [1]
+    wires.close()
+    found[0].close()
+
+
+def test_wires_are_not_awaited_of_a_host_that_is_gone(listener: Listener, monkeypatch) -> None:
+    def check() -> None:
+        raise MachineError("host 1 is gone")
+
+    monkeypatch.setattr(host_wires, "CHECK_S", 0.01)
+    layout = HostLayout(ranks=RankLayout(tp=2), count=2)
+    with pytest.raises(MachineError, match="host 1 is gone"):
+        HostWires(layout, 0, "g").open([], listener, KEY, soon(), check)
+    with pytest.raises(MachineError, match="host 1 is gone"):
+        HostWires(layout, 1, "g").open([("127.0.0.1", 1)], None, KEY, soon(), check)
 
 
 def test_the_secret(tmp_path: Path) -> None:

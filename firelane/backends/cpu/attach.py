@@ -11,9 +11,11 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -146,6 +148,11 @@ class HostSocket:
             have += more
         return data
 
+    @property
+    def has_news(self) -> bool:
+        """Whether the peer has said something, or is gone."""
+        return bool(select.select([self.sock], [], [], 0)[0])
+
     def close(self) -> None:
         """Idempotent. Whoever waits for the peer waits no longer."""
         with suppress(OSError):
@@ -190,9 +197,11 @@ class Listener:
         self._sock.close()
 
 
-def connect(address: str, port: int, key: bytes, deadline_s: float) -> HostSocket:
-    """Raises UsageError where the peer has another secret, LinkBrokenError where nobody is there before the
-    deadline."""
+def connect(
+    address: str, port: int, key: bytes, deadline_s: float, check: Callable[[], None] = lambda: None
+) -> HostSocket:
+    """A connection to a Listener. check: called now and then, raises what ends the wait. Raises UsageError
+    where the peer has another secret, LinkBrokenError where nobody is there before the deadline."""
     why: Exception | str = "nobody was there"
     while (left_s := deadline_s - time.monotonic()) > 0:
         sock = None
@@ -203,6 +212,7 @@ def connect(address: str, port: int, key: bytes, deadline_s: float) -> HostSocke
             why = error
             if sock is not None:
                 sock.close()
+            check()
             time.sleep(min(RETRY_S, left_s))
         except UsageError:
             if sock is not None:

@@ -3,12 +3,16 @@ it in number."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from firelane.backends.cpu.attach import HostSocket, Listener, WireHello, connect
+from firelane.backends.cpu.attach import HostSocket, LinkBrokenError, Listener, WireHello, connect
 from firelane.backends.cpu.link import RankWires
 from firelane.errors import MachineError
 from firelane.parallel.hosts import HostLayout, Wire
+
+CHECK_S = 1.0
+"""Between looks at whether the other hosts are there."""
 
 
 class HostWires:
@@ -19,25 +23,32 @@ class HostWires:
         self._sockets: dict[Wire, HostSocket] = {}
 
     def open(
-        self, addresses: Sequence[tuple[str, int]], listener: Listener | None, key: bytes, deadline_s: float
+        self,
+        addresses: Sequence[tuple[str, int]],
+        listener: Listener | None,
+        key: bytes,
+        deadline_s: float,
+        check: Callable[[], None],
     ) -> None:
-        """addresses: of all hosts, by number. Raises MachineError with the wire that is missing at the
-        deadline."""
+        """addresses: of all hosts, by number. check: raises an error where one that is waited for is gone.
+        Raises MachineError with the wire that is missing at the deadline."""
         wanted = {wire: self._other(wire) for wire in self._hosts.wires() if self._touches(wire)}
         for wire, other in wanted.items():
             if other < self._host:
-                sock = connect(*addresses[other], key, deadline_s)
+                sock = connect(*addresses[other], key, deadline_s, check)
                 sock.send(WireHello(group=self._group, wire=str(wire)))
                 self._sockets[wire] = sock
         missing = {str(wire): wire for wire, other in wanted.items() if other > self._host}
         while missing:
             assert listener is not None
             try:
-                sock = listener.accept(deadline_s)
+                sock = listener.accept(min(deadline_s, time.monotonic() + CHECK_S))
             except TimeoutError:
+                check()
+                if time.monotonic() < deadline_s:
+                    continue
                 raise MachineError(f"no connection for the {min(missing)} was made in time") from None
-            hello = sock.receive(WireHello)
-            wire = missing.pop(hello.wire, None) if hello.group == self._group else None
+            wire = missing.pop(self._wire_of(sock), None)
             if wire is None:
                 sock.close()
             else:
@@ -46,6 +57,15 @@ class HostWires:
     def of_ranks(self) -> Mapping[int, RankWires]:
         """Descriptors, by rank of this host."""
         return {rank: self._of(rank) for rank in self._hosts.ranks_of(self._host)}
+
+    def _wire_of(self, sock: HostSocket) -> str:
+        """Name of the wire that a connection is for; "" of another group's, or of a host that attaches too
+        late."""
+        try:
+            hello = sock.receive(WireHello)
+        except LinkBrokenError:
+            return ""
+        return hello.wire if hello.group == self._group else ""
 
     def close(self) -> None:
         for sock in self._sockets.values():

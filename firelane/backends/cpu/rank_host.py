@@ -135,6 +135,11 @@ class RankHost:
                 f"({error})"
             ) from error
 
+    def _check(self) -> None:
+        """Before the first step host 0 has nothing to say, unless it is gone."""
+        if self._leader.has_news:
+            raise LinkBrokenError(f"{self._leader.address} has closed the connection")
+
     @property
     def _deadline_s(self) -> float:
         return time.monotonic() + self._place.timeout_s
@@ -173,7 +178,7 @@ class RankHost:
         assert self._start is not None
         addresses = [(self._place.address, self._place.port), *self._start.addresses[1:]]
         self._wires = HostWires(self._layout, self._place.own, self._group)
-        self._wires.open(addresses, self._listener, self._key, self._deadline_s)
+        self._wires.open(addresses, self._listener, self._key, self._deadline_s, self._check)
         sizes = LinkSizes(**self._start.link_sizes)
         self._link, self._state = self.local.start(layout, limits, sizes, self._wires.of_ranks())
         return self._link, self._state

@@ -130,7 +130,7 @@ class TcpHosts:
     def attach(self, mine: Hello) -> None:
         log.info("rank_hosts_awaited count=%d address=%s:%d", self._hosts.count - 1, *self._place)
         deadline_s = time.monotonic() + self._config.timeout_s
-        while len(self._attached) < self._hosts.count - 1:
+        while not self._are_all_here():
             try:
                 sock = self._listener.accept(deadline_s)
                 self._consider(mine, sock)
@@ -155,7 +155,8 @@ class TcpHosts:
         )
         for _, sock in self._attached.values():
             sock.send(start)
-        self._wires.open(places, self._listener, self._key, time.monotonic() + self._config.timeout_s)
+        deadline_s = time.monotonic() + self._config.timeout_s
+        self._wires.open(places, self._listener, self._key, deadline_s, self._check)
         self._listener.close()
         return self._wires.of_ranks()
 
@@ -199,9 +200,26 @@ class TcpHosts:
     def _place(self) -> tuple[str, int]:
         return self._config.address, self.port
 
+    def _are_all_here(self) -> bool:
+        """Without those that have gone while the others were awaited: such may come again."""
+        for host, (_, sock) in list(self._attached.items()):
+            if sock.has_news:
+                log.warning("rank_host_left host=%d address=%s", host, sock.address)
+                sock.close()
+                del self._attached[host]
+        return len(self._attached) == self._hosts.count - 1
+
+    def _check(self) -> None:
+        """Hosts that are not loaded yet have nothing to say, unless they leave. Raises MachineError."""
+        for host, (_, sock) in self._attached.items():
+            if sock.has_news:
+                found = self._next_of(host, sock)
+                raise MachineError(f"{self._name(host)}: {getattr(found, 'why', 'it did not wait')}")
+
     def _consider(self, mine: Hello, sock: HostSocket) -> None:
         """Take the host at the other end, or tell it why not."""
         hello = sock.receive(Hello)
+        self._are_all_here()
         why = difference(mine, hello)
         if not why and hello.host in self._attached:
             taken = self._attached[hello.host][1].address
@@ -217,6 +235,7 @@ class TcpHosts:
 
     def _missing(self) -> str:
         """In words for people."""
+        self._are_all_here()
         away = [host for host in range(1, self._hosts.count) if host not in self._attached]
         names = ", ".join(map(self._name, away))
         address, port = self._place
