@@ -45,6 +45,12 @@ class Executor(Protocol):
     def hidden_width(self) -> int: ...
 
     @property
+    def arithmetic(self) -> str:
+        """What results depend on beside the program: executors of one kind that differ here round in other
+        ways. "" where nothing does."""
+        ...
+
+    @property
     def weights_bytes(self) -> int: ...
 
     @property

@@ -27,9 +27,10 @@ def checkpoint_identity(model_dir: Path, *, times: bool = False) -> str:
 
 
 def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
-    """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic and the
-    codes of the KV cache and of activations. The number of threads and of ranks, the sizes and the format of
-    the weights in memory, unless it quantises them, make no difference to the tokens."""
+    """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic (of a CPU
+    its target) and the codes of the KV cache and of activations. The number of threads and of ranks, the
+    sizes and the format of the weights in memory, unless it quantises them, make no difference to the
+    tokens."""
     backend = type(executor).__module__.rpartition(".")[0]
     gemm = "ranks" if backend.endswith(".cuda") and config.ranks > 1 else config.gemm
     form = config.weights if config.weights in QUANTIZING else config.dtype
@@ -37,4 +38,6 @@ def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) ->
     parts = (*parts, config.kv_cache_code) if config.kv_cache_code else parts
     if config.activation_dtype != "bf16":
         parts = (*parts, f"activations {config.activation_dtype}")
+    if executor.arithmetic:
+        parts = (*parts, f"arithmetic {executor.arithmetic}")
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

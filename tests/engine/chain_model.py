@@ -125,6 +125,7 @@ class ChainExecutor:
     drawn. All of a step runs inside wait(), so that what the engine touches too early is seen.
     """
 
+    arithmetic = ""
     weights_bytes = 0
     kv_bytes = 0
     vocab_size = VOCAB

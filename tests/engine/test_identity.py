@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from firelane.engine.identity import checkpoint_identity
+from firelane.engine.identity import checkpoint_identity, model_identity
+from firelane.engine_config import EngineConfig
 
 
 @pytest.fixture
@@ -34,4 +36,14 @@ def test_a_copy_on_another_host_is_the_same_model(model):
 
 def test_other_weights_and_another_config_are_another_model(model):
     found = {checkpoint_identity(made) for made in (model("a"), model("b", 2.0), model("c", more=1))}
+    assert len(found) == 3
+
+
+def test_cpus_that_round_in_other_ways_are_not_alike(tmp_path):
+    """Between targets results differ by rounding: a stream could not go on with the same bytes."""
+    config = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+    found = {
+        model_identity("", SimpleNamespace(arithmetic=isa, vocab_size=1), config)
+        for isa in ("", "avx2", "avx512bf16")
+    }
     assert len(found) == 3

@@ -188,6 +188,11 @@ class CpuExecutor:
         return self._layout.program.hidden_width
 
     @property
+    def arithmetic(self) -> str:
+        """The CPU target that kernels are compiled for."""
+        return self._layout.isa
+
+    @property
     def weights_bytes(self) -> int:
         return self._weights.nbytes
 

@@ -173,6 +173,10 @@ class RankGroup:
         return self._executor.hidden_width
 
     @property
+    def arithmetic(self) -> str:
+        return self._executor.arithmetic
+
+    @property
     def weights_bytes(self) -> int:
         """Of all ranks."""
         others = self._leader.local.weights_bytes + self._leader.remote.weights_bytes

@@ -109,6 +109,10 @@ class CudaExecutor:
         return self._hidden_width
 
     @property
+    def arithmetic(self) -> str:
+        return ""
+
+    @property
     def weights_bytes(self) -> int:
         return self._weights_bytes
 

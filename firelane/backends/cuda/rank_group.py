@@ -234,6 +234,10 @@ class RankGroup:
         return self._executor.hidden_width
 
     @property
+    def arithmetic(self) -> str:
+        return self._executor.arithmetic
+
+    @property
     def weights_bytes(self) -> int:
         """Of all ranks, as if they were those of this one."""
         return self._executor.weights_bytes * self._leader.ranks

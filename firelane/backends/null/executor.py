@@ -74,6 +74,7 @@ class NullExecutor:
     at once. clock, sleep: of that time, in seconds; a simulation has its own.
     """
 
+    arithmetic = ""
     weights_bytes = 0
     kv_bytes = 0
     is_pipelined = False

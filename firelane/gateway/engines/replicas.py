@@ -290,7 +290,11 @@ class ReplicaSet:
         others = [other for other in self.links if other is not link and other.state is LinkState.READY]
         if self._identity not in (None, ready.identity):
             if others:
-                return "the model has changed since the other engines loaded it: restart the server"
+                return (
+                    "the model has changed since the other engines loaded it, or this one computes in "
+                    "another way: give all engines one model, the same options and CPU target, or restart "
+                    "the server"
+                )
             self._fail_parked("the engine came back with another model")
         self._identity = ready.identity
         link.serve(ready)
