@@ -12,6 +12,7 @@ from firelane.bench.disagg_clock import DeviceClock
 from firelane.bench.disagg_engine import EngineKind
 from firelane.bench.disagg_transfer import PageLink
 from firelane.contract import StepLimits
+from firelane.errors import UsageError
 from firelane.models.registry import load_program
 from firelane.plan.devices import find_devices
 from firelane.plan.estimate import Setup, Workload, estimate
@@ -69,6 +70,11 @@ class DisaggMachine:
         chunk = max(chunk_tokens or kernels.step_tokens, MAX_NUM_SEQS)
         budget = estimate(self.setup, Layout(), Workload(context=longest)).kv_bytes
         page_bytes = program.kv_bytes_per_token * kernels.block_size
+        if budget // page_bytes * kernels.block_size < longest:
+            raise UsageError(
+                f"--device {self.setup.device.name}: beside the weights of {program.name} is no room for a "
+                f"KV cache of {longest} tokens; take a larger device, or a smaller model"
+            )
         limits = StepLimits(
             max_num_seqs=MAX_NUM_SEQS,
             max_num_batched_tokens=chunk,

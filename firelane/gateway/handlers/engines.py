@@ -37,7 +37,7 @@ class EngineRoles:
         self._tell(exchange, model)
 
     def _named(self, name: str | None) -> ServedModel:
-        return next(iter(self._models)) if name is None else self._models.named(name)
+        return self._models.default if name is None else self._models.named(name)
 
     def _tell(self, exchange: Exchange, model: ServedModel) -> None:
         engines = [
