@@ -16,10 +16,12 @@ from firelane.bench.disagg_clock import Timeline
 from firelane.bench.disagg_engine import EngineKind, SimulatedEngine
 from firelane.bench.disagg_loads import LOADS, Arrival, arrivals, prompt_of
 from firelane.bench.disagg_model import DisaggMachine
+from firelane.bench.disagg_roles import SimulatedRoles
 from firelane.bench.disagg_transfer import SimulatedTransfer
 from firelane.bench.table import format_table, percentile
 from firelane.errors import FirelaneError, UsageError
 from firelane.gateway.engines.in_flight import InFlight
+from firelane.gateway.engines.role_controller import Role, RoleController
 from firelane.gateway.engines.routing import Router
 from firelane.wire.frames import (
     FinishReason,
@@ -59,8 +61,8 @@ class DisaggFigures:
 class _Client:
     """The sink of a request: the times of its tokens."""
 
-    def __init__(self, arrived_s: float) -> None:
-        self.arrived_s = arrived_s
+    def __init__(self, arrived_s: float, prompt_tokens: int) -> None:
+        self.arrived_s, self.prompt_tokens = arrived_s, prompt_tokens
         self.times_s: list[float] = []
         self.has_ended = False
 
@@ -88,7 +90,14 @@ class _Client:
 class DisaggRun:
     """Arrivals, a router, and engines, until all has been answered."""
 
-    def __init__(self, requests: Iterable[Arrival], roles: Sequence[str], kind_of: KindOf) -> None:
+    def __init__(
+        self,
+        requests: Iterable[Arrival],
+        roles: Sequence[str],
+        kind_of: KindOf,
+        controller: RoleController | None = None,
+    ) -> None:
+        """controller: None = engines keep their roles."""
         self.timeline = Timeline()
         self.clients: list[_Client] = []
         self._router = Router()
@@ -100,15 +109,40 @@ class DisaggRun:
         if "prefill" in roles:
             for engine in self._engines:
                 engine.connect(peers)
+        self._expected = 0
         for number, arrival in enumerate(requests):
+            self._expected += 1
             self.timeline.at(arrival.at_s, lambda n=number, a=arrival: self._arrive(n, a))
+        self.roles = None if controller is None else self._controlled(controller)
 
     def run(self) -> None:
         self.timeline.run()
-        assert all(client.has_ended for client in self.clients)
+        assert not self._goes_on()
+
+    @property
+    def split(self) -> tuple[int, int]:
+        """Engines for prefill, and for decode."""
+        roles = [engine.role for engine in self._engines]
+        return roles.count("prefill"), roles.count("decode")
+
+    def _controlled(self, controller: RoleController) -> SimulatedRoles:
+        return SimulatedRoles(
+            controller, self.timeline, self._engines, self.clients, self._change_role, self._goes_on
+        )
+
+    def _goes_on(self) -> bool:
+        return len(self.clients) < self._expected or not all(one.has_ended for one in self.clients)
+
+    def _change_role(self, engine: SimulatedEngine, role: Role) -> None:
+        """As roles.change_role does."""
+        engine.role = role
+        if role == "prefill":
+            for flight in engine.take_back():
+                flight.pages_at = engine.engine_id
+                self._send(flight)
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
-        client = _Client(self.timeline.now_s)
+        client = _Client(self.timeline.now_s, arrival.prompt_tokens)
         self.clients.append(client)
         sampling = Sampling(seed=number, max_tokens=arrival.output_tokens)
         prompt = prompt_of(number, arrival.prompt_tokens)
@@ -134,12 +168,16 @@ class DisaggRun:
         """As EngineLink does."""
         now_s = self.timeline.now_s
         for request_id, token in zip(frame.ids, frame.tokens, strict=True):
-            flight = engine.flights[request_id]
+            flight = engine.flights.get(request_id)
+            if flight is None:  # it was taken back
+                continue
             flight.tokens.append(token)
             flight.sink.on_token(token, now_s)
         engine.load.settle(engine.flights)
         for finished in frame.finished:
-            flight = engine.flights.pop(finished.id)
+            flight = engine.flights.pop(finished.id, None)
+            if flight is None:
+                continue
             engine.load.settle(engine.flights)
             if flight.goes_on(finished.reason):
                 flight.pages_at = engine.engine_id

@@ -85,6 +85,18 @@ class SimulatedEngine:
             self.flights[flight.id] = flight
             self.load.add(flight)
         self._inbox.append(Submit([request]))
+        self._wake()
+
+    def take_back(self) -> list[InFlight]:
+        """All requests that it has; nothing more comes of them here."""
+        flights, self.flights = list(self.flights.values()), {}
+        self.load.settle(self.flights)
+        if flights:
+            self._inbox.append(Abort([flight.id for flight in flights]))
+            self._wake()
+        return flights
+
+    def _wake(self) -> None:
         if not self._is_awake:
             self._is_awake = True
             self._timeline.at(self._timeline.now_s, self._turn)

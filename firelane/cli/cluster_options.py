@@ -108,7 +108,17 @@ def _check_alone(arguments: argparse.Namespace) -> None:
 
 def _of_engines(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Options that are about processes of engines."""
-    own = {"replicas", "prefill", "decode", "share_pages", "no_sandbox", "nnodes", "node_rank", "master_addr"}
+    own = {
+        "replicas",
+        "prefill",
+        "decode",
+        "role_controller",
+        "share_pages",
+        "no_sandbox",
+        "nnodes",
+        "node_rank",
+        "master_addr",
+    }
     return [
         action
         for group in parser._action_groups

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from firelane.cli.engine_shares import EngineOptions
     from firelane.engine_config import EngineConfig
     from firelane.env import Environment
+    from firelane.gateway.engines.role_targets import RoleTargets
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,12 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"in place of --replicas: engines that {does}; --prefill and --decode go together",
         )
+    group.add_argument(
+        "--role-controller",
+        metavar="TARGETS",
+        help="change the roles of engines while they serve, so that nine of ten requests keep to these "
+        "latencies: ttft=500ms,itl=50ms (needs --prefill and --decode)",
+    )
     group.add_argument(
         "--routing",
         choices=ROUTING,
@@ -133,6 +140,20 @@ def _shares_pages(arguments: argparse.Namespace, engine: EngineConfig) -> bool:
         raise UsageError("--gateways beside --share-pages: each knows its own prompts alone; leave out one")
     _check_travelling(engine, "--share-pages")
     return True
+
+
+def role_targets(arguments: argparse.Namespace, gateways: int) -> RoleTargets | None:
+    """Those of --role-controller. gateways: processes of the server. Raises UsageError."""
+    from firelane.gateway.engines.role_targets import OPTION, RoleTargets
+
+    text: str | None = arguments.role_controller
+    if text is None:
+        return None
+    if arguments.prefill is None:
+        raise UsageError(f"{OPTION}: there are no roles to change; give --prefill and --decode, too")
+    if gateways > 1:
+        raise UsageError(f"--gateways beside {OPTION}: roles are changed by one gateway alone; leave it out")
+    return RoleTargets.parse(text)
 
 
 def _roles(arguments: argparse.Namespace, engine: EngineConfig) -> tuple[str, ...]:

@@ -144,6 +144,7 @@ class NodeReader:
             if directory is not None:
                 engine = default_kv_bytes(engine, budget)
                 need = need_of(engine, chosen.replicas)
+            targets = engine_options.role_targets(chosen, server.gateways)
         except FirelaneError as error:
             raise config.file.error(("models", entry.name), str(error)) from error
         gateway = ModelConfig(
@@ -156,6 +157,7 @@ class NodeReader:
             reasoning_parser=chosen.reasoning_parser,
             tenants=entry.tenants,
             routing=chosen.routing,
+            role_targets=targets,
         )
         return _Model(entry=entry, source=source, gateway=gateway, engine=engine, options=chosen, need=need)
 

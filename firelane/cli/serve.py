@@ -272,6 +272,7 @@ def _models(arguments: argparse.Namespace, display: Display, cache_dir: Path) ->
             tool_parser=arguments.tool_parser,
             reasoning_parser=arguments.reasoning_parser,
             routing=arguments.routing,
+            role_targets=engine_options.role_targets(arguments, arguments.gateways),
         )
         for names, model_dir in found
     ]

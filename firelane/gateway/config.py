@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from firelane.errors import UsageError
+from firelane.gateway.engines.role_targets import RoleTargets
 from firelane.gateway.routing_names import LEAST_TOKENS
 
 MOST_GATEWAYS = 64
@@ -65,6 +66,7 @@ class ModelConfig:
     all are accepted, the first is reported. aliases: further names that requests may give, each with the name
     that it means. tokenizer_dir: where tokenizer.json lies instead. chat_template: a file in place of the
     model's own. tenants: those that may use it; None: all. routing: the policy that chooses an engine.
+    role_targets: latencies that engines change their roles for; None: roles change by hand alone.
     """
 
     model_dir: Path | None
@@ -76,6 +78,7 @@ class ModelConfig:
     reasoning_parser: str = "auto"
     tenants: tuple[str, ...] | None = None
     routing: str = LEAST_TOKENS
+    role_targets: RoleTargets | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

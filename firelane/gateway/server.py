@@ -19,6 +19,7 @@ from firelane.gateway.batches.service import Batches
 from firelane.gateway.bodies import Bodies
 from firelane.gateway.config import GatewayConfig, ModelConfig, is_loopback
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.role_control import role_control
 from firelane.gateway.files.data_dir import DataDir
 from firelane.gateway.files.store import FileStore
 from firelane.gateway.files.upload import FORM_BYTES
@@ -155,16 +156,18 @@ class Gateway:
         text = read_text_side(config)
         admission.usage.model(config.names[0])
         labelled = self._registry.labelled(model_name=config.names[0])
+        own = ModelMetrics(labelled, engines, metrics)
         return ServedModel(
             names=config.names,
             aliases=dict(config.aliases),
             text=text,
             engines=engines,
             admission=admission,
-            metrics=ModelMetrics(labelled, engines, metrics),
+            metrics=own,
             version=firelane.__version__,
             waits=self._config.wait,
             tenants=None if config.tenants is None else frozenset(config.tenants),
+            role_control=role_control(config.role_targets, engines, own),
         )
 
     def add_model(
@@ -250,6 +253,7 @@ class Gateway:
             self._tls.reload_if_changed()
         for model in self.services.models:
             model.admission.sweep(time.monotonic())
+            model.role_control.sweep(time.monotonic())
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def reload(self) -> None:

@@ -14,6 +14,8 @@ from firelane.bench.disagg import (
 from firelane.bench.disagg_loads import LOADS, Arrival, arrivals
 from firelane.bench.disagg_model import DisaggMachine
 from firelane.errors import UsageError
+from firelane.gateway.engines.role_controller import RoleController, RoleRule
+from firelane.gateway.engines.role_targets import RoleTargets
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,18 @@ def test_a_slow_link_costs_the_second_token_alone(tmp_path):
     (client,) = play(slow, ["prefill", "decode"], Arrival(0.0, 20_000, 4))
     assert client.gaps_s[0] > 0.1
     assert max(client.gaps_s[1:]) < 0.01
+
+
+def test_a_controller_gives_prompts_another_engine(machine):
+    """They come faster than one engine of three computes them; streams that it had go on elsewhere."""
+    requests = [Arrival(0.4 * i, 16_000, 8) for i in range(20)]
+    controller = RoleController(RoleTargets(ttft_s=1.0, itl_s=0.1), RoleRule(interval_s=1.0, dwell_s=3.0))
+    roles = ["prefill", "decode", "decode"]
+    run = DisaggRun(requests, roles, lambda _: machine.kind(None), controller)
+    run.run()
+    assert run.split == (2, 1)
+    assert len(run.roles.changes) == 1
+    assert all(len(client.times_s) == 8 for client in run.clients)
 
 
 def test_equal_seeds_give_equal_figures(machine):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from firelane.cli import build_parser, cluster_options
+from firelane.cli import build_parser, cluster_options, engine_options
 from firelane.cluster.addresses import Address
 from firelane.errors import UsageError
 
@@ -39,6 +39,7 @@ def test_addresses_and_certificates():
         (["--engines", "localhost", "--threads", "2"], "--threads beside --engines"),
         (["--engines", "localhost", "--replicas", "2"], "--replicas beside --engines"),
         (["--engines", "localhost", "--prefill", "1"], "--prefill beside --engines"),
+        (["--engines", "localhost", "--role-controller", "x"], "--role-controller beside --engines"),
         (["--engines", "localhost", "--no-sandbox"], "--no-sandbox beside --engines"),
         (["--engines", "localhost", "--nnodes", "2"], "--nnodes beside --engines"),
         (["--engines", "localhost", "--no-prefix-cache"], "--no-prefix-cache beside --engines"),
@@ -49,6 +50,33 @@ def test_addresses_and_certificates():
 def test_what_does_not_go_together_is_refused(words, said):
     with pytest.raises(UsageError, match=said):
         remote(*words)
+
+
+ROLES = ("--prefill", "1", "--decode", "1")
+
+
+def targets(*words):
+    arguments = build_parser().parse_args(["serve", *words])
+    return engine_options.role_targets(arguments, arguments.gateways)
+
+
+def test_targets_of_roles():
+    assert targets(*ROLES) is None
+    found = targets(*ROLES, "--role-controller", "ttft=500ms,itl=50ms")
+    assert (found.ttft_s, found.itl_s) == (0.5, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no roles to change; give --prefill and --decode"),
+        ((*ROLES, "--gateways", "2"), "--gateways beside --role-controller"),
+        (ROLES, "--role-controller ttft=1s: give both targets"),
+    ],
+)
+def test_targets_that_cannot_be_kept_are_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        targets(*words, "--role-controller", "ttft=1s")
 
 
 def test_an_engine_listens_elsewhere_with_certificates_alone():

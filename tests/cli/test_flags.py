@@ -39,7 +39,7 @@ STORAGE = "--data-dir --max-upload-mib --tenant-files-gib"
 TELEMETRY = "--log-format --metrics-port --log-prompts --otlp-endpoint"
 SERVER = "--url --api-key"
 FLAGS = {
-    "serve": "MODEL --model --replicas --prefill --decode --routing --share-pages "
+    "serve": "MODEL --model --replicas --prefill --decode --role-controller --routing --share-pages "
     "--kv-events-config --kv-transfer-address "
     "--no-recovery --engine-timeout --step-deadline --no-sandbox "
     "--host --port --gateways --take-over --drain-timeout "

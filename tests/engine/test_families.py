@@ -18,17 +18,21 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from firelane.contract import Executor
 from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.kv.states import SnapshotRule
 from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, TokenLogprobs
+from tests.engine.driver import Driver
+from tests.engine.handed_over import HandedOver, handed_over
 from tests.models.covering import covering, options_and_recipes_of
 from tests.models.families import make_checkpoint
 from tests.models.oracle import load_oracle
 from tests.models.toy_config import VOCAB_SIZE, WINDOW
 
 NEW_TOKENS = 8
+SNAPSHOTS = SnapshotRule(interval=64, at_least=16)
 LENGTHS = (1, 2, 7, 16, 31, WINDOW - 1, WINDOW, WINDOW + 30)
 # Largest error of a log-probability. float32: the order of sums. bf16: about eight roundings of 2^-9 a
 # layer; measured up to half of this. A token may differ from the oracle's only where the oracle's own
@@ -72,25 +76,47 @@ def prompts() -> list[NDArray[np.int32]]:
     return [*found, np.concatenate([found[-1][:48], tail]), found[-1].copy()]
 
 
-def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
-    """All prompts: half of them at once, the others once those have ended (so that prefixes are in the
-    cache)."""
+def waves() -> list[list[NewRequest]]:
+    """Of the requests; the last two begin like one of the others."""
+    sampling = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=5)
+    sent = [NewRequest(id=i, prompt=p.tobytes(), sampling=sampling) for i, p in enumerate(prompts())]
+    return [sent[:-2], sent[-2:]]
+
+
+def load(directory: Path, cache_dir: Path, **sizes: int) -> Executor:
     config = EngineConfig(
         model_dir=directory, backend="cpu", threads=2, kv_cache_bytes=8 << 20, cache_dir=cache_dir, **sizes
     )
-    executor = load_executor(config, lambda *_: None)
+    return load_executor(config, lambda *_: None)
+
+
+def run(directory: Path, cache_dir: Path, **sizes: int) -> dict[int, Answer]:
+    """All prompts: half of them at once, the others once those have ended (so that prefixes are in the
+    cache)."""
+    executor = load(directory, cache_dir, **sizes)
     channel = Collector()
-    core = EngineCore(executor, channel, snapshots=SnapshotRule(interval=64, at_least=16))
-    sampling = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, logprobs=5)
-    every = list(enumerate(prompts()))
-    for wave in (every[:-2], every[-2:]):
-        for i, prompt in wave:
-            core.submit(NewRequest(id=i, prompt=prompt.tobytes(), sampling=sampling))
+    core = EngineCore(executor, channel, snapshots=SNAPSHOTS)
+    for wave in waves():
+        for request in wave:
+            core.submit(request)
         while not core.is_idle:
             core.step()
             core.check_integrity()
     executor.release()
     return channel.answers
+
+
+def run_handed_over(directory: Path, cache_dir: Path, **sizes: int) -> HandedOver:
+    """The same from two engines, one that prefills and one that decodes, in chunks of other sizes."""
+    chunks = sizes.pop("max_num_batched_tokens")
+    executors = [load(directory, cache_dir, max_num_batched_tokens=n, **sizes) for n in (chunks, 2 * chunks)]
+    with handed_over(*(Driver(executor, snapshots=SNAPSHOTS) for executor in executors)) as pair:
+        for wave in waves():
+            pair.submit(*wave)
+            pair.run()
+    for executor in executors:
+        executor.release()
+    return pair
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +162,8 @@ def check(answer: Answer, prompt: NDArray[np.int32], expected: NDArray[np.float3
 )
 def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: str, dtype: str) -> None:
     directory = checkpoints(family, dtype)
-    answers = run(directory, kernel_cache, max_num_seqs=16, max_num_batched_tokens=48, block_size=16)
+    sizes = {"max_num_seqs": 16, "max_num_batched_tokens": 48, "block_size": 16}
+    answers = run(directory, kernel_cache, **sizes)
     assert answers[len(LENGTHS)].cached == 48  # the shared prefix, in whole blocks
     differing, model = 0, load_oracle(directory)
     for i, prompt in enumerate(prompts()):
@@ -144,3 +171,12 @@ def test_engine_against_transformers(checkpoints, kernel_cache: Path, family: st
         differing += check(answers[i], prompt, run_oracle(model, tokens), BOUNDS[dtype])
     assert differing <= (0 if dtype == "float32" else 4)
     assert answers[len(LENGTHS) - 1].tokens == answers[len(LENGTHS) + 1].tokens
+    check_handed_over(answers, run_handed_over(directory, kernel_cache, **sizes))
+
+
+def check_handed_over(answers: dict[int, Answer], pair: HandedOver) -> None:
+    """The same bits from a prefill and a decode engine."""
+    assert pair.handed_over == len(answers)
+    assert pair.tokens == {i: answer.tokens for i, answer in answers.items()}
+    assert pair.logprobs == {i: answer.logprobs for i, answer in answers.items()}
+    assert pair.cached == {i: answer.cached for i, answer in answers.items()}

@@ -90,6 +90,11 @@ class ModelMetrics:
         self._cached.add(cached_tokens)
         self._sizes.prompt.observe(prompt_tokens)
 
+    @property
+    def tokens(self) -> tuple[float, float]:
+        """Of prompts, and of output, so far, in this process."""
+        return sum(self.prompt_tokens.values.values()), sum(self.generated.values.values())
+
     def submitted(self, max_tokens: int) -> None:
         self._sizes.limit.observe(max_tokens)
 

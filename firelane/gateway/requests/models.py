@@ -15,6 +15,7 @@ from firelane.api.sampling import RunOptions, SamplingFields
 from firelane.errors import EngineDeadError, ModelNotServedError, QueueTimeoutError
 from firelane.gateway.engines.link import LinkState
 from firelane.gateway.engines.replicas import ReplicaSet
+from firelane.gateway.engines.role_control import NO_ROLE_CONTROL, NoRoleControl, RoleControl
 from firelane.gateway.http.exchange import Exchange
 from firelane.gateway.requests.admission import AdmissionController, Reservation
 from firelane.gateway.requests.metrics import ModelMetrics
@@ -70,6 +71,7 @@ class ServedModel:
     tenants: frozenset[str] | None = None
     """Tenants that may use it; None: all."""
     residence: Residence = ALWAYS
+    role_control: RoleControl | NoRoleControl = NO_ROLE_CONTROL
 
     @property
     def name(self) -> str:
