@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from firelane.backends.rank_words import FAILED, HELLO, LOADED, READY, STEP, send_task
+from firelane.backends.rank_words import FAILED, HELLO, LOADED, READY, send_task
 from firelane.errors import MachineError
 
 HELLO_S = 60.0
@@ -57,7 +57,7 @@ class RankProcess:
         """Raises MachineError where it has ended, or is not there after HELLO_S."""
         try:
             if self._sock.recv(1) != HELLO:
-                raise MachineError(f"{self.name} {self._ending()} before it began to load")
+                raise MachineError(f"{self.name} {self.ending()} before it began to load")
         except TimeoutError as error:
             raise MachineError(
                 f"{self.name} did not appear within {HELLO_S:.0f} s: the machine may be "
@@ -75,7 +75,7 @@ class RankProcess:
             self._expect(READY)
         except MachineError as error:
             raise RankEndedError(str(error)) from error
-        raise RankEndedError(f"{self.name} {self._ending()}")
+        raise RankEndedError(f"{self.name} {self.ending()}")
 
     def await_ready(self) -> None:
         """Behind await_loaded(). Raises MachineError where it has ended."""
@@ -88,23 +88,32 @@ class RankProcess:
             with self._sock.makefile("rb") as stream:
                 raise MachineError(f"{self.name}: {stream.read().decode()}")
         if kind != word:
-            raise MachineError(f"{self.name} {self._ending()} while it was loading")
+            raise MachineError(f"{self.name} {self.ending()} while it was loading")
 
-    def watch(self, on_end: Callable[[str], None]) -> None:
-        """Call on_end, from another thread, if it ends before it is told to."""
+    def receive(self, count: int) -> bytes:
+        """What it says next; less, where it has ended. Not for one that is watched."""
+        return self._sock.recv(count, socket.MSG_WAITALL)
+
+    def watch(
+        self, on_end: Callable[[str], None], heard: Callable[[bytes], None] = lambda _: None, size: int = 1
+    ) -> None:
+        """Call heard, from another thread, with each word of `size` bytes that it says, and with b"" at its
+        end; then on_end, if it ends before it is told to."""
 
         def wait() -> None:
             with suppress(OSError):
-                self._sock.recv(1)
+                while len(said := self.receive(size)) == size:
+                    heard(said)
+            heard(b"")
             if not self._is_ending:
-                on_end(f"{self.name} {self._ending()}")
+                on_end(f"{self.name} {self.ending()}")
 
         threading.Thread(target=wait, name=self.name, daemon=True).start()
 
-    def begin_step(self) -> None:
-        """The inputs lie where it reads them. Whether it is still there, watch() tells."""
+    def say(self, word: bytes) -> None:
+        """Whether it is still there, watch() tells."""
         with suppress(OSError):
-            self._sock.sendall(STEP)
+            self._sock.sendall(word)
 
     def close(self) -> None:
         """Idempotent."""
@@ -120,7 +129,8 @@ class RankProcess:
             self._process.kill()
             self._process.wait()
 
-    def _ending(self) -> str:
+    def ending(self) -> str:
+        """In words for people."""
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(REAPED_S)
             return f"ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"

@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from firelane.backends import cpu
+from firelane.backends import cpu, rank_process
 from firelane.backends.cpu import rank_group, rank_processes
 from firelane.backends.cpu.group import check_integer_rows
 from firelane.backends.cpu.rank_group import RankGroup
@@ -234,6 +234,6 @@ def test_more_ranks_than_cores_are_refused(checkpoint: Path, kernel_cache: Path,
 def test_a_rank_that_never_appears_is_named(checkpoint: Path, kernel_cache: Path, monkeypatch) -> None:
     monkeypatch.setattr(rank_processes, "MODULE", "silent_rank")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(rank_processes, "HELLO_S", 0.01)
+    monkeypatch.setattr(rank_process, "HELLO_S", 0.01)
     with pytest.raises(MachineError, match="rank 1 of the model did not appear within"):
         load(checkpoint, kernel_cache, 2)

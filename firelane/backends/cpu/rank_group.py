@@ -190,7 +190,7 @@ class RankGroup:
     @property
     def pids(self) -> list[int]:
         """Processes of the ranks of this host, this one first."""
-        return [os.getpid(), *(process.pid for process in self._leader.local.processes)]
+        return [os.getpid(), *(member.process.pid for member in self._leader.local.processes)]
 
     def busy_seconds(self) -> list[float]:
         """By rank of this host: time spent in steps so far, without waits for the stage before."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -18,17 +17,8 @@ from firelane import env
 from firelane.backends.cpu.executor import CpuExecutor
 from firelane.backends.cpu.loader import load_for
 from firelane.backends.cpu.member import Follower
-from firelane.backends.cpu.rank_task import (
-    FAILED,
-    HELLO,
-    LENGTH_BYTES,
-    LOADED,
-    ORDER,
-    READY,
-    RESTED,
-    WAKE,
-    Task,
-)
+from firelane.backends.cpu.rank_task import ORDER, RESTED, SIZES, WAKE, Task
+from firelane.backends.rank_words import HELLO, LOADED, READY, receive_task, send_failure
 from firelane.child_process import end_with_parent
 from firelane.contract import GivenBack, private_bytes
 from firelane.errors import FirelaneError
@@ -43,7 +33,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and it decides
     sock = socket.socket(fileno=int(arguments[0]))
     sock.sendall(HELLO)
-    task = _receive(sock)
+    task: Task = receive_task(sock)
     logs.set_up(task.log_level, task.log_format, rank=task.rank)
     if task.cores:
         os.sched_setaffinity(0, task.cores)
@@ -60,12 +50,12 @@ def main(arguments: list[str]) -> int:
     try:
         executor = load_for(env.read(), task.program, task.model_dir, task.config, _silent, follower)
     except (FirelaneError, MemoryError) as error:
-        _send(sock, FAILED, f"{error}" or "out of memory")
+        send_failure(sock, f"{error}" or "out of memory")
         return 1
     if task.config.sandbox:
         forbid_programs()  # the first rank's sandbox is this process's, too
     threading.Thread(target=_obey, args=(sock, executor), daemon=True).start()
-    sock.sendall(READY + LOADED.pack(executor.weights_bytes, executor.kv_bytes))
+    sock.sendall(LOADED + READY + SIZES.pack(executor.weights_bytes, executor.kv_bytes))
     executor.follow()
     executor.release()
     return 0
@@ -79,18 +69,6 @@ def _rest(executor: CpuExecutor, steps: int) -> GivenBack:
     executor.standby()
     held = private_bytes()
     return GivenBack(max(0, before - held), held)
-
-
-def _receive(sock: socket.socket) -> Task:
-    """The parent's own words, over a socket that nobody else has."""
-    with sock.makefile("rb") as stream:
-        length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
-        return pickle.loads(stream.read(length))
-
-
-def _send(sock: socket.socket, kind: bytes, message: str) -> None:
-    with contextlib.suppress(OSError):
-        sock.sendall(kind + message.encode())
 
 
 def _obey(sock: socket.socket, executor: CpuExecutor) -> None:

@@ -4,14 +4,8 @@ share."""
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,17 +14,8 @@ import msgspec
 
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.link import NO_WIRES, LinkSizes, RankLink, RankWires
-from firelane.backends.cpu.rank_task import (
-    FAILED,
-    HELLO,
-    LENGTH_BYTES,
-    LOADED,
-    ORDER,
-    READY,
-    RESTED,
-    WAKE,
-    Task,
-)
+from firelane.backends.cpu.rank_task import ORDER, RESTED, SIZES, WAKE, Task
+from firelane.backends.rank_process import RankProcess
 from firelane.contract import GivenBack, SlotState, StepLimits
 from firelane.contract.slots import shared_memory
 from firelane.engine_config import EngineConfig, ExecutorConfig
@@ -38,12 +23,6 @@ from firelane.errors import MachineError, UsageError
 from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
 
-HELLO_S = 60.0
-"""Until a rank that was started has to be there."""
-END_S = 5.0
-"""Until a rank that was told to end is killed."""
-REAPED_S = 30.0
-"""Until the system has ended a process whose socket it has closed: a busy one takes its time."""
 MODULE = "firelane.backends.cpu.rank_process"
 
 
@@ -54,106 +33,41 @@ def usable_cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-class RankProcess:
-    """Process of one rank, started for `task`, which send() tells it."""
+class MemberProcess:
+    """Another rank of this host, in a process that is started for `task`."""
 
     def __init__(self, task: Task) -> None:
-        self._task, self._is_ending, self._is_ready = task, False, False
+        fds = (task.link_fd, task.slots_fd, *task.wires.fds)
+        self.process = RankProcess(MODULE, task.rank, task, fds)
         self.weights_bytes = self.kv_bytes = 0
         self._rested: SimpleQueue[GivenBack | None] = SimpleQueue()
-        self._sock, theirs = socket.socketpair()
-        with theirs:
-            fds = (theirs.fileno(), task.link_fd, task.slots_fd, *task.wires.fds)
-            self._process = subprocess.Popen([sys.executable, "-m", MODULE, str(fds[0])], pass_fds=fds)
-
-    def send(self) -> None:
-        """Raises MachineError where nobody reads it."""
-        self._sock.settimeout(HELLO_S)
-        payload = pickle.dumps(self._task)
-        try:
-            self._sock.sendall(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
-        except OSError as error:
-            raise MachineError(f"{self.name} did not take its task: {error}") from error
-
-    @property
-    def name(self) -> str:
-        return f"rank {self._task.rank} of the model"
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def await_ready(self) -> None:
-        """Raises MachineError where it has ended, or is not there after HELLO_S."""
-        try:
-            if self._sock.recv(1) != HELLO:
-                raise MachineError(f"{self.name} {self._ending()} before it began to load")
-        except TimeoutError as error:
-            raise MachineError(
-                f"{self.name} did not appear within {HELLO_S:.0f} s: the machine may be "
-                "overloaded, or out of memory"
-            ) from error
-        self._sock.settimeout(None)
-        kind = self._sock.recv(1)
-        if kind == FAILED:
-            with self._sock.makefile("rb") as stream:
-                raise MachineError(f"{self.name}: {stream.read().decode()}")
-        if kind != READY:
-            raise MachineError(f"{self.name} {self._ending()} while it was loading")
-        self.weights_bytes, self.kv_bytes = LOADED.unpack(self._sock.recv(LOADED.size, socket.MSG_WAITALL))
-        self._is_ready = True
+        """Raises MachineError where it has ended, or does not appear."""
+        self.process.await_loaded()
+        self.process.await_ready()
+        self.weights_bytes, self.kv_bytes = SIZES.unpack(self.process.receive(SIZES.size))
 
     def watch(self, on_end: Callable[[str], None]) -> None:
         """Call on_end, from another thread, if it ends before it is told to."""
-
-        def wait() -> None:
-            with suppress(OSError):
-                while len(said := self._sock.recv(RESTED.size, socket.MSG_WAITALL)) == RESTED.size:
-                    self._rested.put(GivenBack(*RESTED.unpack(said)))
-            self._rested.put(None)
-            if not self._is_ending:
-                on_end(f"{self.name} {self._ending()}")
-
-        threading.Thread(target=wait, name=self.name, daemon=True).start()
+        self.process.watch(on_end, self._heard, RESTED.size)
 
     def rest(self, after: int) -> None:
         """Have it go to standby after so many steps."""
-        self._order(after)
+        self.process.say(ORDER.pack(after))
 
     def wake(self) -> None:
-        self._order(WAKE)
-
-    def _order(self, order: int) -> None:
-        """Whoever watches it tells where it is gone."""
-        with suppress(OSError):
-            self._sock.sendall(ORDER.pack(order))
+        self.process.say(ORDER.pack(WAKE))
 
     def rested(self) -> GivenBack:
         """Wait until it is in standby. Raises MachineError where it is gone."""
         found = self._rested.get()
         if found is None:
-            raise MachineError(f"{self.name} {self._ending()} on its way to standby")
+            raise MachineError(f"{self.process.name} {self.process.ending()} on its way to standby")
         return found
 
-    def close(self) -> None:
-        """Idempotent."""
-        self._is_ending = True
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
-        if not self._is_ready:
-            self._process.kill()  # it does not look at its socket while it loads
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _ending(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(REAPED_S)
-            return f"ended ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-        return "closed its socket"
+    def _heard(self, said: bytes) -> None:
+        self._rested.put(GivenBack(*RESTED.unpack(said)) if said else None)
 
 
 @dataclass
@@ -169,7 +83,7 @@ class LocalRanks:
     rank: int
     cores: Sequence[int]
     log_level: str
-    processes: list[RankProcess] = field(default_factory=list[RankProcess], init=False)
+    processes: list[MemberProcess] = field(default_factory=list[MemberProcess], init=False)
 
     def __post_init__(self) -> None:
         """Raises UsageError for more ranks than cores."""
@@ -204,8 +118,8 @@ class LocalRanks:
             for rank in self.hosts.ranks_of(self.host):
                 if rank != self.rank:
                     task = self._task(rank, limits, link, slots, wires.get(rank, NO_WIRES))
-                    self.processes.append(RankProcess(task))
-                    self.processes[-1].send()
+                    self.processes.append(MemberProcess(task))
+                    self.processes[-1].process.send()
         finally:
             os.close(slots)
             link.close_fd()
@@ -252,8 +166,8 @@ class LocalRanks:
             os.sched_setaffinity(0, before)
 
     def close(self) -> None:
-        for process in self.processes:
-            process.close()
+        for member in self.processes:
+            member.process.close()
 
     def _task(self, rank: int, limits: StepLimits, link: RankLink, slots_fd: int, wires: RankWires) -> Task:
         return Task(

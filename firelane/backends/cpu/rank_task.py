@@ -1,6 +1,6 @@
 """The words between the first rank of a host and the processes of the others, over a socket pair: a rank says
-HELLO, is told its Task, and says READY and what it has LOADED, or FAILED and why. Then it is told ORDERs, and
-says RESTED when it is in standby."""
+what rank_words has, and its SIZES behind READY. Then it is told ORDERs, and says RESTED when it is in
+standby."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from firelane.engine_config import ExecutorConfig
 from firelane.parallel.hosts import HostLayout
 from firelane.program.program import Program
 
-HELLO, READY, FAILED = b"H", b"R", b"F"
-LENGTH_BYTES = 8
-LOADED = struct.Struct("<qq")
-"""Behind READY: bytes of its weights and of its KV cache."""
+SIZES = struct.Struct("<qq")
+"""Bytes of a rank's weights and of its KV cache."""
 ORDER = struct.Struct("<q")
 """Number of steps after which to go to standby; WAKE."""
 WAKE = -1

@@ -24,6 +24,7 @@ from firelane.backends.cuda.loader import load_on, opened
 from firelane.backends.cuda.rank_task import Task
 from firelane.backends.cuda.step_link import StepLink
 from firelane.backends.rank_process import RankProcess
+from firelane.backends.rank_words import STEP
 from firelane.contract import (
     GivenBack,
     ProgressCallback,
@@ -258,7 +259,7 @@ class RankGroup:
         self._check()
         self._link.hand_out(inputs)
         for process in self._leader.processes:
-            process.begin_step()
+            process.say(STEP)  # its inputs lie where it reads them
         self._waiting.append(self._link.receive())
         with self._blaming():
             self._launch()
