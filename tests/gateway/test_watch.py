@@ -36,11 +36,13 @@ class Connection:
     frames = 0
     stopped = False
     waited = 0.0
+    asked = 0
 
     def is_stopped(self):
         return self.stopped
 
     def waited_s(self):
+        self.asked += 1
         return self.waited
 
 
@@ -120,6 +122,15 @@ def test_an_engine_that_sleeps_on_a_busy_machine_is_noticed_in_time(watched):
         loop.tick()
         connection.waited += 0.2
     assert hangs == ["the engine has shown no life for 5 s"]
+
+
+def test_of_an_engine_that_beats_no_threads_are_looked_at(watched):
+    loop, connection, _, heartbeat = watched
+    heartbeat.serves()
+    for _ in range(9):
+        connection.frames += 1
+        ticks(loop, 1.0)
+    assert connection.asked == 0
 
 
 def test_a_pause_of_the_gateway_is_no_silence(watched):

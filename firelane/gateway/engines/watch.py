@@ -17,6 +17,8 @@ from firelane.wire.frames import Beat
 TICK_S = 0.5
 STARVED_SHARE = 0.5
 """Part of a silence that threads have to have waited for a processor, together, to account for it."""
+COUNTED_TICKS = 3
+"""Silent ticks behind which that is counted: of an engine that beats nobody reads its threads' figures."""
 
 
 class Connected(Protocol):
@@ -117,7 +119,7 @@ class Heartbeat:
         silent = connection.frames == self._seen
         self._silent_ticks = self._silent_ticks + 1 if silent else 0
         self._seen = connection.frames
-        if self._silent_ticks == 1:
+        if self._silent_ticks == COUNTED_TICKS:
             self._waited_s = self._process().waited_s()
         silent_s = self._silent_ticks * TICK_S
         if silent_s < self._limit_s(silent_s):
@@ -132,5 +134,6 @@ class Heartbeat:
             return limits.silence_s
         if self._loading and not process.is_stopped():
             return max(limits.silence_s, limits.start_s)
-        is_starved = process.waited_s() - self._waited_s > STARVED_SHARE * silent_s
+        counted_s = silent_s - COUNTED_TICKS * TICK_S
+        is_starved = counted_s > 0 and process.waited_s() - self._waited_s > STARVED_SHARE * counted_s
         return max(limits.silence_s, limits.starved_s) if is_starved else limits.silence_s
