@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from typing import cast
 
 from firelane.cluster.addresses import Place
 from firelane.errors import FirelaneError
+from firelane.tcp import watch_peer
 from firelane.wire.codec import WireError
 from firelane.wire.hello import Hello, Refusal, Welcome, encode_hello, take_hello
 
 DIAL_S = 10.0
 """For the connection, TLS and the hello together."""
-IDLE_S, INTERVAL_S, PROBES = 10, 5, 3
-SILENCE_MS = 20_000
-"""A peer that answers no packet for so long is gone."""
+DEAD_S = 20
+"""Until a host that acknowledges nothing counts as gone."""
 
 
 class DialError(FirelaneError):
@@ -75,7 +74,7 @@ class _Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        watch_peer(self._transport)
+        watch_host(self._transport)
         self._transport.write(encode_hello(self._hello))
 
     def data_received(self, data: bytes) -> None:
@@ -108,20 +107,8 @@ class _Client(asyncio.Protocol):
             self.dialed.set_exception(error)
 
 
-def watch_peer(transport: asyncio.BaseTransport) -> None:
-    """Have the system find out when the other host is gone without a word."""
+def watch_host(transport: asyncio.BaseTransport) -> None:
+    """Have the system find out when the other host is gone."""
     sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
-    for name, value in (
-        ("TCP_KEEPIDLE", IDLE_S),
-        ("TCP_KEEPINTVL", INTERVAL_S),
-        ("TCP_KEEPCNT", PROBES),
-        ("TCP_USER_TIMEOUT", SILENCE_MS),
-    ):
-        if hasattr(socket, name):
-            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
-    for level, option, value in options:
-        with contextlib.suppress(OSError):
-            sock.setsockopt(level, option, value)
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        watch_peer(sock, DEAD_S)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol, cast
 
-from firelane.cluster.dial import watch_peer
+from firelane.cluster.dial import watch_host
 from firelane.wire.codec import WireError
 from firelane.wire.hello import Hello, HelloMessage, Refusal, encode_hello, take_hello
 
@@ -40,7 +40,7 @@ class Greeting(asyncio.Protocol):
         if not self._greeter.begin(self):
             self._transport.abort()
             return
-        watch_peer(transport)
+        watch_host(transport)
         self._deadline = asyncio.get_running_loop().call_later(HELLO_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from firelane.errors import UsageError
+from firelane.tcp import watch_peer
 from firelane.wire.peers import PeerConnection, PeerMessage, PeerMissing, send
 
 log = logging.getLogger(__name__)
@@ -145,10 +146,7 @@ async def _connected(address: str) -> socket.socket:
 
 def _prepare(sock: socket.socket) -> None:
     sock.setblocking(True)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_S * 1000)
+    watch_peer(sock, DEAD_S)
 
 
 def _tell(engine: socket.socket, message: PeerMessage, passed: socket.socket | None = None) -> None:

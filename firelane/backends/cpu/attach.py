@@ -24,6 +24,7 @@ import msgspec
 from firelane import env, storage
 from firelane.engine_config import ExecutorConfig, HostsConfig
 from firelane.errors import MachineError, UsageError
+from firelane.tcp import watch_peer
 
 MAGIC = b"firelane ranks 1"
 NONCE_BYTES = 32
@@ -98,16 +99,7 @@ class HostSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", DEAD_S // 2),
-            ("TCP_KEEPINTVL", 1),
-            ("TCP_KEEPCNT", DEAD_S // 2),
-            ("TCP_USER_TIMEOUT", DEAD_S * 1000),
-        ):
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        watch_peer(sock, DEAD_S)
 
     @property
     def address(self) -> str:
