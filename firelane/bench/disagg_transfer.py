@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from socket import socket
 
 from firelane.bench.disagg_clock import Timeline
-from firelane.kv import KvCache, WantedPage
+from firelane.kv import KvCache, WantedPage, WantedState
 from firelane.kv.transfer import KVPeerError, Settled
 
 
@@ -63,7 +63,16 @@ class SimulatedTransfer:
     def seek(self, peer: str, address: str) -> None:
         """All are connected from the start."""
 
-    def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
+    def pull(
+        self,
+        peer: str,
+        wanted: Sequence[WantedPage],
+        mine: Sequence[int],
+        deadline_s: float,
+        state: WantedState | None = None,
+    ) -> int:
+        """state: none ever comes."""
+        del state
         self._tickets += 1
         source, now_s = self._peers[peer], self._timeline.now_s
         wanted = wanted[: len(mine)]

@@ -61,6 +61,12 @@ class Executor(Protocol):
         """The KV cache as bytes; None where the host does not reach it, or it lies in several places."""
         ...
 
+    @property
+    def state_memory(self) -> PageMemory | None:
+        """All recurrent states as bytes, each a page; None where the program keeps none, and as
+        page_memory."""
+        ...
+
     def settle(self) -> None:
         """Return when nothing works beside the steps, from any thread: no more weights are read or checked.
         May raise what the next step will."""

@@ -205,7 +205,7 @@ class EngineCore:
         return PREREQUISITE_POLL_S if self._prerequisites.is_waiting else None
 
     def _receive(self, wait_s: float | None) -> None:
-        reserved = self.kv.incoming.begun
+        reserved = self.kv.num_incoming
         for frame in self._channel.receive(wait_s):
             if isinstance(frame, Submit):
                 for request in restored(frame.requests):
@@ -219,7 +219,7 @@ class EngineCore:
                     self._channel.send(Rejected(sequence.id, error))
                 else:
                     self._add(sequence)
-        self.table.changes += self.kv.incoming.begun - reserved
+        self.table.changes += self.kv.num_incoming - reserved
 
     def _in_stats(self, stats: EngineStats) -> EngineStats:
         stats = self._pulls.in_stats(stats)
@@ -316,6 +316,7 @@ def _cache_of(limits: StepLimits, snapshots: SnapshotRule | None, *, is_searched
         chunk_tokens=limits.max_num_batched_tokens,
         rule=snapshots,
         is_kept=bool(limits.state_bytes),
+        first=limits.max_num_seqs,
     )
     return KvCache(
         limits.num_blocks,

@@ -27,10 +27,11 @@ class EnginePeers:
         identity: str,
         copier: PageCopier,
         address: str = "",
+        states: PageMemory | None = None,
     ) -> None:
-        """address: as EngineConfig.kv_transfer_address."""
+        """address: as EngineConfig.kv_transfer_address. states: as Executor.state_memory."""
         self._sock = sock
-        self._pool = ExportedPool(memory, core.kv, identity, copier)
+        self._pool = ExportedPool(memory, core.kv, identity, copier, states)
         self._transfer = PeerTransfer(self._pool, on_lost=self._lost, on_sought=self._seek)
         core.have_pages_from(self._transfer, address)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
@@ -104,13 +105,14 @@ def connect_peers(
     identity: str,
     copier: PageCopier,
     address: str = "",
+    states: PageMemory | None = None,
 ) -> EnginePeers | NoPeers:
-    """Takes over the socket of wire.peers; None: an engine without peers. address: as in EnginePeers. Pages
-    of a model with recurrent state are of no use without its snapshots, which do not travel."""
+    """Takes over the socket of wire.peers; None: an engine without peers. address, states: as in EnginePeers.
+    Pages of a model with recurrent state are of no use without its snapshots."""
     if sock is None:
         return NoPeers()
-    if memory is None or core.kv.states.is_kept:
+    if memory is None or (core.kv.states.is_kept and states is None):
         log.info("pages do not travel: this engine computes all prompts that it gets")
         sock.close()
         return NoPeers()
-    return EnginePeers(sock, core, memory, identity, copier, address)
+    return EnginePeers(sock, core, memory, identity, copier, address, states)

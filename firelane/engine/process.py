@@ -215,7 +215,13 @@ def _load_and_serve(
         pulse.cost = core.cost
         identity = model_identity(checkpoint, executor, config)
         peers = connect_peers(
-            peer_socket, core, executor.page_memory, identity, copier, config.kv_transfer_address
+            peer_socket,
+            core,
+            executor.page_memory,
+            identity,
+            copier,
+            config.kv_transfer_address,
+            executor.state_memory,
         )
         tiers = open_tiers(config.tiers, core, executor.page_memory, identity + files)
         if executor.can_sleep:

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from firelane.contract import NO_SNAPSHOT
 from firelane.engine.prerequisites import Prerequisites, Waited
 from firelane.engine.sequence import Sequence
-from firelane.kv import KvCache, PrefixChain, WantedPage
+from firelane.kv import KvCache, PrefixChain, WantedPage, WantedState
 from firelane.kv.transfer import KVTransfer, Outcome, Settled
 from firelane.wire.frames import EngineStats, NewRequest
 
@@ -117,8 +118,10 @@ class PagePulls:
         self._inner, self._kv, self._transfer = inner, kv, transfer
         self._counters, self._spare_pages, self._clock = counters, spare_pages, clock
         self._waits: dict[int, _Wait] = {}
-        self._mine: dict[int, list[int]] = {}
-        """Pages of ours, by the ticket of their pull."""
+        self._mine: dict[int, tuple[list[int], WantedState | None]] = {}
+        """Pages of ours, and the state that comes with them, by the ticket of their pull."""
+        self._coming_states: dict[bytes, int] = {}
+        """By the first of its names."""
         self._coming: dict[WantedPage, int] = {}
         self._expected: dict[tuple[bytes, bytes], _Expected] = {}
 
@@ -181,21 +184,39 @@ class PagePulls:
     def _ask(self, wait: _Wait) -> None:
         """Pull what is missing and not on its way."""
         sequence = wait.sequence
-        wanted = self._kv.wanted(sequence.chain, sequence.tokens, sequence.reusable_tokens)
+        asked = sequence.chain, sequence.tokens, sequence.reusable_tokens
+        wanted, names = self._kv.wanted(*asked), self._kv.wanted_states(*asked)
         coming = {self._coming[page] for page in wanted if page in self._coming}
+        if names and names[0] in self._coming_states:
+            coming.add(self._coming_states[names[0]])
+            names = []
         missing = [page for page in wanted if page not in self._coming]
         wait.joins = bool(coming)
-        wait.tickets = coming | self._pull(wait.peer, missing, wait.deadline_s)
+        wait.tickets = coming | self._pull(wait.peer, missing, wait.deadline_s, names)
 
-    def _pull(self, peer: str, missing: list[WantedPage], deadline_s: float) -> set[int]:
+    def _pull(
+        self, peer: str, missing: list[WantedPage], deadline_s: float, names: list[bytes] | None = None
+    ) -> set[int]:
+        """names: of a state, as in WantedState."""
+        state = self._place_of(names)
+        if names and state is None:  # its pages alone are of no use
+            return set()
         mine = self._kv.incoming.begin(missing, self._spare_pages())
-        if not mine:
+        if not mine and state is None:
             return set()
         pulled = missing[: len(mine)]
-        ticket = self._transfer.pull(peer, pulled, mine, deadline_s)
-        self._mine[ticket] = mine
+        ticket = self._transfer.pull(peer, pulled, mine, deadline_s, state)
+        self._mine[ticket] = mine, state
         self._coming |= dict.fromkeys(pulled, ticket)
+        if state is not None:
+            self._coming_states[state.names[0]] = ticket
         return {ticket}
+
+    def _place_of(self, names: list[bytes] | None) -> WantedState | None:
+        if not names:
+            return None
+        place = self._kv.states.incoming.begin()
+        return None if place == NO_SNAPSHOT else WantedState(names, place)
 
     def _look_ahead(self) -> None:
         """Some pages of each expected prompt at a time, so that other pulls need not wait long."""
@@ -233,7 +254,12 @@ class PagePulls:
     def _settle(self, settled: Settled) -> None:
         if not self._note_ahead(settled):
             self._counters.note(settled)
-        self._kv.incoming.settle(self._mine.pop(settled.ticket), settled.arrived)
+        mine, state = self._mine.pop(settled.ticket)
+        self._kv.incoming.settle(mine, settled.arrived)
+        if state is not None:
+            came = state.names[settled.state] if settled.state >= 0 else b""
+            self._kv.states.incoming.settle(state.place, came)
+            del self._coming_states[state.names[0]]
         self._coming = {page: t for page, t in self._coming.items() if t != settled.ticket}
 
     def _arrived(self) -> list[Waited]:

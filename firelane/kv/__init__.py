@@ -2,7 +2,7 @@
 
 from firelane.kv.budget import PageBudget
 from firelane.kv.cache import KvCache, NewPage
-from firelane.kv.incoming import IncomingPages, WantedPage
+from firelane.kv.incoming import IncomingPages, WantedPage, WantedState
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import SnapshotRule, StateSave, StateSnapshots
 from firelane.kv.tables import BlockTables, PrefixHit
@@ -19,4 +19,5 @@ __all__ = [
     "StateSave",
     "StateSnapshots",
     "WantedPage",
+    "WantedState",
 ]

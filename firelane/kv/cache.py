@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from firelane.contract import CAUSAL, NO_SNAPSHOT, Span, kept_from
 from firelane.contract.limits import longest_sequence, pages_needed
 from firelane.kv.events import BlockEvents
-from firelane.kv.incoming import IncomingPages, WantedPage
+from firelane.kv.incoming import STATES, IncomingPages, WantedPage
 from firelane.kv.pool import UNKNOWN, BlockPool, PageWatcher
 from firelane.kv.prefix import PrefixChain
 from firelane.kv.states import StateSnapshots
@@ -126,10 +126,9 @@ class KvCache:
         return PrefixHit(blocks, held, snapshot, shared)
 
     def wanted(self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int) -> list[WantedPage]:
-        """Pages that are missing for the longest prefix that a sequence could begin with. None of a model
-        with recurrent state, whose snapshots do not travel."""
+        """Pages that are missing for the longest prefix that a sequence could begin with."""
         blocks = min(reusable_tokens, len(tokens) - 1) // self.block_size if self._prefix_caching else 0
-        if blocks <= 0 or self.states.is_kept:
+        if blocks <= 0 or (self.states.is_kept and not self.states.count):
             return []
         names, found = chain.names(tokens, blocks), list[WantedPage]()
         for group in range(len(self.spans)):
@@ -137,6 +136,23 @@ class KvCache:
                 if self._pool.locate(group, names[index])[0] < 0:
                     found.append(WantedPage(group, names[index], chain.tenant))
         return found
+
+    def wanted_states(
+        self, chain: PrefixChain, tokens: NDArray[np.int32], reusable_tokens: int
+    ) -> list[bytes]:
+        """Names of snapshots, any of which would let a sequence begin with more than it can now, the longest
+        prefix first; none of a model without recurrent state."""
+        if not (self.states.is_kept and self._prefix_caching):
+            return []
+        blocks = min(reusable_tokens, len(tokens) - 1) // self.block_size
+        hit = self.lookup(chain, tokens, reusable_tokens).num_blocks
+        return chain.names(tokens, max(blocks, 0))[hit : max(blocks, hit)][::-1]
+
+    @property
+    def num_incoming(self) -> int:
+        """Pages and snapshots that have been taken so far for what comes from elsewhere, which only grows:
+        what was planned with free ones before has to be planned anew."""
+        return self.incoming.begun + self.states.incoming.begun
 
     def restorable(
         self,
@@ -171,12 +187,18 @@ class KvCache:
         ]
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]:
-        """As BlockPool.locate."""
+        """As BlockPool.locate; of the group STATES, as StateSnapshots.locate."""
+        if group == STATES:
+            return self.states.locate(name)
         return self._pool.locate(group, name) if group < len(self.spans) else (-1, 0)
 
     def keep_tags_in(self, memory: memoryview) -> None:
         """As BlockPool.keep_tags_in."""
         self._pool.keep_tags_in(memory)
+
+    def keep_state_tags_in(self, memory: memoryview) -> None:
+        """As StateSnapshots.keep_tags_in."""
+        self.states.keep_tags_in(memory)
 
     def tell_events(self) -> None:
         """From now on the cache remembers what it stores and gives up, for take_events. Nothing has happened

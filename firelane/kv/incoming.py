@@ -10,10 +10,21 @@ While they are held nobody else is given them, so a copy that comes late overwri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from firelane.kv.pool import BlockPool, NamedPage
 
 WantedPage = NamedPage
+STATES = -1
+"""In place of a cache group: snapshots of recurrent states, by the names of their last blocks."""
+
+
+class WantedState(NamedTuple):
+    """A snapshot of a recurrent state. names: of the prefixes that it may be of, the best one first. place:
+    the state to write it to."""
+
+    names: list[bytes]
+    place: int
 
 
 class IncomingPages:

@@ -34,6 +34,8 @@ class SnapshotPool:
     def __init__(self, count: int) -> None:
         self.count = count
         self._references = [0] * count
+        self._tags = memoryview(bytearray(8 * count)).cast("Q")
+        """From 1, once a snapshot has been taken; each changes before the snapshot's content does."""
         self._name_of: list[bytes | None] = [None] * count
         self._by_name: dict[bytes, int] = {}
         self._blank: OrderedDict[int, None] = OrderedDict.fromkeys(range(count))
@@ -65,6 +67,7 @@ class SnapshotPool:
         else:
             del self._blank[snapshot]
         self._references[snapshot] = 1
+        self._tags[snapshot] += 1
 
     def share(self, snapshot: int) -> None:
         """One more user of a named snapshot, who reads it."""
@@ -99,7 +102,21 @@ class SnapshotPool:
         """Names of snapshots that nobody uses: their content is gone."""
         for snapshot in list(self._cached):
             self._forget(snapshot)
+            self._tags[snapshot] += 1
             self._blank[snapshot] = None
+
+    def keep_tags_in(self, memory: memoryview) -> None:
+        """As BlockPool.keep_tags_in."""
+        memory[:] = self._tags
+        self._tags = memory
+
+    def locate(self, name: bytes) -> tuple[int, int]:
+        """The snapshot of this name and its tag, or NO_SNAPSHOT; from any thread, as BlockPool.locate."""
+        snapshot = self.find(name)
+        if snapshot == NO_SNAPSHOT:
+            return NO_SNAPSHOT, 0
+        tag = self._tags[snapshot]
+        return (snapshot, tag) if self.find(name) == snapshot else (NO_SNAPSHOT, 0)
 
     def check_integrity(self, held: Iterable[int]) -> None:
         """Raise AssertionError unless every snapshot is in one place, names are one to one, and `held` names
@@ -121,6 +138,44 @@ class SnapshotPool:
         assert name is not None
         del self._by_name[name], self._cached[snapshot]
         self._name_of[snapshot] = None
+
+
+class IncomingStates:
+    """Owner of the snapshots whose content comes from another engine, from `begin` to `settle`; by their
+    numbers among all states of the executor."""
+
+    def __init__(self, pool: SnapshotPool, first: int) -> None:
+        self._pool, self._first = pool, first
+        self._held: set[int] = set()
+        self.begun = 0
+        """As IncomingPages.begun."""
+
+    @property
+    def num_snapshots(self) -> int:
+        return len(self._held)
+
+    def snapshots(self) -> Iterator[int]:
+        return iter(self._held)
+
+    def begin(self) -> int:
+        """A state to write to, for which the least recently used snapshot is given up; NO_SNAPSHOT where all
+        are in use."""
+        snapshot = next(self._pool.free(), NO_SNAPSHOT)
+        if snapshot == NO_SNAPSHOT:
+            return NO_SNAPSHOT
+        self._pool.take(snapshot)
+        self._held.add(snapshot)
+        self.begun += 1
+        return self._first + snapshot
+
+    def settle(self, state: int, name: bytes) -> None:
+        """Nobody writes to it any more. name: of the blocks whose state has come, and was checked; b"" where
+        none has."""
+        snapshot = state - self._first
+        self._held.remove(snapshot)
+        if name:
+            self._pool.publish(snapshot, name)
+        self._pool.release(snapshot)
 
 
 class StateSave(NamedTuple):
@@ -177,12 +232,15 @@ class StateSnapshots:
         chunk_tokens: int = 1,
         rule: SnapshotRule | None = None,
         is_kept: bool = True,
+        first: int = 0,
     ) -> None:
         """chunk_tokens: the most that a step can compute. is_kept: the program keeps recurrent state, and no
-        prompt may begin without one."""
+        prompt may begin without one. first: the number of the first snapshot among all states of the
+        executor."""
         rule = rule or SnapshotRule()
         self.is_kept = is_kept
-        self._pool = SnapshotPool(count)
+        self._pool, self._first = SnapshotPool(count), first
+        self.incoming = IncomingStates(self._pool, first)
         self._block_size = block_size
         self._interval = -(-rule.interval // block_size) * block_size
         self._at_least = chunk_tokens // 4 if rule.at_least is None else rule.at_least
@@ -221,6 +279,15 @@ class StateSnapshots:
     def find(self, name: bytes) -> int:
         """The snapshot of the blocks that end with this one, or NO_SNAPSHOT."""
         return self._pool.find(name)
+
+    def locate(self, name: bytes) -> tuple[int, int]:
+        """The state of these blocks among all of the executor, and its tag; -1 where there is none."""
+        snapshot, tag = self._pool.locate(name)
+        return (self._first + snapshot, tag) if snapshot != NO_SNAPSHOT else (-1, 0)
+
+    def keep_tags_in(self, memory: memoryview) -> None:
+        """Of all states of the executor, as BlockPool.keep_tags_in."""
+        self._pool.keep_tags_in(memory[self._first :])
 
     def wanted(self, num_tokens: int, hit_tokens: int, shared_tokens: int) -> tuple[int, ...]:
         """Lengths at which a prefill that begins behind `hit_tokens` tokens is to leave a snapshot: at each
@@ -285,5 +352,6 @@ class StateSnapshots:
     def check_integrity(self, all_held: Iterable[HeldSnapshots]) -> None:
         """Raise AssertionError unless the pool is sound and `all_held` are exactly its users."""
         running = list(all_held)
-        self._pool.check_integrity(snapshot for held in running for snapshot in held.held)
+        held = [snapshot for one in running for snapshot in one.held]
+        self._pool.check_integrity([*held, *self.incoming.snapshots()])
         assert self._num_latest == sum(held.has_latest for held in running), "latest snapshots are miscounted"

@@ -149,6 +149,11 @@ class ChainExecutor:
         return PageMemory(pages=self.kv.view(np.uint8), layout_id="chain")
 
     @property
+    def state_memory(self):
+        states = self.states[:, None].view(np.uint8)
+        return PageMemory(pages=states, layout_id="chain") if self.limits.state_bytes else None
+
+    @property
     def pending(self):
         """The step submitted last, while it is in flight."""
         return self.queue[-1][0] if self.queue else None

@@ -33,7 +33,9 @@ def connected(source: Driver, reader: Driver) -> Iterator[tuple[PeerTransfer, Pe
 
 
 def transfer_of(d: Driver) -> PeerTransfer:
-    return PeerTransfer(ExportedPool(d.executor.page_memory, d.core.kv, "one model"))
+    executor = d.executor
+    pool = ExportedPool(executor.page_memory, d.core.kv, "one model", states=executor.state_memory)
+    return PeerTransfer(pool)
 
 
 class HandedOver:

@@ -12,6 +12,7 @@ import pytest
 
 from firelane.contract import Window
 from firelane.engine import pulls
+from firelane.kv import SnapshotRule
 from firelane.kv.transfer.reader import StreamedCopy
 from tests.engine.handed_over import connected
 from tests.engine.resume import resumed
@@ -82,6 +83,37 @@ def test_a_window_comes_with_the_pages_that_it_needs(driver, request_of):
         reader_.run()
         assert reader_.cached[1] == 20
         assert whole.tokens[1] == source.tokens[1] + reader_.tokens[1]
+
+
+def test_a_recurrent_state_comes_with_the_pages(driver, request_of, alone):
+    """The snapshot at the prompt's last block boundary; then requests share one pull, and none asks again."""
+    sizes = {"state_bytes": 8, "num_snapshots": 6, "snapshots": SnapshotRule(interval=64, at_least=1)}
+    request = request_of(1, range(22), seed=3, max_tokens=12)
+    with pair(driver, **sizes) as (source, reader_, transfers):
+        source.submit(request_of(1, range(22), seed=3, max_tokens=1))
+        source.run()
+        reader_.submit(*(handed_over(request, source.tokens[1], i, transfers[0]) for i in (1, 2, 3)))
+        reader_.run()
+        assert set(reader_.cached.values()) == {20}
+        tokens = alone(request, 64, has_state=True)[0]
+        assert all(source.tokens[1] + reader_.tokens[i] == tokens for i in (1, 2, 3))
+        stats = reader_.frames[-1].stats
+        assert (stats.pulls_ok, stats.pulls_stale) == (1, 0)
+        assert stats.pulled_bytes == 5 * source.executor.kv[0].nbytes + 8
+
+
+def test_without_room_for_a_state_all_is_computed(driver, request_of, alone):
+    sizes = {"state_bytes": 8, "snapshots": SnapshotRule(interval=64, at_least=1)}
+    request = request_of(1, range(22), seed=3, max_tokens=12)
+    source, reader_ = driver(num_snapshots=6, **sizes), driver(num_snapshots=0, **sizes)
+    with connected(source, reader_) as transfers:
+        source.submit(request_of(1, range(22), seed=3, max_tokens=1))
+        source.run()
+        reader_.submit(handed_over(request, source.tokens[1], 1, transfers[0]))
+        reader_.run()
+        assert reader_.cached[1] == 0
+        assert source.tokens[1] + reader_.tokens[1] == alone(request, 64, has_state=True)[0]
+        assert reader_.frames[-1].stats.pulled_bytes == 0
 
 
 def test_requests_with_one_prompt_share_one_pull(driver, request_of):

@@ -13,13 +13,15 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from firelane.contract import PageMemory
-from firelane.kv import KvCache, WantedPage
-from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, PlainCopier, page_copier
+from firelane.contract import NO_SNAPSHOT, PageMemory
+from firelane.kv import KvCache, StateSave, StateSnapshots, WantedPage, WantedState
+from firelane.kv.incoming import STATES
+from firelane.kv.transfer import ExportedPool, KVPeerError, PeerTransfer, PlainCopier, page_copier, reader
 from firelane.kv.transfer.checksum import checksum
 from tests.kv.shared_pages import page_memory
 
 PAGES, PAGE_BYTES, BLOCK = 40, 9000, 4
+LIVE, SNAPSHOTS, STATE_BYTES = 2, 3, 20_032
 SOON_S = 20.0
 
 
@@ -27,12 +29,24 @@ class Engine:
     """A cache over real bytes, and its transfer."""
 
     def __init__(
-        self, *, maps=True, key=b"", identity="model", layout_id="layout", page_bytes=PAGE_BYTES, copier=None
+        self,
+        *,
+        maps=True,
+        key=b"",
+        identity="model",
+        layout_id="layout",
+        page_bytes=PAGE_BYTES,
+        copier=None,
+        has_states=False,
     ):
         self.memory = page_memory(PAGES, page_bytes, layout_id=layout_id, shared=maps)
-        self.kv = KvCache(PAGES, BLOCK)
+        self.states = states = None
+        if has_states:
+            self.states = page_memory(LIVE + SNAPSHOTS, STATE_BYTES, layout_id="states", shared=maps)
+            states = StateSnapshots(SNAPSHOTS, block_size=BLOCK, first=LIVE)
+        self.kv = KvCache(PAGES, BLOCK, states=states)
         self.lost = []
-        self.pool = ExportedPool(self.memory, self.kv, identity, copier)
+        self.pool = ExportedPool(self.memory, self.kv, identity, copier, self.states)
         self.transfer = PeerTransfer(
             self.pool,
             key=key,
@@ -42,8 +56,9 @@ class Engine:
 
     def close(self):
         self.transfer.close()
-        if self.memory.fd >= 0:
-            os.close(self.memory.fd)
+        for memory in (self.memory, self.states):
+            if memory is not None and memory.fd >= 0:
+                os.close(memory.fd)
 
     def fill(self, prompt, salt=b""):
         """Compute a prompt; returns what its pages hold, by name."""
@@ -59,6 +74,28 @@ class Engine:
             name: self.memory.pages[page].copy()
             for name, page in zip(chain.names(prompt, len(prompt) // BLOCK), pages, strict=False)
         }
+
+    def save(self, prompt):
+        """Leave a snapshot behind a prompt of whole blocks; returns what it holds."""
+        states = self.kv.states
+        held, save = states.begin(NO_SNAPSHOT, ()), StateSave(0, len(prompt), next(states.free()), False)
+        states.take(held, save)
+        place = self.states.pages[LIVE + save.snapshot]
+        place[:] = np.frombuffer(secrets.token_bytes(STATE_BYTES), np.uint8)
+        states.publish(held, save, self.kv.chain(b""), prompt)
+        return place.copy()
+
+    def pull_state(self, peer, prompt):
+        """The settled pull, and the prompt's state here, of as many tokens as came."""
+        names = self.kv.wanted_states(self.kv.chain(b""), prompt, len(prompt))
+        state = WantedState(names, self.kv.states.incoming.begin())
+        self.transfer.pull(peer, [], [], time.monotonic() + SOON_S, state)
+        self.kv.check_integrity([])
+        settled = self.settled()
+        came = names[settled.state] if settled.state >= 0 else b""
+        self.kv.states.incoming.settle(state.place, came)
+        self.kv.check_integrity([])
+        return settled, self.states.pages[self.kv.locate(STATES, came)[0]] if came else None
 
     def wanted(self, prompt, salt=b""):
         return self.kv.wanted(self.kv.chain(salt), prompt, len(prompt))
@@ -293,6 +330,62 @@ def test_pages_are_private_unless_both_can_map_them(copier):
     finally:
         here.close()
         there.close()
+
+
+def test_the_longest_state_that_is_there_comes(transport):
+    with pair(transport, has_states=True) as (there, here):
+        peer = attach(transport, there, here)
+        there.save(prompt(8))
+        expected = there.save(prompt(24))
+        settled, state = here.pull_state(peer, prompt(41))
+        assert (settled.outcome, settled.nbytes) == ("ok", STATE_BYTES)
+        assert np.array_equal(state, expected)
+        assert here.kv.lookup(here.kv.chain(b""), prompt(41), 41).num_blocks == 0
+        there.fill(prompt(40))
+        assert here.pull(peer, here.wanted(prompt(41))).outcome == "ok"
+        assert here.kv.lookup(here.kv.chain(b""), prompt(41), 41).num_blocks == 6
+        settled, state = here.pull_state(peer, prompt(41))
+        assert (settled.state, state) == (-1, None)  # a shorter one is of no use now
+
+
+def test_a_state_far_behind_the_end_is_found(transport, monkeypatch):
+    monkeypatch.setattr(reader, "STATES_BATCH", 3)
+    with pair(transport, has_states=True) as (there, here):
+        peer = attach(transport, there, here)
+        expected = there.save(prompt(4))
+        settled, state = here.pull_state(peer, prompt(41))
+        assert settled.state == 9
+        assert np.array_equal(state, expected)
+
+
+@pytest.mark.parametrize("spoils", ["given out", "altered", "nothing there"])
+def test_a_state_that_is_not_what_it_was_said_to_be_does_not_come(transport, spoils):
+    with pair(transport, has_states=True) as (there, here):
+        peer = attach(transport, there, here)
+        if spoils != "nothing there":
+            there.save(prompt(8))
+
+        def spoilt(page):
+            result = checksum(page)
+            if spoils == "given out":
+                there.kv.forget()
+            else:
+                page[4321] ^= 8
+            return result
+
+        with_checksum(there, spoilt)
+        settled, state = here.pull_state(peer, prompt(13))
+        assert (settled.outcome, settled.state, settled.nbytes, state) == ("ok", -1, 0, None)
+        assert here.kv.states.num_named == 0
+
+
+def test_a_model_with_states_has_no_pages_of_one_without(transport):
+    facts = {"has_states": True}
+    with (
+        pair(transport, reader=facts) as (there, here),
+        pytest.raises(KVPeerError, match=r"laid out differently: layout\+states \(9000 B, 20032 B\)"),
+    ):
+        attach(transport, there, here)
 
 
 def test_memory_layouts_are_seen_as_they_are():

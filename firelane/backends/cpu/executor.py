@@ -26,7 +26,7 @@ from firelane.backends.cpu.native import (
     state_addresses,
     step_struct,
 )
-from firelane.backends.cpu.page_pool import PagePool
+from firelane.backends.cpu.page_pool import PagePool, StatePool
 from firelane.contract import (
     NOTHING,
     GivenBack,
@@ -101,7 +101,8 @@ class CpuExecutor:
         self._state = state or SlotState.allocate(limits, program.vocab_size)
         together = link.pages if link else None
         self._pool = PagePool(layout, shared=shared_pages, memory=together)
-        self.states = zeroed(limits.num_states * limits.state_bytes + CACHE_LINE_BYTES)
+        self._state_pool = StatePool(layout, shared=shared_pages)
+        self.states = self._state_pool.memory
         self._parts = op_parts(program)
         self._position_tables = [t.table(limits.max_model_len) for t in layout.table_index]
         self.arena = zeroed(_aligned(layout.placement.nbytes) + layout.integer_rows_bytes)
@@ -211,6 +212,11 @@ class CpuExecutor:
         return self._pool.as_bytes if self._link is None else None
 
     @property
+    def state_memory(self) -> PageMemory | None:
+        """None without recurrent state, and of one of several ranks."""
+        return self._state_pool.as_bytes if self._link is None else None
+
+    @property
     def kv_bytes(self) -> int:
         """None of a cache that the first rank of the stage has counted."""
         is_counted = self._link is not None and self._link.pages is not None and self._link.lane > 0
@@ -287,6 +293,7 @@ class CpuExecutor:
             self._check.close()
             self._weights.close()
             self._pool.release()
+            self._state_pool.release()
 
 
 def _connect(arguments: CreateStruct, link: RankLink) -> ct.Array[PeerStruct]:

@@ -1,4 +1,5 @@
-"""The memory of the KV cache: equal pages, in private memory or in memory that another process can map."""
+"""The memory of the KV cache: equal pages, and states of equal size, in private memory or in memory that
+another process can map."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.backends.cpu.layout import Layout
+from firelane.backends.cpu.layout import CACHE_LINE_BYTES, Layout
 from firelane.backends.cpu.memory import shared_zeroed, zeroed
 from firelane.contract import PageMemory
 
 FORMAT = 1
 """Of keys and values inside of a page, as csrc/rope.h lays them out."""
+STATE_FORMAT = 1
+"""Of the numbers of a layer inside of a state."""
 
 
 class PagePool:
@@ -44,6 +47,42 @@ class PagePool:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class StatePool:
+    """Owner of all recurrent states; `memory` is zeroed, and a cache line longer than they are."""
+
+    def __init__(self, layout: Layout, *, shared: bool = False) -> None:
+        """Raises OutOfMemoryError."""
+        self._layout, self._fd = layout, -1
+        limits = layout.limits
+        self._nbytes = limits.num_states * limits.state_bytes
+        nbytes = self._nbytes + CACHE_LINE_BYTES
+        if shared and self._nbytes:
+            self._fd, self.memory = shared_zeroed(nbytes)
+        else:
+            self.memory = zeroed(nbytes)
+
+    @property
+    def as_bytes(self) -> PageMemory | None:
+        """Each state a page; valid until `release`. None where there is no state."""
+        if not self._nbytes:
+            return None
+        states = self.memory[: self._nbytes].reshape(self._layout.limits.num_states, -1)
+        return PageMemory(pages=states, layout_id=state_layout_id(self._layout), fd=self._fd)
+
+    def release(self) -> None:
+        """As PagePool.release."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def state_layout_id(layout: Layout) -> str:
+    """As layout_id, of a recurrent state."""
+    layers = [(one.name, one.shape, layout.state_offsets[one.name]) for one in layout.program.state_layers]
+    described = ("cpu", STATE_FORMAT, layers)
+    return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
 def layout_id(layout: Layout) -> str:

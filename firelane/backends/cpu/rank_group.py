@@ -145,7 +145,7 @@ class Leader:
 class RankGroup:
     """See contract.Executor: steps of all ranks. Ends with MachineError once a rank is gone."""
 
-    page_memory = None  # each rank has its part of every page
+    page_memory = state_memory = None  # each rank has its part of every page
 
     def __init__(self, executor: CpuExecutor, leader: Leader) -> None:
         """Takes over both, unless it raises MachineError: then the caller keeps them."""

@@ -137,6 +137,10 @@ class CudaExecutor:
     def page_memory(self) -> None:
         return None
 
+    @property
+    def state_memory(self) -> None:
+        return None
+
     def settle(self) -> None:
         """Nothing works beside the steps."""
 

@@ -204,7 +204,7 @@ class RankGroup:
     lies in host memory, where the ranks read it when the next step of its sequence begins.
     """
 
-    page_memory = None
+    page_memory = state_memory = None
 
     def __init__(self, executor: CudaExecutor, leader: Leader, resources: ExitStack) -> None:
         """resources: end with it, the last one first."""

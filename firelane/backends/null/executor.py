@@ -102,11 +102,19 @@ class NullExecutor:
         self._last_end_s = 0.0
         self._sleeps = False
         self._pages = np.zeros((limits.num_blocks, NULL_PAGE_BYTES), np.uint8)
+        self._states = np.zeros((limits.num_states, NULL_PAGE_BYTES), np.uint8)
 
     @property
     def page_memory(self) -> PageMemory:
         """Pages of a few bytes that nothing is ever written to."""
         return PageMemory(pages=self._pages, layout_id=f"null {self.limits.block_size}")
+
+    @property
+    def state_memory(self) -> PageMemory | None:
+        """As page_memory."""
+        if not self.limits.state_bytes:
+            return None
+        return PageMemory(pages=self._states, layout_id=f"null {self.limits.state_bytes}")
 
     def settle(self) -> None:
         """Nothing works beside the steps."""

@@ -1,4 +1,4 @@
-"""A pool of pages as other engines may read it."""
+"""A pool of pages, and one of recurrent states, as other engines may read them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from typing import Protocol
 
 from firelane.contract import PageMemory
+from firelane.kv.incoming import STATES
 from firelane.kv.transfer.page_copy import PageCopier, PlainCopier
 from firelane.kv.transfer.populate import populate
 
@@ -18,39 +19,35 @@ TAG_BYTES = 8
 
 
 class NamedPages(Protocol):
-    """The owner of pages' names (KvCache)."""
+    """The owner of pages' and states' names (KvCache)."""
 
     def locate(self, group: int, name: bytes) -> tuple[int, int]: ...
     def keep_tags_in(self, memory: memoryview) -> None: ...
+    def keep_state_tags_in(self, memory: memoryview) -> None: ...
 
 
-class ExportedPool:
-    """Pages, their names and tags. identity: of the model, as in wire.Ready. tags_fd: the file where tags
-    lie, for pages that others can map; else -1. Made before anything happens to the pages; owns that file
-    alone. copier: of these pages and of those that come."""
+class ExportedMemory:
+    """Pages of one size (a state is one, too), their checksums, and the file of their tags. tags_fd: -1 where
+    the pages cannot be mapped. Owns that file alone."""
 
-    def __init__(
-        self, memory: PageMemory, names: NamedPages, identity: str, copier: PageCopier | None = None
-    ) -> None:
-        self.memory, self.names, self.identity = memory, names, identity
-        self.copier = PlainCopier() if copier is None else copier
+    def __init__(self, memory: PageMemory) -> None:
+        self.memory = memory
         self.tags_fd = -1
         self._checksums: dict[int, tuple[int, int]] = {}
-        if memory.fd >= 0 and sys.platform == "linux":
-            self.tags_fd, tags = _mapped_tags(memory.num_pages)
-            names.keep_tags_in(tags)
 
-    def checksum(self, page: int, tag: int) -> int:
+    def share_tags(self) -> memoryview | None:
+        """The memory where tags have to lie from now on, if others can map it."""
+        if self.memory.fd < 0 or sys.platform != "linux":
+            return None
+        self.tags_fd, tags = _mapped_tags(self.memory.num_pages)
+        return tags
+
+    def checksum(self, page: int, tag: int, copier: PageCopier) -> int:
         """Of the content that the page has under this tag: computed once."""
         known = self._checksums.get(page)
         if known is None or known[0] != tag:
-            known = self._checksums[page] = tag, self.copier.checksum(self.memory.pages[page])
+            known = self._checksums[page] = tag, copier.checksum(self.memory.pages[page])
         return known[1]
-
-    def populate(self) -> None:
-        """Have the memory of shared pages there before they are needed; takes as long as zeroing it."""
-        if self.fds:
-            populate(self.memory.pages, write=True)
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -62,6 +59,70 @@ class ExportedPool:
         if self.tags_fd >= 0:
             os.close(self.tags_fd)
             self.tags_fd = -1
+
+
+class ExportedPool:
+    """Pages and states, their names and tags. identity: of the model, as in wire.Ready. copier: of these
+    pages and of those that come. states: None of a model without recurrent state. Made before anything
+    happens to the pages."""
+
+    def __init__(
+        self,
+        memory: PageMemory,
+        names: NamedPages,
+        identity: str,
+        copier: PageCopier | None = None,
+        states: PageMemory | None = None,
+    ) -> None:
+        self.names, self.identity = names, identity
+        self.copier = PlainCopier() if copier is None else copier
+        self.pages = ExportedMemory(memory)
+        self.states = None if states is None else ExportedMemory(states)
+        if (tags := self.pages.share_tags()) is not None:
+            names.keep_tags_in(tags)
+        if self.states is not None and (tags := self.states.share_tags()) is not None:
+            names.keep_state_tags_in(tags)
+
+    @property
+    def memories(self) -> tuple[ExportedMemory, ...]:
+        """Of pages, and of states where there are some."""
+        return (self.pages,) if self.states is None else (self.pages, self.states)
+
+    def memory_of(self, group: int) -> ExportedMemory:
+        """Of a cache group, or of STATES."""
+        return self.states if group == STATES and self.states is not None else self.pages
+
+    @property
+    def layout_id(self) -> str:
+        """Equal where all of it can be copied between two pools."""
+        return "+".join(one.memory.layout_id for one in self.memories)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of a page, and of a state where there are some."""
+        return [one.memory.page_bytes for one in self.memories]
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of pages, and of states where there are some."""
+        return [one.memory.num_pages for one in self.memories]
+
+    def populate(self) -> None:
+        """Have shared memory there before it is needed; takes as long as zeroing it."""
+        for one in self.memories:
+            if one.fds:
+                populate(one.memory.pages, write=True)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors of pages and tags, then those of states; none where any of them are private."""
+        each = [one.fds for one in self.memories]
+        return tuple(fd for fds in each for fd in fds) if all(each) else ()
+
+    def close(self) -> None:
+        """Idempotent."""
+        for one in self.memories:
+            one.close()
 
 
 def _mapped_tags(num_pages: int) -> tuple[int, memoryview]:

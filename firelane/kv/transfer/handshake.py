@@ -22,6 +22,8 @@ from firelane.kv.transfer.messages import (
     proof,
 )
 
+MOST_FDS = 4
+
 
 class Side(NamedTuple):
     """One engine, at either end. key: of the cluster; b"" between engines that one parent has connected."""
@@ -41,37 +43,36 @@ def welcome(line: Line, side: Side) -> Join:
         line.send(Refused(reason))
         raise ConnectionLostError(reason)
     pool, maps = side.pool, bool(join.maps and line.carries_descriptors and side.pool.fds)
-    num_pages = pool.memory.num_pages
-    facts = (side.engine_id.encode(), str(num_pages).encode(), str(maps).encode())
+    facts = _source_facts(side.engine_id, pool.counts, maps=maps)
     said = proof(side.key, "source", ours, join.nonce, *facts)
-    joined = Joined(engine_id=side.engine_id, num_pages=num_pages, maps=maps, proof=said)
+    joined = Joined(engine_id=side.engine_id, counts=pool.counts, maps=maps, proof=said)
     line.send(joined, pool.fds if maps else ())
     return join
 
 
 def join(line: Line, side: Side, *, maps: bool) -> tuple[Joined, list[int]]:
-    """The reader's part; returns what the source has said, and its descriptors of pages and tags, which the
-    caller closes. maps: as in Join. Raises ConnectionLostError, LateError."""
+    """The reader's part; returns what the source has said, and its descriptors as in ExportedPool.fds, which
+    the caller closes. maps: as in Join. Raises ConnectionLostError, LateError."""
     hello: Hello = line.receive(Hello)
     if hello.version != VERSION:
         raise ConnectionLostError(
             f"it speaks version {hello.version} of page transfer, this engine {VERSION}: install the same "
             "version of Firelane for both"
         )
-    ours, memory = secrets.token_bytes(NONCE_BYTES), side.pool.memory
-    facts = _facts(side.engine_id, side.pool.identity, memory.layout_id, memory.page_bytes)
+    ours, pool = secrets.token_bytes(NONCE_BYTES), side.pool
+    facts = _reader_facts(side.engine_id, pool.identity, pool.layout_id, pool.sizes)
     line.send(
         Join(
             nonce=ours,
             engine_id=side.engine_id,
-            identity=side.pool.identity,
-            layout_id=memory.layout_id,
-            page_bytes=memory.page_bytes,
+            identity=pool.identity,
+            layout_id=pool.layout_id,
+            sizes=pool.sizes,
             maps=maps and line.carries_descriptors,
             proof=proof(side.key, "reader", hello.nonce, ours, *facts),
         )
     )
-    joined, fds = line.receive(Joined, most_fds=2)
+    joined, fds = line.receive(Joined, most_fds=MOST_FDS)
     try:
         _check_source(joined, fds, side, proof_of=(hello.nonce, ours))
     except ConnectionLostError:
@@ -80,34 +81,45 @@ def join(line: Line, side: Side, *, maps: bool) -> tuple[Joined, list[int]]:
     return joined, fds
 
 
-def _facts(engine_id: str, identity: str, layout_id: str, page_bytes: int) -> tuple[bytes, ...]:
-    return engine_id.encode(), identity.encode(), layout_id.encode(), str(page_bytes).encode()
+def _reader_facts(engine_id: str, identity: str, layout_id: str, sizes: list[int]) -> tuple[bytes, ...]:
+    return engine_id.encode(), identity.encode(), layout_id.encode(), str(sizes).encode()
+
+
+def _source_facts(engine_id: str, counts: list[int], *, maps: bool) -> tuple[bytes, ...]:
+    return engine_id.encode(), str(counts).encode(), str(maps).encode()
 
 
 def _refusal(join: Join, side: Side, nonce: bytes) -> str:
     """Why the reader gets no pages; "" where it does."""
-    memory = side.pool.memory
-    facts = _facts(join.engine_id, join.identity, join.layout_id, join.page_bytes)
+    pool = side.pool
+    facts = _reader_facts(join.engine_id, join.identity, join.layout_id, join.sizes)
     if not hmac.compare_digest(join.proof, proof(side.key, "reader", nonce, join.nonce, *facts)):
         return "the keys of the cluster differ: give all engines the same one"
-    if join.identity != side.pool.identity:
-        return f"another model, or another way to compute it: {join.identity} is not {side.pool.identity}"
-    if (join.layout_id, join.page_bytes) != (memory.layout_id, memory.page_bytes):
+    if join.identity != pool.identity:
+        return f"another model, or another way to compute it: {join.identity} is not {pool.identity}"
+    if (join.layout_id, join.sizes) != (pool.layout_id, pool.sizes):
         return (
-            f"pages are laid out differently: {join.layout_id} ({join.page_bytes} B) is not "
-            f"{memory.layout_id} ({memory.page_bytes} B); give both "
+            f"pages are laid out differently: {join.layout_id} ({_bytes(join.sizes)}) is not "
+            f"{pool.layout_id} ({_bytes(pool.sizes)}); give both "
             "engines the same block size and dtype of the KV cache"
         )
     return ""
 
 
+def _bytes(sizes: list[int]) -> str:
+    return ", ".join(f"{size} B" for size in sizes)
+
+
 def _check_source(joined: Joined, fds: list[int], side: Side, proof_of: tuple[bytes, bytes]) -> None:
-    facts = (joined.engine_id.encode(), str(joined.num_pages).encode(), str(joined.maps).encode())
+    facts = _source_facts(joined.engine_id, joined.counts, maps=joined.maps)
     if not hmac.compare_digest(joined.proof, proof(side.key, "source", *proof_of, *facts)):
         raise ConnectionLostError("the keys of the cluster differ: give all engines the same one")
+    if len(joined.counts) != len(side.pool.sizes):
+        raise ConnectionLostError("it says that it has other kinds of pages than its layout")
     if not joined.maps:
         return
-    sizes = (joined.num_pages * side.pool.memory.page_bytes, joined.num_pages * TAG_BYTES)
+    each = zip(joined.counts, side.pool.sizes, strict=True)
+    sizes = [nbytes for count, size in each for nbytes in (count * size, count * TAG_BYTES)]
     if len(fds) != len(sizes) or not all(map(_can_be_mapped, fds, sizes)):
         raise ConnectionLostError("its memory is smaller than it says, or could be cut short")
 

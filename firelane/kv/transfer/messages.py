@@ -8,7 +8,8 @@
     source -> reader   Found       the same number of times
 
 Where the reader cannot map the source's memory, the pages follow their Found: the bytes of all that were
-found, in order, then the tags (64 bits each) that they have once their bytes are on the way.
+found, in order, then the tags (64 bits each) that they have once their bytes are on the way. One Find asks
+for pages, or for states, which then are said to be pages, too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from firelane.kv.transfer.page_copy import HungUpError, LateError, Numbers, PageCopier, Sums
 
-VERSION = 2
+VERSION = 3
 LENGTH_BYTES = 4
 MOST_BYTES = 1 << 20
 """Of one message."""
@@ -43,22 +44,23 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="join"):
-    """identity: as in wire.Ready. maps: the reader maps the source's memory, if it can."""
+    """identity: as in wire.Ready. sizes: as in ExportedPool. maps: the reader maps the source's memory, if it
+    can."""
 
     nonce: bytes
     engine_id: str
     identity: str
     layout_id: str
-    page_bytes: int
+    sizes: list[int]
     maps: bool
     proof: bytes
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="joined"):
-    """maps: descriptors of pages and of tags came with this message."""
+    """counts: as in ExportedPool. maps: descriptors of pages and of tags came with this message."""
 
     engine_id: str
-    num_pages: int
+    counts: list[int]
     maps: bool
     proof: bytes
 
@@ -68,9 +70,10 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
 
 
 class Find(msgspec.Struct, frozen=True, array_like=True, tag="find"):
-    """Pages by cache group and name."""
+    """Pages by cache group and name, or states. only_first: the first of these that is there, alone."""
 
     wanted: list[tuple[int, bytes]]
+    only_first: bool = False
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True, tag="found"):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from firelane.kv.incoming import WantedPage
+from firelane.kv.incoming import WantedPage, WantedState
 from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side
 from firelane.kv.transfer.messages import Line
@@ -52,10 +52,6 @@ class PeerTransfer:
     @property
     def engine_id(self) -> str:
         return self._side.engine_id
-
-    @property
-    def page_bytes(self) -> int:
-        return self._side.pool.memory.page_bytes
 
     @property
     def peers(self) -> list[str]:
@@ -104,9 +100,16 @@ class PeerTransfer:
         with self._guard:
             self._decide(peer, None)
 
-    def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
+    def pull(
+        self,
+        peer: str,
+        wanted: Sequence[WantedPage],
+        mine: Sequence[int],
+        deadline_s: float,
+        state: WantedState | None = None,
+    ) -> int:
         self._tickets += 1
-        pull = Pull(self._tickets, wanted, mine, deadline_s)
+        pull = Pull(self._tickets, wanted, mine, deadline_s, state)
         with self._guard:
             if peer in self._readers:
                 self._readers[peer].pull(pull)

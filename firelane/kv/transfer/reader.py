@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from firelane.contract import PageMemory
-from firelane.kv.incoming import WantedPage
+from firelane.kv.incoming import STATES, WantedPage, WantedState
+from firelane.kv.transfer.exported import ExportedPool
 from firelane.kv.transfer.handshake import Side, join
-from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, Line
+from firelane.kv.transfer.messages import TAG_BYTES, ConnectionLostError, Find, Found, Joined, Line
 from firelane.kv.transfer.page_copy import LateError, Numbers, PageCopier, Sums
 from firelane.kv.transfer.populate import populate
 from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
@@ -25,6 +25,8 @@ from firelane.kv.transfer.seam import KVPeerError, Outcome, Settled
 HANDSHAKE_S = 5.0
 BATCH = 32
 """Pages of one Find."""
+STATES_BATCH = 512
+"""Names of one Find for a state."""
 AHEAD = 2
 """Finds that are sent before the first of them is answered: the source looks while the reader copies."""
 Tags = NDArray[np.uint64]
@@ -35,6 +37,7 @@ class Pull(NamedTuple):
     wanted: Sequence[WantedPage]
     mine: Sequence[int]
     deadline_s: float
+    state: WantedState | None = None
 
 
 class Copy(Protocol):
@@ -73,16 +76,12 @@ class MappedCopy:
     def __init__(
         self, fds: Sequence[int], num_pages: int, copier: PageCopier, pages: NDArray[np.uint8]
     ) -> None:
-        """Takes over the descriptors. Raises OSError."""
+        """fds: of pages and tags. Raises OSError."""
         self._copier, self._pages = copier, pages
         page_bytes = pages.shape[1]
-        try:
-            self._theirs = _mapped(fds[0], num_pages * page_bytes).reshape(num_pages, page_bytes)
-            populate(self._theirs, write=False)
-            self._tags = _mapped(fds[1], num_pages * TAG_BYTES).view(np.uint64)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        self._theirs = _mapped(fds[0], num_pages * page_bytes).reshape(num_pages, page_bytes)
+        populate(self._theirs, write=False)
+        self._tags = _mapped(fds[1], num_pages * TAG_BYTES).view(np.uint64)
 
     def take(self, numbers: Numbers, places: Numbers, deadline_s: float) -> tuple[Sums, Tags]:
         sums = self._copier.copy(self._theirs, numbers, self._pages, places, deadline_s)
@@ -91,6 +90,14 @@ class MappedCopy:
     def close(self) -> None:
         """The mapping goes with the last reference."""
         del self._theirs, self._tags
+
+
+class Part(NamedTuple):
+    """Pages or states of the source: how they are copied, how many there are, and the bytes of one."""
+
+    copy: Copy
+    num_pages: int
+    page_bytes: int
 
 
 class PageReader:
@@ -109,17 +116,11 @@ class PageReader:
     ) -> None:
         """Raises KVPeerError."""
         self._line, self._settled, self._on_end = line, settled, on_end
-        self._memory: PageMemory = side.pool.memory
         try:
             line.deadline_s = time.monotonic() + HANDSHAKE_S
             joined, fds = join(line, side, maps=maps)
-            self.peer, self._num_pages = joined.engine_id, joined.num_pages
-            pages, copier = self._memory.pages, side.pool.copier
-            self._copy: Copy = (
-                MappedCopy(fds, joined.num_pages, copier, pages)
-                if joined.maps
-                else StreamedCopy(line, copier, pages)
-            )
+            self.peer = joined.engine_id
+            self._parts = _parts(line, side.pool, joined, fds)
         except (ConnectionLostError, LateError, OSError) as error:
             line.close()
             raise KVPeerError(f"no pages from this peer: {error or 'it does not answer'}") from error
@@ -153,22 +154,38 @@ class PageReader:
                 self._pulls.put(None)
             self._settled.put(settled)
         self._line.close()
-        self._copy.close()
+        for part in self._parts:
+            part.copy.close()
 
     def _serve(self, pull: Pull) -> tuple[Settled, str]:
-        began_s, arrived = time.monotonic(), [False] * len(pull.mine)
+        began_s, arrived, state = time.monotonic(), [False] * len(pull.mine), -1
         self._line.deadline_s = pull.deadline_s
         outcome: Outcome
         reason = ""
         try:
+            state = self._fetch_state(pull)
             self._fetch(pull, arrived)
             outcome = "ok" if all(arrived) else "stale"
         except LateError:
             outcome, reason = "late", "it was too slow"
         except ConnectionLostError as error:
             outcome, reason = "lost", str(error)
-        nbytes = sum(arrived) * self._memory.page_bytes
-        return Settled(pull.ticket, outcome, arrived, nbytes, time.monotonic() - began_s), reason
+        nbytes = sum(arrived) * self._parts[0].page_bytes
+        nbytes += self._parts[1].page_bytes if state >= 0 else 0
+        return Settled(pull.ticket, outcome, arrived, nbytes, time.monotonic() - began_s, state), reason
+
+    def _fetch_state(self, pull: Pull) -> int:
+        """Which of the names has come, or -1: the first one that is there, as long as it does not change."""
+        if pull.state is None:
+            return -1
+        for start in range(0, len(pull.state.names), STATES_BATCH):
+            names = pull.state.names[start : start + STATES_BATCH]
+            self._line.send(Find([(STATES, name) for name in names], only_first=True))
+            found: Found = self._line.receive(Found)
+            arrived = self._take(found, self._parts[1], [pull.state.place] * len(names), pull.deadline_s)
+            if max(found.pages) >= 0:
+                return start + arrived.index(True) if any(arrived) else -1
+        return -1
 
     def _fetch(self, pull: Pull, arrived: list[bool]) -> None:
         starts = deque(range(0, len(pull.mine), BATCH))
@@ -179,21 +196,41 @@ class PageReader:
                 self._line.send(Find([(p.group, p.name) for p in pull.wanted[start : start + BATCH]]))
                 asked.append(start)
             start = asked.popleft()
-            self._take(self._line.receive(Found), pull, start, arrived)
+            places = pull.mine[start : start + BATCH]
+            came = self._take(self._line.receive(Found), self._parts[0], places, pull.deadline_s)
+            arrived[start : start + BATCH] = came
 
-    def _take(self, found: Found, pull: Pull, start: int, arrived: list[bool]) -> None:
-        mine = pull.mine[start : start + BATCH]
+    def _take(self, found: Found, part: Part, mine: Sequence[int], deadline_s: float) -> list[bool]:
+        """Copy what was found to these places; for each, whether it is there now."""
+        arrived = [False] * len(mine)
         if not len(found.pages) == len(found.tags) == len(found.checksums) == len(mine):
             raise ConnectionLostError("its answer is not to what was asked")
-        if max(found.pages, default=-1) >= self._num_pages:
+        if max(found.pages, default=-1) >= part.num_pages:
             raise ConnectionLostError(f"it has no page {max(found.pages)}")
         there = [index for index, page in enumerate(found.pages) if page >= 0]
         if not there:
-            return
+            return arrived
         numbers, places = (np.array([of[index] for index in there], np.int64) for of in (found.pages, mine))
-        sums, tags = self._copy.take(numbers, places, pull.deadline_s)
+        sums, tags = part.copy.take(numbers, places, deadline_s)
         for index, total, tag in zip(there, sums.tolist(), tags.tolist(), strict=True):
-            arrived[start + index] = tag == found.tags[index] and total == found.checksums[index]
+            arrived[index] = tag == found.tags[index] and total == found.checksums[index]
+        return arrived
+
+
+def _parts(line: Line, pool: ExportedPool, joined: Joined, fds: list[int]) -> list[Part]:
+    """Takes over the descriptors. Raises OSError."""
+    parts: list[Part] = []
+    try:
+        for number, (own, count) in enumerate(zip(pool.memories, joined.counts, strict=True)):
+            pages, their = own.memory.pages, fds[2 * number : 2 * number + 2]
+            copy: Copy = StreamedCopy(line, pool.copier, pages)
+            if joined.maps:
+                copy = MappedCopy(their, count, pool.copier, pages)
+            parts.append(Part(copy, count, own.memory.page_bytes))
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return parts
 
 
 def _mapped(fd: int, nbytes: int) -> NDArray[np.uint8]:

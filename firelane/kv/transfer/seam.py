@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from firelane.errors import FirelaneError
-from firelane.kv.incoming import WantedPage
+from firelane.kv.incoming import WantedPage, WantedState
 
 Outcome = Literal["ok", "stale", "lost", "late"]
 """ok: all pages came. stale: some were not there any more, or changed while they were copied. lost: the peer
@@ -20,13 +20,14 @@ class KVPeerError(FirelaneError):
 
 class Settled(NamedTuple):
     """The end of a pull: nothing is written to its pages any more. arrived: for each page, whether its
-    content is there."""
+    content is there. state: which of the names of the wanted state has come, or -1. outcome: of the pages."""
 
     ticket: int
     outcome: Outcome
     arrived: list[bool]
     nbytes: int
     seconds: float
+    state: int = -1
 
 
 class KVTransfer(Protocol):
@@ -51,10 +52,17 @@ class KVTransfer(Protocol):
         from it wait until that is decided."""
         ...
 
-    def pull(self, peer: str, wanted: Sequence[WantedPage], mine: Sequence[int], deadline_s: float) -> int:
-        """Have the wanted pages copied into these of ours, which stay reserved until the ticket that is
-        returned is settled: at deadline_s of time.monotonic() at the latest. Returns at once. A peer that is
-        not attached is lost."""
+    def pull(
+        self,
+        peer: str,
+        wanted: Sequence[WantedPage],
+        mine: Sequence[int],
+        deadline_s: float,
+        state: WantedState | None = None,
+    ) -> int:
+        """Have the wanted pages copied into these of ours, and the state into its place, which all stay
+        reserved until the ticket that is returned is settled: at deadline_s of time.monotonic() at the
+        latest. Returns at once. A peer that is not attached is lost."""
         ...
 
     def poll(self) -> list[Settled]:

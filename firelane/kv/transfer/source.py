@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from firelane.kv.transfer.exported import ExportedMemory
 from firelane.kv.transfer.handshake import Side, welcome
 from firelane.kv.transfer.messages import (
     ConnectionLostError,
@@ -18,6 +19,7 @@ from firelane.kv.transfer.messages import (
 from firelane.kv.transfer.page_copy import LateError
 
 HANDSHAKE_S = 5.0
+NOWHERE = (-1, 0)
 SEND_S = 30.0
 """After which a reader that takes nothing is given up."""
 
@@ -55,19 +57,32 @@ class PageSource:
             self._on_end(self, reason)
 
     def _answer(self, find: Find) -> None:
-        pool = self._side.pool
-        places = [pool.names.locate(group, name) for group, name in find.wanted]
+        exported, places = self._memory(find), self._places(find)
         pages = [page for page, _ in places]
-        checksums = [pool.checksum(page, tag) if page >= 0 else 0 for page, tag in places]
+        copier = self._side.pool.copier
+        checksums = [exported.checksum(page, tag, copier) if page >= 0 else 0 for page, tag in places]
         self._line.send(Found(pages, [tag for _, tag in places], checksums))
         if not self._maps:
             self._send_found(places, find)
 
+    def _memory(self, find: Find) -> ExportedMemory:
+        return self._side.pool.memory_of(find.wanted[0][0] if find.wanted else 0)
+
+    def _places(self, find: Find) -> list[tuple[int, int]]:
+        """The page and the tag of each that is wanted; NOWHERE for those that are not there."""
+        pool, exported, places = self._side.pool, self._memory(find), list[tuple[int, int]]()
+        for group, name in find.wanted:
+            is_there = pool.memory_of(group) is exported
+            places.append(pool.names.locate(group, name) if is_there else NOWHERE)
+            if find.only_first and places[-1][0] >= 0:
+                break
+        return places + [NOWHERE] * (len(find.wanted) - len(places))
+
     def _send_found(self, places: list[tuple[int, int]], find: Find) -> None:
-        pool = self._side.pool
+        pool, exported = self._side.pool, self._memory(find)
         found = [(page, wanted) for (page, _), wanted in zip(places, find.wanted, strict=True) if page >= 0]
         numbers = np.array([page for page, _ in found], np.int64)
-        self._line.send_pages(pool.copier, pool.memory.pages, numbers)
+        self._line.send_pages(pool.copier, exported.memory.pages, numbers)
         now = [(page, pool.names.locate(group, name)) for page, (group, name) in found]
         tags = [tag if place == page else 0 for page, (place, tag) in now]
         self._line.send_bytes(np.array(tags, "<u8").data.cast("B"))
