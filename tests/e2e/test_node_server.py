@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from e2e_support import is_running
 
 from firelane.bench.server import ServerProcess
 from firelane.sources.resolve import EMBEDDED
@@ -135,7 +136,7 @@ def test_a_node_that_is_killed_starts_again_and_serves(start) -> None:
     engines = node.server.engine_pids
     node.server.process.kill()
     node.server.process.wait()
-    node.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in engines))
+    node.wait_for(lambda: not any(map(is_running, engines)))
     again = start()
     assert again.states() == {"a": "packed", "b": "packed"}
     assert again.text("a") == text
@@ -306,7 +307,7 @@ def test_a_node_that_is_killed_leaves_nothing_whatever_its_models_do(start, stor
     for pid in held.pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)  # one that was stopped before it could ask to be killed
-    held.node.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in held.pids))
+    held.node.wait_for(lambda: not any(map(is_running, held.pids)))
     store.opened.set()
     again = start()
     assert again.states() == dict.fromkeys(("ready", "standby", "sleeping", "waking"), "packed") | {

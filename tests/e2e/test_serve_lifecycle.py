@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from e2e_support import RawRequest, metric, status, wait_until
+from e2e_support import RawRequest, is_running, metric, status, wait_until
 
 from firelane.bench.server import ServerProcess
 
@@ -31,7 +31,7 @@ def test_idle_server_ends_cleanly(server: ServerProcess, number: signal.Signals)
     engines = server.engine_pids
     server.process.send_signal(number)
     assert server.process.wait(60) == 0
-    assert all(not _exists(pid) for pid in engines)
+    assert all(not is_running(pid) for pid in engines)
     assert "Traceback" not in server.log
 
 
@@ -83,7 +83,7 @@ def test_engine_ends_with_its_gateway(server: ServerProcess) -> None:
     (engine,) = server.engine_pids
     server.process.kill()
     server.process.wait(60)
-    wait_until(lambda: not _exists(engine))
+    wait_until(lambda: not is_running(engine))
 
 
 def test_busy_port(server: ServerProcess, environ: dict[str, str]) -> None:
@@ -95,11 +95,3 @@ def test_busy_port(server: ServerProcess, environ: dict[str, str]) -> None:
     assert errors == [done.stderr.splitlines()[-1]]
     assert f"127.0.0.1:{port}" in errors[0]
     assert "Traceback" not in done.stderr
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
