@@ -175,3 +175,13 @@ def test_a_request_that_goes_leaves_no_wait():
     got.remove(1)
     got.deliver(step(), 0.0)
     assert got.waits == []
+
+
+def test_nothing_is_kept_of_engines_that_are_long_gone():
+    """Those on other hosts have a new name each time."""
+    ejection = OutlierEjection(RULE)
+    for number in range(100):
+        gone = Engine(f"10.0.0.{number}:29600")
+        ejection.note(gone, SOUND)
+        ejection.lost(gone, number * RULE.window_s)
+    assert len(ejection._seen) == 1

@@ -131,6 +131,12 @@ class OutlierEjection:
         since_s = now_s - self._rule.window_s
         seen.lost_s = [*(at_s for at_s in seen.lost_s if at_s > since_s), now_s]
         self._has_news = True
+        self._seen = {name: one for name, one in self._seen.items() if self._counts(one, now_s)}
+
+    def _counts(self, seen: _Seen, now_s: float) -> bool:
+        """Whether a rule may still come to it: engines on other hosts come and go under ever new names."""
+        rule, lost_s = self._rule, max(seen.lost_s, default=float("-inf"))
+        return seen.waits > 0 or lost_s > now_s - rule.window_s or seen.until_s > now_s - rule.most_s
 
     def admitted(self, engines: Sequence[EngineT], now_s: float) -> Sequence[EngineT]:
         if len(engines) < 2:
