@@ -76,5 +76,9 @@ class GatewayEngines:
     def move(self, link: EngineLink, count: int) -> int:
         return self.replicas.move(link, count)
 
+    def close(self) -> None:
+        """What is to be told of the engines' caches has been told then. Idempotent."""
+        self._events.close()
+
     def is_held(self, link: EngineLink) -> bool:
         return self._sharing.is_held(self._places[link])

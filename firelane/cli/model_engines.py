@@ -151,6 +151,11 @@ class ModelEngines:
                 self.replicas.drain()
             await self.fleet.stop()
 
+    def close(self) -> None:
+        """After the last stop; idempotent."""
+        if self._ends is not None:
+            self._ends.close()
+
     def sleep(self) -> None:
         if self.replicas is not None:
             self.replicas.sleep()

@@ -109,6 +109,8 @@ class _Service:
             await self._node.close()
             stopping = [model.fleet.stop() for model in self._models]
             await asyncio.gather(*stopping, self._front.close())
+            for model in self._models:
+                model.close()
         if self._failure is not None:
             raise self._failure
 

@@ -15,6 +15,9 @@ import msgspec
 import pytest
 import zmq
 
+from firelane.cli.engine_shares import EngineOptions
+from firelane.cli.engines import GatewayEngines
+from firelane.engine_config import EngineConfig
 from firelane.errors import UsageError
 from firelane.gateway.engines.link import EngineLink
 from firelane.gateway.kv_events.config import KvEventsConfig
@@ -213,3 +216,13 @@ def test_without_a_listener_nothing_is_made():
     feed.follow(link)
     link.receive(CacheEvents([BlocksCleared()]))
     assert link.on_cache_events is None
+
+
+def test_the_end_of_a_server_ends_its_publishers(config, tmp_path) -> None:
+    engine = EngineConfig(model_dir=tmp_path, cache_dir=tmp_path)
+    engines = GatewayEngines(EngineOptions(engine=engine, kv_events=config), print, print)
+    engines.add("0")
+    assert "kv-events-0" in {thread.name for thread in threading.enumerate()}
+    engines.close()
+    engines.close()
+    assert "kv-events-0" not in {thread.name for thread in threading.enumerate()}
