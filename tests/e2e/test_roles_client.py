@@ -38,6 +38,14 @@ CHAT: dict[str, Any] = {
         "json_schema": {"name": "report", "schema": SCHEMA, "strict": True},
     },
 }
+TOOLS: dict[str, Any] = {
+    "model": MODEL,
+    "messages": CHAT["messages"],
+    "max_tokens": 80,
+    "tools": [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+}
 REQUESTS: dict[str, Callable[[openai.OpenAI], Any]] = {
     "greedy": lambda client: whole(client, temperature=0),
     "seeded": lambda client: whole(client, seed=5, top_p=0.9),
@@ -45,7 +53,16 @@ REQUESTS: dict[str, Callable[[openai.OpenAI], Any]] = {
     "penalties": lambda client: whole(client, seed=8, frequency_penalty=0.5, presence_penalty=0.3),
     "two answers": lambda client: whole(client, seed=6, n=2),
     "grammar": lambda client: client.chat.completions.create(**CHAT, seed=9).choices[0].message.content,
+    "tools": lambda client: calls(client.chat.completions.create(**TOOLS, seed=10)),
 }
+
+
+def calls(answer: Any) -> Any:
+    """Names and arguments, and how the answer ended."""
+    (choice,) = answer.choices
+    made = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
+    assert made
+    return made, choice.finish_reason, answer.usage.completion_tokens
 
 
 def whole(client: openai.OpenAI, **fields: Any) -> Any:
@@ -106,7 +123,7 @@ def test_every_kind_of_request_gives_the_same(server: ServerProcess, expected: d
     with client_of(server) as client:
         for name, ask in REQUESTS.items():
             assert ask(client) == expected[name], name
-    assert count(server, "handed_over") == before + 13  # each twice, of two answers four, the last one once
+    assert count(server, "handed_over") == before + 14  # each twice, of two answers four, the last two once
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

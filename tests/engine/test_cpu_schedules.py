@@ -13,12 +13,18 @@ from firelane.engine.core import EngineCore
 from firelane.engine.load import load_executor
 from firelane.engine_config import EngineConfig
 from firelane.kv import SnapshotRule
-from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit
+from firelane.wire.frames import NewRequest, Rejected, Sampling, StepFrame, Submit, TokenLogprobs
+from tests.engine.driver import Driver
+from tests.engine.handed_over import handed_over
 from tests.models.families import make_checkpoint
 from tests.models.toy_config import VOCAB_SIZE
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 96
+
+
+def record(entry: TokenLogprobs) -> tuple:
+    return (entry.position, entry.token, entry.logprob, entry.top_ids, entry.top_logprobs)
 
 
 @dataclass
@@ -41,8 +47,7 @@ class Recorder:
     def send(self, frame: StepFrame | Rejected) -> None:
         assert isinstance(frame, StepFrame), frame
         for entry in frame.logprobs:
-            record = (entry.position, entry.token, entry.logprob, entry.top_ids, entry.top_logprobs)
-            self.heard.setdefault(entry.id, []).append(record)
+            self.heard.setdefault(entry.id, []).append(record(entry))
         self.open -= {finished.id for finished in frame.finished}
         self.preemptions = frame.stats.preemptions
         self.cached = frame.stats.prefix_hits
@@ -150,3 +155,20 @@ def test_the_same_bits_in_any_company(load, slots, budget, pool_sequences):
         assert most_running == slots  # tokens of one step: the whole batch was in it
     else:
         assert seen_preemptions > 0
+
+
+def test_the_same_bits_from_a_prefill_and_a_decode_engine(load):
+    """Requests that share prefixes, in chunks and batches of other sizes at each engine."""
+    reference = load(1, 128, 1 << 22)
+    engines = [load(slots, budget, 1 << 22) for slots, budget in ((8, 24), (3, 64))]
+    requests = random_requests(np.random.default_rng(7), 14)
+    alone = {r.id: run(reference, {0: [r]}).heard[r.id] for r in requests}
+    rule = SnapshotRule(interval=BLOCK_SIZE, at_least=1)
+    with handed_over(*(Driver(executor, snapshots=rule) for executor in engines)) as pair:
+        for begin in range(0, len(requests), 5):
+            pair.submit(*requests[begin : begin + 5])
+            for _ in range(4):
+                pair.step()
+        pair.run()
+        assert pair.decode.frames[-1].stats.pulled_bytes > 0
+    assert {i: [record(entry) for entry in entries] for i, entries in pair.logprobs.items()} == alone
