@@ -1,142 +1,114 @@
-"""Faults of engines with roles, under load: no request may fail, and each answer has the bytes that it has
-without faults.
+"""Faults of processes and of the network, under load: no request may fail, and each answer has the bytes that
+it has without faults.
 
-    python benchmarks/cluster_faults.py [MODEL] [--events 50] [--streams 6] [--backend null]
+    python benchmarks/cluster_faults.py roles|hosts|servers [--events 50] [--seconds 400] [--results FILE]
+    python benchmarks/cluster_faults.py table --results FILE
 
-Each event kills (SIGKILL) or stops (SIGSTOP) a random engine of a server with two engines for prefill and two
-for decode while streams run, and waits until all engines serve again.
+Each event is a fault that has come least often so far, at a random engine, while streams run; the next one
+comes when all engines serve again and each stream has gone on. A line of JSON is written to FILE behind each
+event; with the same FILE a run that was ended goes on. `hosts` and `servers` lose packets between network
+namespaces, and need root. The settings are described in fault_settings.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import random
 import signal
-import threading
+import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import httpx
+from fault_settings import SETTINGS, Setting, wait
+from fault_streams import Streams
 
-from firelane.bench.client import first_model
-from firelane.bench.server import ServerProcess
-
-PROMPTS = 12
-WAIT_S = 120.0
-
-
-class Streams:
-    """Threads that ask for the same few prompts over and over. expected: the first answer to each."""
-
-    def __init__(self, url: str, model: str, tokens: int) -> None:
-        self._url, self._model, self._tokens = url, model, tokens
-        self.expected: dict[int, str] = {}
-        self.ended = Counter[str]()
-        self.failures: list[str] = []
-        self._stops = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def ask(self, client: httpx.Client, number: int) -> str:
-        body = {
-            "model": self._model,
-            "prompt": f"# {number}\n" + "def f(x):\n    return x + 1\n" * 40,
-            "max_tokens": self._tokens,
-            "seed": number,
-            "ignore_eos": True,
-            "stream": True,
-        }
-        parts: list[str] = []
-        with client.stream("POST", f"{self._url}/v1/completions", json=body) as answer:
-            answer.raise_for_status()
-            for line in answer.iter_lines():
-                if line.startswith("data: {"):
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        raise RuntimeError(event["error"]["message"])
-                    parts += [choice["text"] for choice in event["choices"]]
-        return "".join(parts)
-
-    def start(self, count: int) -> None:
-        with httpx.Client(timeout=WAIT_S) as client:
-            self.expected = {number: self.ask(client, number) for number in range(PROMPTS)}
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(count)]
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._stops.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, first: int) -> None:
-        number = first
-        with httpx.Client(timeout=WAIT_S) as client:
-            while not self._stops.is_set():
-                number = (number + 1) % PROMPTS
-                try:
-                    same = self.ask(client, number) == self.expected[number]
-                    self.ended["same" if same else "other bytes"] += 1
-                except (httpx.HTTPError, RuntimeError) as error:
-                    self.ended["failed"] += 1
-                    self.failures.append(f"{type(error).__name__}: {error}")
-
-
-def serving(url: str) -> list[str]:
-    found = httpx.get(f"{url}/admin/engines", timeout=WAIT_S).json()["engines"]
-    return [one["name"] for one in found if one["state"] == "ready"]
-
-
-def counter(url: str, name: str) -> int:
-    lines = httpx.get(f"{url}/metrics", timeout=WAIT_S).text.splitlines()
-    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(f"firelane:{name}_total"))
-
-
-def until_all_serve(url: str, engines: int, gone: int) -> None:
-    ends_s = time.monotonic() + WAIT_S
-    while Path(f"/proc/{gone}").exists() or len(serving(url)) < engines:
-        if time.monotonic() > ends_s:
-            raise TimeoutError("the engines do not come back")
-        time.sleep(0.05)
+PIECES = 8
+"""Of each stream between two faults: more than an engine draws ahead, so that nobody takes a request that is
+hit again and again for the cause."""
+RESULTS = Path("cluster_faults.jsonl")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model", nargs="?")
-    parser.add_argument("--events", type=int, default=50)
-    parser.add_argument("--streams", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--backend", default="null")
+    parser.add_argument("setting", choices=(*SETTINGS, "table"))
+    parser.add_argument("--events", type=int, default=50, help="with those that FILE has of this setting")
+    parser.add_argument("--seconds", type=float, default=400.0, help="after which no other event begins")
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    options = ["--backend", arguments.backend, "--prefill", "2", "--decode", "2", "--engine-timeout", "3"]
-    rng, events = random.Random(arguments.seed), Counter[str]()
-    began_s = time.monotonic()
-    with ServerProcess([*([arguments.model] if arguments.model else []), *options]) as server:
-        streams = Streams(server.url, first_model(server.url), arguments.tokens)
-        until_all_serve(server.url, 4, 0)
-        streams.start(arguments.streams)
-        for _ in range(arguments.events):
-            pid = rng.choice(sorted(server.engine_pids))
-            role = "prefill" if b'"role":"prefill"' in Path(f"/proc/{pid}/cmdline").read_bytes() else "decode"
-            fault = rng.choice([signal.SIGKILL, signal.SIGSTOP])
-            time.sleep(rng.uniform(0.0, 0.5))
-            os.kill(pid, fault)
-            events[f"{fault.name} of an engine for {role}"] += 1
-            until_all_serve(server.url, 4, pid)
-            print(f"{sum(events.values())} events, requests: {dict(streams.ended)}", flush=True)
+    lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
+    before: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    if arguments.setting == "table":
+        print_table(before)
+        return
+    own = [event for event in before if event["setting"] == arguments.setting]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with what it has started
+    rng = random.Random(f"{arguments.seed} {arguments.setting} {len(own)}")
+    with contextlib.ExitStack() as stack, arguments.results.open("a") as file:
+        setting = SETTINGS[arguments.setting](stack, arguments.tokens, rng)
+        streams = Streams(setting.ask, arguments.streams)
+        stack.callback(print_failures, streams)
+        campaign = Campaign(arguments.setting, setting, streams, rng)
+        campaign.tried.update(event["fault"] for event in own)
+        ends_s = time.monotonic() + arguments.seconds
+        while campaign.tried.total() < arguments.events and time.monotonic() < ends_s:
+            print(json.dumps(campaign.event()), file=file, flush=True)
         streams.stop()
-        counters = {
-            name: counter(server.url, name) for name in ("handed_over", "sequences_resumed", "kv_pulls_ok")
-        }
-    for what, count in sorted(events.items()):
-        print(f"{what:36s} {count}")
-    print(f"requests: {dict(streams.ended)} in {time.monotonic() - began_s:.0f} s")
-    print(f"counters of the server: {counters}")
-    for failure in sorted(set(streams.failures)):
-        print(failure)
+        print(json.dumps(campaign.rest()), file=file, flush=True)
+        print(f"counters of the server: {setting.counters()}")
+
+
+class Campaign:
+    """Faults, one after the other. tried: how often each has come."""
+
+    def __init__(self, name: str, setting: Setting, streams: Streams, rng: random.Random) -> None:
+        self._name, self._setting, self._streams, self._rng = name, setting, streams, rng
+        self.tried = Counter[str](dict.fromkeys(setting.faults, 0))
+        self._told = Counter[str]()
+
+    def event(self) -> dict[str, Any]:
+        """Returns when all is well again. Raises TimeoutError where it does not get so."""
+        least = min(self.tried.values())
+        fault = self._rng.choice([name for name, count in self.tried.items() if count == least])
+        began_s = time.monotonic()
+        self._setting.faults[fault]()
+        wait(self._setting.is_whole)
+        self._streams.wait_for_news(PIECES)
+        self.tried[fault] += 1
+        row = {"setting": self._name, "fault": fault, "seconds": round(time.monotonic() - began_s, 1)}
+        return self._told_of(row)
+
+    def rest(self) -> dict[str, Any]:
+        """Requests that have ended behind the last event."""
+        return self._told_of({"setting": self._name, "fault": ""})
+
+    def _told_of(self, row: dict[str, Any]) -> dict[str, Any]:
+        ended = Counter(self._streams.ended)
+        news, self._told = ended - self._told, ended
+        row = {**row, "ended": dict(news)}
+        print(time.strftime("%H:%M:%S"), self.tried.total(), json.dumps(row), flush=True)
+        return row
+
+
+def print_failures(streams: Streams) -> None:
+    for failure in streams.failures:
+        print(failure, file=sys.stderr)
+
+
+def print_table(events: list[dict[str, Any]]) -> None:
+    times = Counter((event["setting"], event["fault"]) for event in events if event["fault"])
+    print("| setting | fault | times |\n|---|---|---:|")
+    for (setting, fault), count in sorted(times.items()):
+        print(f"| {setting} | {fault} | {count} |")
+    print(f"| | together | {times.total()} |\n")
+    ended = sum((Counter(event["ended"]) for event in events), Counter[str]())
+    print(f"{ended.total()} requests ended: {dict(ended)}")
 
 
 if __name__ == "__main__":

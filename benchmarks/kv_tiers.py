@@ -4,17 +4,18 @@ costs a decode.
     python benchmarks/kv_tiers.py MODEL [--tokens 8000] [--rounds 7] [--only restart|decode] [--directory DIR]
 
 restart: a server that starts anew with the files of another one ("drive", read past the page cache), and one
-without tiers ("computed"), in turns. decode: tokens of four sequences, of a server without tiers and of one
-that stores all pages in host memory and on the drive, in turns.
+without tiers ("computed"), in turns. decode: tokens of four sequences, of a server without tiers, of one
+whose tiers store nothing (no page is used a second time) and of one that stores all pages in host memory and
+on the drive, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,10 @@ def metric(server: ServerProcess, name: str) -> float:
 
 
 def wait_written(server: ServerProcess, name: str, pages: int) -> None:
-    """An engine tells its figures with each step alone."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while metric(server, name) < pages:
         assert time.monotonic() < deadline_s, "the pages were not written"
         time.sleep(0.1)
-        first_token(server, prompt(98, 8))
 
 
 def restarts(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
@@ -106,25 +105,27 @@ def decode_s(server: ServerProcess, seed: int) -> float:
 
 
 def decodes(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
-    with ServerProcess(common) as plain, ServerProcess([*common, *tiers]) as tiered:
-        rounds: list[tuple[float, float]] = []
+    """The first round warms up."""
+    options = {
+        "without tiers": [],
+        "unused": [tiers[0], f"{tiers[1]}/unused", *tiers[2:], "--kv-admission", "reuse"],
+        "storing": tiers,
+    }
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(ServerProcess([*common, *own])) for name, own in options.items()}
+        rounds: list[dict[str, float]] = []
         for number in range(arguments.rounds + 1):
-            pair = [decode_s(server, 10 * number) for server in _in_turns([plain, tiered], number)]
-            pair = pair if number % 2 == 0 else pair[::-1]
-            rounds.append((pair[0], pair[1]))
-        stored = metric(tiered, "firelane:kv_disk_pages")
-    rounds = rounds[1:]
-    rows = [
-        ["without tiers", f"{1000 * statistics.median(a for a, _ in rounds):.2f}"],
-        ["with both", f"{1000 * statistics.median(b for _, b in rounds):.2f}"],
-        ["ratio", f"{statistics.median(b / a for a, b in rounds):.4f}"],
-    ]
-    print(format_table([f"a token of {SEQUENCES} sequences ({stored:.0f} pages stored)", "median ms"], rows))
-    print("ratios", " ".join(f"{b / a:.3f}" for a, b in rounds))
-
-
-def _in_turns(servers: list[ServerProcess], number: int) -> Iterator[ServerProcess]:
-    yield from servers if number % 2 == 0 else reversed(servers)
+            turn = list(servers)[:: 1 if number % 2 else -1]
+            rounds.append({name: decode_s(servers[name], 10 * number) for name in turn})
+        stored = {name: metric(servers[name], "firelane:kv_disk_pages") for name in ("unused", "storing")}
+    rows: list[list[str]] = []
+    for name in options:
+        ratios = [one[name] / one["without tiers"] for one in rounds[1:]]
+        median_ms = 1000 * statistics.median(one[name] for one in rounds[1:])
+        rows.append([name, f"{median_ms:.2f}", f"{statistics.median(ratios):.4f}"])
+        rows[-1] += [f"{stored.get(name, 0):.0f}", " ".join(f"{ratio:.3f}" for ratio in ratios)]
+    head = [f"a token of {SEQUENCES} sequences", "median ms", "ratio", "pages stored", "ratios"]
+    print(format_table(head, rows))
 
 
 def main() -> None:

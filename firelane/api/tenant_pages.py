@@ -20,7 +20,7 @@ class ForgetRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class ForgetReport(msgspec.Struct, frozen=True, kw_only=True):
     """pages: that were erased, counted in each place where they were. engines: that have; silent: that have
-    not answered in time."""
+    not answered in time, or cannot be reached."""
 
     tenant: str
     pages: int

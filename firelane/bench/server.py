@@ -27,7 +27,8 @@ class ServerProcess:
 
     `url` (of `firelane engine`: HOST:PORT) is known when the constructor returns: the server is ready. `log`
     is its standard error so far. Raises MachineError, with the server's last line, when it ends or stays
-    silent for `timeout_s`.
+    silent for `timeout_s`. prefix: words before the command, such as those of `ip netns exec`, which end in
+    the same process.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class ServerProcess:
         arguments: Sequence[str] = (),
         *,
         command: str = "serve",
+        prefix: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         timeout_s: float = 600.0,
     ) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
         self.started_s = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "firelane", command, "--port", "0", *arguments],
+            [*prefix, sys.executable, "-m", "firelane", command, "--port", "0", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,

@@ -3,7 +3,8 @@
 Further ones come through the acceptor, a socket over which the owner passes them. Each has a number, and its
 requests' ids carry it (`wire.numbers`): so no frame is rewritten, and a frame of a step is only cut. The
 owner alone may drain the engine or put it to standby, and the engine ends with the owner's connection; with
-another one end its requests alone.
+another one end its requests alone. Each may have a tenant forgotten: an engine's host owns it and knows of no
+tenants.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from firelane.wire.frames import (
     Awake,
     Drain,
     ForgetTenant,
+    Forgotten,
     FromEngine,
     Loading,
     Progress,
@@ -87,6 +89,8 @@ class Channels:
                 self._first.send(frame)
             elif isinstance(frame, Rejected):
                 self._ended(frame.id)
+                self._send_to(number_of(frame.id), frame)
+            elif isinstance(frame, Forgotten):
                 self._send_to(number_of(frame.id), frame)
             else:
                 self._broadcast(frame)
@@ -200,9 +204,12 @@ class Channels:
 
     def _is_allowed(self, number: int, frame: ToEngine) -> bool:
         """Raises WireError where the ids are another gateway's."""
-        if isinstance(frame, Drain | Sleep | Wake | ForgetTenant):
+        if isinstance(frame, Drain | Sleep | Wake):
             return False
-        ids = frame.ids if isinstance(frame, Abort) else [request.id for request in frame.requests]
+        if isinstance(frame, ForgetTenant):
+            ids = [frame.id]
+        else:
+            ids = frame.ids if isinstance(frame, Abort) else [request.id for request in frame.requests]
         if any(number_of(one) != number for one in ids):
             raise WireError(f"gateway {number} speaks of requests that are not its own")
         return True

@@ -36,6 +36,8 @@ from firelane.wire.frames import Abort, EngineStats, FinishReason, NewRequest, R
 from firelane.wire.repeats import restored
 
 PREREQUISITE_POLL_S = 0.002
+TIERS_POLL_S = 0.05
+"""Between two reports of an idle engine whose tiers still store what was computed."""
 NO_PREREQUISITES = NoPrerequisites()
 NOTHING: Mapping[int, FinishReason] = MappingProxyType({})
 
@@ -139,7 +141,10 @@ class EngineCore:
         """One turn: a step is planned while the one before it runs, and that one is committed while the new
         one runs."""
         self._tell_cache()
-        self._receive(self._idle_wait_s() if self._rests else PREREQUISITE_POLL_S if self._is_stuck else 0.0)
+        wait_s = self._idle_wait_s() if self._rests else PREREQUISITE_POLL_S if self._is_stuck else 0.0
+        if self._rests and self._tier_reads is not None and self._tier_reads.has_news:
+            self._channel.send(self._outputs.report())
+        self._receive(wait_s)
         if self._in_flight and self._speculates:
             before, outputs = self._wait()
             self._commit(before, outputs, self._masks.advance(before.inputs, outputs))
@@ -202,7 +207,9 @@ class EngineCore:
     def _idle_wait_s(self) -> float | None:
         """Time to wait for something to arrive. An idle engine holds no slot and no page."""
         self.table.check_idle()
-        return PREREQUISITE_POLL_S if self._prerequisites.is_waiting else None
+        if self._prerequisites.is_waiting:
+            return PREREQUISITE_POLL_S
+        return TIERS_POLL_S if self._tier_reads is not None and self._tier_reads.is_behind else None
 
     def _receive(self, wait_s: float | None) -> None:
         reserved = self.kv.num_incoming

@@ -71,8 +71,8 @@ class SocketChannel:
         self.is_loading = True
         self.standby: Standby = NO_STANDBY
         self.is_to_sleep = False
-        self.forgotten: list[str] = []
-        """Tenants whose pages are to be erased."""
+        self.forgotten: list[ForgetTenant] = []
+        """Still to be done."""
 
     @property
     def is_draining(self) -> bool:
@@ -122,7 +122,7 @@ class SocketChannel:
             self.is_to_sleep = True
             return False
         if isinstance(frame, ForgetTenant):
-            self.forgotten.append(frame.tenant)
+            self.forgotten.append(frame)
             return False
         if isinstance(frame, Wake | Submit):
             self._wake(is_asked=isinstance(frame, Wake))
@@ -241,15 +241,18 @@ def _load_and_serve(
     return 0
 
 
-def _forget(core: EngineCore, tiers: TieredPages | NoTiers, tenant: str, served: SocketChannel) -> None:
+def _forget(
+    core: EngineCore, tiers: TieredPages | NoTiers, asked: ForgetTenant, served: SocketChannel
+) -> None:
     """The KV cache first, so that nothing of it is stored behind the tiers."""
-    here = core.kv.forget_tenant(tenant_id(tenant))
+    tenant = tenant_id(asked.tenant)
+    here = core.kv.forget_tenant(tenant)
 
     def done(erased: int) -> None:
         with contextlib.suppress(ConnectionClosedError):
-            served.send(Forgotten(tenant, here + erased))
+            served.send(Forgotten(asked.tenant, here + erased, asked.id))
 
-    tiers.forget(tenant_id(tenant), done)
+    tiers.forget(tenant, done)
 
 
 def _serve(core: EngineCore, served: SocketChannel, tiers: TieredPages | NoTiers) -> None:

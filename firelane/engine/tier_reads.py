@@ -14,7 +14,7 @@ from firelane.engine.prerequisites import Prerequisites, Waited
 from firelane.engine.pulls import PullCounters
 from firelane.engine.sequence import Sequence, Status
 from firelane.kv import KvCache, WantedPage
-from firelane.kv.tiers import PageRead, TieredPages, TierName
+from firelane.kv.tiers import PageRead, TieredPages, TierName, TierStats
 from firelane.wire.frames import EngineStats, NewRequest
 
 UNKNOWN_S = 5.0
@@ -63,10 +63,21 @@ class TierReads:
         self._unused: list[tuple[Sequence, int]] = []
         """Pages read for sequences that have not begun, as far as it is known."""
         self._hits: Counter[TierName] = Counter()
+        self._told = {name: TierStats() for name in tiers.stats()}
 
     @property
     def is_waiting(self) -> bool:
         return self._inner.is_waiting or bool(self._waits or self._reads)
+
+    @property
+    def is_behind(self) -> bool:
+        """The tiers' figures are about to change."""
+        return self._tiers.is_behind
+
+    @property
+    def has_news(self) -> bool:
+        """The tiers' figures have changed since they were told."""
+        return self._tiers.stats() != self._told
 
     def add(self, sequence: Sequence, request: NewRequest) -> bool:
         is_ready = self._inner.add(sequence, request)
@@ -110,7 +121,8 @@ class TierReads:
     def in_stats(self, stats: EngineStats) -> EngineStats:
         """The same with those of the tiers."""
         fields: dict[str, int] = {}
-        for name, tier in self._tiers.stats().items():
+        self._told = self._tiers.stats()
+        for name, tier in self._told.items():
             counts = tier._asdict()
             for what in ("read", "written"):
                 counts[f"{what}_bytes"] = counts.pop(what) * self._tiers.page_bytes

@@ -18,7 +18,7 @@ from firelane.wire.cache_events import CacheEvents
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "regex", "lark", "gbnf"]
 Pooling = Literal["last", "mean"]
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Of these frames. Ready carries it, and no gateway serves with an engine of another one."""
 
 
@@ -116,16 +116,20 @@ class Wake(msgspec.Struct, frozen=True, array_like=True, tag="wake"):
 
 
 class ForgetTenant(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
-    """Erase the pages of this tenant, in the KV cache and in all tiers. Answered with Forgotten."""
+    """Erase the pages of this tenant, in the KV cache and in all tiers. Answered with Forgotten. id: of the
+    same numbers as those of requests."""
 
     tenant: str
+    id: int = 0
 
 
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
-    """Pages of this tenant that were erased, counted in each place where they were."""
+    """Pages of this tenant that were erased, counted in each place where they were. id: of ForgetTenant, to
+    whose gateway alone this goes."""
 
     tenant: str
     pages: int
+    id: int = 0
 
 
 class Asleep(msgspec.Struct, frozen=True, array_like=True, tag="asleep"):

@@ -22,6 +22,8 @@ from firelane.wire.frames import (
     PROTOCOL_VERSION,
     EngineStats,
     Finished,
+    ForgetTenant,
+    Forgotten,
     NewRequest,
     Ready,
     Sampling,
@@ -86,6 +88,9 @@ class Engine:
         for frame in reader.feed(data):
             if isinstance(frame, Submit):
                 self.requests += frame.requests
+            elif isinstance(frame, ForgetTenant):
+                assert number_of(frame.id) == number
+                sock.send(encode(Forgotten(frame.tenant, 5, frame.id)))
 
     def answer(self, request_id, tokens, reason=None):
         ids = [request_id] * len(tokens)

@@ -14,6 +14,7 @@ from firelane.cluster.addresses import Place
 from firelane.cluster.dial import DialError, dial
 from firelane.cluster.tls import ClusterTls
 from firelane.errors import UsageError
+from firelane.gateway.engines.forgetting import forget_tenant
 from firelane.gateway.engines.link import EngineLink
 from firelane.wire.frames import PROTOCOL_VERSION
 from firelane.wire.hello import Hello
@@ -170,6 +171,21 @@ def test_engines_come_and_go(monkeypatch):
         await world.hosts[0].close()
         await until(lambda: len(world.replicas.links) == 1)
         assert [link.name for link in world.replicas.serving] == [str(both[1])]
+
+    play(scenario)
+
+
+def test_a_tenant_is_forgotten_by_engines_of_other_hosts():
+    async def scenario(world):
+        await world.host()
+        await world.host()
+        await world.connect()
+        await world.serving(2)
+        assert await forget_tenant([world.replicas], "acme", PATIENCE_S) == ([5, 5], 0)
+        world.hosts[0].lose_engine()
+        world.engines[0].die()
+        await world.serving(1)
+        assert await forget_tenant([world.replicas], "acme", PATIENCE_S) == ([5], 1)
 
     play(scenario)
 

@@ -26,8 +26,7 @@ def count(server: ServerProcess, name: str) -> float:
 
 
 def written(server: ServerProcess, prompt_tokens: int) -> bool:
-    """All pages of a prompt are on the drive. An engine tells its figures with each step alone."""
-    ask(server, "x")
+    """All pages of a prompt are on the drive, as the idle engine tells."""
     return count(server, "kv_disk_pages") >= prompt_tokens // 16
 
 

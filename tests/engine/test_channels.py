@@ -18,6 +18,8 @@ from firelane.wire.frames import (
     Drain,
     EngineStats,
     Finished,
+    ForgetTenant,
+    Forgotten,
     FromEngine,
     NewRequest,
     Progress,
@@ -162,7 +164,7 @@ def test_the_owners_end_is_the_engines(scene) -> None:
         scene.channels.receive(1.0)
 
 
-@pytest.mark.parametrize("frame", [Submit([request(TWO)]), Abort([TWO])])
+@pytest.mark.parametrize("frame", [Submit([request(TWO)]), Abort([TWO]), ForgetTenant("acme", TWO)])
 def test_ids_of_others_end_a_connection(scene, frame) -> None:
     one = scene.join(1)
     one.send(frame)
@@ -177,6 +179,17 @@ def test_the_owner_alone_decides_about_the_engine(scene, frame) -> None:
     assert scene.channels.receive(0.01) == []
     scene.owner.send(frame)
     assert scene.channels.receive(1.0) == [frame]
+
+
+def test_each_gateway_may_have_a_tenant_forgotten_and_gets_the_answer_alone(scene) -> None:
+    served = SocketChannel(scene.channels, Pulse(), is_shared=True)
+    one, two = scene.join(1), scene.join(2)
+    one.send(ForgetTenant("acme", ONE))
+    assert served.receive(1.0) == []
+    assert served.forgotten == [ForgetTenant("acme", ONE)]
+    served.send(Forgotten("acme", 3, ONE))
+    assert one.frames() == [Forgotten("acme", 3, ONE)]
+    assert two.frames() == scene.owner.frames() == []
 
 
 class Standby:

@@ -77,6 +77,22 @@ def test_the_same_tokens_behind_restored_pages(driver, request_of, fields):
         assert stats.host_read_bytes == stats.host_hits * page_bytes_of(d)
 
 
+def test_an_idle_engine_tells_what_its_tiers_have_stored_since(driver, request_of):
+    with with_host(driver) as (d, tiers, host):
+        d.submit(request_of(1, range(17), max_tokens=1))
+        d.run()
+        tiers.settle()
+        d.core.step()
+        assert d.frames[-1].stats.host_pages == len(host.index) > 0
+        told = len(d.frames)
+        d.core.step()
+        assert len(d.frames) == told
+        tiers.forget(tenant_id(""), lambda _: None)
+        tiers.settle()
+        d.core.step()
+        assert d.frames[-1].stats.host_pages == 0
+
+
 def test_pages_that_are_here_are_not_read(driver, request_of):
     with with_host(driver) as (d, tiers, _):
         for i in (1, 2):

@@ -126,7 +126,7 @@ class FakeEngine:
                 for request_id in frame.ids:
                     self.running.pop(request_id, None)
             elif isinstance(frame, ForgetTenant) and not self.held:
-                self.send(Forgotten(frame.tenant, len(frame.tenant)))
+                self.send(Forgotten(frame.tenant, len(frame.tenant), frame.id))
 
     def _submit(self, frame: Submit) -> None:
         self.submit_frames += 1

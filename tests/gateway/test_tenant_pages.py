@@ -18,6 +18,12 @@ def test_an_engine_that_does_not_answer_is_told_of(service):
     assert forget(service, timeout_s=0.01) == (200, {"tenant": "acme", "pages": 0, "engines": 0, "silent": 1})
 
 
+def test_an_engine_that_is_not_there_is_told_of(service):
+    service.run(service.engine.die)
+    service.wait_for(lambda: not service.link.serving)
+    assert forget(service) == (200, {"tenant": "acme", "pages": 0, "engines": 0, "silent": 1})
+
+
 def test_what_is_no_request_is_refused(service):
     for fields in ({"tenant": 5}, {"timeout_s": 0}):
         status, answer = forget(service, **fields)

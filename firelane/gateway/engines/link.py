@@ -17,7 +17,7 @@ from firelane.gateway.engines.delivery import Delivery
 from firelane.gateway.engines.ejection import Wait
 from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
-from firelane.gateway.engines.load import Load
+from firelane.gateway.engines.load import Load, told_ms
 from firelane.gateway.engines.load_clock import LoadClock
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
@@ -228,11 +228,11 @@ class EngineLink:
         if self.state is LinkState.STANDBY and self._connection is not None:
             self._connection.send(Wake())
 
-    def forget_tenant(self, tenant: str) -> bool:
+    def forget_tenant(self, asked: ForgetTenant) -> bool:
         """Have the engine erase a tenant's pages; whether there is an engine."""
         if self._connection is None or self.ready is None:
             return False
-        self._connection.send(ForgetTenant(tenant))
+        self._connection.send(asked)
         return True
 
     def drain(self, timeout_s: float) -> None:
@@ -285,7 +285,7 @@ class EngineLink:
             self._on_step(frame)
         elif isinstance(frame, Beat):
             self._watch.note(frame)
-            self.step_ms, self.token_ms = frame.step_ms, frame.token_ms
+            self.step_ms, self.token_ms = map(told_ms, (frame.step_ms, frame.token_ms))
         elif isinstance(frame, Progress):
             self.progress = frame
             self.load_clock.note(frame, time.monotonic())
@@ -352,7 +352,7 @@ class EngineLink:
 
     def _on_step(self, frame: StepFrame) -> None:
         now_s = time.monotonic()  # the loop's own clock has stood still since its turn began
-        self.stats, self.has_served = frame.stats, True
+        self.stats, self.has_served = frame.stats, self.has_served or frame.step > 0
         self._delivery.deliver(frame, now_s)
         if frame.finished:
             self._end(frame.finished)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from firelane.gateway.engines.in_flight import InFlight
 
+LONGEST_MS = 1e9
+
+
+def told_ms(value: float) -> float:
+    """A time as an engine tells it, in milliseconds; 0, as of one that has told none, where it is no time."""
+    return value if 0.0 <= value < LONGEST_MS else 0.0
+
 
 class Load:
     """Prompt tokens of requests that have not drawn yet, less those that are likely cached. Requests that

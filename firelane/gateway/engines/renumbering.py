@@ -16,6 +16,8 @@ from firelane.wire.frames import (
     Abort,
     Embedding,
     Finished,
+    ForgetTenant,
+    Forgotten,
     FromEngine,
     NewRequest,
     Rejected,
@@ -62,11 +64,13 @@ class Renumbering:
             return Submit(_moved(frame.requests, self._offset))
         if isinstance(frame, Abort):
             return Abort([one + self._offset for one in frame.ids])
+        if isinstance(frame, ForgetTenant):
+            return replace(frame, id=frame.id + self._offset)
         return frame
 
     def received(self, frame: FromEngine) -> FromEngine:
         offset = self._offset
-        if isinstance(frame, Rejected):
+        if isinstance(frame, Rejected | Forgotten):
             return replace(frame, id=frame.id - offset)
         if not isinstance(frame, StepFrame):
             return frame

@@ -26,8 +26,8 @@ class TenantPages:
 
     async def forget(self, exchange: Exchange) -> None:
         request = await self._bodies.read(exchange, self._decoder)
-        links = [link for model in self._models for link in model.engines.links]
+        engines = [model.engines for model in self._models]
         async with self._turn:
-            pages, silent = await forget_tenant(links, request.tenant, request.timeout_s)
+            pages, silent = await forget_tenant(engines, request.tenant, request.timeout_s)
         report = ForgetReport(tenant=request.tenant, pages=sum(pages), engines=len(pages), silent=silent)
         self._replies.json(exchange, report)

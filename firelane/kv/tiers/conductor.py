@@ -60,6 +60,11 @@ class TieredPages:
     def stats(self) -> dict[TierName, TierStats]:
         return {tier.name: tier.stats() for tier in self._tiers}
 
+    @property
+    def is_behind(self) -> bool:
+        """Pages are still to be stored, or erased."""
+        return any(writer.is_behind for writer in self._writers)
+
     def settle(self) -> None:
         """Return when all pages that were complete before are stored, or passed over."""
         for writer in self._writers:

@@ -52,17 +52,23 @@ class TierWriter:
         self._copy: NDArray[np.uint8] = aligned(memory.page_bytes)
         self._queue: SimpleQueue[Stored | Callable[[], None] | None] = SimpleQueue()
         self._is_hurried = False
+        self._left, self._left_guard = 0, threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"kv-{tier.name}-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def is_behind(self) -> bool:
+        """Something that was asked for is still to be done."""
+        return self._left > 0
+
     def store(self, stored: Stored) -> None:
         """Later; not at all where the tier is far behind."""
-        if self._queue.qsize() < self._most_pending:
-            self._queue.put(stored)
+        if self._left < self._most_pending:
+            self._put(stored)
 
     def later(self, function: Callable[[], None]) -> None:
         """Have the thread call this, after what came before."""
-        self._queue.put(function)
+        self._put(function)
 
     def call(self, function: Callable[[], None]) -> None:
         """Have the thread call this, after what came before; returns then."""
@@ -79,24 +85,36 @@ class TierWriter:
         self._is_hurried = True
         self._thread.join(CLOSE_S)
 
+    def _put(self, item: Stored | Callable[[], None]) -> None:
+        with self._left_guard:
+            self._left += 1
+        self._queue.put(item)
+
     def _run(self) -> None:
         refresh_s = time.monotonic()
         while (item := self._next()) is not None:
             if time.monotonic() >= refresh_s:
                 self._tier.refresh()
                 refresh_s = time.monotonic() + REFRESH_S
-            if not isinstance(item, Stored):
-                item()
+            if item is NOTHING:
                 continue
-            for page, named in item.pages:
-                if not self._is_hurried:
-                    self._store(page, named, is_reused=item.is_reused)
+            self._do(item)
+            with self._left_guard:
+                self._left -= 1
 
     def _next(self) -> Stored | Callable[[], None] | None:
         try:
             return self._queue.get(timeout=REFRESH_S)
         except Empty:
             return NOTHING
+
+    def _do(self, item: Stored | Callable[[], None]) -> None:
+        if not isinstance(item, Stored):
+            item()
+            return
+        for page, named in item.pages:
+            if not self._is_hurried:
+                self._store(page, named, is_reused=item.is_reused)
 
     def _store(self, page: int, named: NamedPage, *, is_reused: bool) -> None:
         if is_reused:

@@ -1,0 +1,208 @@
+"""Peers that forge, replay or lie: they get no pages, and no page of theirs is used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import msgspec
+import pytest
+
+from firelane.kv.transfer import KVPeerError
+from firelane.kv.transfer.exported import TAG_BYTES
+from firelane.kv.transfer.handshake import Side, join, welcome
+from firelane.kv.transfer.messages import (
+    VERSION,
+    ConnectionLostError,
+    Find,
+    Found,
+    Hello,
+    Join,
+    Joined,
+    Line,
+    proof,
+)
+from tests.kv.test_transfer import BLOCK, PAGES, Engine, prompt
+
+KEY = b"of the cluster"
+NONCE = bytes(32)
+
+
+@pytest.fixture
+def engine():
+    made = Engine(maps=False, key=KEY)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lines():
+    """Both ends of a connection; the test closes what nobody took over."""
+    one, other = (Line(sock) for sock in socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+def side(engine, key=KEY):
+    return Side("forger", engine.pool, key)
+
+
+def answered(line, act):
+    """What `act` does at the other end, as a peer that says what the test wants."""
+    thread = threading.Thread(target=act, args=(line,))
+    thread.start()
+    return thread
+
+
+def attach(engine, act):
+    """The engine as the reader of a source that does this."""
+    ours, theirs = socket.socketpair()
+    line = Line(theirs)
+    thread = answered(line, act)
+    try:
+        return engine.transfer.attach(ours)
+    finally:
+        thread.join()
+
+
+class Recorded:
+    """A line whose messages are kept."""
+
+    carries_descriptors = False
+
+    def __init__(self, line):
+        self._line, self.sent = line, []
+
+    def send(self, message, fds=()):
+        self.sent.append(message)
+        self._line.send(message, fds)
+
+    def receive(self, kind, most_fds=0):
+        return self._line.receive(kind, most_fds)
+
+
+def offered(engine):
+    """A connection to the engine as a source."""
+    ours, theirs = socket.socketpair()
+    engine.transfer.export(theirs)
+    return Line(ours)
+
+
+def test_what_a_reader_has_said_is_of_no_use_on_another_connection(engine):
+    genuine, line = Recorded(offered(engine)), offered(engine)
+    join(genuine, side(engine), maps=False)
+    line.receive(Hello)
+    line.send(genuine.sent[0])
+    with pytest.raises(ConnectionLostError, match="keys of the cluster differ"):
+        line.receive(Joined)
+    line.close()
+    genuine._line.close()
+
+
+@pytest.mark.parametrize("changes", [{"engine_id": "other"}, {"identity": "x"}, {"page_bytes": 1}])
+def test_what_was_changed_on_the_way_is_refused(engine, changes):
+    line = offered(engine)
+    hello = line.receive(Hello)
+    memory, pool = engine.memory, engine.pool
+    facts = (b"peer", pool.identity.encode(), memory.layout_id.encode(), str(memory.page_bytes).encode())
+    true = Join(
+        nonce=NONCE,
+        engine_id="peer",
+        identity=pool.identity,
+        layout_id=memory.layout_id,
+        page_bytes=memory.page_bytes,
+        maps=False,
+        proof=proof(KEY, "reader", hello.nonce, NONCE, *facts),
+    )
+    line.send(msgspec.structs.replace(true, **changes))
+    with pytest.raises(ConnectionLostError, match="keys of the cluster differ"):
+        line.receive(Joined)
+    line.close()
+
+
+def test_what_a_source_has_said_is_of_no_use_on_another_connection(engine, lines):
+    source, reader = Recorded(lines[0]), lines[1]
+    thread = answered(reader, lambda line: join(line, side(engine), maps=False))
+    welcome(source, side(engine))
+    thread.join()
+    hello, joined = source.sent
+
+    def replay(line):
+        line.send(hello)
+        line.receive(Join)
+        line.send(joined)
+        line.close()
+
+    with pytest.raises(KVPeerError, match="keys of the cluster differ"):
+        attach(engine, replay)
+
+
+def test_a_source_of_another_version_is_refused(engine):
+    def speak(line):
+        line.send(Hello(VERSION + 1, NONCE))
+        line.close()
+
+    with pytest.raises(KVPeerError, match=f"speaks version {VERSION + 1} of page transfer"):
+        attach(engine, speak)
+
+
+@pytest.mark.parametrize("nbytes", [PAGES * 9000 - 1, PAGES * 9000], ids=["too small", "not sealed"])
+def test_memory_that_could_be_cut_short_is_not_mapped(nbytes):
+    engine = Engine(maps=True)
+
+    def speak(line):
+        line.send(Hello(VERSION, NONCE))
+        theirs = line.receive(Join)
+        facts = (b"peer", str(PAGES).encode(), b"True")
+        said = proof(b"", "source", NONCE, theirs.nonce, *facts)
+        fds = [os.memfd_create(name) for name in ("pages", "tags")]
+        os.ftruncate(fds[0], nbytes)
+        os.ftruncate(fds[1], PAGES * TAG_BYTES)
+        line.send(Joined(engine_id="peer", num_pages=PAGES, maps=True, proof=said), fds)
+        for fd in fds:
+            os.close(fd)
+        line.close()
+
+    try:
+        with pytest.raises(KVPeerError, match="smaller than it says, or could be cut short"):
+            attach(engine, speak)
+    finally:
+        engine.close()
+
+
+LIES = {
+    "no such page": lambda wanted: Found([PAGES] * wanted, [1] * wanted, [1] * wanted),
+    "too few": lambda wanted: Found([0] * (wanted - 1), [1] * wanted, [1] * wanted),
+    "too many": lambda wanted: Found([0] * (wanted + 1), [1] * (wanted + 1), [1] * (wanted + 1)),
+    "no answer": lambda wanted: Find([(0, b"")] * wanted),
+    "nothing behind it": lambda wanted: Found([0] * wanted, [1] * wanted, [1] * wanted),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_an_answer_that_lies_gives_no_page(engine, lie):
+    def speak(line):
+        welcome(line, side(engine))
+        found = line.receive(Find)
+        line.send(lie(len(found.wanted)))
+        line.close()
+
+    ours, theirs = socket.socketpair()
+    thread = answered(Line(theirs), speak)
+    peer = engine.transfer.attach(ours)
+    wanted = engine.wanted(prompt(4 * BLOCK + 1))
+    settled = engine.pull(peer, wanted)
+    thread.join()
+    assert (settled.outcome, any(settled.arrived)) == ("lost", False)
+    assert engine.content(wanted) == {}
+
+
+def test_pages_that_are_asked_for_in_no_group_are_not_there(engine):
+    engine.fill(prompt(16))
+    line = offered(engine)
+    join(line, side(engine), maps=False)
+    line.send(Find([(7, bytes(16)), (-1, bytes(16)), (0, b"x" * 1000), (0, b"")]))
+    assert line.receive(Found).pages == [-1] * 4
+    line.close()
