@@ -16,7 +16,7 @@ from typing import IO
 from firelane.errors import MachineError
 
 READY = re.compile(
-    r'^(?:serving +.* at (?=http)|engine +\S+ at |.*"event": "serving".*"url": ")([^\s"]+)', re.MULTILINE
+    r'^(?:serving +.* at (?=http)|engine +\S+ at |.*"event": "serving".*"url": ")([^\s";]+)', re.MULTILINE
 )
 POLL_S = 0.005
 

@@ -16,6 +16,7 @@ from firelane.cluster.tls import ClusterTls
 from firelane.errors import UsageError
 from firelane.gateway.engines.forgetting import forget_tenant
 from firelane.gateway.engines.link import EngineLink
+from firelane.gateway.engines.recovery import ENOUGH_PROOFS
 from firelane.wire.frames import PROTOCOL_VERSION
 from firelane.wire.hello import Hello
 from firelane.wire.numbers import number_of
@@ -89,6 +90,30 @@ def test_a_request_that_comes_back_to_the_same_engine_has_an_id_that_it_has_neve
         engine.answer(now, [6], "length")
         await until(lambda: sink.ended)
         assert sink.tokens == [5, 6]
+
+    play(scenario)
+
+
+def test_a_network_that_fails_again_and_again_is_not_the_requests_fault():
+    """Each time the gateway gives up an engine that has begun the request and shows no life any more."""
+
+    async def scenario(world):
+        await world.host()
+        await world.connect()
+        await world.serving(1)
+        _, sink = world.submit()
+        engine, link = world.engines[0], world.replicas.links[0]
+        for loss in range(1, ENOUGH_PROOFS + 3):
+            await until(lambda loss=loss: len(engine.requests) == loss)
+            if loss == 1:
+                engine.answer(engine.requests[-1].id, [5])
+                await until(lambda: sink.tokens == [5])
+            link.hang("no sign of life")
+            await world.serving(1)
+        await until(lambda: len(engine.requests) == ENOUGH_PROOFS + 3)
+        engine.answer(engine.requests[-1].id, [6], "length")
+        await until(lambda: sink.ended)
+        assert (sink.tokens, sink.error) == ([5, 6], None)
 
     play(scenario)
 

@@ -65,6 +65,24 @@ def test_of_several_suspects_the_one_on_trial_fails():
     assert failed(verdict) == flights[1:2]
 
 
+def test_engines_out_of_sight_prove_nothing():
+    """A network that fails again and again, and at last an engine that dies."""
+    flights = flights_of(3, begun=3)
+    for loss in range(1, recovery.MOST_UNSEEN):
+        verdict = Resume().judge(flights, None, "x", is_seen=False)
+        assert (verdict.resume, verdict.alone)[loss >= recovery.MOST_LOSSES] == flights
+    assert not verdict.fail
+    trial = flights[1]
+    trial.tokens.extend(range(PROGRESS_TOKENS + 1))
+    assert die([trial], begun=1, on_trial=trial).resume == [trial]
+
+
+def test_a_request_that_makes_all_hosts_fall_silent_fails_at_last():
+    flights = flights_of(1, begun=1)
+    verdicts = [Resume().judge(flights, flights[0], "x", is_seen=False) for _ in range(recovery.MOST_UNSEEN)]
+    assert [bool(verdict.fail) for verdict in verdicts] == [False] * (recovery.MOST_UNSEEN - 1) + [True]
+
+
 def test_progress_clears_a_suspect():
     flights = flights_of(2)
     die(flights, begun=2)

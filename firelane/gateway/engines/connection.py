@@ -22,8 +22,8 @@ come at once.
 
 class Receiver(Protocol):
     def receive(self, frame: FromEngine) -> None: ...
-    def lose(self, reason: str) -> None:
-        """The connection has ended by itself."""
+    def lose(self, reason: str, *, is_closed: bool = True) -> None:
+        """The connection has ended by itself. is_closed: by the other end."""
         ...
 
 
@@ -81,14 +81,14 @@ class Connection(asyncio.Protocol):
             log.exception("frame_failed kind=%s", type(frame).__name__)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._give_up(f"connection closed{f' ({exc})' if exc else ''}")
+        self._give_up(f"connection closed{f' ({exc})' if exc else ''}", is_closed=exc is None)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, is_closed: bool = True) -> None:
         receiver, self._receiver = self._receiver, None
         if self._transport is not None:
             self._transport.close()
         if receiver is not None:
-            receiver.lose(reason)
+            receiver.lose(reason, is_closed=is_closed)
 
     def send(self, frame: ToEngine) -> None:
         if self._transport is not None and not self._transport.is_closing():

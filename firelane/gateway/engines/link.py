@@ -19,12 +19,12 @@ from firelane.gateway.engines.in_flight import InFlight
 from firelane.gateway.engines.link_owner import LinkOwner
 from firelane.gateway.engines.load import Load, told_ms
 from firelane.gateway.engines.load_clock import LoadClock
+from firelane.gateway.engines.protocol import protocol_problem
 from firelane.gateway.engines.renumbering import Renumbering
 from firelane.gateway.engines.watch import NO_WATCH, Watch
 from firelane.process_state import ProcessState, UnknownProcess
 from firelane.wire.cache_events import CacheEvents
 from firelane.wire.frames import (
-    PROTOCOL_VERSION,
     Abort,
     Asleep,
     Awake,
@@ -91,7 +91,7 @@ class EngineLink:
         self.asleep: Asleep | None = None
         self.failed: Failed | None = None
         self.assigned_role = ""
-        self.has_served = self.is_shared = False
+        self.has_served = self.is_shared = self._is_remote = False
         self.life = 0
         self.step_ms = self.token_ms = 0.0
         self.load_clock = LoadClock()
@@ -164,6 +164,7 @@ class EngineLink:
         What is still in flight on an older connection is lost.
         """
         self._renew()
+        self._is_remote = False
         self._connection = await Connection.open(sock, self)
         self._watch.begin(self._connection, self.hang, lambda: self.process)
 
@@ -171,6 +172,7 @@ class EngineLink:
         """As `attach`, of a connection over a network that stands already and does not read. number: of its
         requests' ids there; head: what has come of its frames."""
         self._renew()
+        self._is_remote = True
         self._connection = Connection(self, Renumbering(number))
         self._watch.begin(self._connection, self.hang, lambda: self.process)
         self._connection.take_over(stream, head)
@@ -256,7 +258,7 @@ class EngineLink:
         if self.on_hang is not None:
             self.on_hang(reason)
         self._detach()
-        self.lose(reason)
+        self.lose(reason, is_closed=False)
 
     def _detach(self) -> None:
         connection, self._connection = self._connection, None
@@ -310,7 +312,7 @@ class EngineLink:
             self.failed, self.reason = frame, frame.message
 
     def _on_ready(self, ready: Ready) -> None:
-        problem = _protocol_problem(ready)
+        problem = protocol_problem(ready)
         if not problem and self.owner is not None:
             problem = self.owner.on_ready(self, ready)
         if problem:
@@ -374,8 +376,8 @@ class EngineLink:
         if self.owner is not None:
             self.owner.on_returned(self, flights)
 
-    def lose(self, reason: str) -> None:
-        """The connection is gone, and with it all that is in flight."""
+    def lose(self, reason: str, *, is_closed: bool = True) -> None:
+        """The connection is gone, and all that is in flight. is_closed: as in Receiver, not by a network."""
         self._connection = None
         self._watch.end()
         self.state, self.ready, self.asleep = LinkState.DEAD, None, None
@@ -385,16 +387,7 @@ class EngineLink:
         lost = self._delivery.clear()
         self.load_clock = LoadClock()
         if self.owner is not None:
-            self.owner.on_lost(self, lost, self.reason)
+            self.owner.on_lost(self, lost, self.reason, is_seen=is_closed or not self._is_remote)
         self.stats = EngineStats()
         if self.on_down is not None:
             self.on_down(self.reason)
-
-
-def _protocol_problem(ready: Ready) -> str:
-    if ready.protocol == PROTOCOL_VERSION:
-        return ""
-    return (
-        f"the engine speaks protocol {ready.protocol}, this gateway {PROTOCOL_VERSION}: install the same "
-        "version of Firelane for both"
-    )

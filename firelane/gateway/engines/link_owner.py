@@ -25,8 +25,8 @@ class LinkOwner(Protocol[LinkT]):
         """After all sinks have seen the frame."""
         ...
 
-    def on_lost(self, link: LinkT, lost: list[InFlight], reason: str) -> None:
-        """The engine has gone; nobody will answer these any more."""
+    def on_lost(self, link: LinkT, lost: list[InFlight], reason: str, *, is_seen: bool) -> None:
+        """The engine has gone; nobody will answer these any more. is_seen: as in Recovery."""
         ...
 
     def on_returned(self, link: LinkT, returned: list[InFlight]) -> None:

@@ -16,6 +16,8 @@ ENOUGH_PROOFS = 2
 MOST_DEATHS = 3
 """One more: an engine that had not begun a request may have been killed together with the one before."""
 MOST_LOSSES = 6
+MOST_UNSEEN = 24
+"""What makes an engine's whole host fall silent may be a request, too."""
 
 
 @dataclass(slots=True)
@@ -34,8 +36,11 @@ class Recovery(Protocol):
         """Requests are taken and kept while an engine is started again."""
         ...
 
-    def judge(self, lost: list[InFlight], on_trial: InFlight | None, reason: str) -> Verdict:
-        """The verdict on the requests of an engine that died. on_trial: the one that was resumed alone."""
+    def judge(
+        self, lost: list[InFlight], on_trial: InFlight | None, reason: str, *, is_seen: bool = True
+    ) -> Verdict:
+        """The verdict on the requests of an engine that died. on_trial: the one that was resumed alone.
+        is_seen: its end was seen; else it may live behind a network that failed."""
         ...
 
 
@@ -44,8 +49,10 @@ class NoRecovery:
 
     waits = False
 
-    def judge(self, lost: list[InFlight], on_trial: InFlight | None, reason: str) -> Verdict:
-        del on_trial
+    def judge(
+        self, lost: list[InFlight], on_trial: InFlight | None, reason: str, *, is_seen: bool = True
+    ) -> Verdict:
+        del on_trial, is_seen
         error = EngineDeadError(f"the engine ended while the request was in flight: {reason}")
         return Verdict(fail=[(flight, error) for flight in lost])
 
@@ -59,19 +66,22 @@ class Resume:
     - losses: of all engines that had it: the order of a queue is its own affair.
 
     Enough of any of them make a suspect. Suspects go on one at a time, each on trial; the one that is on
-    trial at a death fails. A single suspect with enough proofs fails at once.
+    trial at a death fails. A single suspect with enough proofs fails at once. An engine that is out of sight
+    is a loss alone, and its requests fail after MOST_UNSEEN of them.
     """
 
     waits = True
 
-    def judge(self, lost: list[InFlight], on_trial: InFlight | None, reason: str) -> Verdict:
+    def judge(
+        self, lost: list[InFlight], on_trial: InFlight | None, reason: str, *, is_seen: bool = True
+    ) -> Verdict:
         for flight in lost:
             _forget_after_progress(flight)
-        _count(lost, on_trial)
+        _count(lost, on_trial, is_seen)
         verdict = Verdict()
         for flight in lost:
             (verdict.alone if _is_suspect(flight) else verdict.resume).append(flight)
-        guilty = _guilty(verdict.alone, on_trial)
+        guilty = _guilty(verdict.alone, on_trial) if is_seen else _lost_too_often(verdict.alone)
         if guilty is not None:
             verdict.alone.remove(guilty)
             verdict.fail.append((guilty, _refusal(guilty, reason)))
@@ -84,11 +94,13 @@ def _forget_after_progress(flight: InFlight) -> None:
     flight.kept = len(flight.tokens)
 
 
-def _count(lost: list[InFlight], on_trial: InFlight | None) -> None:
+def _count(lost: list[InFlight], on_trial: InFlight | None, is_seen: bool) -> None:
     next_in_queue = NEXT_IN_QUEUE
     for flight in lost:
-        proven = flight.running or flight is on_trial
         flight.losses += 1
+        if not is_seen:
+            continue
+        proven = flight.running or flight is on_trial
         flight.proofs += proven
         flight.deaths += proven or next_in_queue > 0
         next_in_queue -= not flight.running
@@ -102,6 +114,10 @@ def _guilty(suspects: list[InFlight], on_trial: InFlight | None) -> InFlight | N
     if on_trial in suspects:
         return on_trial
     return suspects[0] if len(suspects) == 1 and suspects[0].proofs >= ENOUGH_PROOFS else None
+
+
+def _lost_too_often(suspects: list[InFlight]) -> InFlight | None:
+    return next((flight for flight in suspects if flight.losses >= MOST_UNSEEN), None)
 
 
 def _refusal(guilty: InFlight, reason: str) -> RequestError:

@@ -324,12 +324,12 @@ class ReplicaSet:
         if self.events is not None:
             self.events.on_frame(frame, now_s, link.step_prompt_tokens)
 
-    def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str) -> None:
+    def on_lost(self, link: EngineLink, lost: list[InFlight], reason: str, *, is_seen: bool) -> None:
         self.deaths += 1
         self._ejection.lost(link, time.monotonic())
         self._before = add_counters(self._before, link.stats)
         self._resize()
-        verdict = self._recovery.judge(lost, self._on_trial, reason)
+        verdict = self._recovery.judge(lost, self._on_trial, reason, is_seen=is_seen)
         for flight, error in verdict.fail:
             flight.fail(error)
         if verdict.resume or verdict.alone:
