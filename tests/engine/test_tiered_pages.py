@@ -82,14 +82,14 @@ def test_an_idle_engine_tells_what_its_tiers_have_stored_since(driver, request_o
         d.submit(request_of(1, range(17), max_tokens=1))
         d.run()
         tiers.settle()
-        d.core.step()
+        d.step()
         assert d.frames[-1].stats.host_pages == len(host.index) > 0
         told = len(d.frames)
-        d.core.step()
+        d.step()
         assert len(d.frames) == told
         tiers.forget(tenant_id(""), lambda _: None)
         tiers.settle()
-        d.core.step()
+        d.step()
         assert d.frames[-1].stats.host_pages == 0
 
 
