@@ -4,7 +4,7 @@ it has without faults.
     python benchmarks/cluster_faults.py roles|hosts|servers [--events 50] [--seconds 400] [--results FILE]
     python benchmarks/cluster_faults.py table --results FILE
 
-Each event is a fault that has come least often so far, at a random engine, while streams run; the next one
+Each event is a fault that has come least often so far, at a random place, while streams run; the next one
 comes when all engines serve again and each stream has gone on. A line of JSON is written to FILE behind each
 event; with the same FILE a run that was ended goes on. `hosts` and `servers` lose packets between network
 namespaces, and need root. The settings are described in fault_settings.py.
@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("setting", choices=(*SETTINGS, "table"))
     parser.add_argument("--events", type=int, default=50, help="with those that FILE has of this setting")
     parser.add_argument("--seconds", type=float, default=400.0, help="after which no other event begins")
+    parser.add_argument("--at-once", type=int, default=1, help="faults at a time, in different places")
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -51,14 +53,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with what it has started
     rng = random.Random(f"{arguments.seed} {arguments.setting} {len(own)}")
     with contextlib.ExitStack() as stack, arguments.results.open("a") as file:
-        setting = SETTINGS[arguments.setting](stack, arguments.tokens, rng)
+        setting = SETTINGS[arguments.setting](stack, arguments.tokens)
         streams = Streams(setting.ask, arguments.streams)
         stack.callback(print_failures, streams)
         campaign = Campaign(arguments.setting, setting, streams, rng)
         campaign.tried.update(event["fault"] for event in own)
         ends_s = time.monotonic() + arguments.seconds
         while campaign.tried.total() < arguments.events and time.monotonic() < ends_s:
-            print(json.dumps(campaign.event()), file=file, flush=True)
+            for row in campaign.event(arguments.at_once):
+                print(json.dumps(row), file=file, flush=True)
         streams.stop()
         print(json.dumps(campaign.rest()), file=file, flush=True)
         print(f"counters of the server: {setting.counters()}")
@@ -72,17 +75,27 @@ class Campaign:
         self.tried = Counter[str](dict.fromkeys(setting.faults, 0))
         self._told = Counter[str]()
 
-    def event(self) -> dict[str, Any]:
+    def event(self, at_once: int) -> list[dict[str, Any]]:
         """Returns when all is well again. Raises TimeoutError where it does not get so."""
-        least = min(self.tried.values())
-        fault = self._rng.choice([name for name, count in self.tried.items() if count == least])
-        began_s = time.monotonic()
-        self._setting.faults[fault]()
+        began_s, chosen = time.monotonic(), self._chosen(at_once)
+        with ThreadPoolExecutor(at_once) as threads:
+            hits = [threads.submit(self._setting.faults[name].act, place) for name, place in chosen]
+        for hit in hits:
+            hit.result()
         wait(self._setting.is_whole)
         self._streams.wait_for_news(PIECES)
-        self.tried[fault] += 1
-        row = {"setting": self._name, "fault": fault, "seconds": round(time.monotonic() - began_s, 1)}
-        return self._told_of(row)
+        self.tried.update(name for name, _ in chosen)
+        took = {"setting": self._name, "seconds": round(time.monotonic() - began_s, 1)}
+        return [self._told_of({**took, "fault": name}) for name, _ in chosen]
+
+    def _chosen(self, at_once: int) -> list[tuple[str, str]]:
+        """Faults that have come least often, each in a place of its own."""
+        free, found = self._setting.places(), list[tuple[str, str]]()
+        for name in sorted(self.tried, key=lambda name: (self.tried[name], self._rng.random())):
+            places = free[self._setting.faults[name].hits]
+            if places and len(found) < at_once:
+                found.append((name, places.pop(self._rng.randrange(len(places)))))
+        return found
 
     def rest(self) -> dict[str, Any]:
         """Requests that have ended behind the last event."""

@@ -4,9 +4,10 @@ root, `ip` and `tc` (iproute2), and a kernel with cls_bpf."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
 
 BRIDGE = f"flbr{os.getpid()}"
@@ -27,6 +28,7 @@ class Network:
     def __init__(self, names: Sequence[str]) -> None:
         """Raises subprocess.CalledProcessError where the system does not allow it."""
         self._names = list(names)
+        self._turns = itertools.count(1)
         self._stack = contextlib.ExitStack()
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
         self._stack.callback(_run, "ip", "link", "del", BRIDGE)
@@ -48,22 +50,22 @@ class Network:
         """Words before a command that is to run on this host."""
         return ["ip", "netns", "exec", _namespace(name)]
 
-    def lose(self, source: str, target: str, share: float = 1.0) -> None:
-        """From now on this share of the packets from one host to another is lost; of both ways, call it
-        twice."""
+    @contextlib.contextmanager
+    def one_way(self, source: str, target: str, share: float = 1.0) -> Iterator[None]:
+        """Meanwhile this share of the packets from one host to another is lost."""
         program = _program(int(FIRST + 1 + self._names.index(source)), share)
-        hook = ("dev", _port(target), "egress", "bpf", "bytecode", program, "da")
-        _run("tc", "filter", "add", *hook)
+        hook = ("dev", _port(target), "egress", "prio", str(next(self._turns)))
+        _run("tc", "filter", "add", *hook, "bpf", "bytecode", program, "da")
+        try:
+            yield
+        finally:
+            _run("tc", "filter", "del", *hook)
 
-    def cut(self, one: str, other: str, share: float = 1.0) -> None:
-        """`lose`, both ways."""
-        self.lose(one, other, share)
-        self.lose(other, one, share)
-
-    def heal(self) -> None:
-        """Nothing is lost any more."""
-        for name in self._names:
-            _run("tc", "filter", "del", "dev", _port(name), "egress")
+    @contextlib.contextmanager
+    def cut(self, one: str, other: str, share: float = 1.0) -> Iterator[None]:
+        """`one_way`, both ways."""
+        with self.one_way(one, other, share), self.one_way(other, one, share):
+            yield
 
     def _add(self, name: str) -> None:
         space, port = _namespace(name), _port(name)

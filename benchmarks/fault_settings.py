@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import httpx
 from fault_network import Network
@@ -25,20 +25,30 @@ from fault_streams import body, streamed
 from firelane.bench.client import first_model
 from firelane.bench.server import ServerProcess
 
-Fault = Callable[[], None]
 PATIENCE_S = 300.0
 TIMEOUT_S = 3
 """Of engines without a sign of life."""
-BRIEF_S, LONG_S, PAUSE_S = 1.0, 8.0, 4.0
+BRIEF_S, LONG_S, PAUSE_S, LOSSY_S = 1.0, 8.0, 4.0, 6.0
 """A disturbance that a connection outlasts, and one after which it is given up; of a process that is stopped
-and goes on."""
+and goes on, and of a network that loses packets."""
+ROLES = ("prefill", "decode")
+
+
+class Fault(NamedTuple):
+    """hits: the kind of its place; act: returns when it is over, not when all serve again."""
+
+    hits: str
+    act: Callable[[str], None]
 
 
 class Setting(Protocol):
-    """faults: by name; each returns when it is over, not when all serve again. A context manager that ends
-    the servers."""
+    """Servers that end with the stack that they are made with. faults: by name."""
 
     faults: dict[str, Fault]
+
+    def places(self) -> dict[str, list[str]]:
+        """By their kind: where faults can hit now."""
+        ...
 
     def ask(self, client: httpx.Client, number: int, salt: str) -> Iterator[str]: ...
     def is_whole(self) -> bool:
@@ -51,18 +61,18 @@ class Setting(Protocol):
 class Roles:
     """See above."""
 
-    def __init__(self, stack: contextlib.ExitStack, tokens: int, rng: random.Random) -> None:
-        self._tokens, self._rng = tokens, rng
+    def __init__(self, stack: contextlib.ExitStack, tokens: int) -> None:
+        self._tokens = tokens
         options = ["--prefill", "2", "--decode", "2", "--threads", "1", "--kv-cache-gib", "0.2"]
         self._server = ServerProcess([*options, "--engine-timeout", str(TIMEOUT_S)])
         stack.callback(self._server.stop)
         self._model = first_model(self._server.url)
         self.faults = {
-            f"{number.name} of an engine for {role}": lambda role=role, number=number: self._hit(role, number)
-            for role in ("prefill", "decode")
+            f"{number.name} of an engine for {role}": Fault(role, partial(end, number=number))
+            for role in ROLES
             for number in (signal.SIGKILL, signal.SIGSTOP)
         }
-        self.faults["SIGSTOP of the gateway, which goes on"] = self._pause
+        self.faults["SIGSTOP of the gateway, which goes on"] = Fault("gateway", pause)
 
     def ask(self, client: httpx.Client, number: int, salt: str) -> Iterator[str]:
         return streamed(client, self._server.url, body(self._model, number, salt, self._tokens))
@@ -73,13 +83,13 @@ class Roles:
     def counters(self) -> dict[str, int]:
         return counters(self._server.url, "handed_over", "sequences_resumed", "kv_pulls_ok", "engine_deaths")
 
-    def _hit(self, role: str, number: signal.Signals) -> None:
-        said = f'"role":"{role}"'.encode()
-        pids = [p for p in self._server.engine_pids if said in Path(f"/proc/{p}/cmdline").read_bytes()]
-        end(self._rng.choice(sorted(pids)), number)
-
-    def _pause(self) -> None:
-        pause(self._server.gateway_pid)
+    def places(self) -> dict[str, list[str]]:
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in self._server.engine_pids}
+        found = {
+            role: [str(pid) for pid, words in sorted(commands.items()) if f'"role":"{role}"' in words]
+            for role in ROLES
+        }
+        return {**found, "gateway": [str(self._server.gateway_pid)]}
 
 
 class Hosts:
@@ -87,8 +97,8 @@ class Hosts:
 
     NAMES = ("h0", "h1", "h2")
 
-    def __init__(self, stack: contextlib.ExitStack, tokens: int, rng: random.Random) -> None:
-        self._stack, self._tokens, self._rng = stack, tokens, rng
+    def __init__(self, stack: contextlib.ExitStack, tokens: int) -> None:
+        self._stack, self._tokens = stack, tokens
         self._net = stack.enter_context(Network(["gw", *self.NAMES]))
         addresses = [self._net.address(name) for name in ("gw", *self.NAMES)]
         self._pem = certificate(Path(stack.enter_context(tempfile.TemporaryDirectory())), addresses)
@@ -99,23 +109,25 @@ class Hosts:
             ["--host", self._net.address("gw"), "--allow-anonymous", *options], prefix=self._net.prefix("gw")
         )
         stack.callback(self._server.stop)
-        stack.callback(lambda: print(self._server.log[-3000:]))
         wait(self.is_whole)
         self._model = first_model(self._server.url)
         self.faults = {
-            "SIGKILL of an engine": lambda: end(self._engine(), signal.SIGKILL),
-            "SIGSTOP of an engine": lambda: end(self._engine(), signal.SIGSTOP),
-            "SIGKILL of an engine's host": self._kill_host,
-            "SIGSTOP of an engine's host, which goes on": lambda: pause(self._any().gateway_pid, LONG_S),
-            "SIGSTOP of the gateway, which goes on": lambda: pause(self._server.gateway_pid),
-            "partition of gateway and engine, 1 s": lambda: self._cut(BRIEF_S),
-            "partition of gateway and engine, 8 s": lambda: self._cut(LONG_S),
-            "no packet from gateway to engine, 8 s": lambda: self._cut_one_way(to_engine=True),
-            "no packet from engine to gateway, 8 s": lambda: self._cut_one_way(to_engine=False),
-            "half-open: the engine's host dies unseen": self._half_open,
-            "5% of packets lost, 6 s": lambda: self._cut(6.0, 0.05),
-            "30% of packets lost, 6 s": lambda: self._cut(6.0, 0.3),
+            "SIGKILL of an engine": Fault("host", partial(self._end_engine, number=signal.SIGKILL)),
+            "SIGSTOP of an engine": Fault("host", partial(self._end_engine, number=signal.SIGSTOP)),
+            "SIGKILL of an engine's host": Fault("host", self._kill_host),
+            "SIGSTOP of an engine's host, which goes on": Fault("host", self._pause_host),
+            "SIGSTOP of the gateway, which goes on": Fault("gateway", pause),
+            "partition of gateway and engine, 1 s": Fault("host", partial(self._cut, seconds=BRIEF_S)),
+            "partition of gateway and engine, 8 s": Fault("host", partial(self._cut, seconds=LONG_S)),
+            "no packet from gateway to engine, 8 s": Fault("host", partial(self._one_way, to_engine=True)),
+            "no packet from engine to gateway, 8 s": Fault("host", partial(self._one_way, to_engine=False)),
+            "half-open: the engine's host dies unseen": Fault("host", self._half_open),
+            "5% of packets lost, 6 s": Fault("host", partial(self._cut, seconds=LOSSY_S, share=0.05)),
+            "30% of packets lost, 6 s": Fault("host", partial(self._cut, seconds=LOSSY_S, share=0.3)),
         }
+
+    def places(self) -> dict[str, list[str]]:
+        return {"host": list(self.NAMES), "gateway": [str(self._server.gateway_pid)]}
 
     def ask(self, client: httpx.Client, number: int, salt: str) -> Iterator[str]:
         return streamed(client, self._server.url, body(self._model, number, salt, self._tokens))
@@ -138,43 +150,36 @@ class Hosts:
     def _tls(self, prefix: str) -> list[str]:
         return [word for name, path in self._pem.items() for word in (f"{prefix}-{name}", str(path))]
 
-    def _any(self) -> ServerProcess:
-        return self._hosts[self._rng.choice(self.NAMES)]
+    def _end_engine(self, name: str, *, number: signal.Signals) -> None:
+        end(str(self._hosts[name].engine_pids[0]), number)
 
-    def _engine(self) -> int:
-        return self._any().engine_pids[0]
+    def _pause_host(self, name: str) -> None:
+        pause(str(self._hosts[name].gateway_pid), LONG_S)
 
-    def _kill_host(self) -> None:
-        name = self._rng.choice(self.NAMES)
+    def _kill_host(self, name: str) -> None:
         kill(self._hosts[name])
         self._hosts[name] = self._start(name)
 
-    def _cut(self, seconds: float, share: float = 1.0) -> None:
-        self._net.cut("gw", self._rng.choice(self.NAMES), share)
-        time.sleep(seconds)
-        self._net.heal()
+    def _cut(self, name: str, *, seconds: float, share: float = 1.0) -> None:
+        with self._net.cut("gw", name, share):
+            time.sleep(seconds)
 
-    def _cut_one_way(self, *, to_engine: bool) -> None:
-        name = self._rng.choice(self.NAMES)
-        self._net.lose(*(("gw", name) if to_engine else (name, "gw")))
-        time.sleep(LONG_S)
-        self._net.heal()
+    def _one_way(self, name: str, *, to_engine: bool) -> None:
+        with self._net.one_way(*(("gw", name) if to_engine else (name, "gw"))):
+            time.sleep(LONG_S)
 
-    def _half_open(self) -> None:
+    def _half_open(self, name: str) -> None:
         """Its end is lost, and what the gateway sends later is nobody's."""
-        name = self._rng.choice(self.NAMES)
-        self._net.cut("gw", name)
-        kill(self._hosts[name])
-        time.sleep(BRIEF_S)
-        self._net.heal()
+        with self._net.cut("gw", name):
+            kill(self._hosts[name])
+            time.sleep(BRIEF_S)
         self._hosts[name] = self._start(name)
 
 
 class Servers:
     """See above. Whoever asks is the router: first the server for prefill, then the one for decode."""
 
-    def __init__(self, stack: contextlib.ExitStack, tokens: int, rng: random.Random) -> None:
-        del rng  # there are only these two
+    def __init__(self, stack: contextlib.ExitStack, tokens: int) -> None:
         self._tokens = tokens
         self._net = stack.enter_context(Network(["p", "d"]))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -183,19 +188,24 @@ class Servers:
         self._prefill, self._decode = (self._start(stack, name) for name in ("p", "d"))
         self._model = first_model(self._prefill.url)
         self.faults = {
-            "SIGKILL of the engine with the pages": lambda: end(self._engine("p"), signal.SIGKILL),
-            "SIGKILL of the engine that pulls": lambda: end(self._engine("d"), signal.SIGKILL),
-            "SIGSTOP of the engine with the pages": lambda: end(self._engine("p"), signal.SIGSTOP),
-            "SIGSTOP of the engine that pulls": lambda: end(self._engine("d"), signal.SIGSTOP),
-            "SIGSTOP of the server with the pages, which goes on": lambda: pause(self._prefill.gateway_pid),
-            "partition of engines, 1 s": lambda: self._cut(BRIEF_S),
-            "partition of engines, 8 s": lambda: self._cut(LONG_S),
-            "no packet from the engine that pulls, 8 s": lambda: self._cut_one_way("d", "p"),
-            "no packet to the engine that pulls, 8 s": lambda: self._cut_one_way("p", "d"),
-            "half-open: the engine with the pages dies unseen": self._half_open,
-            "5% of packets lost between engines, 6 s": lambda: self._cut(6.0, 0.05),
-            "30% of packets lost between engines, 6 s": lambda: self._cut(6.0, 0.3),
+            "SIGKILL of the engine with the pages": Fault("p", partial(end, number=signal.SIGKILL)),
+            "SIGKILL of the engine that pulls": Fault("d", partial(end, number=signal.SIGKILL)),
+            "SIGSTOP of the engine with the pages": Fault("p", partial(end, number=signal.SIGSTOP)),
+            "SIGSTOP of the engine that pulls": Fault("d", partial(end, number=signal.SIGSTOP)),
+            "SIGSTOP of the server with the pages, which goes on": Fault("server", pause),
+            "partition of engines, 1 s": Fault("net", partial(self._cut, seconds=BRIEF_S)),
+            "partition of engines, 8 s": Fault("net", partial(self._cut, seconds=LONG_S)),
+            "no packet from the engine that pulls, 8 s": Fault("net", lambda _: self._one_way("d", "p")),
+            "no packet to the engine that pulls, 8 s": Fault("net", lambda _: self._one_way("p", "d")),
+            "half-open: the engine with the pages dies unseen": Fault("p", self._half_open),
+            "5% of packets lost, 6 s": Fault("net", partial(self._cut, seconds=LOSSY_S, share=0.05)),
+            "30% of packets lost, 6 s": Fault("net", partial(self._cut, seconds=LOSSY_S, share=0.3)),
         }
+
+    def places(self) -> dict[str, list[str]]:
+        servers = {"p": self._prefill, "d": self._decode}
+        engines = {name: [str(server.engine_pids[0])] for name, server in servers.items()}
+        return {**engines, "server": [str(self._prefill.gateway_pid)], "net": [""]}
 
     def ask(self, client: httpx.Client, number: int, salt: str) -> Iterator[str]:
         request = body(self._model, number, salt, self._tokens)
@@ -222,43 +232,37 @@ class Servers:
         stack.callback(server.stop)
         return server
 
-    def _engine(self, name: str) -> int:
-        return (self._prefill if name == "p" else self._decode).engine_pids[0]
+    def _cut(self, _: str, *, seconds: float, share: float = 1.0) -> None:
+        with self._net.cut("p", "d", share):
+            time.sleep(seconds)
 
-    def _cut(self, seconds: float, share: float = 1.0) -> None:
-        self._net.cut("p", "d", share)
-        time.sleep(seconds)
-        self._net.heal()
+    def _one_way(self, source: str, target: str) -> None:
+        with self._net.one_way(source, target):
+            time.sleep(LONG_S)
 
-    def _cut_one_way(self, source: str, target: str) -> None:
-        self._net.lose(source, target)
-        time.sleep(LONG_S)
-        self._net.heal()
-
-    def _half_open(self) -> None:
-        self._net.cut("p", "d")
-        end(self._engine("p"), signal.SIGKILL)
-        time.sleep(BRIEF_S)
-        self._net.heal()
+    def _half_open(self, pid: str) -> None:
+        with self._net.cut("p", "d"):
+            end(pid, signal.SIGKILL)
+            time.sleep(BRIEF_S)
 
 
-SETTINGS: dict[str, Callable[[contextlib.ExitStack, int, random.Random], Setting]] = {
+SETTINGS: dict[str, Callable[[contextlib.ExitStack, int], Setting]] = {
     "roles": Roles,
     "hosts": Hosts,
     "servers": Servers,
 }
 
 
-def end(pid: int, number: signal.Signals) -> None:
+def end(pid: str, number: signal.Signals) -> None:
     """Kill or stop an engine, and wait until it is gone: whoever keeps it ends one that shows no life."""
-    os.kill(pid, number)
+    os.kill(int(pid), number)
     wait(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def pause(pid: int, seconds: float = PAUSE_S) -> None:
-    os.kill(pid, signal.SIGSTOP)
+def pause(pid: str, seconds: float = PAUSE_S) -> None:
+    os.kill(int(pid), signal.SIGSTOP)
     time.sleep(seconds)
-    os.kill(pid, signal.SIGCONT)
+    os.kill(int(pid), signal.SIGCONT)
 
 
 def kill(host: ServerProcess) -> None:
