@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import pytest
 from test_least_time import request
@@ -15,6 +16,11 @@ from firelane.gateway.engines.policies import LeastRequests, LeastTokens, PageAw
 from firelane.wire.frames import Beat, EngineStats, StepFrame
 
 NO_TIMES = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300]
+
+
+@dataclass(eq=False)
+class Served(Engine):
+    role: str = "both"
 
 
 def link(name, *, running=0, own=0):
@@ -50,8 +56,8 @@ def test_what_a_gateway_has_sent_counts_at_least(policy):
 def test_an_engine_that_says_it_is_fast_and_is_not_gets_nothing_for_a_while():
     rule, policy = OutlierRule(), LeastTime()
     ejection = OutlierEjection(rule)
-    liar = Engine("liar", step_ms=0.001, token_ms=0.0001)
-    some = [Engine("sound", step_ms=10.0, token_ms=1.0), liar, Engine("other", step_ms=10.0, token_ms=1.0)]
+    liar = Served("liar", step_ms=0.001, token_ms=0.0001)
+    some = [Served("sound", step_ms=10.0, token_ms=1.0), liar, Served("other", step_ms=10.0, token_ms=1.0)]
     assert policy.choose(request(1000), ejection.admitted(some, 0.0)) is liar
     for _ in range(rule.waits):
         for engine in some:
