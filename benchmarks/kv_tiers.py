@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 
 from firelane import __version__
-from firelane.bench.server import ServerProcess
+from firelane.bench.server import ServerProcess, cpu_seconds
 from firelane.bench.table import format_table
 from firelane.native.machine import cpu_identity
 
@@ -91,17 +91,18 @@ def restarts(arguments: argparse.Namespace, tiers: list[str], common: list[str])
     print(format_table(["first token after a restart", "median s"], rows))
 
 
-def decode_s(server: ServerProcess, seed: int) -> float:
-    """Seconds of a token of SEQUENCES sequences that decode together."""
+def decode_s(server: ServerProcess, seed: int) -> tuple[float, float]:
+    """Seconds of a token of SEQUENCES sequences that decode together, and of the engine's CPU time."""
     body = {
         "prompt": [prompt(seed + i, 32) for i in range(SEQUENCES)],
         "max_tokens": DECODED,
         "ignore_eos": True,
     }
-    began_s = time.perf_counter()
+    (pid,) = server.engine_pids
+    began_s, used_s = time.perf_counter(), cpu_seconds(pid)
     answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT_S).json()
     assert answer["usage"]["completion_tokens"] == DECODED * SEQUENCES
-    return (time.perf_counter() - began_s) / DECODED
+    return (time.perf_counter() - began_s) / DECODED, (cpu_seconds(pid) - used_s) / DECODED
 
 
 def decodes(arguments: argparse.Namespace, tiers: list[str], common: list[str]) -> None:
@@ -113,18 +114,19 @@ def decodes(arguments: argparse.Namespace, tiers: list[str], common: list[str]) 
     }
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(ServerProcess([*common, *own])) for name, own in options.items()}
-        rounds: list[dict[str, float]] = []
+        rounds: list[dict[str, tuple[float, float]]] = []
         for number in range(arguments.rounds + 1):
             turn = list(servers)[:: 1 if number % 2 else -1]
             rounds.append({name: decode_s(servers[name], 10 * number) for name in turn})
         stored = {name: metric(servers[name], "firelane:kv_disk_pages") for name in ("unused", "storing")}
     rows: list[list[str]] = []
     for name in options:
-        ratios = [one[name] / one["without tiers"] for one in rounds[1:]]
-        median_ms = 1000 * statistics.median(one[name] for one in rounds[1:])
-        rows.append([name, f"{median_ms:.2f}", f"{statistics.median(ratios):.4f}"])
-        rows[-1] += [f"{stored.get(name, 0):.0f}", " ".join(f"{ratio:.3f}" for ratio in ratios)]
-    head = [f"a token of {SEQUENCES} sequences", "median ms", "ratio", "pages stored", "ratios"]
+        for kind, what in enumerate(("time", "CPU time")):
+            ratios = [one[name][kind] / one["without tiers"][kind] for one in rounds[1:]]
+            median_ms = 1000 * statistics.median(one[name][kind] for one in rounds[1:])
+            row = [name, what, f"{median_ms:.2f}", f"{statistics.median(ratios):.4f}"]
+            rows.append([*row, f"{stored.get(name, 0):.0f}", " ".join(f"{one:.3f}" for one in ratios)])
+    head = [f"a token of {SEQUENCES} sequences", "of", "median ms", "ratio", "pages stored", "ratios"]
     print(format_table(head, rows))
 
 
