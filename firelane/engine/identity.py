@@ -28,9 +28,9 @@ def checkpoint_identity(model_dir: Path, *, times: bool = False) -> str:
 
 def model_identity(checkpoint: str, executor: Executor, config: EngineConfig) -> str:
     """A hash over the checkpoint, the code that makes a program of it, the backend, its arithmetic (of a CPU
-    its target) and the codes of the KV cache and of activations. The number of threads and of ranks, the
-    sizes and the format of the weights in memory, unless it quantises them, make no difference to the
-    tokens."""
+    its target, of a GPU its compute capability) and the codes of the KV cache and of activations. The number
+    of threads and of ranks, the sizes and the format of the weights in memory, unless it quantises them, make
+    no difference to the tokens."""
     backend = type(executor).__module__.rpartition(".")[0]
     gemm = "ranks" if backend.endswith(".cuda") and config.ranks > 1 else config.gemm
     form = config.weights if config.weights in QUANTIZING else config.dtype

@@ -72,6 +72,11 @@ class CudaDevice:
         return str(self._properties.name)
 
     @property
+    def arithmetic(self) -> str:
+        """Its compute capability: matrix instructions of another one add up in another way."""
+        return f"sm_{self._properties.major}{self._properties.minor}"
+
+    @property
     def num_sms(self) -> int:
         return int(self._properties.multi_processor_count)
 

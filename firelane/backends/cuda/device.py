@@ -81,6 +81,11 @@ class Device(Protocol):
     def name(self) -> str: ...
 
     @property
+    def arithmetic(self) -> str:
+        """The kind of device, as contract.Executor.arithmetic."""
+        ...
+
+    @property
     def num_sms(self) -> int:
         """Multiprocessors; only how work is spread may depend on it, never a result."""
         ...

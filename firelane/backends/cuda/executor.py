@@ -110,7 +110,7 @@ class CudaExecutor:
 
     @property
     def arithmetic(self) -> str:
-        return ""
+        return self._device.arithmetic
 
     @property
     def weights_bytes(self) -> int:

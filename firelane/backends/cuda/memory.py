@@ -114,6 +114,7 @@ class CountingDevice:
     """A Device without memory. `nbytes`: of what was asked of it, each piece rounded up as CUDA does."""
 
     name = "counting"
+    arithmetic = ""
     num_sms = 1
     GRAIN_BYTES = 512
 

@@ -54,6 +54,10 @@ class HostDevice:
         return "Triton's interpreter"
 
     @property
+    def arithmetic(self) -> str:
+        return ""
+
+    @property
     def num_sms(self) -> int:
         return self._num_sms
 
