@@ -14,12 +14,14 @@ import pytest
 
 from firelane.backends.cpu.layout import Layout
 from firelane.backends.cpu.memory import HUGE_PAGE_BYTES, shared_zeroed
-from firelane.backends.cpu.page_pool import PagePool, layout_id
+from firelane.backends.cpu.page_pool import PagePool, StatePool, layout_id, state_layout_id
 from firelane.contract import StepLimits, Window
 from firelane.errors import OutOfMemoryError
+from firelane.models.registry import load_program
 from firelane.program.program import Program
 from tests.backends.cpu_harness import Chunk, Machine, limits, machine, small_spec, with_spans
 from tests.models.dense import dense_program
+from tests.models.families import FAMILIES
 
 PROGRAM = dense_program(small_spec())
 READER = """
@@ -80,6 +82,31 @@ def test_private_pages_have_no_file() -> None:
     assert pool.as_bytes.fd == -1
     assert not pool.pages.any()
     pool.release()
+
+
+def recurrent_layout(family: str = "lfm2") -> Layout:
+    program = load_program(FAMILIES[family]())
+    return layout_of(program, limits(num_blocks=24, num_snapshots=3, state_bytes=program.state_bytes))
+
+
+def test_another_process_reads_a_state() -> None:
+    layout = recurrent_layout()
+    states = StatePool(layout, shared=True)
+    shared = states.as_bytes
+    assert shared is not None
+    assert shared.pages.shape == (layout.limits.num_states, layout.limits.state_bytes)
+    shared.pages[33] = np.random.default_rng(0).integers(0, 256, shared.page_bytes)
+    assert read_elsewhere(shared.fd, 33 * shared.page_bytes, shared.page_bytes) == shared.pages[33].tobytes()
+    states.release()
+    states.release()
+    assert state_layout_id(layout) != state_layout_id(recurrent_layout("qwen3_next"))
+
+
+def test_private_states_have_no_file() -> None:
+    private = StatePool(recurrent_layout()).as_bytes
+    assert private is not None
+    assert private.fd == -1
+    assert StatePool(layout_of(), shared=True).as_bytes is None
 
 
 def test_the_layout_id_changes_with_the_layout() -> None:
