@@ -30,7 +30,7 @@ import httpx
 import msgspec
 from random_model import write_checkpoint, write_tokenizer
 
-from firelane.bench.server import ServerProcess
+from firelane.bench.server import ServerProcess, starved_s
 
 VOCAB = 32768
 EACH, FIT = 2, 3
@@ -290,7 +290,9 @@ class Run:
             for _ in range(plan.clients)
         ]
         killing = asyncio.ensure_future(kill(self.node, plan.kill_s, draw, ends_s))
+        began_s, starved_before_s = time.perf_counter(), starved_s()
         await asyncio.gather(*works)
+        starved = (starved_s() - starved_before_s) / (time.perf_counter() - began_s)
         kills = await killing
         self.kills += kills
         ends_s = time.perf_counter() + plan.control_s
@@ -306,7 +308,7 @@ class Run:
             say(
                 f"turn {number}: {len(many)} requests, {kills} kills, {len(self.many.failed)} failed; p50 of "
                 f"{lone} {statistics.median(beside):.3f} s, alone {statistics.median(alone):.3f} s; load "
-                f"{os.getloadavg()[0]:.1f}"
+                f"{os.getloadavg()[0]:.1f}, processors wanted in vain {starved:.0%} of the time"
             )
 
     def tell(self) -> None:

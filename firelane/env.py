@@ -91,6 +91,11 @@ def shows_tracebacks(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get(f"{PREFIX}LOG_LEVEL") == "debug"
 
 
+def signs_requests(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether requests to an object store of Amazon's kind carry a signature."""
+    return environ.get("AWS_SKIP_SIGNATURE", "").lower() not in YES
+
+
 def otlp_configured(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether OpenTelemetry's own variables name a collector of traces."""
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

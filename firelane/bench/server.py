@@ -125,6 +125,15 @@ def _is_engine(pid: int) -> bool:
     return leads and b"firelane.engine\0" in command
 
 
+def starved_s(pressure: Path = Path("/proc/pressure/cpu")) -> float:
+    """Time so far in which something on this machine waited for a processor (Documentation/accounting/psi.rst
+    of Linux); 0 where the system does not count it."""
+    try:
+        return int(pressure.read_text().partition("total=")[2].split()[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def cpu_seconds(pid: int) -> float:
     """User and system time of all threads of a process, in seconds; 0 when it is gone."""
     fields = _stat(pid)

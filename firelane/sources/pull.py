@@ -16,13 +16,16 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Lock
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from firelane.storage import sync_directory
-from firelane.stores.client import ObjectStore, StoredObject
+from firelane.stores.client import ObjectStore
+from firelane.stores.objects import StoredObject
 from firelane.weights.remote import PART_BYTES, READERS
 
 RECORD = np.dtype([("number", "<u4"), ("digest", "<u8")])
@@ -39,6 +42,7 @@ class PulledFile:
         version = f"1 {PART_BYTES} {stored.nbytes} {stored.etag or stored.modified_s}"
         self._head = hashlib.sha256(version.encode()).digest()
         self._lock = Lock()
+        self._buffers: SimpleQueue[NDArray[np.uint8]] = SimpleQueue()
 
     @property
     def count(self) -> int:
@@ -114,6 +118,9 @@ class PulledFile:
             os.ftruncate(fd, self._stored.nbytes)
             if self._stored.nbytes and hasattr(os, "posix_fallocate"):  # a full disk is better met now
                 os.posix_fallocate(fd, 0, self._stored.nbytes)
+            self._buffers = SimpleQueue()
+            for _ in range(READERS):
+                self._buffers.put(np.empty(PART_BYTES, np.uint8))
             with ThreadPoolExecutor(READERS, thread_name_prefix="pull") as pool:
                 futures = [pool.submit(self._fetch_range, store, n, fd, records) for n in missing]
                 try:
@@ -129,9 +136,15 @@ class PulledFile:
 
     def _fetch_range(self, store: ObjectStore, number: int, fd: int, records: int) -> int:
         begin = number * PART_BYTES
-        data = store.read(self._stored, begin, begin + self._length(number))
-        _write_all(fd, data, begin)
-        record = np.array([(number, xxhash.xxh3_64_intdigest(data))], RECORD).tobytes()
+        buffer = self._buffers.get()
+        try:
+            data = buffer[: self._length(number)].data
+            store.read_into(self._stored, begin, data)
+            _write_all(fd, data, begin)
+            digest = xxhash.xxh3_64_intdigest(data)
+        finally:
+            self._buffers.put(buffer)
+        record = np.array([(number, digest)], RECORD).tobytes()
         with self._lock:
             if os.write(records, record) != len(record):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

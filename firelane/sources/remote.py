@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 from firelane.errors import CacheError, CheckpointError, ModelNotFoundError, StoreError
 from firelane.sources import files
 from firelane.storage import cache_directory, write_whole
-from firelane.stores.client import ObjectStore, StoredObject
+from firelane.stores.client import ObjectStore
+from firelane.stores.objects import StoredObject
 from firelane.weights import checked_json
 from firelane.weights.remote import (
     NAME,

@@ -11,15 +11,18 @@ from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-import msgspec
-
+from firelane import env
 from firelane.errors import StoreError
 from firelane.stores.address import Address
 from firelane.stores.explain import explained
+from firelane.stores.objects import StoredObject, plain_etag
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
+
+    from firelane.stores.direct import DirectReader
 
 MOST_SMALL_BYTES = 64 << 20
 """Of an object that is fetched whole."""
@@ -36,21 +39,6 @@ class Patience:
     request_s: float = 300
     retries: int = 6
     retry_s: float = 60
-
-
-class StoredObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One object's name in its directory, and its version. etag: "" where the store gives none."""
-
-    name: str
-    nbytes: int
-    etag: str
-    modified_s: int
-
-    def is_same(self, other: StoredObject) -> bool:
-        """Whether it is the same version of an object: by its ETag, else by its time."""
-        if self.nbytes != other.nbytes:
-            return False
-        return self.etag == other.etag if self.etag and other.etag else self.modified_s == other.modified_s
 
 
 class ObjectStore:
@@ -110,6 +98,12 @@ class ObjectStore:
             raise self._error(wanted.name, f"gave {len(data)} of {end - begin} bytes; try again")
         return data
 
+    def read_into(self, wanted: StoredObject, begin: int, out: memoryview) -> None:
+        """Fill `out` with the bytes from `begin` on of this version of an object. Raises StoreError."""
+        direct = self._direct
+        if direct is None or not direct.read_into(self.address.child(wanted.name), wanted, begin, out):
+            out[:] = self.read(wanted, begin, begin + len(out))
+
     @cached_property
     def _api(self) -> Any:
         """The client library. Raises StoreError where it is not installed."""
@@ -124,6 +118,25 @@ class ObjectStore:
     @cached_property
     def _client(self) -> Any:
         return self._given if self._given is not None else self._connect()
+
+    @cached_property
+    def _direct(self) -> DirectReader | None:
+        """None where URLs cannot be signed: a public bucket has no keys, and looking for those takes long."""
+        kinds, client = self._api.store, self._client
+        if not isinstance(client, kinds.HTTPStore) and not (
+            isinstance(client, kinds.S3Store) and env.signs_requests()
+        ):
+            return None
+        from firelane.stores.direct import DirectReader
+
+        p = self._patience
+        return DirectReader(self._url, connect_s=p.connect_s, read_s=p.read_s)
+
+    def _url(self, path: str, lifetime_s: int) -> str:
+        """Where anybody may read an object for so long. May raise anything."""
+        if self.address.is_web:
+            return f"{self.address.scheme}://{self.address.host}/{quote(path)}"
+        return self._api.sign(self._client, "GET", path, timedelta(seconds=lifetime_s))
 
     def _connect(self) -> Any:
         kinds = self._api.store
@@ -155,6 +168,7 @@ class ObjectStore:
 
 
 def _stored(entry: ObjectMeta, name: str) -> StoredObject:
-    etag = (entry["e_tag"] or "").removeprefix("W/").strip('"')
     modified_s = int(entry["last_modified"].timestamp())
-    return StoredObject(name=name, nbytes=entry["size"], etag=etag, modified_s=modified_s)
+    return StoredObject(
+        name=name, nbytes=entry["size"], etag=plain_etag(entry["e_tag"]), modified_s=modified_s
+    )

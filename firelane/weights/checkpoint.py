@@ -118,6 +118,12 @@ class Checkpoint:
         return READERS if any(isinstance(reader, RemoteBytes) for reader in readers) else WAITING
 
     @property
+    def is_direct(self) -> bool:
+        """Whether reads come from a drive or a store into memory of the caller's, not from the page cache."""
+        readers = (getattr(file, "reader", None) for file in self._files)
+        return any(getattr(reader, "direct", False) for reader in readers)
+
+    @property
     def is_sampled(self) -> bool:
         """Whether the fingerprint has only a sample of the content, not checksums of all of it."""
         return any(not isinstance(file, PackedFile) for file in self._files)

@@ -5,7 +5,10 @@ time.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from itertools import accumulate
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any
@@ -28,10 +31,13 @@ from firelane.weights.pieces import read_codes, read_piece
 from firelane.weights.placer import Placer, Task, tasks
 from firelane.weights.plan import PackedWeight, plain_bytes
 from firelane.weights.progress import Progress
-from firelane.weights.source import ReadDigest, reads_of
+from firelane.weights.reader import ReadBuffer
+from firelane.weights.source import MOST_ITEM_BYTES, ReadDigest, reads_of
 
 TASK_BYTES = 8 << 20
 STAGE = "pack"
+Encoder = Callable[[Bytes], tuple[NDArray[Any], NDArray[np.uint64]]]
+"""Writes a task's bytes into a buffer, if they are panels; returns them, and where each panel ends."""
 
 
 class Packer:
@@ -47,7 +53,8 @@ class Packer:
         self._library = library
         self._progress = progress
         self._placer = Placer()
-        self._buffers: SimpleQueue[Bytes] = SimpleQueue()  # one for each thread
+        self._read: SimpleQueue[Bytes] = SimpleQueue()  # what a task reads into, one for each thread
+        self._encoded: SimpleQueue[Bytes] = SimpleQueue()  # what it is encoded into, for those that compute
         self._total_bytes = self._done_bytes = 0
         self._lock = Lock()
         self._page_cache = PageCache(fd)
@@ -59,11 +66,15 @@ class Packer:
         cannot be written.
         """
         self._total_bytes = plain_bytes(placed)
-        workers = threads + self._checkpoint.waiting
+        workers, width = threads + self._checkpoint.waiting, threads + 1
+        self._placer = Placer(width)
         todo = list(tasks(placed, TASK_BYTES))
         longest = max((_most_bytes(task) for task in todo), default=0)
+        most_read = max(map(_read_bytes, todo), default=0) if self._checkpoint.is_direct else 0
         for _ in range(workers):
-            self._buffers.put(np.empty(longest, np.uint8))
+            self._read.put(np.empty(most_read, np.uint8))
+        for _ in range(width):
+            self._encoded.put(np.empty(longest, np.uint8))
         with ThreadPoolExecutor(workers, thread_name_prefix="pack") as pool:
             try:
                 futures = [pool.submit(self._run_task, task) for task in todo]
@@ -87,36 +98,49 @@ class Packer:
             self._progress(STAGE, self._done_bytes, self._total_bytes, "B")
 
     def _pack(self, task: Task) -> None:
-        buffer = self._buffers.get()
+        memory = self._read.get()
         try:
-            data, ends = self._encode(task, buffer)
+            encode = self._encoder(task, memory)
+            with self._placer.turn(task):
+                self._write_encoded(task, encode)
+        finally:
+            self._read.put(memory)
+
+    def _write_encoded(self, task: Task, encode: Encoder) -> None:
+        buffer = self._encoded.get()
+        try:
+            data, ends = encode(buffer)
             placed = self._placer.place(task, ends)
             self._page_cache.prepare(placed.offset, data.nbytes)
             _write(self._fd, data, placed.offset)
             if placed.table is not None:
                 _write(self._fd, placed.table, placed.table_offset)
         finally:
-            self._buffers.put(buffer)
+            self._encoded.put(buffer)
 
-    def _encode(self, task: Task, buffer: Bytes) -> tuple[NDArray[Any], NDArray[np.uint64]]:
-        """The task's bytes, in `buffer` where they are panels, and where each panel ends."""
-        p = task.packed
-        if not p.is_matrix:
+    def _encoder(self, task: Task, memory: Bytes) -> Encoder:
+        """Reads what the task needs, into `memory` if that has any bytes."""
+        if not task.packed.is_matrix:
             vector = self._vector(task)
-            return vector, np.array([vector.nbytes], np.uint64)
-        if p.format.grouping is not None:
-            return self._grouped(task, buffer)
-        pieces, run = self._run_of(task)
+            return lambda _: (vector, np.array([vector.nbytes], np.uint64))
+        if task.packed.format.grouping is not None:
+            return self._grouped(task)
+        pieces, run = self._run_of(task, memory)
+        return partial(self._encode, task, pieces, run)
+
+    def _encode(
+        self, task: Task, pieces: list[Piece], run: Run, buffer: Bytes
+    ) -> tuple[NDArray[Any], NDArray[np.uint64]]:
         try:
-            ends = encode_run(run, p.format, buffer, self._library)
+            ends = encode_run(run, task.packed.format, buffer, self._library)
         except ValueError:
             for piece, span in zip(pieces, run.spans, strict=True):
                 self._check_finite(piece, span)
             raise
         return buffer[: int(ends[-1])], ends
 
-    def _grouped(self, task: Task, buffer: Bytes) -> tuple[NDArray[Any], NDArray[np.uint64]]:
-        """Panels of the checkpoint's own codes."""
+    def _grouped(self, task: Task) -> Encoder:
+        """Of panels of the checkpoint's own codes."""
         p, grouping = task.packed, task.packed.format.grouping
         assert grouping is not None
         reads = reads_of(task)
@@ -130,10 +154,15 @@ class Packer:
         part = np.searchsorted(starts, wanted, side="right") - 1
         begins = np.cumsum([0, *(len(span.codes) for span in spans)])[:-1]
         rows = np.where(wanted < 0, -1, wanted - starts[part] + begins[part])
+        return partial(self._encode_grouped, task, reads[0][1].tensor, stacked(spans), rows)
+
+    def _encode_grouped(
+        self, task: Task, tensor: str, codes: Codes, rows: NDArray[np.int64], buffer: Bytes
+    ) -> tuple[NDArray[Any], NDArray[np.uint64]]:
         try:
-            size = self._encode_groups(stacked(spans), rows, p.format, buffer)
+            size = self._encode_groups(codes, rows, task.packed.format, buffer)
         except ValueError:
-            raise not_finite(self._checkpoint, reads[0][1].tensor) from None
+            raise not_finite(self._checkpoint, tensor) from None
         panels = task.last - task.first
         return buffer[:size], np.arange(1, panels + 1, dtype=np.uint64) * np.uint64(size // panels)
 
@@ -145,11 +174,16 @@ class Packer:
         out[: len(data)] = data
         return len(data)
 
-    def _run_of(self, task: Task) -> tuple[list[Piece], Run]:
-        """Reads what the task needs of each piece, in one go where it is in one place."""
+    def _run_of(self, task: Task, memory: Bytes) -> tuple[list[Piece], Run]:
+        """Reads what the task needs of each piece, in one go where it is in one place. memory: to read into;
+        of no bytes: wherever they are."""
         p = task.packed
         reads = reads_of(task)
-        spans = [self._values(task, part, piece, rows) for part, (_, piece, rows) in enumerate(reads)]
+        rooms = _rooms(task, memory) if len(memory) else [None] * len(reads)
+        spans = [
+            self._values(task, part, piece, rows, room)
+            for part, ((_, piece, rows), room) in enumerate(zip(reads, rooms, strict=True))
+        ]
         wanted = source_rows(p.weight.rows, task.first * PANEL_ROWS, task.last * PANEL_ROWS, gated=p.gated)
         starts = np.array([first for first, _, _ in reads])
         part = np.searchsorted(starts, wanted, side="right") - 1
@@ -163,8 +197,10 @@ class Packer:
             parts.append(values)
         return pack(np.concatenate(parts), task.packed.format, gated=task.packed.gated)
 
-    def _values(self, task: Task, part: int, piece: Piece, rows: range) -> NDArray[Any]:
-        values = read_piece(self._checkpoint, piece, rows)
+    def _values(
+        self, task: Task, part: int, piece: Piece, rows: range, room: ReadBuffer | None = None
+    ) -> NDArray[Any]:
+        values = read_piece(self._checkpoint, piece, rows, room)
         self.read.add(task, part, values)
         return _convert(values, task.packed.format)
 
@@ -177,6 +213,22 @@ def not_finite(checkpoint: Checkpoint, tensor: str) -> CheckpointError:
     return CheckpointError(
         f"{checkpoint.directory}: tensor {tensor} holds NaN or infinite weights; download the model again"
     )
+
+
+def _read_bytes(task: Task) -> int:
+    """Memory for all that a task reads at a time; vectors are read wherever they are."""
+    return sum(map(ReadBuffer.memory_bytes, _sizes(task))) if task.packed.is_matrix else 0
+
+
+def _rooms(task: Task, memory: Bytes) -> list[ReadBuffer]:
+    """A part of the memory for each of the task's reads."""
+    sizes = _sizes(task)
+    begins = accumulate(map(ReadBuffer.memory_bytes, sizes), initial=0)
+    return [ReadBuffer(size, memory[begin:]) for begin, size in zip(begins, sizes, strict=False)]
+
+
+def _sizes(task: Task) -> list[int]:
+    return [MOST_ITEM_BYTES * len(rows) * piece.width for _, piece, rows in reads_of(task)]
 
 
 def _most_bytes(task: Task) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition
 
@@ -52,24 +53,40 @@ def tasks(placed: tuple[PackedWeight, ...], task_bytes: int) -> Iterator[Task]:
 
 
 class Placer:
-    """Safe from many threads. Tasks have to be begun in order, or waiting would never end."""
+    """Safe from many threads. Tasks have to be begun in order, or waiting would never end. width: how many
+    may be inside turn(): more threads than processors are of use to reads alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         self._turn = Condition()
+        self._width = width
+        self._begun = self._ended = 0
         self._next = 0
         self._end = 0
         self._weight = _Weight(0, None)
         self._failure: BaseException | None = None
         self._sizes: list[int] = []
 
+    @contextmanager
+    def turn(self, task: Task) -> Generator[None]:
+        """Waits until all tasks before have had their turns begin, and there is room. Raises what fail() was
+        told."""
+        with self._turn:
+            self._wait_for(lambda: self._begun == task.number and self._begun - self._ended < self._width)
+            self._begun += 1
+            self._turn.notify_all()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._ended += 1
+                self._turn.notify_all()
+
     def place(self, task: Task, ends: NDArray[np.uint64]) -> Placed:
         """Waits until all tasks before have their places. `ends`: where each panel of the task ends, counted
         from the first one's beginning. Raises what fail() was told.
         """
         with self._turn:
-            self._turn.wait_for(lambda: self._next == task.number or self._failure is not None)
-            if self._failure is not None:
-                raise self._failure
+            self._wait_for(lambda: self._next == task.number)
             placed = self._place(task, ends)
             self._next += 1
             self._turn.notify_all()
@@ -80,6 +97,11 @@ class Placer:
         with self._turn:
             self._failure = self._failure or error
             self._turn.notify_all()
+
+    def _wait_for(self, is_turn: Callable[[], bool]) -> None:
+        self._turn.wait_for(lambda: self._failure is not None or is_turn())
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def sizes(self) -> tuple[int, ...]:

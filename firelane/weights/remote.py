@@ -18,7 +18,8 @@ import numpy as np
 from firelane.errors import CheckpointError
 from firelane.storage import read_regular
 from firelane.stores.address import parse
-from firelane.stores.client import ObjectStore, StoredObject
+from firelane.stores.client import ObjectStore
+from firelane.stores.objects import StoredObject
 from firelane.weights import checked_json
 from firelane.weights.file_bytes import FileBytes, LocalBytes
 from firelane.weights.fingerprint import FileStamp
@@ -130,8 +131,6 @@ class RemoteBytes:
     def take(self, offset: int, nbytes: int, *, sparse: bool = False) -> Bytes:  # noqa: ARG002
         if offset + nbytes <= len(self._header):
             return self._header[offset : offset + nbytes]
-        if nbytes <= PART_BYTES * 2:
-            return self._fetched(offset, nbytes)
         out = np.empty(nbytes, np.uint8)
         self.read_into(offset, out)
         out.flags.writeable = False
@@ -147,12 +146,7 @@ class RemoteBytes:
 
     def _read_part(self, offset: int, out: Bytes) -> None:
         if len(out):
-            out[:] = self._fetched(offset, len(out))
-
-    def _fetched(self, offset: int, nbytes: int) -> Bytes:
-        if not nbytes:
-            return np.empty(0, np.uint8)
-        return np.frombuffer(self._store.read(self._stored, offset, offset + nbytes), np.uint8)
+            self._store.read_into(self._stored, offset, out.data)
 
 
 class PulledBytes(LocalBytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -17,7 +18,8 @@ from firelane.errors import StoreError
 from firelane.sources import pull
 from firelane.sources.pull import PulledFile
 from firelane.stores.address import parse
-from firelane.stores.client import ObjectStore, StoredObject
+from firelane.stores.client import ObjectStore
+from firelane.stores.objects import StoredObject
 from tests.models.families import make_checkpoint
 from tests.stores.s3_server import Fault, S3Server, s3_server
 
@@ -78,6 +80,25 @@ def test_it_goes_on(file: PulledFile, store: ObjectStore, monkeypatch: pytest.Mo
     ranges = file.path.with_name(".x.ranges")
     ranges.write_bytes(ranges.read_bytes()[:-1])
     assert file.pull(store) == len(DATA) - 3 * PART
+    assert file.path.read_bytes() == DATA
+
+
+def test_a_drive_that_fills_up(file: PulledFile, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come stays, and the next pull goes on there."""
+    left, write = iter(range(2)), os.pwrite
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pull, "READERS", 1)
+        patched.setattr(pull.os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            file.pull(store)
+    assert not file.is_whole()
+    assert file.pull(store) == len(DATA) - 2 * PART
     assert file.path.read_bytes() == DATA
 
 

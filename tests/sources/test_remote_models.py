@@ -16,7 +16,8 @@ from firelane.sources import remote
 from firelane.sources.cache import NodeCache
 from firelane.sources.resolve import resolve
 from firelane.stores.address import parse
-from firelane.stores.client import ObjectStore, StoredObject
+from firelane.stores.client import ObjectStore
+from firelane.stores.objects import StoredObject
 from firelane.weights.checkpoint import INDEX, SINGLE, Checkpoint
 from firelane.weights.formats import Format
 from firelane.weights.loader import load_packed

@@ -11,12 +11,15 @@ import pytest
 
 from firelane.errors import StoreError
 from firelane.stores.address import parse
-from firelane.stores.client import ObjectStore, Patience, StoredObject
+from firelane.stores.client import ObjectStore, Patience
+from firelane.stores.objects import StoredObject
 from tests.stores.s3_server import Fault, S3Server, s3_server
 
 NAME = "model.safetensors"
 DATA = random.Random(0).randbytes(3_000_000)
-QUICK = Patience(connect_s=1, read_s=0.2, retries=2, retry_s=10)
+PATIENT = Patience(connect_s=120, read_s=120, retries=2, retry_s=120)
+SHORT = Patience(connect_s=120, read_s=0.5, retries=6, retry_s=120)
+"""Where a server says nothing more."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def store(faults: list[Fault]) -> ObjectStore:  # noqa: ARG001 - its environment
     return opened("s3://bucket/model")
 
 
-def opened(url: str, patience: Patience = QUICK) -> ObjectStore:
+def opened(url: str, patience: Patience = PATIENT) -> ObjectStore:
     return ObjectStore(parse(url), allow_http=True, patience=patience)
 
 
@@ -74,8 +77,14 @@ RETRIED = {
 @pytest.mark.parametrize("what", RETRIED)
 def test_what_is_retried(what: str, store: ObjectStore, faults: list[Fault]) -> None:
     one = wanted(store)
+    store = opened("s3://bucket/model", SHORT if what == "stalled" else PATIENT)
     faults += RETRIED[what]
     assert bytes(store.read(one, 100, len(DATA))) == DATA[100:]
+    assert not faults
+    faults += RETRIED[what]
+    found = bytearray(len(DATA) - 100)
+    store.read_into(one, 100, memoryview(found))
+    assert found == DATA[100:]
     assert not faults
 
 
@@ -109,8 +118,10 @@ REFUSED = {
 def test_what_is_refused(what: str, server: S3Server, store: ObjectStore) -> None:
     one = wanted(store)
     server.proxy.always, says = REFUSED[what]
+    read_s = 0.1 if what == "stalled" else 120
+    store = opened("s3://bucket/model", Patience(connect_s=120, read_s=read_s, retries=1, retry_s=5))
     with pytest.raises(StoreError, match=says) as raised:
-        opened("s3://bucket/model", Patience(connect_s=1, read_s=0.1, retries=1, retry_s=5)).read(one, 0, 100)
+        store.read_into(one, 0, memoryview(bytearray(100)))
     assert str(raised.value).startswith(f"s3://bucket/model/{NAME}: ")
     assert "\n" not in str(raised.value)
 
@@ -145,6 +156,6 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("faults")
 def test_plain_http_is_not_taken_unasked() -> None:
     with pytest.raises(StoreError, match="not encrypted: use https, or set FIRELANE_ALLOW_HTTP=1"):
-        ObjectStore(parse("s3://bucket/model"), patience=QUICK).list()
+        ObjectStore(parse("s3://bucket/model"), patience=PATIENT).list()
     with pytest.raises(StoreError, match="not encrypted: use https, or set FIRELANE_ALLOW_HTTP=1"):
         ObjectStore(parse("http://127.0.0.1/model")).fetch("config.json")
