@@ -10,6 +10,7 @@ from firelane.parallel.rows import share_rows
 from firelane.parallel.segments import segmented
 from firelane.parallel.shard import AttentionShare, check_ranks, divides_heads, shard
 from firelane.parallel.stage import stage
+from firelane.program.cache import grouping_of
 from firelane.program.ops import ExpertGatedLinear
 from firelane.program.program import Program
 
@@ -62,7 +63,7 @@ class RankLayout:
         if self.experts > 1 and self.tp > 1 and self.experts != self.tp:
             raise UsageError(
                 f"expert parallel {self.experts} with tensor parallel {self.tp}: the ranks of a stage share "
-                "both, so the numbers have to be equal"
+                "both, so the numbers have to be equal; give both the same, or one of them alone"
             )
 
     @property
@@ -97,6 +98,15 @@ def rank_program(program: Program, layout: RankLayout, rank: int) -> Program:
     if layout.attention is AttentionShare.ROWS:
         cut = share_rows(cut, layout.lanes, lane)
     return experts(cut, layout.lanes, lane, by_columns=layout.expert_columns)
+
+
+def rank_programs(program: Program, layout: RankLayout, asked: str) -> list[Program]:
+    """The programs of all ranks. asked: options that a user gave for them. Raises UsageError also where block
+    tables would not mean the same on all."""
+    programs = [rank_program(program, layout, rank) for rank in range(layout.ranks)]
+    if len({own.grouping or grouping_of(own.cache_groups) for own in programs}) > 1:
+        raise UsageError(f"{asked}: the KV heads of this model cannot be shared evenly enough; lower it")
+    return programs
 
 
 def _has_columns(program: Program, ranks: int) -> bool:

@@ -31,9 +31,8 @@ from firelane.contract import (
     StepOutputs,
 )
 from firelane.engine_config import ExecutorConfig
-from firelane.errors import MachineError, UsageError
-from firelane.parallel.ranks import rank_program
-from firelane.program.cache import grouping_of
+from firelane.errors import MachineError
+from firelane.parallel.ranks import rank_programs
 from firelane.program.program import Program
 
 log = logging.getLogger(__name__)
@@ -108,12 +107,7 @@ class Leader:
         """Raises UsageError also where block tables would not mean the same on all ranks, MachineError for a
         host that does not attach."""
         layout = self.hosts.ranks
-        self._programs = [rank_program(program, layout, rank) for rank in range(layout.ranks)]
-        if len({own.grouping or grouping_of(own.cache_groups) for own in self._programs}) > 1:
-            raise UsageError(
-                f"{self.config.ranks_option}: the KV heads of this model cannot be shared evenly "
-                "enough; lower it"
-            )
+        self._programs = rank_programs(program, layout, self.config.ranks_option)
         if self.config.activation_dtype == "int8":
             check_integer_rows(program, layout, self._programs)
         if self.config.hosts:

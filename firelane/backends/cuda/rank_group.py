@@ -36,8 +36,7 @@ from firelane.contract import (
 from firelane.contract.slots import shared_memory
 from firelane.engine_config import EngineConfig, ExecutorConfig
 from firelane.errors import MachineError, UsageError
-from firelane.parallel.ranks import RankLayout, rank_program
-from firelane.program.cache import grouping_of
+from firelane.parallel.ranks import RankLayout, rank_program, rank_programs
 from firelane.program.program import Program
 from firelane.weights.quantizing.schemes import WHILE_PACKING
 
@@ -128,10 +127,8 @@ class Leader:
     def check(self, program: Program) -> None:
         """Raises UsageError for sizes that no cut exists for, where block tables would not mean the same on
         all ranks, and for a stage without attention."""
-        programs = [rank_program(program, self.layout, rank) for rank in range(self.ranks)]
         asked = self.config.ranks_option
-        if len({own.grouping or grouping_of(own.cache_groups) for own in programs}) > 1:
-            raise UsageError(f"{asked}: the KV heads of this model cannot be shared evenly enough; lower it")
+        programs = rank_programs(program, self.layout, asked)
         if not all(own.cache_layers for own in programs):
             raise UsageError(f"{asked}: a stage would have no attention layer, which needs a CPU; lower it")
 
